@@ -1,0 +1,67 @@
+//! How values in the environment are read.
+//!
+//! A typing error in a switch must not quietly change what is simulated, and must not end the program either -> a value that cannot
+//! be read gives one line on stderr that names the variable, the value and what is used instead.
+
+/// Reads a number of bytes: `268435456`, `256M`, `80G`, `64KiB`, `2T`; units are powers of 1024.
+///
+/// ```
+/// assert_eq!(simgpu_common::parse_size("256M"), Some(256 << 20));
+/// assert_eq!(simgpu_common::parse_size("1.5 GiB"), Some(3 << 29));
+/// assert_eq!(simgpu_common::parse_size("80 apples"), None);
+/// ```
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift);
+    }
+    let fraction = number.parse::<f64>().ok()?;
+    let bytes = fraction * (1_u64 << shift) as f64;
+    (bytes >= 0.0 && bytes < 9e18).then_some(bytes as u64)
+}
+
+/// Reads `1`, `0`, `true`, `false`, `on`, `off`, `yes`, `no`; an empty value means no.
+pub fn parse_bool(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "1" | "true" | "on" | "yes" => Some(true),
+        "" | "0" | "false" | "off" | "no" => Some(false),
+        _ => None,
+    }
+}
+
+/// Prints one line about a value that could not be read.
+pub fn warn(name: &str, value: &str, wanted: &str, used: &str) {
+    use std::io::Write as _;
+    let line = format!("simgpu: {name}={value:?} is not {wanted}; using {used}\n");
+    // A closed stderr is no reason to fail: the program under test may run as a daemon.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_with_every_unit() {
+        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 65536), ("80G", 80 << 30), ("2TiB", 2 << 40), ("0.5M", 1 << 19)] {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "G", "-1", "1.2.3", "99999999999T", "12 Q"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
+    }
+}
