@@ -1,1 +1,27 @@
-//! trace-format
+//! What a gpumemtrace trace *is*: records, columns, blocks; how they are encoded and decoded.
+//!
+//! Constraint: this crate runs on both sides, inside the traced program (encoding) and in the replay tool (decoding
+//! files that may be damaged or hostile). Consequence: no files are opened here, nothing is unsafe, nothing is printed,
+//! and every decoder bounds what it allocates before it allocates it. No other crate knows a byte layout.
+//!
+//! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`columns`] (many
+//! records, small), [`defs`] (what the ids in a record mean), [`meta`] (who was traced), [`block`] (framing),
+//! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
+#![forbid(unsafe_code)]
+
+pub mod block;
+pub mod columns;
+pub mod defs;
+pub mod event;
+pub mod meta;
+pub mod reader;
+pub mod ring;
+pub mod wire;
+
+pub use defs::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
+pub use event::{ApiId, Event, EventKind, NO_DEVICE, NO_SEQ, ThreadId};
+pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
+
+/// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
+/// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.
+pub const FORMAT_VERSION: u32 = 1;

@@ -1,0 +1,264 @@
+//! One event, and its 64-byte form in a ring.
+//!
+//! Constraint: the hook writes an event with plain stores and no allocation, and a reader may look at the same bytes
+//! after the process was killed in the middle. Consequence: fixed size (one cache line), every field at a fixed place,
+//! and one word, the last, that says whether the rest is complete.
+//!
+//! ```text
+//! word 0  seq            place in the global order; NO_SEQ while unknown
+//! word 1  time_ns        CLOCK_MONOTONIC
+//! word 2  addr           device (or pinned host) address
+//! word 3  size           bytes
+//! word 4  aux0           by kind, see EventKind
+//! word 5  aux1           by kind
+//! word 6  python stack (low 32 bits) | native stack (high 32 bits)
+//! word 7  kind 8 | device 8 | api 8 | flags 8 | result 16 | state 16      (low bits first; written last)
+//! ```
+
+use crate::defs::NodeId;
+
+/// `Event::seq` of a driver call that was still running when the process died: it has no place in the order yet.
+pub const NO_SEQ: u64 = u64::MAX;
+/// `Event::device` when the ordinal could not be learned.
+pub const NO_DEVICE: u8 = 0xff;
+/// Words in one raw record.
+pub const RECORD_WORDS: usize = 8;
+/// Bytes in one raw record.
+pub const RECORD_BYTES: usize = RECORD_WORDS * 8;
+
+/// Record state: complete.
+pub const STATE_DONE: u16 = 1;
+/// Record state: the driver call has begun and has not returned.
+pub const STATE_IN_FLIGHT: u16 = 2;
+
+/// Operating-system thread id.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ThreadId(pub u32);
+
+/// Which entry point produced the event: an index into the `apis` list of the trace's metadata. 0 is "not an api".
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct ApiId(pub u8);
+
+/// What happened. A plain number, because a reader must carry kinds that were invented after it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EventKind(pub u8);
+
+impl EventKind {
+    /// Device memory handed out (`cuMemAlloc`, `cuMemAllocPitch`).
+    pub const DEVICE_ALLOC: Self = Self(1);
+    /// Device or managed memory given back (`cuMemFree`). `size` is 0: the driver is not told it.
+    pub const DEVICE_FREE: Self = Self(2);
+    /// Managed memory; given back by [`Self::DEVICE_FREE`]. aux0 = attach flags.
+    pub const MANAGED_ALLOC: Self = Self(3);
+    /// Page-locked host memory. aux0 = flags.
+    pub const HOST_ALLOC: Self = Self(4);
+    /// Page-locked host memory given back.
+    pub const HOST_FREE: Self = Self(5);
+    /// Stream-ordered allocation. aux0 = stream, aux1 = pool (0 = the device's current pool).
+    pub const ASYNC_ALLOC: Self = Self(8);
+    /// Stream-ordered free. aux0 = stream.
+    pub const ASYNC_FREE: Self = Self(9);
+    /// Virtual addresses reserved. Not memory: a reservation may exceed the device.
+    pub const VA_RESERVE: Self = Self(10);
+    /// Virtual addresses given back.
+    pub const VA_FREE: Self = Self(11);
+    /// Physical memory created. addr = 0, aux0 = handle, aux1 = location type | id << 32.
+    pub const PHYS_CREATE: Self = Self(12);
+    /// One reference to physical memory dropped. aux0 = handle. The bytes stay while a mapping stays.
+    pub const PHYS_RELEASE: Self = Self(13);
+    /// Physical memory mapped at addr. aux0 = handle, aux1 = offset in it.
+    pub const MAP: Self = Self(14);
+    /// Mapping removed.
+    pub const UNMAP: Self = Self(15);
+    /// A block handed to a tensor by PyTorch's native allocator. `size` is the block (rounded) size,
+    /// aux0 = allocated bytes after, aux1 = reserved bytes after, both of the device.
+    pub const BLOCK_ALLOC: Self = Self(64);
+    /// A block requested back. Same fields; `size` positive.
+    pub const BLOCK_FREE: Self = Self(65);
+    /// PyTorch gave up: `size` is what was asked for, aux0 = allocated, aux1 = reserved.
+    pub const BLOCK_OOM: Self = Self(66);
+    /// A mark made by the program. aux0 = what (see `docs/trace-format.md`).
+    pub const MARK: Self = Self(96);
+    /// In a ring only: head of a code definition. See [`crate::ring`].
+    pub const CODE_DEF: Self = Self(200);
+    /// In a ring only: 56 payload bytes of the code definition before it.
+    pub const CODE_DATA: Self = Self(201);
+    /// In a ring only: one Python frame of the stack tree.
+    pub const PY_NODE_DEF: Self = Self(202);
+    /// In a ring only: one native frame of the stack tree.
+    pub const NATIVE_NODE_DEF: Self = Self(203);
+
+    /// All kinds that stand for something the program did, with the name `dump` and the report use.
+    pub const NAMED: &[(Self, &str)] = &[
+        (Self::DEVICE_ALLOC, "device_alloc"),
+        (Self::DEVICE_FREE, "device_free"),
+        (Self::MANAGED_ALLOC, "managed_alloc"),
+        (Self::HOST_ALLOC, "host_alloc"),
+        (Self::HOST_FREE, "host_free"),
+        (Self::ASYNC_ALLOC, "async_alloc"),
+        (Self::ASYNC_FREE, "async_free"),
+        (Self::VA_RESERVE, "va_reserve"),
+        (Self::VA_FREE, "va_free"),
+        (Self::PHYS_CREATE, "phys_create"),
+        (Self::PHYS_RELEASE, "phys_release"),
+        (Self::MAP, "map"),
+        (Self::UNMAP, "unmap"),
+        (Self::BLOCK_ALLOC, "block_alloc"),
+        (Self::BLOCK_FREE, "block_free"),
+        (Self::BLOCK_OOM, "oom"),
+        (Self::MARK, "mark"),
+    ];
+
+    /// The kind's name, if this version knows it.
+    pub fn name(self) -> Option<&'static str> {
+        Self::NAMED.iter().find(|(kind, _)| *kind == self).map(|(_, name)| *name)
+    }
+
+    /// True for records that only carry definitions from the hook to the writer.
+    pub fn is_definition(self) -> bool {
+        (Self::CODE_DEF.0..=Self::NATIVE_NODE_DEF.0).contains(&self.0)
+    }
+
+    /// True for the driver's own calls, which may be seen in flight.
+    pub fn is_driver_call(self) -> bool {
+        (1..64).contains(&self.0)
+    }
+
+    /// True where the event's place in the order is taken *before* the call: what gives memory back. Everything else is
+    /// placed after the call, so an address is always freed before it is handed out again, whatever the threads do.
+    pub fn is_ordered_before_call(self) -> bool {
+        matches!(
+            self,
+            Self::DEVICE_FREE
+                | Self::HOST_FREE
+                | Self::ASYNC_FREE
+                | Self::VA_FREE
+                | Self::PHYS_RELEASE
+                | Self::UNMAP
+        )
+    }
+}
+
+impl std::fmt::Debug for EventKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "kind_{}", self.0),
+        }
+    }
+}
+
+/// One thing that happened. Sizes in bytes, times in nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event {
+    /// Place in the order of the whole process: dense from 0, so a missing number is a lost event.
+    pub seq: u64,
+    /// When.
+    pub time_ns: u64,
+    /// The thread that made the call.
+    pub thread: ThreadId,
+    /// What.
+    pub kind: EventKind,
+    /// Device ordinal as the program sees it, or [`NO_DEVICE`].
+    pub device: u8,
+    /// Entry point.
+    pub api: ApiId,
+    /// Reserved, 0.
+    pub flags: u8,
+    /// `CUresult` of a driver call; 0 is success, and always for PyTorch's events.
+    pub result: u16,
+    /// True when the call had not returned when the process died; `result`, and for an allocation `addr`, are unknown.
+    pub in_flight: bool,
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// By kind.
+    pub aux: [u64; 2],
+    /// Innermost Python frame; [`NodeId::NONE`] when there was none.
+    pub python_stack: NodeId,
+    /// Innermost native frame.
+    pub native_stack: NodeId,
+}
+
+impl Event {
+    /// The ring form. The thread is not in it: a ring belongs to one thread.
+    pub fn to_words(&self) -> [u64; RECORD_WORDS] {
+        let state = if self.in_flight { STATE_IN_FLIGHT } else { STATE_DONE };
+        [
+            self.seq,
+            self.time_ns,
+            self.addr,
+            self.size,
+            self.aux[0],
+            self.aux[1],
+            u64::from(self.python_stack.0) | u64::from(self.native_stack.0) << 32,
+            u64::from(self.kind.0)
+                | u64::from(self.device) << 8
+                | u64::from(self.api.0) << 16
+                | u64::from(self.flags) << 24
+                | u64::from(self.result) << 32
+                | u64::from(state) << 48,
+        ]
+    }
+
+    /// Reads the ring form; `None` when the record was never completed nor begun, or only carries a definition.
+    pub fn from_words(words: &[u64; RECORD_WORDS], thread: ThreadId) -> Option<Self> {
+        let last = words[7];
+        let kind = EventKind(last as u8);
+        let state = (last >> 48) as u16;
+        if kind.is_definition() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT) {
+            return None;
+        }
+        Some(Self {
+            seq: words[0],
+            time_ns: words[1],
+            thread,
+            kind,
+            device: (last >> 8) as u8,
+            api: ApiId((last >> 16) as u8),
+            flags: (last >> 24) as u8,
+            result: (last >> 32) as u16,
+            in_flight: state == STATE_IN_FLIGHT,
+            addr: words[2],
+            size: words[3],
+            aux: [words[4], words[5]],
+            python_stack: NodeId(words[6] as u32),
+            native_stack: NodeId((words[6] >> 32) as u32),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_record_comes_back_from_its_words(
+            seq: u64, time_ns: u64, addr: u64, size: u64, aux: [u64; 2], py: u32, native: u32,
+            kind in 1u8..200, device: u8, api: u8, flags: u8, result: u16, in_flight: bool, tid: u32,
+        ) {
+            let event = Event {
+                seq, time_ns, thread: ThreadId(tid), kind: EventKind(kind), device, api: ApiId(api), flags, result,
+                in_flight, addr, size, aux, python_stack: NodeId(py), native_stack: NodeId(native),
+            };
+            prop_assert_eq!(Event::from_words(&event.to_words(), ThreadId(tid)), Some(event));
+        }
+    }
+
+    #[test]
+    fn an_empty_slot_is_no_event() {
+        assert_eq!(Event::from_words(&[0; RECORD_WORDS], ThreadId(1)), None);
+    }
+
+    #[test]
+    fn every_named_kind_is_found_by_its_name_once() {
+        for (kind, name) in EventKind::NAMED {
+            assert_eq!(kind.name(), Some(*name));
+            assert_eq!(EventKind::NAMED.iter().filter(|(_, n)| n == name).count(), 1, "{name}");
+            assert!(!kind.is_definition());
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! A whole trace file, block by block.
+//!
+//! Constraint: the file may be gigabytes, still growing, cut off, or damaged in the middle. Consequence: it is read as a
+//! stream through a buffer of at most one block; damage becomes an item that says where and how much, and reading goes on
+//! at the next sound block. Nothing is skipped silently.
+
+use std::io::Read;
+
+use thiserror::Error;
+
+use crate::FORMAT_VERSION;
+use crate::block::{
+    BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
+};
+use crate::columns;
+use crate::defs::{self, CodeDef, ModuleDef, NativeNode, PyNode};
+use crate::event::Event;
+use crate::meta::{End, Meta};
+
+/// Why a file cannot be read at all.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No bytes.
+    #[error("is empty: the traced program never reached its first GPU call, or the disk was full")]
+    Empty,
+    /// Something else.
+    #[error("is not a gpumemtrace trace")]
+    NotATrace,
+    /// From the future.
+    #[error("has trace version {0}; this gpumemtrace reads version {FORMAT_VERSION}: use a newer one")]
+    Version(u32),
+    /// The system refused.
+    #[error("cannot be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// One thing found in the file.
+#[derive(Debug, PartialEq)]
+pub enum Item {
+    /// Metadata, to be merged over what came before.
+    Meta(Meta),
+    /// Events, grouped by thread; `seq` gives the order.
+    Events(Vec<Event>),
+    /// Code objects.
+    Codes(Vec<CodeDef>),
+    /// Python frames.
+    PyNodes(Vec<PyNode>),
+    /// Native frames.
+    NativeNodes(Vec<NativeNode>),
+    /// Loaded modules.
+    Modules(Vec<ModuleDef>),
+    /// The process closed the trace.
+    End(End),
+    /// A block of a kind this version does not know.
+    UnknownBlock(BlockKind),
+    /// Bytes that are not what they should be; reading goes on after them.
+    Damage(Damage),
+    /// The file ends inside a block.
+    Cut {
+        /// Where the block began, in bytes.
+        offset: u64,
+    },
+}
+
+/// A place in the file that could not be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// How many bytes were passed over.
+    pub len: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// Reads a trace from any source of bytes.
+#[derive(Debug)]
+pub struct TraceReader<R> {
+    source: R,
+    /// Bytes read and not yet used; the first is at `offset` in the file.
+    buffer: Vec<u8>,
+    used: usize,
+    offset: u64,
+    at_end: bool,
+    header_damage: Option<Damage>,
+    io_error: Option<std::io::Error>,
+}
+
+impl<R: Read> TraceReader<R> {
+    /// Checks the file header.
+    pub fn new(source: R) -> Result<Self, OpenError> {
+        let mut reader = Self {
+            source,
+            buffer: Vec::new(),
+            used: 0,
+            offset: 0,
+            at_end: false,
+            header_damage: None,
+            io_error: None,
+        };
+        reader.fill(FILE_HEADER_BYTES + BLOCK_HEADER_BYTES);
+        if let Some(error) = reader.io_error.take() {
+            return Err(OpenError::Io(error));
+        }
+        let start = reader.unread();
+        if start.is_empty() {
+            return Err(OpenError::Empty);
+        }
+        let Some(header) = start.first_chunk::<FILE_HEADER_BYTES>() else {
+            return if FILE_MAGIC.starts_with(&start[..start.len().min(8)]) {
+                Err(OpenError::Empty)
+            } else {
+                Err(OpenError::NotATrace)
+            };
+        };
+        match file_version(header) {
+            Some(FORMAT_VERSION) => {}
+            Some(version) => return Err(OpenError::Version(version)),
+            // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
+            None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
+                let why = "the file header is damaged".to_owned();
+                reader.header_damage = Some(Damage { offset: 0, len: FILE_HEADER_BYTES as u64, why });
+            }
+            None => return Err(OpenError::NotATrace),
+        }
+        reader.consume(FILE_HEADER_BYTES);
+        Ok(reader)
+    }
+
+    /// Bytes of the file used so far.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.used..]
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.used += bytes;
+        self.offset += bytes as u64;
+    }
+
+    /// Tries to have at least `wanted` unread bytes.
+    fn fill(&mut self, wanted: usize) {
+        if self.used > 0 {
+            self.buffer.drain(..self.used);
+            self.used = 0;
+        }
+        while self.buffer.len() < wanted && !self.at_end {
+            let missing = (wanted - self.buffer.len()).max(1 << 16) as u64;
+            match (&mut self.source).take(missing).read_to_end(&mut self.buffer) {
+                Ok(0) => self.at_end = true,
+                Ok(_) => {}
+                Err(error) => {
+                    self.io_error = Some(error);
+                    self.at_end = true;
+                }
+            }
+        }
+    }
+
+    /// Moves to the next sound block header (or the end) and tells what was passed over.
+    fn resync(&mut self) -> Damage {
+        let begin = self.offset;
+        self.consume(1);
+        loop {
+            let unread = self.unread();
+            let last_start = unread.len().saturating_sub(BLOCK_HEADER_BYTES - 1);
+            let found = (0..last_start)
+                .find(|&at| unread[at..].starts_with(&BLOCK_SYNC) && header_at(&unread[at..]).is_some());
+            if let Some(at) = found {
+                self.consume(at);
+                break;
+            }
+            self.consume(last_start);
+            if self.at_end {
+                self.consume(self.unread().len());
+                break;
+            }
+            self.fill(1 << 16);
+        }
+        Damage { offset: begin, len: self.offset - begin, why: "no block begins here".to_owned() }
+    }
+
+    fn next_item(&mut self) -> Option<Item> {
+        if let Some(damage) = self.header_damage.take() {
+            return Some(Item::Damage(damage));
+        }
+        if self.unread().len() < BLOCK_HEADER_BYTES {
+            self.fill(BLOCK_HEADER_BYTES);
+        }
+        if let Some(error) = self.io_error.take() {
+            let why = format!("the file cannot be read any further: {error}");
+            return Some(Item::Damage(Damage { offset: self.offset, len: 0, why }));
+        }
+        let unread = self.unread();
+        if unread.is_empty() {
+            return None;
+        }
+        let Some(header) = header_at(unread) else {
+            let sync = &BLOCK_SYNC[..unread.len().min(4)];
+            if unread.len() < BLOCK_HEADER_BYTES && unread.starts_with(sync) {
+                return Some(self.cut());
+            }
+            return Some(Item::Damage(self.resync()));
+        };
+        let total = BLOCK_HEADER_BYTES + header.stored_len;
+        if unread.len() < total {
+            self.fill(total);
+            if self.unread().len() < total {
+                return Some(self.cut());
+            }
+        }
+        let offset = self.offset;
+        let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
+        self.consume(total);
+        Some(item.unwrap_or_else(|why| Item::Damage(Damage { offset, len: total as u64, why })))
+    }
+
+    fn cut(&mut self) -> Item {
+        let offset = self.offset;
+        self.consume(self.unread().len());
+        Item::Cut { offset }
+    }
+}
+
+impl<R: Read> Iterator for TraceReader<R> {
+    type Item = Item;
+
+    fn next(&mut self) -> Option<Item> {
+        self.next_item()
+    }
+}
+
+fn header_at(bytes: &[u8]) -> Option<BlockHeader> {
+    BlockHeader::decode(bytes.first_chunk()?)
+}
+
+fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
+    let payload = header.unpack(stored).map_err(|error| format!("a block cannot be used: {error}"))?;
+    let decoded = match header.kind {
+        BlockKind::META => return Meta::decode(&payload).map(Item::Meta).map_err(|error| error.to_string()),
+        BlockKind::END => return End::decode(&payload).map(Item::End).map_err(|error| error.to_string()),
+        BlockKind::EVENTS => columns::decode(&payload).map(Item::Events),
+        BlockKind::CODES => defs::decode_codes(&payload).map(Item::Codes),
+        BlockKind::PY_NODES => defs::decode_py_nodes(&payload).map(Item::PyNodes),
+        BlockKind::NATIVE_NODES => defs::decode_native_nodes(&payload).map(Item::NativeNodes),
+        BlockKind::MODULES => defs::decode_modules(&payload).map(Item::Modules),
+        kind => Ok(Item::UnknownBlock(kind)),
+    };
+    decoded.map_err(|error| format!("a block cannot be used: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{encode_block, file_header};
+    use crate::meta::{Counters, EndReason};
+    use proptest::prelude::*;
+
+    fn sample() -> Vec<u8> {
+        let mut file = file_header().to_vec();
+        let mut meta = Meta::default();
+        meta.set_number("pid", 1);
+        file.extend(encode_block(BlockKind::META, &meta.encode(), 3));
+        file.extend(encode_block(BlockKind::EVENTS, &columns::encode(&[]), 3));
+        file.extend(encode_block(BlockKind(99), b"from the future", 3));
+        let end = End {
+            reason: EndReason::Exit,
+            events: 0,
+            time_ns: 9,
+            message: String::new(),
+            counters: Counters::default(),
+        };
+        file.extend(encode_block(BlockKind::END, &end.encode(), 3));
+        file
+    }
+
+    fn read(bytes: &[u8]) -> Vec<Item> {
+        TraceReader::new(bytes).unwrap().collect()
+    }
+
+    #[test]
+    fn a_sound_file_is_read_to_its_end_and_unknown_blocks_are_told() {
+        let items = read(&sample());
+        assert!(
+            matches!(
+                &items[..],
+                [Item::Meta(_), Item::Events(_), Item::UnknownBlock(BlockKind(99)), Item::End(_)]
+            ),
+            "{items:?}"
+        );
+    }
+
+    #[test]
+    fn every_single_flipped_bit_is_told_and_costs_one_block_at_most() {
+        let sound = sample();
+        for at in 0..sound.len() {
+            for bit in 0..8 {
+                let mut bytes = sound.clone();
+                bytes[at] ^= 1 << bit;
+                let items = read(&bytes);
+                let damage =
+                    items.iter().filter(|item| matches!(item, Item::Damage(_) | Item::Cut { .. })).count();
+                assert_eq!(damage, 1, "byte {at} bit {bit}: {items:?}");
+                assert!(items.len() >= 4, "byte {at} bit {bit} cost more than one block: {items:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_cut_anywhere_says_so_unless_it_ends_between_blocks() {
+        let sound = sample();
+        for len in 1..sound.len() {
+            match TraceReader::new(&sound[..len]) {
+                Err(OpenError::Empty) => assert!(len < FILE_HEADER_BYTES),
+                Err(error) => panic!("{len}: {error}"),
+                Ok(reader) => {
+                    let items: Vec<Item> = reader.collect();
+                    let told = matches!(items.last(), Some(Item::Cut { .. }));
+                    let has_end = items.iter().any(|item| matches!(item, Item::End(_)));
+                    assert!(!has_end, "{len}");
+                    let whole: usize = FILE_HEADER_BYTES;
+                    assert!(told || len == whole || !items.is_empty(), "{len}: {items:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn empty_and_foreign_files_are_refused() {
+        assert!(matches!(TraceReader::new(&b""[..]), Err(OpenError::Empty)));
+        assert!(matches!(
+            TraceReader::new(&b"hello, world, this is not a trace"[..]),
+            Err(OpenError::NotATrace)
+        ));
+        assert!(matches!(TraceReader::new(&b"\x7fELF"[..]), Err(OpenError::NotATrace)));
+        let mut newer = sample();
+        newer[8] = 2;
+        let crc = crc32c::crc32c(&newer[..12]);
+        newer[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(TraceReader::new(&newer[..]), Err(OpenError::Version(2))));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_after_a_header_are_read_without_panic(bytes: Vec<u8>) {
+            let mut file = file_header().to_vec();
+            file.extend(&bytes);
+            let items = read(&file);
+            prop_assert!(items.len() <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Integers and byte strings on the wire.
+//!
+//! Constraint: what is read may be damaged or made by an attacker. Consequence: [`Cursor`] never reads past its slice and
+//! never allocates; lengths are checked against what is really there before anything is built from them.
+//!
+//! A varint is LEB128: 7 bits a byte, lowest first, high bit set on all but the last; at most 10 bytes.
+//! A signed value is folded first (zigzag): 0, -1, 1, -2 become 0, 1, 2, 3.
+
+use thiserror::Error;
+
+/// Why bytes could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The data ended inside a value.
+    #[error("data ends inside a value")]
+    UnexpectedEnd,
+    /// A varint has more than 64 bits.
+    #[error("a number has more than 64 bits")]
+    Overlong,
+    /// A length or count is larger than the format allows or than the data that follows.
+    #[error("a length is larger than the data that follows or than the format's limit")]
+    Limit,
+    /// Bytes that must be UTF-8 are not.
+    #[error("a text is not UTF-8")]
+    NotUtf8,
+    /// A value is outside its documented range.
+    #[error("a value is outside its range")]
+    Range,
+}
+
+/// Appends a varint.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends the folded difference `value - previous` (wrapping, so any pair of values can be told).
+pub fn put_delta(out: &mut Vec<u8>, previous: u64, value: u64) {
+    put_varint(out, zigzag(value.wrapping_sub(previous) as i64));
+}
+
+/// Appends a length and the bytes.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Folds a signed number so that small magnitudes become small numbers.
+pub fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// Undoes [`zigzag`].
+pub fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+/// A bounded reader over a slice.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    /// Reads from the start of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// How many bytes are left.
+    pub fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// True at the end.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> Result<u8, WireError> {
+        let (&first, rest) = self.rest.split_first().ok_or(WireError::UnexpectedEnd)?;
+        self.rest = rest;
+        Ok(first)
+    }
+
+    /// A varint.
+    pub fn varint(&mut self) -> Result<u64, WireError> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return Err(WireError::Overlong);
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(WireError::Overlong)
+    }
+
+    /// A varint that must fit 32 bits.
+    pub fn varint_u32(&mut self) -> Result<u32, WireError> {
+        u32::try_from(self.varint()?).map_err(|_| WireError::Range)
+    }
+
+    /// A value told as its difference from `previous`.
+    pub fn delta(&mut self, previous: u64) -> Result<u64, WireError> {
+        Ok(previous.wrapping_add(unzigzag(self.varint()?) as u64))
+    }
+
+    /// A count of things of which each takes at least `min_bytes_each` (1 or more) of what follows: so a hostile count can
+    /// never make the caller allocate more than a fixed multiple of the data it was given.
+    pub fn count(&mut self, min_bytes_each: usize) -> Result<usize, WireError> {
+        let count = usize::try_from(self.varint()?).map_err(|_| WireError::Limit)?;
+        if count > self.rest.len() / min_bytes_each.max(1) {
+            return Err(WireError::Limit);
+        }
+        Ok(count)
+    }
+
+    /// Exactly `len` bytes.
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        if len > self.rest.len() {
+            return Err(WireError::UnexpectedEnd);
+        }
+        let (taken, rest) = self.rest.split_at(len);
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// A length and that many bytes.
+    pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+        let len = self.count(1)?;
+        self.take(len)
+    }
+
+    /// A length and that much UTF-8.
+    pub fn text(&mut self) -> Result<&'a str, WireError> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| WireError::NotUtf8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn varints_and_deltas_come_back(value: u64, previous: u64) {
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            put_delta(&mut out, previous, value);
+            let mut cursor = Cursor::new(&out);
+            prop_assert_eq!(cursor.varint(), Ok(value));
+            prop_assert_eq!(cursor.delta(previous), Ok(value));
+            prop_assert!(cursor.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused_without_panic(bytes: Vec<u8>) {
+            let mut cursor = Cursor::new(&bytes);
+            while cursor.varint().is_ok() {}
+            let mut cursor = Cursor::new(&bytes);
+            while cursor.text().is_ok() && !cursor.is_empty() {}
+        }
+    }
+
+    #[test]
+    fn an_eleventh_byte_or_a_65th_bit_is_refused() {
+        assert_eq!(Cursor::new(&[0xff; 11]).varint(), Err(WireError::Overlong));
+        let mut max = Vec::new();
+        put_varint(&mut max, u64::MAX);
+        assert_eq!(max.len(), 10);
+        max[9] = 2;
+        assert_eq!(Cursor::new(&max).varint(), Err(WireError::Overlong));
+    }
+
+    #[test]
+    fn a_count_is_held_against_the_bytes_that_follow() {
+        assert_eq!(Cursor::new(&[200, 1, 0, 0]).count(1), Err(WireError::Limit));
+        assert_eq!(Cursor::new(&[2, 0, 0]).count(1), Ok(2));
+        assert_eq!(Cursor::new(&[2, 0, 0]).count(2), Err(WireError::Limit));
+    }
+}
