@@ -1,0 +1,102 @@
+//! What the user asked for, in environment variables, because nothing else reaches a preloaded library.
+//!
+//! Constraint: a mistyped value must not stop the program nor be ignored silently. Consequence: one line on stderr names
+//! the variable, what it may be, and what is used instead.
+
+use crate::say::say;
+
+/// Which call sites are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Stacks {
+    /// Python frames.
+    pub(crate) python: bool,
+    /// Native frames.
+    pub(crate) native: bool,
+}
+
+/// What a thread does when its ring is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OnFull {
+    /// Waits for the writer.
+    Block,
+    /// Drops the event and counts it.
+    Drop,
+}
+
+/// Everything that can be set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Config {
+    /// `GPUMEMTRACE_OUTPUT`: file name pattern; `%p` pid, `%r` rank, `%h` host.
+    pub(crate) output: String,
+    /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
+    pub(crate) stacks: Stacks,
+    /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
+    pub(crate) on_full: OnFull,
+}
+
+impl Config {
+    /// Reads the environment.
+    pub(crate) fn from_env() -> Self {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
+        let choose = |name: &str, choices: &[&str]| -> usize {
+            let Some(value) = lookup(name).filter(|value| !value.is_empty()) else { return 0 };
+            choices.iter().position(|choice| *choice == value).unwrap_or_else(|| {
+                let list = choices.join(", ");
+                say(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
+                0
+            })
+        };
+        let python = Stacks { python: true, native: false };
+        let native = Stacks { python: false, native: true };
+        let both = Stacks { python: true, native: true };
+        let none = Stacks { python: false, native: false };
+        Self {
+            output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()).unwrap_or_else(|| {
+                if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
+                    "run.rank%r.trace"
+                } else {
+                    "run.trace"
+                }
+                .to_owned()
+            }),
+            stacks: [python, native, both, none]
+                [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
+            on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(pairs: &[(&str, &str)]) -> Config {
+        Config::from_lookup(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn nothing_set_is_the_documented_default() {
+        let config = with(&[]);
+        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", OnFull::Block));
+        assert_eq!(config.stacks, Stacks { python: true, native: false });
+    }
+
+    #[test]
+    fn a_rank_names_its_own_file_unless_the_user_names_one() {
+        assert_eq!(with(&[("RANK", "3")]).output, "run.rank%r.trace");
+        assert_eq!(with(&[("RANK", "")]).output, "run.trace");
+        assert_eq!(with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output, "x-%p");
+    }
+
+    #[test]
+    fn a_mistyped_value_falls_back() {
+        let config = with(&[("GPUMEMTRACE_STACKS", "pyhton"), ("GPUMEMTRACE_ON_FULL", "drop")]);
+        assert_eq!(config.stacks, Stacks { python: true, native: false });
+        assert_eq!(config.on_full, OnFull::Drop);
+    }
+}

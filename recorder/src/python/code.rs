@@ -1,0 +1,114 @@
+//! Copying a code object, once, while a frame keeps it alive.
+//!
+//! Constraint: lines are resolved at replay, long after the code object is gone, and the hook may not allocate. Consequence:
+//! file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be cut into ring
+//! records. Longer ones are cut and marked; nothing is believed before its type was checked.
+
+use super::layout::{BYTES_DATA, Layout, OB_SIZE, OB_TYPE, STRING_STATE};
+use super::memory::Memory;
+use super::text;
+
+const MAX_FILE_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 1024;
+const MAX_TABLE_BYTES: usize = 64 << 10;
+/// Lengths in front of the three fields, see `gpumemtrace_format::ring`.
+const LENGTHS_BYTES: usize = 12;
+
+/// Room for the largest definition.
+pub const SCRATCH_BYTES: usize = LENGTHS_BYTES + MAX_FILE_BYTES + MAX_NAME_BYTES + MAX_TABLE_BYTES;
+
+/// Addresses of the types that fields must have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Types {
+    /// `PyCode_Type`.
+    pub code: usize,
+    /// `PyUnicode_Type`.
+    pub string: usize,
+    /// `PyBytes_Type`.
+    pub bytes: usize,
+}
+
+/// What was copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// Bytes used in the scratch buffer: lengths, file, name, table.
+    pub len: usize,
+    /// `co_firstlineno`.
+    pub first_line: i32,
+    /// True when a field was longer than its limit.
+    pub truncated: bool,
+}
+
+/// Copies the code object at `code`; `None` if it is not what it should be.
+pub fn copy_code<M: Memory>(
+    memory: &M,
+    layout: &Layout,
+    types: &Types,
+    code: usize,
+    scratch: &mut [u8; SCRATCH_BYTES],
+) -> Option<Copied> {
+    if memory.word(code + OB_TYPE)? != types.code {
+        return None;
+    }
+    let first_line = memory.half(code + layout.code.first_line)? as i32;
+    let mut end = LENGTHS_BYTES;
+    let mut truncated = false;
+    for (slot, at, limit) in
+        [(0, layout.code.filename, MAX_FILE_BYTES), (4, layout.code.qualname, MAX_NAME_BYTES)]
+    {
+        let string = memory.word(code + at)?;
+        let (len, whole) = copy_string(memory, layout, types, string, &mut scratch[end..end + limit])?;
+        scratch[slot..slot + 4].copy_from_slice(&(len as u32).to_le_bytes());
+        end += len;
+        truncated |= !whole;
+    }
+    let table = memory.word(code + layout.code.line_table)?;
+    if table == 0 || memory.word(table + OB_TYPE)? != types.bytes {
+        return None;
+    }
+    let stored = memory.word(table + OB_SIZE)?;
+    let len = stored.min(MAX_TABLE_BYTES);
+    memory.read(table + BYTES_DATA, &mut scratch[end..end + len])?;
+    scratch[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+    Some(Copied { len: end + len, first_line, truncated: truncated || len < stored })
+}
+
+/// Copies a string as UTF-8; returns its length and whether it is whole. A missing name (null) is empty.
+fn copy_string<M: Memory>(
+    memory: &M,
+    layout: &Layout,
+    types: &Types,
+    string: usize,
+    out: &mut [u8],
+) -> Option<(usize, bool)> {
+    if string == 0 {
+        return Some((0, true));
+    }
+    if memory.word(string + OB_TYPE)? != types.string {
+        return None;
+    }
+    let (width, ascii) = text::char_width(memory.half(string + STRING_STATE)?)?;
+    let data = string + if ascii { layout.ascii_data } else { layout.compact_data };
+    let bytes = memory.word(string + OB_SIZE)?.checked_mul(width)?;
+    let mut len = 0;
+    let mut chunk = [0u8; 256];
+    let mut from = 0;
+    while from < bytes {
+        let stored = &mut chunk[..(bytes - from).min(256)];
+        memory.read(data + from, stored)?;
+        let (encoded, whole) = text::encode_utf8(stored, width, &mut out[len..]);
+        len += encoded;
+        if !whole {
+            return Some((len, false));
+        }
+        from += stored.len();
+    }
+    Some((len, true))
+}
+
+/// Offset of an instruction in the bytecode of its code object, in bytes; -1 if it lies outside.
+pub fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize) -> i32 {
+    let offset = instr.wrapping_sub(code + layout.code.bytecode);
+    let units = memory.word(code + OB_SIZE).unwrap_or(0);
+    if offset < units.saturating_mul(2) { i32::try_from(offset).unwrap_or(-1) } else { -1 }
+}

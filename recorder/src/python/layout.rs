@@ -1,0 +1,218 @@
+//! Where CPython keeps what we read, by version.
+//!
+//! Constraint: the frames of a running thread can be read without the GIL only by their memory layout, and a wrong offset
+//! would read garbage. Consequence: 3.13 and later describe themselves (`_PyRuntime.debug_offsets`, cookie checked);
+//! 3.11 and 3.12 have a table here, taken from the headers of the releases; either way the first capture of a session is
+//! checked against the types it must find ([`super::selftest`]) before any frame is believed. `tests/layout.rs` compares
+//! the tables with `offsetof` where the headers are installed.
+//!
+//! Sources: CPython `Include/cpython/{pystate,code,unicodeobject}.h`, `Include/internal/pycore_{frame,runtime}.h`.
+
+/// How the interpreter stores what we need. All offsets in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    /// (major, minor) as 0x030b.
+    pub version: u16,
+    /// From the thread state to the pointer followed next.
+    pub tstate_frame: usize,
+    /// 3.11, 3.12: that pointer is a `_PyCFrame`, which holds the frame here.
+    pub cframe_frame: Option<usize>,
+    /// Caller of a frame.
+    pub frame_previous: usize,
+    /// Code object of a frame (3.13: any object, or null).
+    pub frame_code: usize,
+    /// Pointer to the current instruction.
+    pub frame_instr: usize,
+    /// One byte that says whose frame it is.
+    pub frame_owner: usize,
+    /// The owner value that marks an entry from C, which runs no code.
+    pub owner_c_stack: Option<u8>,
+    /// Code object fields.
+    pub code: CodeLayout,
+    /// Start of the characters of a compact ASCII string.
+    pub ascii_data: usize,
+    /// Start of the characters of any other compact string.
+    pub compact_data: usize,
+}
+
+/// Fields of a code object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CodeLayout {
+    /// `co_filename`.
+    pub filename: usize,
+    /// `co_name`.
+    pub name: usize,
+    /// `co_qualname`.
+    pub qualname: usize,
+    /// `co_linetable`.
+    pub line_table: usize,
+    /// `co_firstlineno`.
+    pub first_line: usize,
+    /// `co_consts`.
+    pub consts: usize,
+    /// `co_version`, a serial number, from 3.12.
+    pub serial: Option<usize>,
+    /// Start of the bytecode.
+    pub bytecode: usize,
+}
+
+/// `ob_type` of any object.
+pub const OB_TYPE: usize = 8;
+/// `ob_size` of a variable-size object; `length` of a string.
+pub const OB_SIZE: usize = 16;
+/// `state` of a string.
+pub const STRING_STATE: usize = 32;
+/// Start of the bytes of a bytes object.
+pub const BYTES_DATA: usize = 32;
+
+const PYTHON_3_11: Layout = Layout {
+    version: 0x030b,
+    tstate_frame: 56,
+    cframe_frame: Some(8),
+    frame_previous: 48,
+    frame_code: 32,
+    frame_instr: 56,
+    frame_owner: 69,
+    owner_c_stack: None,
+    code: CodeLayout {
+        filename: 112,
+        name: 120,
+        qualname: 128,
+        line_table: 136,
+        first_line: 72,
+        consts: 24,
+        serial: None,
+        bytecode: 184,
+    },
+    ascii_data: 48,
+    compact_data: 72,
+};
+
+const PYTHON_3_12: Layout = Layout {
+    version: 0x030c,
+    tstate_frame: 56,
+    cframe_frame: Some(0),
+    frame_previous: 8,
+    frame_code: 0,
+    frame_instr: 56,
+    frame_owner: 70,
+    owner_c_stack: Some(3),
+    code: CodeLayout {
+        filename: 112,
+        name: 120,
+        qualname: 128,
+        line_table: 136,
+        first_line: 68,
+        consts: 24,
+        serial: Some(92),
+        bytecode: 192,
+    },
+    ascii_data: 40,
+    compact_data: 56,
+};
+
+/// Bytes of `_PyRuntime` that [`of_version`] wants to see for 3.13.
+pub const DEBUG_OFFSETS_BYTES: usize = 584;
+
+/// The layout of a version.
+///
+/// `debug_offsets` are the first bytes of `_PyRuntime`, used from 3.13 on. The error says why there is none.
+pub fn of_version(version: u16, debug_offsets: &[u8]) -> Result<Layout, &'static str> {
+    match version {
+        0x030b => Ok(PYTHON_3_11),
+        0x030c => Ok(PYTHON_3_12),
+        0x030d => from_debug_offsets(version, debug_offsets),
+        _ => Err("this version of gpumemtrace reads the frames of CPython 3.11, 3.12 and 3.13"),
+    }
+}
+
+/// Reads the self-description of 3.13. Positions: `_Py_DebugOffsets` in `pycore_runtime.h` of 3.13.
+fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str> {
+    let word = |at: usize| -> Result<usize, &'static str> {
+        let bytes = bytes.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
+        Ok(u64::from_le_bytes(bytes.ok_or("its self-description is too short")?) as usize)
+    };
+    // An offset beyond this is no offset into any of these structs.
+    let offset = |at: usize| match word(at)? {
+        value if value < 4096 => Ok(value),
+        _ => Err("its self-description has an impossible offset"),
+    };
+    if bytes.get(..8) != Some(b"xdebugpy") {
+        return Err("its self-description is missing");
+    }
+    if (word(8)? >> 16) as u16 != version {
+        return Err("its self-description is of another version");
+    }
+    if word(16)? != 0 {
+        return Err("free-threaded builds are not supported yet");
+    }
+    let ascii = offset(536 + 24)?;
+    Ok(Layout {
+        version,
+        tstate_frame: offset(184)?,
+        cframe_frame: None,
+        frame_previous: offset(224 + 8)?,
+        frame_code: offset(224 + 16)?,
+        frame_instr: offset(224 + 24)?,
+        frame_owner: offset(264)?,
+        owner_c_stack: Some(3),
+        code: CodeLayout {
+            filename: offset(272 + 8)?,
+            name: offset(272 + 16)?,
+            qualname: offset(272 + 24)?,
+            line_table: offset(272 + 32)?,
+            first_line: offset(272 + 40)?,
+            // Not described; unchanged since 3.12, and only told apart by them, never followed.
+            consts: 24,
+            serial: Some(92),
+            bytecode: offset(344)?,
+        },
+        ascii_data: ascii,
+        // struct PyCompactUnicodeObject = PyASCIIObject + utf8_length + utf8
+        compact_data: ascii + 16,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `_PyRuntime.debug_offsets` of CPython 3.13.0, x86-64, release build: what the headers give.
+    fn described_3_13() -> Vec<u8> {
+        let mut bytes = vec![0u8; DEBUG_OFFSETS_BYTES];
+        bytes[..8].copy_from_slice(b"xdebugpy");
+        let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        put(8, 0x030d_00f0);
+        put(184, 72);
+        for (at, value) in [(8, 8), (16, 0), (24, 56), (40, 70)] {
+            put(224 + at, value);
+        }
+        for (at, value) in [(8, 112), (16, 120), (24, 128), (32, 136), (40, 68), (72, 200)] {
+            put(272 + at, value);
+        }
+        put(536 + 24, 40);
+        bytes
+    }
+
+    #[test]
+    fn the_self_description_is_read_and_doubted() {
+        let layout = of_version(0x030d, &described_3_13()).unwrap();
+        assert_eq!((layout.tstate_frame, layout.frame_owner, layout.code.bytecode), (72, 70, 200));
+        assert_eq!((layout.ascii_data, layout.compact_data), (40, 56));
+
+        let mut threaded = described_3_13();
+        threaded[16] = 1;
+        assert!(of_version(0x030d, &threaded).is_err());
+        let mut garbage = described_3_13();
+        garbage[190] = 1;
+        assert!(of_version(0x030d, &garbage).is_err());
+        assert!(of_version(0x030d, &described_3_13()[..100]).is_err());
+        assert!(of_version(0x030d, &[0; DEBUG_OFFSETS_BYTES]).is_err());
+    }
+
+    #[test]
+    fn a_version_we_do_not_know_has_no_layout() {
+        assert!(of_version(0x030a, &[]).is_err());
+        assert!(of_version(0x0310, &described_3_13()).is_err());
+    }
+}

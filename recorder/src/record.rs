@@ -1,0 +1,259 @@
+//! The hot path: from a hook to a record in the ring.
+//!
+//! Constraint: this runs inside the program's own calls, possibly under its locks. Consequence: no lock, no allocation, no
+//! system call in the steady state; what cannot be recorded is counted. A driver call is shown in the ring *before* it is
+//! made and completed after it returned, so that a process killed in between has still left the call.
+//!
+//! Order: what gives memory back takes its place in the order before the call, everything else after it. So whatever the
+//! threads do, an address is freed in the trace before it is handed out again.
+
+use std::sync::atomic::Ordering;
+
+use gpumemtrace_format::event::{Event, STATE_DONE};
+use gpumemtrace_format::ring::{code_head_words, native_node_words, py_node_words};
+use gpumemtrace_format::{
+    ApiId, CodeId, Counter, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
+};
+
+use crate::clock::now_ns;
+use crate::python::Interpreter;
+use crate::session::{Session, active_session};
+use crate::shared::Ring;
+use crate::stack_cache::FrameKey;
+use crate::thread::{Lane, Local, ThreadBlock, with_local};
+
+/// What a hook knows before the call.
+#[derive(Clone, Copy, Debug)]
+pub struct Draft {
+    /// What.
+    pub kind: EventKind,
+    /// Entry point.
+    pub api: ApiId,
+    /// Device ordinal, if known.
+    pub device: u8,
+    /// Address.
+    pub addr: u64,
+    /// Bytes.
+    pub size: u64,
+    /// By kind.
+    pub aux: [u64; 2],
+}
+
+impl Draft {
+    /// A draft of which only this much is known.
+    pub fn new(kind: EventKind, api: ApiId) -> Self {
+        Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2] }
+    }
+}
+
+/// A driver call that has been shown and is about to be made. Must be finished; a call that never returns is left as it is,
+/// which is the truth.
+#[derive(Debug)]
+#[must_use]
+pub struct Call {
+    session: &'static Session,
+    ring: Ring,
+    number: u64,
+    event: Event,
+}
+
+/// Shows a driver call. `None`: not recorded (recording is off, or this is a call within a call); just make the call.
+#[inline]
+pub fn begin(draft: &Draft) -> Option<Call> {
+    with_local(|local| {
+        let session = enter(local)?;
+        let call = begin_inside(local, session, draft);
+        // Stays set while the driver runs: calls it makes itself are not the program's.
+        local.busy.set(call.is_some());
+        call
+    })
+}
+
+fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<Call> {
+    let block = local.block(session)?;
+    let (python_stack, native_stack) = stacks(session, block);
+    if !block.lane.reserve(session, 1) {
+        session.shared.count(Counter::DroppedEvents);
+        return None;
+    }
+    let ring = block.lane.ring()?;
+    let mut event = event_from(draft, python_stack, native_stack);
+    event.in_flight = true;
+    if draft.kind.is_ordered_before_call() {
+        event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+    }
+    let number = block.lane.push(&event.to_words());
+    Some(Call { session, ring, number, event })
+}
+
+impl Call {
+    /// Completes the record of a call that returned. `fill` adds what the call gave.
+    #[inline]
+    pub fn finish(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
+        self.event.result = result;
+        self.event.in_flight = false;
+        fill(&mut self.event);
+        if self.event.seq == NO_SEQ {
+            self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+            self.event.time_ns = now_ns();
+        }
+        self.ring.store(self.number, &self.event.to_words());
+        with_local(|local| local.busy.set(false));
+    }
+}
+
+/// Records something that has happened.
+#[inline]
+pub fn event(draft: &Draft) {
+    with_local(|local| {
+        let Some(session) = enter(local) else { return };
+        if let Some(block) = local.block(session) {
+            let (python_stack, native_stack) = stacks(session, block);
+            if block.lane.reserve(session, 1) {
+                let mut event = event_from(draft, python_stack, native_stack);
+                event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+                block.lane.push(&event.to_words());
+            } else {
+                session.shared.count(Counter::DroppedEvents);
+            }
+        }
+        local.busy.set(false);
+    });
+}
+
+/// Counts something outside of any event.
+pub fn count(counter: Counter) {
+    if let Some(session) = crate::session::running() {
+        session.shared.count(counter);
+    }
+}
+
+/// After a panic was caught at an entry point: the thread must not stay marked as inside.
+pub fn leave_after_panic() {
+    count(Counter::InternalErrors);
+    with_local(|local| local.busy.set(false));
+}
+
+/// Marks the thread as inside a hook, unless it is already or recording is off.
+#[inline]
+fn enter(local: &Local) -> Option<&'static Session> {
+    if local.busy.get() {
+        count(Counter::NestedCalls);
+        return None;
+    }
+    local.busy.set(true);
+    let session = active_session();
+    if session.is_none() {
+        local.busy.set(false);
+    }
+    session
+}
+
+fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Event {
+    Event {
+        seq: NO_SEQ,
+        time_ns: now_ns(),
+        thread: ThreadId(0),
+        kind: draft.kind,
+        device: draft.device,
+        api: draft.api,
+        flags: 0,
+        result: 0,
+        in_flight: false,
+        addr: draft.addr,
+        size: draft.size,
+        aux: draft.aux,
+        python_stack,
+        native_stack,
+    }
+}
+
+/// The ids of the calling thread's stacks.
+#[inline]
+fn stacks(session: &Session, block: &mut ThreadBlock) -> (NodeId, NodeId) {
+    let python = match &session.python {
+        Some(interpreter) => python_stack(session, interpreter, block),
+        None => NodeId::NONE,
+    };
+    let native = if session.native { native_stack(session, block) } else { NodeId::NONE };
+    (python, native)
+}
+
+#[inline]
+fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut ThreadBlock) -> NodeId {
+    let ThreadBlock { lane, python, codes, scratch, .. } = block;
+    let walk = interpreter.capture(&mut python.frames);
+    if walk.depth == 0 {
+        return NodeId::NONE;
+    }
+    if walk.truncated {
+        session.shared.count(Counter::TruncatedStacks);
+    }
+    python.intern(walk.depth, |parent, frame| {
+        let code = if let Some(code) = codes.lookup(frame) {
+            code
+        } else {
+            let code = define_code(session, interpreter, lane, frame, scratch)?;
+            codes.insert(frame, code);
+            code
+        };
+        let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
+        let node = PyNode { id, parent, code, offset_bytes: interpreter.offset_in_code(frame) };
+        define(session, lane, &py_node_words(node)).then_some(id)
+    })
+}
+
+/// Records a code object under a new id; the id of "unknown" if it cannot be read, `None` if there is no room.
+#[cold]
+fn define_code(
+    session: &Session,
+    interpreter: &Interpreter,
+    lane: &mut Lane,
+    frame: &FrameKey,
+    scratch: &mut [u8; crate::python::code::SCRATCH_BYTES],
+) -> Option<CodeId> {
+    let Some(copied) = interpreter.copy_code(frame, scratch) else {
+        session.shared.count(Counter::UnreadableFrames);
+        return Some(CodeId::UNKNOWN);
+    };
+    let payload = &scratch[..copied.len];
+    let chunks = payload.chunks(gpumemtrace_format::ring::DATA_BYTES_PER_RECORD);
+    if !lane.reserve(session, 1 + chunks.len() as u64) {
+        return None;
+    }
+    let id = CodeId(session.next_code.fetch_add(1, Ordering::Relaxed));
+    lane.put(&code_head_words(id, copied.len, copied.first_line, interpreter.version(), copied.truncated));
+    for chunk in chunks {
+        let mut words = [0u64; 8];
+        for (word, bytes) in words.iter_mut().zip(chunk.chunks(8)) {
+            let mut full = [0; 8];
+            full[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_le_bytes(full);
+        }
+        words[7] = u64::from(EventKind::CODE_DATA.0) | u64::from(STATE_DONE) << 48;
+        lane.put(&words);
+    }
+    lane.publish();
+    Some(id)
+}
+
+fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
+    let ThreadBlock { lane, native, .. } = block;
+    let walk = crate::native::capture(&mut native.frames);
+    if walk.truncated {
+        session.shared.count(Counter::TruncatedStacks);
+    }
+    native.intern(walk.depth, |parent, frame| {
+        let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
+        let node = NativeNode { id, parent, return_address: frame.instr as u64 };
+        define(session, lane, &native_node_words(node)).then_some(id)
+    })
+}
+
+fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {
+    let room = lane.reserve(session, 1);
+    if room {
+        lane.push(words);
+    }
+    room
+}

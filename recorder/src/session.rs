@@ -1,0 +1,419 @@
+//! The life of a recording: started by the first event, ended by the process, never copied by a fork.
+//!
+//! Constraint: any thread may make the first GPU call, a child made by `fork` shares nothing but looks the same, and the
+//! file and threads we make must not appear in processes that never touch a GPU. Consequence: the pointer to the session
+//! lives in a page that the kernel zeroes in a child (`MADV_WIPEONFORK`; an atfork handler does the same on old kernels);
+//! starting is a small state machine in that page; a session is never freed, so a thread inside a hook is always safe.
+//! A child of a process that already recorded never records: CUDA does not work there, and the driver says so itself.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+
+use crate::config::{Config, OnFull};
+use crate::output::{self, Names};
+use crate::python::Interpreter;
+use crate::say::{describe, say};
+use crate::shared::{RINGS, Ring, Shared};
+use crate::thread::ThreadBlock;
+use crate::{clock, facts, writer};
+use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
+
+/// One recording.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Tells sessions of one process apart (a child that starts its own after a fork).
+    pub(crate) generation: u32,
+    /// The mapped ring file.
+    pub(crate) shared: Shared,
+    /// What to do when a ring is full.
+    pub(crate) on_full: OnFull,
+    /// Whether native stacks are recorded.
+    pub(crate) native: bool,
+    /// The interpreter, if Python stacks are recorded.
+    pub(crate) python: Option<Interpreter>,
+    /// Next id of a code object.
+    pub(crate) next_code: AtomicU32,
+    /// Next id of a Python node.
+    pub(crate) next_py_node: AtomicU32,
+    /// Next id of a native node.
+    pub(crate) next_native_node: AtomicU32,
+    /// Where the trace is.
+    pub(crate) path: PathBuf,
+    pid: u32,
+    owners: [AtomicU32; RINGS],
+    blocks: *mut ThreadBlock,
+    wake: AtomicU32,
+    close_asked: AtomicBool,
+    closed: AtomicU32,
+    stopped: AtomicBool,
+    said: AtomicBool,
+}
+
+// SAFETY: the one raw pointer is a never-freed table whose entries are handed to one thread each, by `owners`.
+unsafe impl Send for Session {}
+// SAFETY: as above; everything else is atomic or constant.
+unsafe impl Sync for Session {}
+
+/// The page that is empty again in a child.
+#[derive(Debug)]
+struct ForkGuard {
+    session: AtomicPtr<Session>,
+    state: AtomicU32,
+}
+
+const IDLE: u32 = 0;
+const STARTING: u32 = 1;
+const RUNNING: u32 = 2;
+const OFF: u32 = 3;
+
+static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
+/// Not wiped by a fork: tells a child that its parent recorded.
+static SESSIONS: AtomicU32 = AtomicU32::new(0);
+/// Descriptors a child closes, so that it does not hold the lock of its parent's trace.
+static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
+/// Longest wait for another thread that is just starting the session.
+const START_PATIENCE_NS: u64 = 5_000_000_000;
+
+fn guard() -> Option<&'static ForkGuard> {
+    // SAFETY: set once to a page that is never unmapped.
+    unsafe { GUARD.load(Ordering::Acquire).as_ref() }
+}
+
+/// The session, if one is running. Never starts one.
+#[inline]
+pub(crate) fn running() -> Option<&'static Session> {
+    // SAFETY: sessions are never freed.
+    guard().and_then(|guard| unsafe { guard.session.load(Ordering::Acquire).as_ref() })
+}
+
+/// The session, started if this is the first event.
+#[inline]
+pub(crate) fn active_session() -> Option<&'static Session> {
+    running().or_else(start_once)
+}
+
+#[cold]
+fn start_once() -> Option<&'static Session> {
+    let guard = guard().or_else(make_guard)?;
+    match guard.state.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let saved_errno = crate::say::errno();
+            let session = if SESSIONS.load(Ordering::Acquire) == 0 { start() } else { None };
+            if let Some(session) = session {
+                guard.session.store(std::ptr::from_ref(session).cast_mut(), Ordering::Release);
+                SESSIONS.fetch_add(1, Ordering::AcqRel);
+            }
+            guard.state.store(if session.is_some() { RUNNING } else { OFF }, Ordering::Release);
+            crate::say::set_errno(saved_errno);
+            session
+        }
+        Err(STARTING) => {
+            let begin = clock::now_ns();
+            while guard.state.load(Ordering::Acquire) == STARTING {
+                if clock::now_ns() - begin > START_PATIENCE_NS {
+                    return None;
+                }
+                // SAFETY: a plain sleep.
+                unsafe { libc::usleep(100) };
+            }
+            running()
+        }
+        Err(_) => running(),
+    }
+}
+
+fn make_guard() -> Option<&'static ForkGuard> {
+    const PAGE: usize = 4096;
+    // SAFETY: a new private mapping.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            PAGE,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
+    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
+    let page = page.cast::<ForkGuard>();
+    match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: a handler without arguments that only uses atomics and `close`.
+        Ok(_) => unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        },
+        // Another thread was first.
+        // SAFETY: exactly our page, which nobody else knows.
+        Err(_) => unsafe {
+            libc::munmap(page.cast(), PAGE);
+        },
+    }
+    guard()
+}
+
+extern "C" fn in_child() {
+    if let Some(guard) = guard() {
+        guard.session.store(std::ptr::null_mut(), Ordering::Release);
+        let recorded = SESSIONS.load(Ordering::Acquire) != 0;
+        guard.state.store(if recorded { OFF } else { IDLE }, Ordering::Release);
+    }
+    for descriptor in &INHERITED {
+        let descriptor = descriptor.swap(-1, Ordering::AcqRel);
+        if descriptor >= 0 {
+            // SAFETY: our own descriptor, which nothing in the child uses.
+            unsafe { libc::close(descriptor) };
+        }
+    }
+}
+
+fn start() -> Option<&'static Session> {
+    let config = Config::from_env();
+    let names = Names {
+        pid: std::process::id(),
+        rank: std::env::var("RANK").unwrap_or_default(),
+        host: facts::host(),
+    };
+    let path = PathBuf::from(names.expand(&config.output));
+    let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
+    match start_at(&config, &names, &path) {
+        Ok(session) => Some(session),
+        Err(error) => {
+            say(&[
+                "cannot record to ",
+                &path.to_string_lossy(),
+                ": ",
+                &describe(&error),
+                ". The program goes on without a trace; set GPUMEMTRACE_OUTPUT to a file in a writable folder.",
+            ]);
+            None
+        }
+    }
+}
+
+fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'static Session> {
+    let output = output::create(path, names.pid)?;
+    let mut trace_id = [0u8; 16];
+    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only weakens the id.
+    unsafe { libc::getrandom(trace_id.as_mut_ptr().cast(), trace_id.len(), libc::GRND_NONBLOCK) };
+    let (python, note) = match config.stacks.python.then(Interpreter::find) {
+        None => (None, None),
+        Some(Ok(interpreter)) => (interpreter, None),
+        Some(Err(why)) => {
+            say(&["Python call sites are not recorded: ", &why, ". Allocations are."]);
+            (None, Some(format!("Python call sites were not recorded: {why}")))
+        }
+    };
+    for (slot, file) in INHERITED.iter().zip([&output.trace, &output.ring]) {
+        slot.store(std::os::fd::AsRawFd::as_raw_fd(file), Ordering::Release);
+    }
+    let session: &'static Session = Box::leak(Box::new(Session {
+        generation: SESSIONS.load(Ordering::Acquire) + 1,
+        shared: Shared::create(output.ring, trace_id, names.pid)?,
+        on_full: config.on_full,
+        native: config.stacks.native,
+        python,
+        next_code: AtomicU32::new(1),
+        next_py_node: AtomicU32::new(1),
+        next_native_node: AtomicU32::new(1),
+        path: output.path,
+        pid: names.pid,
+        owners: [const { AtomicU32::new(0) }; RINGS],
+        blocks: map_blocks()?,
+        wake: AtomicU32::new(0),
+        close_asked: AtomicBool::new(false),
+        closed: AtomicU32::new(0),
+        stopped: AtomicBool::new(false),
+        said: AtomicBool::new(false),
+    }));
+    let meta = facts::first(config, names, trace_id, note);
+    writer::spawn(session, output.trace, &meta)?;
+    Ok(session)
+}
+
+fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
+    // SAFETY: a new private mapping; pages appear when first touched, all zero.
+    let blocks = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            RINGS * size_of::<ThreadBlock>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if blocks == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(blocks.cast()) }
+}
+
+impl Session {
+    /// A ring and a block for the calling thread.
+    pub(crate) fn claim_ring(&self) -> Option<(Ring, *mut ThreadBlock)> {
+        // SAFETY: no arguments, no effect.
+        let thread = unsafe { libc::gettid() } as u32;
+        for attempt in 0..2 {
+            for (index, owner) in self.owners.iter().enumerate() {
+                let free = owner.load(Ordering::Relaxed) == 0
+                    && owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                if !free {
+                    continue;
+                }
+                let ring = self.shared.ring(index);
+                if ring.head().load(Ordering::Relaxed) == 0 && self.shared.allocate_ring(index).is_err() {
+                    owner.store(0, Ordering::Release);
+                    return None;
+                }
+                ring.thread().store(thread, Ordering::Release);
+                // SAFETY: `index` is below RINGS, the length of the table.
+                return Some((ring, unsafe { self.blocks.add(index) }));
+            }
+            if attempt == 0 {
+                // Perhaps owners have ended: the writer finds out.
+                self.wake_writer();
+                // SAFETY: a plain sleep.
+                unsafe { libc::usleep(20_000) };
+            }
+        }
+        None
+    }
+
+    /// Rings in use, with their owners.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (usize, u32)> {
+        self.owners.iter().enumerate().filter_map(|(index, owner)| match owner.load(Ordering::Acquire) {
+            0 => None,
+            thread => Some((index, thread)),
+        })
+    }
+
+    /// Gives the ring of a thread that ended, and that was emptied, to whoever comes next.
+    pub(crate) fn release_ring(&self, index: usize) {
+        self.owners[index].store(0, Ordering::Release);
+    }
+
+    /// The process this session belongs to.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Asks the writer to empty the rings soon. One system call a round at most.
+    #[inline]
+    pub(crate) fn wake_writer(&self) {
+        if self.wake.swap(1, Ordering::AcqRel) == 0 {
+            futex_wake(&self.wake);
+        }
+    }
+
+    /// The writer's sleep; true if it was woken.
+    pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> bool {
+        if self.wake.load(Ordering::Acquire) == 0 {
+            futex_wait(&self.wake, 0, timeout_ns);
+        }
+        self.wake.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// True when the program is about to end.
+    pub(crate) fn is_close_asked(&self) -> bool {
+        self.close_asked.load(Ordering::Acquire)
+    }
+
+    /// Nothing is recorded any more; the trace is finished.
+    pub(crate) fn mark_closed(&self) {
+        detach();
+        self.closed.store(1, Ordering::Release);
+        futex_wake(&self.closed);
+    }
+
+    /// True when recording has stopped early.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Stops recording for good, says why once, and lets the program go on.
+    pub(crate) fn stop_with(&self, why: &[&str]) {
+        if self.stopped.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.shared.set_end(END_STOPPED, 0, clock::now_ns());
+        detach();
+        let mut line = vec!["recording stopped: "];
+        line.extend_from_slice(why);
+        line.push(". The program goes on; what was recorded until now is in ");
+        let path = self.path.to_string_lossy();
+        line.push(&path);
+        say(&line);
+    }
+
+    /// True once.
+    pub(crate) fn say_once(&self) -> bool {
+        !self.said.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// From now on no hook records.
+fn detach() {
+    if let Some(guard) = guard() {
+        guard.state.store(OFF, Ordering::Release);
+        guard.session.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}
+
+/// How long an ending process waits for its trace to be finished. What is not written by then is in the ring file.
+const EXIT_PATIENCE_NS: u64 = 10_000_000_000;
+const QUICK_EXIT_PATIENCE_NS: u64 = 500_000_000;
+
+/// `exit` has run everything else: finish the trace.
+pub fn end_at_exit() {
+    end(END_EXIT, 0, EXIT_PATIENCE_NS);
+}
+
+/// `_exit` was called: note it, and finish the trace if that goes quickly. Everything is in the ring file anyway.
+pub fn end_at_quick_exit(status: i32) {
+    end(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
+}
+
+fn end(kind: u32, status: i32, patience_ns: u64) {
+    let Some(session) = running() else { return };
+    // A child of vfork shares our memory but is not us.
+    // SAFETY: no arguments, no effect.
+    if unsafe { libc::getpid() } as u32 != session.pid {
+        return;
+    }
+    session.shared.set_end(kind, status, clock::now_ns());
+    session.close_asked.store(true, Ordering::Release);
+    session.wake_writer();
+    let begin = clock::now_ns();
+    while session.closed.load(Ordering::Acquire) == 0 {
+        let waited = clock::now_ns() - begin;
+        if waited > patience_ns {
+            return;
+        }
+        futex_wait(&session.closed, 0, patience_ns - waited);
+    }
+}
+
+fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by the caller's loop.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            &raw const timeout,
+        )
+    };
+}
+
+fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the word outlives the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
+    };
+}

@@ -1,0 +1,201 @@
+//! The mapped ring file: what survives the process.
+//!
+//! Constraint: the hook stores to it with plain instructions, the writer thread reads it concurrently, and neither a full
+//! disk nor a fork may turn a store into a signal. Consequence: the blocks behind a ring are allocated on disk before the
+//! ring is used; the mapping is not inherited by children; all access is by atomics at the offsets of
+//! `gpumemtrace_format::ring`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
+use gpumemtrace_format::ring::{
+    COUNTERS_AT, END_AT, END_EXIT, END_QUICK_EXIT, END_STOPPED, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES,
+    RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT, RING_THREAD_AT, encode_header, ring_stride,
+};
+use gpumemtrace_format::{Counter, EndReason};
+
+/// Threads that can record at the same time. Rings of threads that ended are used again.
+pub(crate) const RINGS: usize = 96;
+/// Records in one ring: half a mebibyte.
+pub(crate) const RECORDS_PER_RING: usize = 8192;
+
+/// The mapping. Never unmapped: a thread may be in the hook at any time.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    base: *mut u8,
+    file: File,
+}
+
+// SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// One ring of the mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ring {
+    base: *mut u8,
+}
+
+// SAFETY: points into `Shared`, which is never unmapped.
+unsafe impl Send for Ring {}
+// SAFETY: all access is by atomics.
+unsafe impl Sync for Ring {}
+
+impl Shared {
+    /// Sizes, maps and heads the file.
+    pub(crate) fn create(file: File, trace_id: [u8; 16], pid: u32) -> io::Result<Self> {
+        let len = PAGE_BYTES + RINGS * ring_stride(RECORDS_PER_RING);
+        file.set_len(len as u64)?;
+        allocate(&file, 0, PAGE_BYTES)?;
+        // SAFETY: a new mapping of our own file; nothing else is affected.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
+        // SAFETY: exactly the mapping made above.
+        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
+        let base = base.cast::<u8>();
+        let header = encode_header(trace_id, pid, RINGS as u32, RECORDS_PER_RING as u32);
+        // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
+        Ok(Self { base, file })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: `at` is one of the aligned offsets inside page 0; the mapping is never unmapped.
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
+    }
+
+    /// The counter that orders all events of the process.
+    #[inline]
+    pub(crate) fn next_seq(&self) -> &AtomicU64 {
+        self.word(NEXT_SEQ_AT)
+    }
+
+    /// One loss counter.
+    #[inline]
+    pub(crate) fn counter(&self, counter: Counter) -> &AtomicU64 {
+        self.word(COUNTERS_AT + 8 * counter as usize)
+    }
+
+    /// Counts something.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter) {
+        self.counter(counter).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes how the process ends, for a reader that finds nothing but this file.
+    pub(crate) fn set_end(&self, kind: u32, status: i32, time_ns: u64) {
+        self.word(END_TIME_AT).store(time_ns, Ordering::Relaxed);
+        self.word(END_AT).store(u64::from(kind) | u64::from(status as u32) << 32, Ordering::Release);
+    }
+
+    /// What [`Self::set_end`] noted.
+    pub(crate) fn end_as_set(&self) -> Option<(EndReason, u64)> {
+        let end = self.word(END_AT).load(Ordering::Acquire);
+        let reason = match end as u32 {
+            END_EXIT => EndReason::Exit,
+            END_QUICK_EXIT => EndReason::QuickExit((end >> 32) as i32),
+            END_STOPPED => EndReason::Stopped,
+            _ => return None,
+        };
+        Some((reason, self.word(END_TIME_AT).load(Ordering::Relaxed)))
+    }
+
+    /// True if this path still names our file.
+    pub(crate) fn is_file_at(&self, path: &Path) -> bool {
+        match (self.file.metadata(), std::fs::symlink_metadata(path)) {
+            (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
+            _ => false,
+        }
+    }
+
+    /// A ring. `index` is less than [`RINGS`].
+    pub(crate) fn ring(&self, index: usize) -> Ring {
+        debug_assert!(index < RINGS);
+        // SAFETY: inside the mapping for every index below RINGS.
+        Ring { base: unsafe { self.base.add(PAGE_BYTES + index * ring_stride(RECORDS_PER_RING)) } }
+    }
+
+    /// Makes sure the file system has room for a ring, so that storing to it cannot fail.
+    pub(crate) fn allocate_ring(&self, index: usize) -> io::Result<()> {
+        let stride = ring_stride(RECORDS_PER_RING);
+        allocate(&self.file, PAGE_BYTES + index * stride, stride)
+    }
+}
+
+fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+    // SAFETY: our own descriptor.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
+impl Ring {
+    /// The thread that owns the ring; 0 if it was never used.
+    pub(crate) fn thread(self) -> &'static AtomicU32 {
+        // SAFETY: an aligned offset inside the ring.
+        unsafe { AtomicU32::from_ptr(self.base.add(RING_THREAD_AT).cast()) }
+    }
+
+    /// Records ever published.
+    #[inline]
+    pub(crate) fn head(self) -> &'static AtomicU64 {
+        // SAFETY: an aligned offset inside the ring.
+        unsafe { AtomicU64::from_ptr(self.base.add(RING_HEAD_AT).cast()) }
+    }
+
+    /// Records that are in the trace.
+    #[inline]
+    pub(crate) fn tail(self) -> &'static AtomicU64 {
+        // SAFETY: an aligned offset inside the ring.
+        unsafe { AtomicU64::from_ptr(self.base.add(RING_TAIL_AT).cast()) }
+    }
+
+    /// Record number `number`.
+    #[inline]
+    fn slot(self, number: u64) -> &'static [AtomicU64; RECORD_WORDS] {
+        let at = RING_RECORDS_AT + (number as usize % RECORDS_PER_RING) * RECORD_BYTES;
+        // SAFETY: inside the ring, 64-byte aligned; eight AtomicU64 have the layout of eight words.
+        unsafe { &*self.base.add(at).cast() }
+    }
+
+    /// Stores a record: the last word, which holds its state, at the end.
+    #[inline]
+    pub(crate) fn store(self, number: u64, words: &[u64; RECORD_WORDS]) {
+        let slot = self.slot(number);
+        for (place, word) in slot.iter().zip(words).take(RECORD_WORDS - 1) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        slot[RECORD_WORDS - 1].store(words[RECORD_WORDS - 1], Ordering::Release);
+    }
+
+    /// Loads a record.
+    pub(crate) fn load(self, number: u64) -> [u64; RECORD_WORDS] {
+        let slot = self.slot(number);
+        let last = slot[RECORD_WORDS - 1].load(Ordering::Acquire);
+        let mut words = [0; RECORD_WORDS];
+        for (word, place) in words.iter_mut().zip(slot).take(RECORD_WORDS - 1) {
+            *word = place.load(Ordering::Relaxed);
+        }
+        words[RECORD_WORDS - 1] = last;
+        words
+    }
+}

@@ -1,0 +1,232 @@
+//! What one thread owns while it records: its ring, its caches, its scratch buffer.
+//!
+//! Constraint: nothing here may be shared, allocated per event, or need a destructor (thread-local destructors run in an
+//! order nobody controls, and some of them free GPU memory). Consequence: the thread-local part is three plain words; the
+//! rest lives in one anonymous mapping made with the session, one block per ring, whose pages cost nothing until touched
+//! and whose zero bytes are a valid start. A ring goes to another thread only after its owner has ended.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use gpumemtrace_format::event::RECORD_WORDS;
+use gpumemtrace_format::{CodeId, Counter};
+
+use crate::config::OnFull;
+use crate::python::code::SCRATCH_BYTES;
+use crate::say::say;
+use crate::session::Session;
+use crate::shared::{RECORDS_PER_RING, Ring};
+use crate::stack_cache::{FrameKey, StackCache};
+
+/// The thread-local words.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Session the block belongs to; another value means the block is stale (a fork, a new session).
+    generation: Cell<u32>,
+    /// Set while the thread is inside a hook.
+    pub(crate) busy: Cell<bool>,
+    block: Cell<*mut ThreadBlock>,
+    /// Counts events while there is no ring, to try again now and then.
+    without_ring: Cell<u32>,
+}
+
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            generation: Cell::new(0),
+            busy: Cell::new(false),
+            block: Cell::new(std::ptr::null_mut()),
+            without_ring: Cell::new(0),
+        }
+    };
+}
+
+/// Runs `body` with the thread-local words.
+#[inline]
+pub(crate) fn with_local<R>(body: impl FnOnce(&Local) -> R) -> R {
+    LOCAL.with(body)
+}
+
+/// A thread's private part of the session. All zero bytes are a valid value.
+#[derive(Debug)]
+pub(crate) struct ThreadBlock {
+    /// The ring and how far it is filled.
+    pub(crate) lane: Lane,
+    /// Python stacks.
+    pub(crate) python: StackCache,
+    /// Native stacks.
+    pub(crate) native: StackCache,
+    /// Code objects this thread has defined.
+    pub(crate) codes: CodeCache,
+    /// Where a code object is copied to.
+    pub(crate) scratch: [u8; SCRATCH_BYTES],
+}
+
+/// The producing end of a ring.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    ring: Option<Ring>,
+    head: u64,
+    /// A tail seen earlier: the real one is at least that.
+    tail: u64,
+}
+
+/// Code objects by address and tag; direct-mapped, forgets what collides.
+#[derive(Debug)]
+pub(crate) struct CodeCache {
+    slots: [(usize, u64, CodeId); CODE_SLOTS],
+}
+
+const CODE_SLOTS: usize = 1024;
+/// How full a ring may get before the writer is woken.
+const WAKE_AT: u64 = RECORDS_PER_RING as u64 / 4;
+/// How long a thread waits for room before it gives up on the writer.
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// After how many events a thread without a ring asks again.
+const RETRY_EVERY: u32 = 1024;
+
+impl CodeCache {
+    fn slot(&mut self, frame: &FrameKey) -> &mut (usize, u64, CodeId) {
+        let hash = (frame.code as u64 >> 4 ^ frame.tag).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &mut self.slots[(hash >> 40) as usize % CODE_SLOTS]
+    }
+
+    /// The id under which this thread defined the code object of a frame.
+    pub(crate) fn lookup(&mut self, frame: &FrameKey) -> Option<CodeId> {
+        let (code, tag, id) = *self.slot(frame);
+        (code == frame.code && tag == frame.tag).then_some(id)
+    }
+
+    /// Remembers a definition.
+    pub(crate) fn insert(&mut self, frame: &FrameKey, id: CodeId) {
+        *self.slot(frame) = (frame.code, frame.tag, id);
+    }
+}
+
+impl Lane {
+    /// Room for `records`; false if they must be dropped. May wait, by the session's policy.
+    #[inline]
+    pub(crate) fn reserve(&mut self, session: &Session, records: u64) -> bool {
+        const CAPACITY: u64 = RECORDS_PER_RING as u64;
+        let Some(ring) = self.ring else { return false };
+        if self.head + records - self.tail > WAKE_AT {
+            self.tail = ring.tail().load(Ordering::Acquire);
+            if self.head + records - self.tail > WAKE_AT {
+                session.wake_writer();
+            }
+            if self.head + records - self.tail > CAPACITY {
+                return self.wait_for_room(session, ring, CAPACITY - records);
+            }
+        }
+        true
+    }
+
+    #[cold]
+    fn wait_for_room(&mut self, session: &Session, ring: Ring, most_used: u64) -> bool {
+        if session.on_full == OnFull::Drop {
+            return false;
+        }
+        session.shared.count(Counter::RingWaits);
+        let begin = crate::clock::now_ns();
+        loop {
+            session.wake_writer();
+            // SAFETY: a plain sleep; the time is valid.
+            unsafe { libc::usleep(50) };
+            self.tail = ring.tail().load(Ordering::Acquire);
+            if self.head - self.tail <= most_used {
+                return true;
+            }
+            if session.is_stopped() {
+                return false;
+            }
+            if crate::clock::now_ns() - begin > PATIENCE_NS {
+                session.stop_with(&["the trace cannot be written fast enough: nothing was written for 10 s"]);
+                return false;
+            }
+        }
+    }
+
+    /// Puts one record into room that was reserved; returns its number.
+    #[inline]
+    pub(crate) fn push(&mut self, words: &[u64; RECORD_WORDS]) -> u64 {
+        let number = self.put(words);
+        self.publish();
+        number
+    }
+
+    /// Stores a record without showing it yet: for definitions of several records, which appear as one.
+    pub(crate) fn put(&mut self, words: &[u64; RECORD_WORDS]) -> u64 {
+        let number = self.head;
+        if let Some(ring) = self.ring {
+            ring.store(number, words);
+            self.head += 1;
+        }
+        number
+    }
+
+    /// Shows everything stored so far.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        if let Some(ring) = self.ring {
+            ring.head().store(self.head, Ordering::Release);
+        }
+    }
+
+    /// The ring, for completing a record in place.
+    pub(crate) fn ring(&self) -> Option<Ring> {
+        self.ring
+    }
+}
+
+impl Local {
+    /// The calling thread's block, claimed at its first event. `None`: this event cannot be recorded (and was counted).
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the block is behind a pointer that only this thread holds")]
+    pub(crate) fn block(&self, session: &Session) -> Option<&mut ThreadBlock> {
+        if self.generation.get() != session.generation || self.block.get().is_null() {
+            self.claim(session);
+        }
+        // SAFETY: the block belongs to this thread (it holds the ring's ownership word), and `busy` keeps the thread from
+        // entering twice, so this is the only reference.
+        let block = unsafe { self.block.get().as_mut() };
+        if block.is_none() {
+            session.shared.count(Counter::DroppedEvents);
+        }
+        block
+    }
+
+    #[cold]
+    fn claim(&self, session: &Session) {
+        let first_try = self.generation.get() != session.generation;
+        if first_try {
+            self.generation.set(session.generation);
+            self.block.set(std::ptr::null_mut());
+            self.without_ring.set(0);
+        } else {
+            let tries = self.without_ring.get().wrapping_add(1);
+            self.without_ring.set(tries);
+            if !tries.is_multiple_of(RETRY_EVERY) {
+                return;
+            }
+        }
+        match session.claim_ring() {
+            Some((ring, block)) => {
+                // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
+                let block_ref = unsafe { &mut *block };
+                let head = ring.head().load(Ordering::Acquire);
+                block_ref.lane = Lane { ring: Some(ring), head, tail: ring.tail().load(Ordering::Acquire) };
+                self.block.set(block);
+            }
+            None if first_try => {
+                session.shared.count(Counter::ThreadsWithoutRing);
+                if session.say_once() {
+                    say(&[
+                        "no room for another thread's events (96 threads at a time, or the disk is full); ",
+                        "they are counted as dropped.",
+                    ]);
+                }
+            }
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The writer thread: empties the rings into the trace.
+//!
+//! Constraint: what is in a ring is already safe from a kill, and small blocks compress badly. Consequence: it sleeps until
+//! a ring is a quarter full (or some seconds have passed), then takes everything at once, writes it with one system call,
+//! and only then moves the tails. It never waits for a thread of the program: a record whose call has not returned simply
+//! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES, encode_block, file_header};
+use gpumemtrace_format::event::STATE_IN_FLIGHT;
+use gpumemtrace_format::ring::{Record, RecordDecoder};
+use gpumemtrace_format::{
+    CodeDef, Counter, Counters, End, EndReason, Event, Meta, NativeNode, PyNode, ThreadId, columns, defs,
+};
+
+use crate::session::Session;
+use crate::{clock, facts, modules, output};
+
+const ZSTD_LEVEL: i32 = 3;
+/// How long the writer sleeps when nobody wakes it.
+const NAP_NS: u64 = 1_000_000_000;
+/// Fewer records than this are left in the rings for up to [`LONGEST_REST_NS`]: they are safe there.
+const WORTH_WRITING: u64 = 2048;
+const LONGEST_REST_NS: u64 = 5_000_000_000;
+/// Rows in one block.
+const ROWS_PER_BLOCK: usize = 1 << 16;
+
+/// Starts the thread; `meta` is written before this returns, so that the shortest trace still says what it is.
+pub(crate) fn spawn(session: &'static Session, mut trace: File, meta: &Meta) -> io::Result<()> {
+    let mut head = file_header().to_vec();
+    head.extend(encode_block(BlockKind::META, &meta.encode(), ZSTD_LEVEL));
+    trace.write_all(&head)?;
+    let written = head.len() as u64;
+    let mut writer = Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns() };
+    with_signals_blocked(|| {
+        std::thread::Builder::new()
+            .name("gpumemtrace".to_owned())
+            .stack_size(512 << 10)
+            .spawn(move || writer.run())
+    })?;
+    Ok(())
+}
+
+/// A thread inherits the mask of its maker.
+fn with_signals_blocked<R>(body: impl FnOnce() -> R) -> R {
+    // SAFETY: an all-zero set is a valid buffer for sigfillset.
+    let (mut all, mut old): (libc::sigset_t, libc::sigset_t) =
+        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    // SAFETY: both sets are ours; the old mask is restored below.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
+    }
+    let result = body();
+    // SAFETY: the mask saved above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
+    result
+}
+
+struct Writer {
+    session: &'static Session,
+    trace: File,
+    /// Length of the trace up to the last whole block.
+    written: u64,
+    modules: Option<(u64, u64)>,
+    last_write_ns: u64,
+}
+
+/// What one round took from the rings.
+#[derive(Default)]
+struct Batch {
+    events: Vec<Event>,
+    codes: Vec<CodeDef>,
+    py_nodes: Vec<PyNode>,
+    native_nodes: Vec<NativeNode>,
+    tails: Vec<(usize, u64)>,
+    malformed: u64,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        // A step behind the program's own threads. Refusal is harmless.
+        // SAFETY: 0 is the calling thread on Linux.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+        let second = facts::second(facts::python_version());
+        let mut result = self.write(&encode_block(BlockKind::META, &second.encode(), ZSTD_LEVEL));
+        while result.is_ok() && !self.session.is_stopped() {
+            let woken = self.session.wait_for_work(NAP_NS);
+            let closing = self.session.is_close_asked();
+            if woken || closing || self.is_worth_writing() {
+                result = self.write_round(closing);
+            }
+            if closing && result.is_ok() {
+                result = self.close();
+                break;
+            }
+            self.release_rings_of_ended_threads();
+        }
+        if let Err(error) = result {
+            self.session.shared.count(Counter::WriteErrors);
+            // A block that did not get whole into the file must not look like damage.
+            let _ = self.trace.set_len(self.written);
+            let path = self.session.path.to_string_lossy();
+            self.session.stop_with(&["cannot write ", &path, ": ", &crate::say::describe(&error)]);
+        }
+        self.session.mark_closed();
+    }
+
+    fn is_worth_writing(&self) -> bool {
+        let waiting: u64 = self
+            .session
+            .owners()
+            .map(|(index, _)| {
+                let ring = self.session.shared.ring(index);
+                ring.head().load(Ordering::Relaxed) - ring.tail().load(Ordering::Relaxed)
+            })
+            .sum();
+        waiting >= WORTH_WRITING || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
+    }
+
+    fn write_round(&mut self, closing: bool) -> io::Result<()> {
+        let batch = self.take(closing);
+        let mut bytes = Vec::new();
+        self.add_modules(&mut bytes);
+        let mut add = |kind, payload: &[u8]| bytes.extend(encode_block(kind, payload, ZSTD_LEVEL));
+        // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
+        for codes in batch.codes.chunks(MAX_PAYLOAD_BYTES / (128 << 10)) {
+            add(BlockKind::CODES, &defs::encode_codes(codes));
+        }
+        for nodes in batch.py_nodes.chunks(ROWS_PER_BLOCK) {
+            add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes));
+        }
+        for nodes in batch.native_nodes.chunks(ROWS_PER_BLOCK) {
+            add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes));
+        }
+        for events in batch.events.chunks(ROWS_PER_BLOCK) {
+            add(BlockKind::EVENTS, &columns::encode(events));
+        }
+        self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
+        if !bytes.is_empty() {
+            self.write(&bytes)?;
+        }
+        for (index, tail) in batch.tails {
+            self.session.shared.ring(index).tail().store(tail, Ordering::Release);
+        }
+        self.last_write_ns = clock::now_ns();
+        Ok(())
+    }
+
+    /// Takes what is complete. When closing, a call that has not returned is taken as it is: nobody will wait for it.
+    fn take(&self, closing: bool) -> Batch {
+        let mut batch = Batch::default();
+        for (index, thread) in self.session.owners() {
+            let ring = self.session.shared.ring(index);
+            let (head, mut number) =
+                (ring.head().load(Ordering::Acquire), ring.tail().load(Ordering::Relaxed));
+            let mut decoder = RecordDecoder::new(ThreadId(thread));
+            while number < head {
+                let words = ring.load(number);
+                if (words[7] >> 48) as u16 == STATE_IN_FLIGHT && !closing {
+                    break;
+                }
+                match decoder.push(&words) {
+                    Some(Record::Event(event)) => batch.events.push(event),
+                    Some(Record::Code(code)) => batch.codes.push(code),
+                    Some(Record::PyNode(node)) => batch.py_nodes.push(node),
+                    Some(Record::NativeNode(node)) => batch.native_nodes.push(node),
+                    None => {}
+                }
+                number += 1;
+            }
+            batch.malformed += decoder.malformed();
+            batch.tails.push((index, number));
+        }
+        batch
+    }
+
+    /// Addresses mean something only with the modules they lie in.
+    fn add_modules(&mut self, bytes: &mut Vec<u8>) {
+        if !self.session.native {
+            return;
+        }
+        let generation = modules::generation();
+        if self.modules == Some(generation) {
+            return;
+        }
+        self.modules = Some(generation);
+        let payload = defs::encode_modules(&modules::loaded());
+        bytes.extend(encode_block(BlockKind::MODULES, &payload, ZSTD_LEVEL));
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // At our own offset: whoever else holds this file open cannot move it.
+        self.trace.write_all_at(bytes, self.written)?;
+        self.written += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The last block, and the end of the ring file.
+    fn close(&mut self) -> io::Result<()> {
+        let shared = &self.session.shared;
+        let mut counters = Counters::default();
+        for (counter, _) in Counter::ALL {
+            counters.set(*counter, shared.counter(*counter).load(Ordering::Relaxed));
+        }
+        let (reason, time_ns) = shared.end_as_set().unwrap_or((EndReason::Exit, clock::now_ns()));
+        let events = shared.next_seq().load(Ordering::Relaxed);
+        let end = End { reason, events, time_ns, message: String::new(), counters };
+        self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
+        // Everything is in the trace now. If the name is somebody else's by now, leave it.
+        let ring = output::ring_path(&self.session.path);
+        if self.session.shared.is_file_at(&ring) {
+            let _ = std::fs::remove_file(ring);
+        }
+        Ok(())
+    }
+
+    fn release_rings_of_ended_threads(&self) {
+        for (index, thread) in self.session.owners() {
+            // SAFETY: signal 0 is never delivered; it only asks whether the thread exists.
+            let gone = unsafe {
+                libc::syscall(libc::SYS_tgkill, self.session.pid(), thread, 0) != 0
+                    && crate::say::errno() == libc::ESRCH
+            };
+            let ring = self.session.shared.ring(index);
+            if gone && ring.head().load(Ordering::Acquire) == ring.tail().load(Ordering::Relaxed) {
+                self.session.release_ring(index);
+            }
+        }
+    }
+}
