@@ -17,12 +17,20 @@ use crate::{clock, modules};
 pub type FactSource = fn(&mut Meta);
 
 static SOURCE: OnceLock<FactSource> = OnceLock::new();
+static UNCOVERED: OnceLock<fn() -> u64> = OnceLock::new();
 static APIS: OnceLock<&'static [&'static str]> = OnceLock::new();
 
-/// Registers what the hooks can add, and the names of the entry points that `ApiId` counts through (the first is unused).
-pub fn register(source: FactSource, apis: &'static [&'static str]) {
+/// Registers what the hooks can add, the names of the entry points that `ApiId` counts through (the first is unused), and
+/// how to ask for the number of calls that went past the hooks.
+pub fn register(source: FactSource, apis: &'static [&'static str], uncovered: fn() -> u64) {
     let _ = SOURCE.set(source);
     let _ = APIS.set(apis);
+    let _ = UNCOVERED.set(uncovered);
+}
+
+/// Calls that went past the hooks so far.
+pub(crate) fn uncovered_calls() -> u64 {
+    UNCOVERED.get().map_or(0, |calls| calls())
 }
 
 /// The machine's name; empty if it has none.

@@ -123,6 +123,10 @@ impl Writer {
     }
 
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
+        self.session
+            .shared
+            .counter(Counter::UncoveredCalls)
+            .store(facts::uncovered_calls(), Ordering::Relaxed);
         let batch = self.take(closing);
         let mut bytes = Vec::new();
         self.add_modules(&mut bytes);

@@ -1,0 +1,17 @@
+//! The driver's memory functions.
+//!
+//! [`table`] declares them, one row each; [`wrapper`] is what a row becomes; [`substitute`] decides when a caller who asks
+//! for the real function gets ours; [`facts`] is what the driver can tell about itself.
+
+mod facts;
+mod substitute;
+mod table;
+mod uncovered;
+mod wrapper;
+
+pub(crate) use substitute::replacement_for_name;
+
+/// Tells the recorder what it cannot know. No CUDA call is made here.
+pub(crate) fn register() {
+    gpumemtrace_recorder::register(facts::collect, table::NAMES, uncovered::calls);
+}
