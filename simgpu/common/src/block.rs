@@ -82,7 +82,14 @@ impl Facts {
         if bytes[..8] != MAGIC || word(0) == 0 {
             return Self::default();
         }
-        Self { runtime: word(0), cudnn: word(1), cublas: word(2), nccl: word(3), cufft: word(4), driver: word(5) }
+        Self {
+            runtime: word(0),
+            cudnn: word(1),
+            cublas: word(2),
+            nccl: word(3),
+            cufft: word(4),
+            driver: word(5),
+        }
     }
 }
 
@@ -92,7 +99,8 @@ mod tests {
 
     #[test]
     fn facts_survive_the_block() {
-        let facts = Facts { runtime: 13020, cudnn: 92000, cublas: 130_000, nccl: 23007, cufft: 12000, driver: 13030 };
+        let facts =
+            Facts { runtime: 13020, cudnn: 92000, cublas: 130_000, nccl: 23007, cufft: 12000, driver: 13030 };
         assert_eq!(Facts::from_bytes(&facts.to_bytes()), facts);
     }
 

@@ -53,7 +53,14 @@ mod tests {
 
     #[test]
     fn sizes_with_every_unit() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("64k", 65536), ("80G", 80 << 30), ("2TiB", 2 << 40), ("0.5M", 1 << 19)] {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 65536),
+            ("80G", 80 << 30),
+            ("2TiB", 2 << 40),
+            ("0.5M", 1 << 19),
+        ] {
             assert_eq!(parse_size(text), Some(bytes), "{text}");
         }
     }

@@ -5,6 +5,8 @@
 
 mod block;
 mod env;
+mod ffi;
 
 pub use block::{BLOCK_SYMBOL, Facts, FactsBlock, MAGIC};
 pub use env::{parse_bool, parse_size, warn};
+pub use ffi::{Answer, In, Out, Text};

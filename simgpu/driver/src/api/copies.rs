@@ -1,0 +1,207 @@
+//! Copies and fills.
+//!
+//! Kernels do not run, so bytes that were copied to the device would be taken for results of kernels (sizes, indices) and crash the
+//! program -> by default nothing is written to device memory and everything read from it is zero (`SIMGPU_COPY`). Addresses are checked
+//! all the same.
+
+use crate::api::streams::with_stream;
+use crate::config::{CopyMode, SMALL_COPY};
+use crate::entry::{capture_mode, exports, tid};
+use crate::ffi::In;
+use crate::rc::{Answer, INVALID_VALUE};
+use crate::state::device::Home;
+use crate::state::graph::kind;
+use crate::state::{State, StreamKey};
+
+/// Whose memory an end of a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Host,
+    Device,
+}
+
+/// Host memory is anything outside the device windows; managed memory counts as host, because the host really writes it.
+fn side(state: &State, addr: u64, size: u64) -> Answer<Side> {
+    match state.device_range(addr, size) {
+        None => Ok(Side::Host),
+        Some(false) => Err(INVALID_VALUE),
+        Some(true) => {
+            let managed = state
+                .device_of(addr)
+                .and_then(|at| state.devices[at as usize].block_at(addr))
+                .is_some_and(|(_, block)| block.home == Home::Managed);
+            Ok(if managed { Side::Host } else { Side::Device })
+        }
+    }
+}
+
+fn really(state: &State, size: u64) -> bool {
+    match state.config.copy {
+        CopyMode::Zero => false,
+        CopyMode::Small => size <= SMALL_COPY,
+        CopyMode::All => true,
+    }
+}
+
+/// What a copy does, decided under the lock and done after it.
+enum Move {
+    Nothing,
+    Zeros,
+    Bytes,
+}
+
+fn plan(state: &State, dst: u64, src: u64, size: u64) -> Answer<Move> {
+    if size == 0 {
+        return Ok(Move::Nothing);
+    }
+    if dst == 0 || src == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let real = really(state, size);
+    Ok(match (side(state, dst, size)?, side(state, src, size)?) {
+        (Side::Host, Side::Host) => Move::Bytes,
+        _ if real => Move::Bytes,
+        (Side::Host, Side::Device) => Move::Zeros,
+        (Side::Device, _) => Move::Nothing,
+    })
+}
+
+/// A copy on a stream; while captured it is a node and nothing moves.
+fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: bool) -> Answer {
+    let planned = with_stream(stream, per_thread, |state, key| {
+        if waits {
+            state.graphs.unsafe_call(tid(), capture_mode())?;
+        }
+        let planned = plan(state, dst, src, size)?;
+        Ok(if state.captured_work(key, kind::MEMCPY, None)? { Move::Nothing } else { planned })
+    })?;
+    match planned {
+        Move::Nothing => {}
+        // SAFETY: the host side is the caller's own memory, good for `size` bytes by the contract of a copy.
+        Move::Zeros => unsafe { std::ptr::write_bytes(dst as *mut u8, 0, size as usize) },
+        // SAFETY: as above; the device side was found live and large enough. `copy` allows the ranges to overlap.
+        Move::Bytes => unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, size as usize) },
+    }
+    Ok(())
+}
+
+fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> Answer {
+    let size = count.checked_mul(pattern.len() as u64).ok_or(INVALID_VALUE)?;
+    let write = with_stream(stream, per_thread, |state: &mut State, key: StreamKey| {
+        if size == 0 {
+            return Ok(false);
+        }
+        let host = dst == 0 || side(state, dst, size)? == Side::Host;
+        if host && state.host_block_at(dst).is_none() && state.device_of(dst).is_none() {
+            return Err(INVALID_VALUE);
+        }
+        Ok(!state.captured_work(key, kind::MEMSET, None)? && (host || really(state, size)))
+    })?;
+    if write {
+        for (at, byte) in (0..size).zip(pattern.iter().cycle()) {
+            // SAFETY: the range was found in live simulated memory that is writable.
+            unsafe { ((dst + at) as *mut u8).write(*byte) };
+        }
+    }
+    Ok(())
+}
+
+fn fill_rows(dst: u64, pitch: u64, pattern: &[u8], width: u64, height: u64, stream: u64) -> Answer {
+    (0..height).try_for_each(|row| fill(dst + row * pitch, pattern, width, stream, false))
+}
+
+/// `CUDA_MEMCPY2D`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copy2d {
+    src_x: u64,
+    src_y: u64,
+    src_type: u32,
+    src_host: u64,
+    src_device: u64,
+    src_array: u64,
+    src_pitch: u64,
+    dst_x: u64,
+    dst_y: u64,
+    dst_type: u32,
+    dst_host: u64,
+    dst_device: u64,
+    dst_array: u64,
+    dst_pitch: u64,
+    width: u64,
+    height: u64,
+}
+
+const HOST: u32 = 1;
+const ARRAY: u32 = 3;
+
+fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> Answer {
+    let p = params.get()?;
+    if p.src_type == ARRAY || p.dst_type == ARRAY {
+        // Arrays have no rows that anybody could read back: the address is checked, nothing moves.
+        return with_stream(stream, per_thread, |state, key| {
+            state.captured_work(key, kind::MEMCPY, None).map(|_| ())
+        });
+    }
+    let src = if p.src_type == HOST { p.src_host } else { p.src_device };
+    let dst = if p.dst_type == HOST { p.dst_host } else { p.dst_device };
+    (0..p.height).try_for_each(|row| {
+        let from = src + (p.src_y + row) * p.src_pitch + p.src_x;
+        let to = dst + (p.dst_y + row) * p.dst_pitch + p.dst_x;
+        copy(to, from, p.width, stream, per_thread, waits)
+    })
+}
+
+exports! {
+    plain 4000 cuMemcpy(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }
+    plain 7000 cuMemcpy_ptds(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, true, true) }
+    plain 4000 cuMemcpyAsync(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, false, false) }
+    plain 7000 cuMemcpyAsync_ptsz(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, true, false) }
+    plain 3020 cuMemcpyHtoD_v2(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }
+    plain 7000 cuMemcpyHtoD_v2_ptds(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, true, true) }
+    plain 3020 cuMemcpyDtoH_v2(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }
+    plain 7000 cuMemcpyDtoH_v2_ptds(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, true, true) }
+    plain 3020 cuMemcpyDtoD_v2(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, false, true) }
+    plain 7000 cuMemcpyDtoD_v2_ptds(dst: u64, src: u64, size: u64) { copy(dst, src, size, 0, true, true) }
+    plain 3020 cuMemcpyHtoDAsync_v2(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, false, false) }
+    plain 7000 cuMemcpyHtoDAsync_v2_ptsz(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, true, false) }
+    plain 3020 cuMemcpyDtoHAsync_v2(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, false, false) }
+    plain 7000 cuMemcpyDtoHAsync_v2_ptsz(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, true, false) }
+    plain 3020 cuMemcpyDtoDAsync_v2(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, false, false) }
+    plain 7000 cuMemcpyDtoDAsync_v2_ptsz(dst: u64, src: u64, size: u64, stream: u64) { copy(dst, src, size, stream, true, false) }
+    plain 4000 cuMemcpyPeer(dst: u64, _to: u64, src: u64, _from: u64, size: u64) { copy(dst, src, size, 0, false, true) }
+    plain 4000 cuMemcpyPeerAsync(dst: u64, _to: u64, src: u64, _from: u64, size: u64, stream: u64) {
+        copy(dst, src, size, stream, false, false)
+    }
+    plain 3020 cuMemcpy2D_v2(params: In<Copy2d>) { copy_rows(params, 0, false, true) }
+    plain 3020 cuMemcpy2DUnaligned_v2(params: In<Copy2d>) { copy_rows(params, 0, false, true) }
+    plain 3020 cuMemcpy2DAsync_v2(params: In<Copy2d>, stream: u64) { copy_rows(params, stream, false, false) }
+    plain 7000 cuMemcpy2DAsync_v2_ptsz(params: In<Copy2d>, stream: u64) { copy_rows(params, stream, true, false) }
+
+    plain 3020 cuMemsetD8_v2(dst: u64, value: u8, count: u64) { fill(dst, &[value], count, 0, false) }
+    plain 3020 cuMemsetD16_v2(dst: u64, value: u16, count: u64) { fill(dst, &value.to_le_bytes(), count, 0, false) }
+    plain 3020 cuMemsetD32_v2(dst: u64, value: u32, count: u64) { fill(dst, &value.to_le_bytes(), count, 0, false) }
+    plain 3020 cuMemsetD8Async(dst: u64, value: u8, count: u64, stream: u64) { fill(dst, &[value], count, stream, false) }
+    plain 7000 cuMemsetD8Async_ptsz(dst: u64, value: u8, count: u64, stream: u64) { fill(dst, &[value], count, stream, true) }
+    plain 3020 cuMemsetD16Async(dst: u64, value: u16, count: u64, stream: u64) {
+        fill(dst, &value.to_le_bytes(), count, stream, false)
+    }
+    plain 3020 cuMemsetD32Async(dst: u64, value: u32, count: u64, stream: u64) {
+        fill(dst, &value.to_le_bytes(), count, stream, false)
+    }
+    plain 7000 cuMemsetD32Async_ptsz(dst: u64, value: u32, count: u64, stream: u64) {
+        fill(dst, &value.to_le_bytes(), count, stream, true)
+    }
+    plain 3020 cuMemsetD2D8_v2(dst: u64, pitch: u64, value: u8, width: u64, height: u64) {
+        fill_rows(dst, pitch, &[value], width, height, 0)
+    }
+    plain 3020 cuMemsetD2D8Async(dst: u64, pitch: u64, value: u8, width: u64, height: u64, stream: u64) {
+        fill_rows(dst, pitch, &[value], width, height, stream)
+    }
+    plain 3020 cuMemsetD2D32_v2(dst: u64, pitch: u64, value: u32, width: u64, height: u64) {
+        fill_rows(dst, pitch, &value.to_le_bytes(), width, height, 0)
+    }
+    plain 3020 cuMemsetD2D32Async(dst: u64, pitch: u64, value: u32, width: u64, height: u64, stream: u64) {
+        fill_rows(dst, pitch, &value.to_le_bytes(), width, height, stream)
+    }
+}

@@ -1,0 +1,362 @@
+//! Linear memory: `cuMemAlloc` and its relatives, pinned host memory, arrays, and questions about addresses.
+
+use crate::entry::{capture_mode, current, exports, logged, tid, with_context, with_state};
+use crate::ffi::{In, Out};
+use crate::log::Record;
+use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::state::State;
+use crate::state::device::Home;
+
+/// Rows of pitched memory start at multiples of this.
+const PITCH: u64 = 512;
+
+fn allocate(api: &'static str, out: Out<u64>, size: u64, home: Home) -> Answer {
+    logged(api, Record::bytes(size), |state, record| {
+        out.check()?;
+        let current = current(state)?;
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        let (device, pages) = state.device_and_pages(current.device)?;
+        record.addr = device.alloc(pages, size, home, current.context)?;
+        out.put(record.addr)
+    })
+}
+
+fn allocate_pitch(
+    api: &'static str,
+    out: Out<u64>,
+    pitch: Out<u64>,
+    width: u64,
+    height: u64,
+    element: u32,
+) -> Answer {
+    let asked = width.checked_next_multiple_of(PITCH).and_then(|row| Some((row, row.checked_mul(height)?)));
+    logged(api, Record::bytes(asked.map_or(u64::MAX, |asked| asked.1)), |state, record| {
+        out.check()?;
+        pitch.check()?;
+        if ![4, 8, 16].contains(&element) {
+            return Err(INVALID_VALUE);
+        }
+        let (row, size) = asked.ok_or(OUT_OF_MEMORY)?;
+        let current = current(state)?;
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        let (device, pages) = state.device_and_pages(current.device)?;
+        record.addr = device.alloc(pages, size, Home::Direct, current.context)?;
+        pitch.put(row)?;
+        out.put(record.addr)
+    })
+}
+
+fn free(api: &'static str, addr: u64) -> Answer {
+    logged(api, Record::about(addr), |state, record| {
+        current(state)?;
+        if addr == 0 {
+            return Ok(());
+        }
+        // Found first, so that the line of a refused free names what it was about.
+        let found = state
+            .device_of(addr)
+            .and_then(|at| state.devices[at as usize].blocks.get(&addr).map(|block| (at, block.size)));
+        if let Some((device, size)) = found {
+            record.device = device as i32;
+            record.size = size;
+        }
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        state.free(addr).map(|_| ())
+    })
+}
+
+fn host_allocate(api: &'static str, out: Out<u64>, size: u64, flags: u32) -> Answer {
+    let mut asked = Record::bytes(size);
+    asked.note("flags", u64::from(flags));
+    logged(api, asked, |state, record| {
+        out.check()?;
+        let current = current(state)?;
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        record.addr = state.host_alloc(size, flags, current.context)?;
+        out.put(record.addr)
+    })
+}
+
+/// Bytes of one channel, by the header's array format.
+fn format_bytes(format: u32) -> Option<u64> {
+    match format {
+        1 | 8 => Some(1),
+        2 | 9 | 0x10 => Some(2),
+        3 | 0x0a | 0x20 => Some(4),
+        _ => None,
+    }
+}
+
+/// `width, height, depth, format and channels, flags` of an array descriptor.
+fn array_bytes(width: u64, height: u64, depth: u64, format: u32, channels: u32) -> Answer<u64> {
+    let element = format_bytes(format).filter(|_| [1, 2, 4].contains(&channels)).ok_or(INVALID_VALUE)?;
+    if width == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let row = width.checked_mul(element * u64::from(channels)).ok_or(OUT_OF_MEMORY)?;
+    row.checked_mul(height.max(1)).and_then(|size| size.checked_mul(depth.max(1))).ok_or(OUT_OF_MEMORY)
+}
+
+fn allocate_array(api: &'static str, out: Out<u64>, size: Answer<u64>, home: Home) -> Answer {
+    logged(api, Record::bytes(size.unwrap_or(0)), |state, record| {
+        out.check()?;
+        let current = current(state)?;
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        let (device, pages) = state.device_and_pages(current.device)?;
+        record.addr = device.alloc(pages, size?, home, current.context)?;
+        out.put(record.addr)
+    })
+}
+
+fn free_array(api: &'static str, handle: u64, kind: Home) -> Answer {
+    logged(api, Record::about(handle), |state, record| {
+        current(state)?;
+        let ordinal = state.device_of(handle).ok_or(INVALID_HANDLE)?;
+        record.device = ordinal as i32;
+        state.graphs.unsafe_call(tid(), capture_mode())?;
+        let (device, pages) = state.device_and_pages(ordinal)?;
+        record.size = device.free_array(pages, handle, kind)?.size;
+        Ok(())
+    })
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ArrayDescriptor {
+    width: u64,
+    height: u64,
+    format: u32,
+    channels: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Array3dDescriptor {
+    width: u64,
+    height: u64,
+    depth: u64,
+    format: u32,
+    channels: u32,
+    flags: u32,
+    reserved: u32,
+}
+
+/// What an address belongs to.
+pub(crate) struct Place {
+    pub(crate) start: u64,
+    pub(crate) size: u64,
+    /// 1 host, 2 device.
+    pub(crate) memory_type: u32,
+    pub(crate) device: i32,
+    pub(crate) context: u64,
+    pub(crate) managed: bool,
+    pub(crate) pool: u64,
+    pub(crate) virtual_memory: bool,
+}
+
+/// Looks an address up in everything that is live.
+pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
+    if let Some(ordinal) = state.device_of(addr) {
+        let (start, block) = state.devices[ordinal as usize].block_at(addr)?;
+        let pool = if let Home::Pool { pool, .. } = block.home { pool } else { 0 };
+        return Some(Place {
+            start,
+            size: block.size,
+            memory_type: 2,
+            device: ordinal as i32,
+            context: block.context,
+            managed: block.home == Home::Managed,
+            pool,
+            virtual_memory: false,
+        });
+    }
+    if let Some((start, block)) = state.host_block_at(addr) {
+        let device = state.contexts.get(&block.context).map_or(0, |context| context.device as i32);
+        return Some(Place {
+            start,
+            size: block.size,
+            memory_type: 1,
+            device,
+            context: block.context,
+            managed: false,
+            pool: 0,
+            virtual_memory: false,
+        });
+    }
+    let vmm = state.vmm.as_ref()?;
+    let (start, mapping) = vmm.mapping_at(addr)?;
+    let device = vmm.handles.get(&mapping.handle)?.device;
+    Some(Place {
+        start,
+        size: mapping.size,
+        memory_type: if device.is_some() { 2 } else { 1 },
+        device: device.map_or(-1, |device| device as i32),
+        context: 0,
+        managed: false,
+        pool: 0,
+        virtual_memory: true,
+    })
+}
+
+fn pointer_attribute(state: &State, out: Out<u8>, attribute: u32, addr: u64) -> Answer {
+    let place = place(state, addr).ok_or(INVALID_VALUE)?;
+    match attribute {
+        1 if place.virtual_memory => Err(INVALID_VALUE),
+        1 => out.cast::<u64>().put(place.context),
+        2 => out.cast::<u32>().put(place.memory_type),
+        3 => out.cast::<u64>().put(addr),
+        4 if place.memory_type == 1 || place.managed => out.cast::<u64>().put(addr),
+        6 | 10 | 15 => out.cast::<u32>().put(0),
+        7 | 20 => out.cast::<u64>().put(place.start),
+        8 => out.cast::<u32>().put(u32::from(place.managed)),
+        9 => out.cast::<i32>().put(place.device),
+        11 | 19 => out.cast::<u64>().put(place.start),
+        12 | 18 => out.cast::<u64>().put(place.size),
+        13 => out.cast::<u32>().put(1),
+        14 => out.cast::<u64>().put(0),
+        16 => out.cast::<u32>().put(3),
+        17 => out.cast::<u64>().put(place.pool),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+exports! {
+    memory 3020 cuMemAlloc_v2(dptr: Out<u64>, size: u64) { allocate(API, dptr, size, Home::Direct) }
+    memory 3020 cuMemAllocPitch_v2(dptr: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
+        allocate_pitch(API, dptr, pitch, width, height, element)
+    }
+    memory 6000 cuMemAllocManaged(dptr: Out<u64>, size: u64, flags: u32) {
+        if flags & 3 == 0 {
+            return Err(INVALID_VALUE);
+        }
+        allocate(API, dptr, size, Home::Managed)
+    }
+    memory 3020 cuMemFree_v2(dptr: u64) { free(API, dptr) }
+    // The 32-bit functions of CUDA 2: nothing that runs today may call them, so a caller is a resolver's mistake.
+    memory 2000 cuMemAlloc(_dptr: Out<u32>, size: u32) {
+        logged(API, Record::bytes(u64::from(size)), |_, _| Err(NOT_SUPPORTED))
+    }
+    memory 2000 cuMemFree(dptr: u32) {
+        logged(API, Record::about(u64::from(dptr)), |_, _| Err(NOT_SUPPORTED))
+    }
+
+    memory 2020 cuMemHostAlloc(out: Out<u64>, size: u64, flags: u32) { host_allocate(API, out, size, flags) }
+    memory 3020 cuMemAllocHost_v2(out: Out<u64>, size: u64) { host_allocate(API, out, size, 0) }
+    memory 2000 cuMemFreeHost(addr: u64) {
+        logged(API, Record::about(addr), |state, record| {
+            current(state)?;
+            if addr == 0 {
+                return Ok(());
+            }
+            record.size = state.host.get(&addr).map_or(0, |block| block.size);
+            state.graphs.unsafe_call(tid(), capture_mode())?;
+            state.host_free(addr).map(|_| ())
+        })
+    }
+    memory 6050 cuMemHostRegister_v2(addr: u64, size: u64, flags: u32) {
+        let mut asked = Record { addr, ..Record::bytes(size) };
+        asked.note("flags", u64::from(flags));
+        logged(API, asked, |state, _| {
+            let current = current(state)?;
+            state.host_register(addr, size, flags, current.context)
+        })
+    }
+    memory 4000 cuMemHostUnregister(addr: u64) {
+        logged(API, Record::about(addr), |state, record| {
+            current(state)?;
+            record.size = state.host_unregister(addr)?.size;
+            Ok(())
+        })
+    }
+    plain 3020 cuMemHostGetDevicePointer_v2(out: Out<u64>, addr: u64, _flags: u32) {
+        with_context(|state, _| {
+            state.host_block_at(addr).ok_or(INVALID_VALUE)?;
+            out.put(addr)
+        })
+    }
+    plain 2030 cuMemHostGetFlags(out: Out<u32>, addr: u64) {
+        with_context(|state, _| out.put(state.host_block_at(addr).ok_or(INVALID_VALUE)?.1.flags))
+    }
+
+    memory 3020 cuArrayCreate_v2(out: Out<u64>, descriptor: In<ArrayDescriptor>) {
+        let size = descriptor.get().and_then(|d| array_bytes(d.width, d.height, 1, d.format, d.channels));
+        allocate_array(API, out, size, Home::Array)
+    }
+    memory 3020 cuArray3DCreate_v2(out: Out<u64>, descriptor: In<Array3dDescriptor>) {
+        let size = descriptor.get().and_then(|d| array_bytes(d.width, d.height, d.depth, d.format, d.channels));
+        allocate_array(API, out, size, Home::Array)
+    }
+    memory 2000 cuArrayDestroy(handle: u64) { free_array(API, handle, Home::Array) }
+    memory 5000 cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Array3dDescriptor>, levels: u32) {
+        let size = descriptor.get().and_then(|d| {
+            (0..levels.max(1)).try_fold(0_u64, |sum, level| {
+                let side = |side: u64| if side == 0 { 0 } else { (side >> level.min(63)).max(1) };
+                let bytes = array_bytes(side(d.width), side(d.height), side(d.depth), d.format, d.channels)?;
+                sum.checked_add(bytes).ok_or(OUT_OF_MEMORY)
+            })
+        });
+        allocate_array(API, out, size, Home::Mipmapped)
+    }
+    memory 5000 cuMipmappedArrayDestroy(handle: u64) { free_array(API, handle, Home::Mipmapped) }
+
+    plain 3020 cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
+        with_context(|state, current| {
+            let device = state.device(current.device)?;
+            free.put(device.capacity - device.used)?;
+            total.put(device.capacity)
+        })
+    }
+    plain 3020 cuMemGetAddressRange_v2(base: Out<u64>, size: Out<u64>, addr: u64) {
+        with_context(|state, _| {
+            let place = place(state, addr).ok_or(NOT_FOUND)?;
+            base.put_if_wanted(place.start);
+            size.put_if_wanted(place.size);
+            Ok(())
+        })
+    }
+    plain 4000 cuPointerGetAttribute(out: Out<u8>, attribute: u32, addr: u64) {
+        with_state(|state| pointer_attribute(state, out, attribute, addr))
+    }
+    plain 7000 cuPointerGetAttributes(count: u32, attributes: In<u32>, outs: In<Out<u8>>, addr: u64) {
+        with_state(|state| {
+            for index in 0..count as usize {
+                let (attribute, out) = (attributes.at(index)?, outs.at(index)?);
+                // Unknown memory is not an error here: its attributes read as zero.
+                if pointer_attribute(state, out, attribute, addr).is_err() {
+                    match attribute {
+                        1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => out.cast::<u64>().put(0)?,
+                        9 => out.cast::<i32>().put(-2)?,
+                        2 | 6 | 8 | 10 | 13 | 15 | 16 => out.cast::<u32>().put(0)?,
+                        _ => return Err(INVALID_VALUE),
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+    plain 6000 cuPointerSetAttribute(_value: In<u8>, _attribute: u32, addr: u64) {
+        with_state(|state| place(state, addr).map(|_| ()).ok_or(INVALID_VALUE))
+    }
+    plain 8000 cuMemAdvise(_addr: u64, _size: u64, _advice: u32, _device: i32) { with_context(|_, _| Ok(())) }
+    plain 12020 cuMemAdvise_v2(_addr: u64, _size: u64, _advice: u32, _location: u64) { with_context(|_, _| Ok(())) }
+    plain 8000 cuMemPrefetchAsync(_addr: u64, _size: u64, _device: i32, _stream: u64) { with_context(|_, _| Ok(())) }
+    plain 12020 cuMemPrefetchAsync_v2(_addr: u64, _size: u64, _location: u64, _flags: u32, _stream: u64) {
+        with_context(|_, _| Ok(()))
+    }
+
+    // No other process can see this one's memory.
+    memory 4010 cuIpcGetMemHandle(_handle: Out<u8>, addr: u64) {
+        logged(API, Record::about(addr), |_, _| Err(NOT_SUPPORTED))
+    }
+    memory 11000 cuIpcOpenMemHandle_v2(_out: Out<u64>, _handle: IpcHandle, _flags: u32) {
+        logged(API, Record::default(), |_, _| Err(NOT_SUPPORTED))
+    }
+    memory 4010 cuIpcCloseMemHandle(addr: u64) {
+        logged(API, Record::about(addr), |_, _| Err(NOT_SUPPORTED))
+    }
+}
+
+/// The 64 bytes that an IPC handle is passed by value in.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IpcHandle([u64; 8]);

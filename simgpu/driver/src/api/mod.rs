@@ -1,0 +1,31 @@
+//! The exported functions, by topic. Each module lists its own in `EXPORTS`.
+
+pub(crate) mod contexts;
+pub(crate) mod copies;
+pub(crate) mod graphs;
+pub(crate) mod memory;
+pub(crate) mod modules;
+pub(crate) mod pools;
+pub(crate) mod proc_address;
+pub(crate) mod rest;
+pub(crate) mod streams;
+pub(crate) mod virtual_memory;
+
+use crate::names::Export;
+
+/// Every exported function.
+pub(crate) fn exports() -> impl Iterator<Item = &'static Export> {
+    let modules: [&'static [Export]; 10] = [
+        contexts::EXPORTS,
+        copies::EXPORTS,
+        graphs::EXPORTS,
+        memory::EXPORTS,
+        modules::EXPORTS,
+        pools::EXPORTS,
+        proc_address::EXPORTS,
+        rest::EXPORTS,
+        streams::EXPORTS,
+        virtual_memory::EXPORTS,
+    ];
+    modules.into_iter().flatten()
+}

@@ -1,0 +1,189 @@
+//! Stream-ordered allocation: pools, and allocation nodes while a stream is captured.
+
+use crate::api::streams::key_of;
+use crate::entry::{current, exports, logged, with_state};
+use crate::ffi::{In, Out};
+use crate::log::Record;
+use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::state::device::Home;
+use crate::state::graph::{MemoryStep, kind};
+use crate::state::pool::Pool;
+
+/// `CUmemPoolProps` up to the size limit: allocation type, handle types, location, security attributes, limit.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolProps {
+    kind: u32,
+    handle_types: u32,
+    location_type: u32,
+    location_id: i32,
+    rest: [u64; 9],
+}
+
+fn allocate(
+    api: &'static str,
+    out: Out<u64>,
+    size: u64,
+    pool: Option<u64>,
+    stream: u64,
+    per_thread: bool,
+) -> Answer {
+    logged(api, Record::bytes(size).on(stream), |state, record| {
+        out.check()?;
+        let current = current(state)?;
+        let key = key_of(state, current, stream, per_thread)?;
+        let ordinal = pool.map_or(Ok(current.device), |pool| state.pool_device(pool))?;
+        record.device = ordinal as i32;
+        if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
+            let addr = state.device(ordinal)?.reserve_graph_span(size)?;
+            state.captured_work(key, kind::MEM_ALLOC, Some(MemoryStep::Alloc { device: ordinal, addr }))?;
+            record.note("captured", 1);
+            record.addr = addr;
+            return out.put(addr);
+        }
+        let (device, pages) = state.device_and_pages(ordinal)?;
+        let pool = pool.unwrap_or(device.current_pool);
+        record.note_hex("pool", pool);
+        record.addr = device.alloc_from_pool(pages, size, pool, current.context)?;
+        out.put(record.addr)
+    })
+}
+
+fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> Answer {
+    logged(api, Record::about(addr).on(stream), |state, record| {
+        let current = current(state)?;
+        let key = key_of(state, current, stream, per_thread)?;
+        let ordinal = state.device_of(addr).ok_or(INVALID_VALUE)?;
+        record.device = ordinal as i32;
+        let block = state.devices[ordinal as usize].blocks.get(&addr).copied();
+        record.size = block.map_or(0, |block| block.size);
+        if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
+            // What is freed here is either a node of this capture or memory of an earlier launch: known when the graph runs.
+            record.note("captured", 1);
+            return state.captured_work(key, kind::MEM_FREE, Some(MemoryStep::Free { addr })).map(|_| ());
+        }
+        // Memory of `cuMemAlloc` may be freed in stream order too, managed memory and arrays may not.
+        match block.ok_or(INVALID_VALUE)?.home {
+            Home::Direct | Home::Pool { .. } | Home::Graph => state.free(addr).map(|_| ()),
+            Home::Managed | Home::Array | Home::Mipmapped => Err(INVALID_VALUE),
+        }
+    })
+}
+
+/// What a question about a pool is answered from.
+fn pool_value(pool: &Pool, attribute: u32) -> Answer<u64> {
+    match attribute {
+        4 => Ok(pool.threshold),
+        5 => Ok(pool.reserved),
+        6 => Ok(pool.reserved_high),
+        7 => Ok(pool.used),
+        8 => Ok(pool.used_high),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+exports! {
+    memory 11020 cuMemAllocAsync(dptr: Out<u64>, size: u64, stream: u64) { allocate(API, dptr, size, None, stream, false) }
+    memory 11020 cuMemAllocAsync_ptsz(dptr: Out<u64>, size: u64, stream: u64) { allocate(API, dptr, size, None, stream, true) }
+    memory 11020 cuMemAllocFromPoolAsync(dptr: Out<u64>, size: u64, pool: u64, stream: u64) {
+        allocate(API, dptr, size, Some(pool), stream, false)
+    }
+    memory 11020 cuMemAllocFromPoolAsync_ptsz(dptr: Out<u64>, size: u64, pool: u64, stream: u64) {
+        allocate(API, dptr, size, Some(pool), stream, true)
+    }
+    memory 11020 cuMemFreeAsync(dptr: u64, stream: u64) { free(API, dptr, stream, false) }
+    memory 11020 cuMemFreeAsync_ptsz(dptr: u64, stream: u64) { free(API, dptr, stream, true) }
+
+    memory 11020 cuMemPoolCreate(out: Out<u64>, props: In<PoolProps>) {
+        logged(API, Record::default(), |state, record| {
+            out.check()?;
+            let props = props.get()?;
+            if props.kind != 1 || props.location_type != 1 {
+                return Err(NOT_SUPPORTED);
+            }
+            let ordinal = u32::try_from(props.location_id).map_err(|_| INVALID_DEVICE)?;
+            record.device = ordinal as i32;
+            let handle = state.handle();
+            state.device(ordinal)?.pools.insert(handle, Pool::default());
+            record.note_hex("pool", handle);
+            out.put(handle)
+        })
+    }
+    memory 11020 cuMemPoolDestroy(pool: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        logged(API, asked, |state, record| {
+            let ordinal = state.pool_device(pool)?;
+            record.device = ordinal as i32;
+            let (device, pages) = state.device_and_pages(ordinal)?;
+            device.destroy_pool(pages, pool).map(|_| ())
+        })
+    }
+    memory 11020 cuMemPoolTrimTo(pool: u64, keep: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        asked.note("keep", keep);
+        logged(API, asked, |state, record| {
+            let ordinal = state.pool_device(pool)?;
+            record.device = ordinal as i32;
+            let (device, pages) = state.device_and_pages(ordinal)?;
+            device.trim_pool(pages, pool, keep).map(|_| ())
+        })
+    }
+    plain 11020 cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<u8>) {
+        with_state(|state| {
+            let ordinal = state.pool_device(pool)?;
+            if (1..=3).contains(&attribute) {
+                return out.cast::<u32>().put(1);
+            }
+            let value = pool_value(&state.device(ordinal)?.pools[&pool], attribute)?;
+            out.cast::<u64>().put(value)
+        })
+    }
+    plain 11020 cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) {
+        with_state(|state| {
+            let ordinal = state.pool_device(pool)?;
+            let Some(pool) = state.device(ordinal)?.pools.get_mut(&pool) else { return Err(INVALID_VALUE) };
+            match attribute {
+                1..=3 => {}
+                4 => pool.threshold = value.get()?,
+                6 if value.get()? == 0 => pool.reserved_high = pool.reserved,
+                8 if value.get()? == 0 => pool.used_high = pool.used,
+                _ => return Err(INVALID_VALUE),
+            }
+            Ok(())
+        })
+    }
+    plain 11020 cuMemPoolSetAccess(pool: u64, _access: In<u8>, _count: u64) {
+        with_state(|state| state.pool_device(pool).map(|_| ()))
+    }
+    plain 11020 cuMemPoolGetAccess(out: Out<u32>, pool: u64, _location: In<u8>) {
+        with_state(|state| {
+            state.pool_device(pool)?;
+            out.put(3)
+        })
+    }
+    plain 11020 cuDeviceGetDefaultMemPool(out: Out<u64>, device: u32) {
+        with_state(|state| out.put(state.device(device)?.default_pool))
+    }
+    plain 11020 cuDeviceGetMemPool(out: Out<u64>, device: u32) {
+        with_state(|state| out.put(state.device(device)?.current_pool))
+    }
+    memory 11020 cuDeviceSetMemPool(device: u32, pool: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        logged(API, asked, |state, record| {
+            record.device = device as i32;
+            if state.pool_device(pool)? != device {
+                return Err(INVALID_VALUE);
+            }
+            state.device(device)?.current_pool = pool;
+            Ok(())
+        })
+    }
+    // No other process can see this one's pools.
+    plain 11020 cuMemPoolExportToShareableHandle(_out: Out<u8>, _pool: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
+    plain 11020 cuMemPoolImportFromShareableHandle(_out: Out<u64>, _handle: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
+    plain 11020 cuMemPoolExportPointer(_out: Out<u8>, _addr: u64) { Err(NOT_SUPPORTED) }
+    plain 11020 cuMemPoolImportPointer(_out: Out<u64>, _pool: u64, _data: In<u8>) { Err(NOT_SUPPORTED) }
+}

@@ -1,0 +1,181 @@
+//! Virtual memory management: reservations, physical handles, mappings.
+
+use crate::entry::{exports, logged, ready, with_state};
+use crate::ffi::{In, Out};
+use crate::log::Record;
+use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::state::State;
+use crate::state::vmm::GRANULARITY;
+
+/// `CUmemAllocationProp`: type, handle types, location type and id, then things we only give back.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllocationProp {
+    kind: u32,
+    handle_types: u32,
+    location_type: u32,
+    location_id: i32,
+    rest: [u8; 16],
+}
+
+impl AllocationProp {
+    fn to_bytes(self) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        bytes[0..4].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.handle_types.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.location_type.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.location_id.to_le_bytes());
+        bytes[16..32].copy_from_slice(&self.rest);
+        bytes
+    }
+
+    /// The device to charge; memory on the host (location types 2 to 4) is charged to none.
+    fn device(self, devices: usize) -> Answer<Option<u32>> {
+        match self.location_type {
+            1 if (self.location_id as usize) < devices => Ok(Some(self.location_id as u32)),
+            1 => Err(INVALID_DEVICE),
+            2..=4 => Ok(None),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AccessDescriptor {
+    location_type: u32,
+    location_id: i32,
+    flags: u32,
+}
+
+/// The device behind a mapped address, for the log.
+fn device_at(state: &State, addr: u64) -> Option<i32> {
+    let vmm = state.vmm.as_ref()?;
+    let (_, mapping) = vmm.mapping_at(addr)?;
+    vmm.handles.get(&mapping.handle)?.device.map(|device| device as i32)
+}
+
+fn device_of_handle(state: &State, handle: u64) -> Option<i32> {
+    state.vmm.as_ref()?.handles.get(&handle)?.device.map(|device| device as i32)
+}
+
+exports! {
+    memory 10020 cuMemAddressReserve(out: Out<u64>, size: u64, align: u64, hint: u64, flags: u64) {
+        logged(API, Record::bytes(size), |state, record| {
+            out.check()?;
+            if flags != 0 {
+                return Err(INVALID_VALUE);
+            }
+            record.addr = state.vmm()?.reserve(size, align, hint)?;
+            out.put(record.addr)
+        })
+    }
+    memory 10020 cuMemAddressFree(addr: u64, size: u64) {
+        logged(API, Record { addr, ..Record::bytes(size) }, |state, _| state.vmm()?.unreserve(addr, size))
+    }
+    memory 10020 cuMemCreate(out: Out<u64>, size: u64, prop: In<AllocationProp>, flags: u64) {
+        logged(API, Record::bytes(size), |state, record| {
+            out.check()?;
+            let prop = prop.get()?;
+            let device = prop.device(state.devices.len())?;
+            if prop.kind != 1 || flags != 0 || size == 0 || !size.is_multiple_of(GRANULARITY) {
+                return Err(INVALID_VALUE);
+            }
+            record.device = device.map_or(-1, |device| device as i32);
+            if let Some(device) = device {
+                let (device, pages) = state.device_and_pages(device)?;
+                device.charge(pages, size)?;
+            }
+            let handle = state.handle();
+            record.note_hex("handle", handle);
+            state.vmm()?.create(handle, size, device, prop.to_bytes())?;
+            out.put(handle)
+        })
+    }
+    memory 10020 cuMemRelease(handle: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("handle", handle);
+        logged(API, asked, |state, record| {
+            if let Some(device) = device_of_handle(state, handle) {
+                record.device = device;
+            }
+            record.size = state.vmm()?.handles.get(&handle).map_or(0, |physical| physical.size);
+            let refund = state.vmm()?.release(handle)?;
+            record.note("freed", refund.map_or(0, |refund| refund.bytes));
+            state.refund(refund);
+            Ok(())
+        })
+    }
+    memory 10020 cuMemMap(addr: u64, size: u64, offset: u64, handle: u64, flags: u64) {
+        let mut asked = Record { addr, ..Record::bytes(size) };
+        asked.note_hex("handle", handle);
+        asked.note("offset", offset);
+        logged(API, asked, |state, record| {
+            if let Some(device) = device_of_handle(state, handle) {
+                record.device = device;
+            }
+            if flags != 0 {
+                return Err(INVALID_VALUE);
+            }
+            state.vmm()?.map(addr, size, offset, handle)
+        })
+    }
+    memory 10020 cuMemUnmap(addr: u64, size: u64) {
+        logged(API, Record { addr, ..Record::bytes(size) }, |state, record| {
+            if let Some(device) = device_at(state, addr) {
+                record.device = device;
+            }
+            let refunds = state.vmm()?.unmap(addr, size)?;
+            record.note("freed", refunds.iter().map(|refund| refund.bytes).sum());
+            state.refund(refunds);
+            state.pages.decommit(addr, size);
+            Ok(())
+        })
+    }
+    memory 10020 cuMemSetAccess(addr: u64, size: u64, access: In<AccessDescriptor>, count: u64) {
+        logged(API, Record { addr, ..Record::bytes(size) }, |state, record| {
+            if let Some(device) = device_at(state, addr) {
+                record.device = device;
+            }
+            let list = access.list(count as usize)?;
+            record.note("count", count);
+            if list.iter().any(|entry| entry.location_type == 1 && entry.location_id as usize >= state.devices.len()) {
+                return Err(INVALID_DEVICE);
+            }
+            state.vmm()?.set_access(addr, size)?;
+            if list.iter().any(|entry| entry.flags != 0) && !state.pages.commit(addr, size) {
+                return Err(crate::rc::OUT_OF_MEMORY);
+            }
+            Ok(())
+        })
+    }
+    memory 11000 cuMemRetainAllocationHandle(out: Out<u64>, addr: u64) {
+        logged(API, Record::about(addr), |state, record| {
+            out.check()?;
+            if let Some(device) = device_at(state, addr) {
+                record.device = device;
+            }
+            let handle = state.vmm()?.retain(addr)?;
+            record.note_hex("handle", handle);
+            out.put(handle)
+        })
+    }
+    plain 10020 cuMemGetAllocationGranularity(out: Out<u64>, prop: In<AllocationProp>, _option: u32) {
+        ready()?;
+        prop.get()?;
+        out.put(GRANULARITY)
+    }
+    plain 10020 cuMemGetAllocationPropertiesFromHandle(out: Out<[u8; 32]>, handle: u64) {
+        with_state(|state| out.put(state.vmm()?.handles.get(&handle).ok_or(INVALID_VALUE)?.prop))
+    }
+    plain 10020 cuMemGetAccess(out: Out<u64>, _location: In<u64>, addr: u64) {
+        with_state(|state| {
+            let mapping = state.vmm()?.mapping_at(addr).ok_or(INVALID_VALUE)?.1;
+            out.put(if mapping.accessible { 3 } else { 0 })
+        })
+    }
+    // No other process can see this one's memory.
+    plain 10020 cuMemExportToShareableHandle(_out: Out<u8>, _handle: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
+    plain 10020 cuMemImportFromShareableHandle(_out: Out<u64>, _os_handle: u64, _kind: u32) { Err(NOT_SUPPORTED) }
+}

@@ -1,0 +1,121 @@
+//! What a simulated device answers to `cuDeviceGetAttribute`: the numbers of an H100-class card.
+//!
+//! Programs size their launches and choose code paths by these; nothing is ever launched -> they only have to be consistent with each
+//! other and with the compute capability that was asked for.
+
+use crate::config::Config;
+use crate::rc::{Answer, INVALID_VALUE};
+
+/// Bus number of the first device; the following devices count up.
+pub(crate) const FIRST_BUS: u32 = 0x17;
+
+/// The value of one attribute.
+pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> Answer<i32> {
+    let modern = config.compute.0 >= 9;
+    Ok(match attribute {
+        1 => 1024,        // MAX_THREADS_PER_BLOCK
+        2 | 3 => 1024,    // MAX_BLOCK_DIM_X, _Y
+        4 => 64,          // MAX_BLOCK_DIM_Z
+        5 => i32::MAX,    // MAX_GRID_DIM_X
+        6 | 7 => 65535,   // MAX_GRID_DIM_Y, _Z
+        8 => 48 << 10,    // MAX_SHARED_MEMORY_PER_BLOCK
+        9 => 64 << 10,    // TOTAL_CONSTANT_MEMORY
+        10 => 32,         // WARP_SIZE
+        11 => i32::MAX,   // MAX_PITCH
+        12 | 82 => 65536, // MAX_REGISTERS_PER_BLOCK, _PER_MULTIPROCESSOR
+        13 => 1_755_000,  // CLOCK_RATE in kHz
+        14 => 512,        // TEXTURE_ALIGNMENT
+        15 => 1,          // GPU_OVERLAP
+        16 => {
+            if modern {
+                132
+            } else {
+                108
+            }
+        } // MULTIPROCESSOR_COUNT
+        17 | 18 => 0,     // KERNEL_EXEC_TIMEOUT, INTEGRATED
+        19 => 1,          // CAN_MAP_HOST_MEMORY
+        20 => 0,          // COMPUTE_MODE: default
+        21 => 131_072,    // MAXIMUM_TEXTURE1D_WIDTH
+        22 => 131_072,    // MAXIMUM_TEXTURE2D_WIDTH
+        23 => 65536,      // MAXIMUM_TEXTURE2D_HEIGHT
+        24..=26 => 16384, // MAXIMUM_TEXTURE3D_*
+        27 | 28 => 32768, // MAXIMUM_TEXTURE2D_LAYERED_*
+        29 => 2048,       // MAXIMUM_TEXTURE2D_LAYERED_LAYERS
+        30 => 512,        // SURFACE_ALIGNMENT
+        31 | 32 => 1,     // CONCURRENT_KERNELS, ECC_ENABLED
+        33 => (FIRST_BUS + device) as i32, // PCI_BUS_ID
+        34 | 50 => 0,     // PCI_DEVICE_ID, PCI_DOMAIN_ID
+        35 => 0,          // TCC_DRIVER
+        36 => 2_619_000,  // MEMORY_CLOCK_RATE in kHz
+        37 => 5120,       // GLOBAL_MEMORY_BUS_WIDTH
+        38 => 50 << 20,   // L2_CACHE_SIZE
+        39 => 2048,       // MAX_THREADS_PER_MULTIPROCESSOR
+        40 => 3,          // ASYNC_ENGINE_COUNT
+        41 => 1,          // UNIFIED_ADDRESSING
+        42..=74 => 32768, // limits of textures and surfaces
+        75 => config.compute.0 as i32, // COMPUTE_CAPABILITY_MAJOR
+        76 => config.compute.1 as i32, // COMPUTE_CAPABILITY_MINOR
+        77 => 32768,      // MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH
+        78..=80 => 1,     // STREAM_PRIORITIES, GLOBAL_L1, LOCAL_L1
+        81 => {
+            if modern {
+                228 << 10
+            } else {
+                164 << 10
+            }
+        } // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        83 => 1,          // MANAGED_MEMORY
+        84 => 0,          // MULTI_GPU_BOARD
+        85 => device as i32, // MULTI_GPU_BOARD_GROUP_ID
+        86 => 0,          // HOST_NATIVE_ATOMIC_SUPPORTED
+        87 => 2,          // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+        88 => 0,          // PAGEABLE_MEMORY_ACCESS
+        89 | 90 => 1,     // CONCURRENT_MANAGED_ACCESS, COMPUTE_PREEMPTION
+        91 => 1,          // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+        92..=94 => 0,     // stream memory operations, first version
+        95 | 96 => 1,     // COOPERATIVE_LAUNCH, _MULTI_DEVICE
+        97 => {
+            if modern {
+                227 << 10
+            } else {
+                163 << 10
+            }
+        } // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        98 => 0,          // CAN_FLUSH_REMOTE_WRITES
+        99 => 1,          // HOST_REGISTER_SUPPORTED
+        100 | 101 => 0,   // PAGEABLE_..._HOST_PAGE_TABLES, DIRECT_MANAGED_MEM_ACCESS
+        102 => 1,         // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        103..=105 => 0,   // handles that another process could import
+        106 => 32,        // MAX_BLOCKS_PER_MULTIPROCESSOR
+        107 => 0,         // GENERIC_COMPRESSION_SUPPORTED
+        108 => 32 << 20,  // MAX_PERSISTING_L2_CACHE_SIZE
+        109 => 128 << 20, // MAX_ACCESS_POLICY_WINDOW_SIZE
+        110 => 0,         // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+        111 => 1 << 10,   // RESERVED_SHARED_MEMORY_PER_BLOCK
+        112 => 1,         // SPARSE_CUDA_ARRAY_SUPPORTED
+        113 => 0,         // READ_ONLY_HOST_REGISTER_SUPPORTED
+        114 => 0,         // TIMELINE_SEMAPHORE_INTEROP_SUPPORTED
+        115 => 1,         // MEMORY_POOLS_SUPPORTED
+        116..=119 => 0,   // GPU_DIRECT_RDMA_*, MEMPOOL_SUPPORTED_HANDLE_TYPES
+        120 => i32::from(modern), // CLUSTER_LAUNCH
+        121 => 0,         // DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
+        122 | 123 => 0,   // CAN_USE_64_BIT_STREAM_MEM_OPS, ..._WAIT_VALUE_NOR
+        124..=129 => 0,   // DMA_BUF, IPC_EVENT, MEM_SYNC_DOMAIN, TENSOR_MAP, FABRIC, function pointers
+        130 => -1,        // NUMA_CONFIG, NUMA_ID and what follows
+        131..=160 => 0,
+        _ => return Err(INVALID_VALUE),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_the_one_asked_for() {
+        let config = Config::read(|name| (name == "SIMGPU_CC").then(|| "8.6".to_owned()));
+        assert_eq!((attribute(&config, 0, 75), attribute(&config, 0, 76)), (Ok(8), Ok(6)));
+        assert_eq!(attribute(&config, 0, 9999), Err(INVALID_VALUE));
+    }
+}

@@ -1,0 +1,477 @@
+//! One simulated device: its capacity and the blocks in its address window.
+//!
+//! What a program may hold is decided by bytes charged, not by the host's memory -> every charge goes through [`Device::charge`], and
+//! a block knows where its bytes came from (directly, from a pool, from a graph), because one `cuMemFree` ends all three.
+
+use std::collections::BTreeMap;
+
+use super::pages::Pages;
+use super::pool::{CHUNK, Pool};
+use super::space::{AddressSpace, round_up};
+use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
+
+/// Steps in which the device gives out memory.
+const LARGE_STEP: u64 = 2 << 20;
+const SMALL_STEP: u64 = 64 << 10;
+const LARGE_FROM: u64 = 1 << 20;
+
+/// Where a block's bytes came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// Straight from the device.
+    Direct,
+    /// Managed memory: lies on the host until a kernel touches it, which never happens here -> not charged.
+    Managed,
+    /// A CUDA array; its handle is its address, and `cuMemFree` refuses it.
+    Array,
+    /// A mipmapped array, likewise.
+    Mipmapped,
+    /// A pool's chunk.
+    Pool {
+        /// The pool's handle.
+        pool: u64,
+        /// The chunk's address.
+        chunk: u64,
+    },
+    /// An allocation node of a launched graph.
+    Graph,
+}
+
+/// A live block that the program knows by its address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    /// Bytes the program asked for.
+    pub(crate) size: u64,
+    /// Bytes it takes.
+    pub(crate) span: u64,
+    pub(crate) home: Home,
+    /// The context that dies with the block's memory.
+    pub(crate) context: u64,
+}
+
+/// Memory of one graph allocation node, from its creation until no graph can launch it and it is not live.
+#[derive(Debug, Clone, Copy)]
+struct GraphSpan {
+    size: u64,
+    span: u64,
+    owners: u32,
+    charged: bool,
+}
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) capacity: u64,
+    pub(crate) used: u64,
+    space: AddressSpace,
+    pub(crate) blocks: BTreeMap<u64, Block>,
+    pub(crate) pools: BTreeMap<u64, Pool>,
+    pub(crate) default_pool: u64,
+    pub(crate) current_pool: u64,
+    graph_spans: BTreeMap<u64, GraphSpan>,
+    /// Live and charged bytes of graph nodes, each with its high-water mark.
+    pub(crate) graph_used: [u64; 2],
+    pub(crate) graph_reserved: [u64; 2],
+}
+
+fn direct_span(size: u64) -> Option<u64> {
+    round_up(size, if size >= LARGE_FROM { LARGE_STEP } else { SMALL_STEP })
+}
+
+fn raise(counter: &mut [u64; 2], by: u64) {
+    counter[0] += by;
+    counter[1] = counter[1].max(counter[0]);
+}
+
+impl Device {
+    /// A device whose blocks lie in `base..base + len`.
+    pub(crate) fn new(capacity: u64, base: u64, len: u64, default_pool: u64) -> Self {
+        Self {
+            capacity,
+            used: 0,
+            space: AddressSpace::new(base, len),
+            blocks: BTreeMap::new(),
+            pools: BTreeMap::from([(default_pool, Pool::default())]),
+            default_pool,
+            current_pool: default_pool,
+            graph_spans: BTreeMap::new(),
+            graph_used: [0; 2],
+            graph_reserved: [0; 2],
+        }
+    }
+
+    /// Whether an address lies in this device's window.
+    pub(crate) fn owns(&self, addr: u64) -> bool {
+        self.space.contains(addr)
+    }
+
+    /// The live block that contains an address.
+    pub(crate) fn block_at(&self, addr: u64) -> Option<(u64, &Block)> {
+        let (&start, block) = self.blocks.range(..=addr).next_back()?;
+        (addr - start < block.size.max(1)).then_some((start, block))
+    }
+
+    /// Takes bytes from the capacity; pools give up what they hold unused before it fails.
+    pub(crate) fn charge(&mut self, pages: &mut dyn Pages, bytes: u64) -> Answer {
+        if bytes > self.capacity - self.used {
+            self.shed_pools(pages, |_| 0);
+        }
+        if bytes > self.capacity - self.used {
+            return Err(OUT_OF_MEMORY);
+        }
+        self.used += bytes;
+        Ok(())
+    }
+
+    /// Gives bytes back to the capacity.
+    pub(crate) fn refund(&mut self, bytes: u64) {
+        self.used -= bytes;
+    }
+
+    fn take_span(&mut self, pages: &mut dyn Pages, span: u64, charge: u64) -> Answer<u64> {
+        self.charge(pages, charge)?;
+        let align = if span >= LARGE_STEP { LARGE_STEP } else { SMALL_STEP };
+        if let Some(addr) = self.space.take(span, align) {
+            if pages.commit(addr, span) {
+                return Ok(addr);
+            }
+            self.space.give_back(addr, span);
+        }
+        self.refund(charge);
+        Err(OUT_OF_MEMORY)
+    }
+
+    fn drop_span(&mut self, pages: &mut dyn Pages, addr: u64, span: u64, charge: u64) {
+        pages.decommit(addr, span);
+        self.space.give_back(addr, span);
+        self.refund(charge);
+    }
+
+    /// Allocates a block that is not in a pool.
+    pub(crate) fn alloc(
+        &mut self,
+        pages: &mut dyn Pages,
+        size: u64,
+        home: Home,
+        context: u64,
+    ) -> Answer<u64> {
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let span = direct_span(size).ok_or(OUT_OF_MEMORY)?;
+        let charge = if home == Home::Managed { 0 } else { span };
+        let addr = self.take_span(pages, span, charge)?;
+        self.blocks.insert(addr, Block { size, span, home, context });
+        Ok(addr)
+    }
+
+    /// Allocates a block from a pool of this device.
+    pub(crate) fn alloc_from_pool(
+        &mut self,
+        pages: &mut dyn Pages,
+        size: u64,
+        pool: u64,
+        context: u64,
+    ) -> Answer<u64> {
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let span = Pool::span(size).ok_or(OUT_OF_MEMORY)?;
+        let cut = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.cut(span);
+        let (chunk, addr) = match cut {
+            Some(found) => found,
+            None => {
+                let exact = round_up(span, LARGE_STEP).ok_or(OUT_OF_MEMORY)?;
+                let (len, base) = match self.take_span(pages, exact.max(CHUNK), exact.max(CHUNK)) {
+                    Ok(base) => (exact.max(CHUNK), base),
+                    Err(_) => (exact, self.take_span(pages, exact, exact)?),
+                };
+                let pool = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?;
+                pool.add_chunk(base, len);
+                pool.cut(span).ok_or(OUT_OF_MEMORY)?
+            }
+        };
+        self.blocks.insert(addr, Block { size, span, home: Home::Pool { pool, chunk }, context });
+        Ok(addr)
+    }
+
+    /// Frees the block that starts at `addr`; arrays are only freed by their own calls.
+    pub(crate) fn free(&mut self, pages: &mut dyn Pages, addr: u64) -> Answer<Block> {
+        let block = *self.blocks.get(&addr).ok_or(INVALID_VALUE)?;
+        if matches!(block.home, Home::Array | Home::Mipmapped) {
+            return Err(INVALID_VALUE);
+        }
+        self.release(pages, addr, block);
+        Ok(block)
+    }
+
+    /// Frees an array of the given kind.
+    pub(crate) fn free_array(&mut self, pages: &mut dyn Pages, handle: u64, kind: Home) -> Answer<Block> {
+        let block = *self.blocks.get(&handle).filter(|block| block.home == kind).ok_or(INVALID_HANDLE)?;
+        self.release(pages, handle, block);
+        Ok(block)
+    }
+
+    fn release(&mut self, pages: &mut dyn Pages, addr: u64, block: Block) {
+        self.blocks.remove(&addr);
+        match block.home {
+            Home::Direct | Home::Array | Home::Mipmapped => {
+                self.drop_span(pages, addr, block.span, block.span)
+            }
+            Home::Managed => self.drop_span(pages, addr, block.span, 0),
+            Home::Pool { pool, chunk } => {
+                if let Some(pool) = self.pools.get_mut(&pool) {
+                    pool.put(chunk, addr, block.span);
+                }
+            }
+            Home::Graph => {
+                self.graph_used[0] -= block.span;
+                self.drop_graph_span_if_orphaned(pages, addr);
+            }
+        }
+    }
+
+    /// Frees every block of a context that dies; pools and graphs belong to the device and stay.
+    pub(crate) fn free_context(&mut self, pages: &mut dyn Pages, context: u64) -> u64 {
+        let dying: Vec<_> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| {
+                block.context == context && !matches!(block.home, Home::Pool { .. } | Home::Graph)
+            })
+            .map(|(&addr, &block)| (addr, block))
+            .collect();
+        let count = dying.len() as u64;
+        for (addr, block) in dying {
+            self.release(pages, addr, block);
+        }
+        count
+    }
+
+    /// Gives unused chunks back, keeping in each pool what `keep` says; returns the bytes given back.
+    pub(crate) fn shed_pools(&mut self, pages: &mut dyn Pages, keep: impl Fn(&Pool) -> u64) -> u64 {
+        let chunks: Vec<_> = self.pools.values_mut().flat_map(|pool| pool.shed(keep(pool))).collect();
+        chunks
+            .into_iter()
+            .map(|(base, len)| {
+                self.drop_span(pages, base, len, len);
+                len
+            })
+            .sum()
+    }
+
+    /// Trims one pool.
+    pub(crate) fn trim_pool(&mut self, pages: &mut dyn Pages, pool: u64, keep: u64) -> Answer<u64> {
+        let chunks = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.shed(keep);
+        Ok(chunks
+            .into_iter()
+            .map(|(base, len)| {
+                self.drop_span(pages, base, len, len);
+                len
+            })
+            .sum())
+    }
+
+    /// Removes a pool; blocks still in it keep their memory until they are freed, as they would on a device.
+    pub(crate) fn destroy_pool(&mut self, pages: &mut dyn Pages, pool: u64) -> Answer<u64> {
+        if pool == self.default_pool {
+            return Err(INVALID_VALUE);
+        }
+        let given = self.trim_pool(pages, pool, 0)?;
+        if self.current_pool == pool {
+            self.current_pool = self.default_pool;
+        }
+        if self.pools.get(&pool).is_some_and(|pool| pool.reserved == 0) {
+            self.pools.remove(&pool);
+        }
+        Ok(given)
+    }
+
+    /// Reserves addresses for a graph's allocation node: costs nothing until the graph is launched.
+    pub(crate) fn reserve_graph_span(&mut self, size: u64) -> Answer<u64> {
+        if size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let span = direct_span(size).ok_or(OUT_OF_MEMORY)?;
+        let align = if span >= LARGE_STEP { LARGE_STEP } else { SMALL_STEP };
+        let addr = self.space.take(span, align).ok_or(OUT_OF_MEMORY)?;
+        self.graph_spans.insert(addr, GraphSpan { size, span, owners: 1, charged: false });
+        Ok(addr)
+    }
+
+    /// One more graph can launch this node.
+    pub(crate) fn share_graph_span(&mut self, addr: u64) {
+        if let Some(span) = self.graph_spans.get_mut(&addr) {
+            span.owners += 1;
+        }
+    }
+
+    /// One graph fewer can launch this node.
+    pub(crate) fn disown_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) {
+        if let Some(span) = self.graph_spans.get_mut(&addr) {
+            span.owners -= 1;
+            self.drop_graph_span_if_orphaned(pages, addr);
+        }
+    }
+
+    /// The node runs: its memory is charged and its block is live. Refused while the block of the last run still is.
+    pub(crate) fn run_graph_alloc(&mut self, pages: &mut dyn Pages, addr: u64, context: u64) -> Answer {
+        let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
+        if self.blocks.contains_key(&addr) {
+            return Err(INVALID_VALUE);
+        }
+        if !node.charged {
+            self.charge(pages, node.span)?;
+            if !pages.commit(addr, node.span) {
+                self.refund(node.span);
+                return Err(OUT_OF_MEMORY);
+            }
+            raise(&mut self.graph_reserved, node.span);
+            if let Some(node) = self.graph_spans.get_mut(&addr) {
+                node.charged = true;
+            }
+        }
+        raise(&mut self.graph_used, node.span);
+        self.blocks.insert(addr, Block { size: node.size, span: node.span, home: Home::Graph, context });
+        Ok(())
+    }
+
+    /// Gives back the memory of nodes that are not live (`cuDeviceGraphMemTrim`).
+    pub(crate) fn trim_graphs(&mut self, pages: &mut dyn Pages) -> u64 {
+        let idle: Vec<u64> =
+            self.graph_spans.keys().copied().filter(|addr| !self.blocks.contains_key(addr)).collect();
+        idle.into_iter().map(|addr| self.uncharge_graph_span(pages, addr)).sum()
+    }
+
+    fn uncharge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> u64 {
+        let Some(node) = self.graph_spans.get_mut(&addr).filter(|node| node.charged) else { return 0 };
+        node.charged = false;
+        let span = node.span;
+        pages.decommit(addr, span);
+        self.refund(span);
+        self.graph_reserved[0] -= span;
+        span
+    }
+
+    fn drop_graph_span_if_orphaned(&mut self, pages: &mut dyn Pages, addr: u64) {
+        let orphaned = self.graph_spans.get(&addr).is_some_and(|node| node.owners == 0);
+        if orphaned && !self.blocks.contains_key(&addr) {
+            self.uncharge_graph_span(pages, addr);
+            if let Some(node) = self.graph_spans.remove(&addr) {
+                self.space.give_back(addr, node.span);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::pages::fake::NoPages;
+
+    const MIB: u64 = 1 << 20;
+
+    fn device(capacity: u64) -> (Device, NoPages) {
+        (Device::new(capacity, 1 << 40, 1 << 40, 7), NoPages::default())
+    }
+
+    #[test]
+    fn small_and_large_requests_round_to_their_steps() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        dev.alloc(&mut pages, 1, Home::Direct, 1).unwrap();
+        assert_eq!(dev.used, 64 << 10);
+        dev.alloc(&mut pages, MIB, Home::Direct, 1).unwrap();
+        assert_eq!(dev.used, (64 << 10) + 2 * MIB);
+    }
+
+    #[test]
+    fn capacity_is_exact_and_a_failed_request_charges_nothing() {
+        let (mut dev, mut pages) = device(4 * MIB);
+        let first = dev.alloc(&mut pages, 4 * MIB, Home::Direct, 1).unwrap();
+        assert_eq!(dev.alloc(&mut pages, 1, Home::Direct, 1), Err(OUT_OF_MEMORY));
+        assert_eq!(dev.used, 4 * MIB);
+        dev.free(&mut pages, first).unwrap();
+        assert_eq!((dev.used, pages.committed), (0, 0));
+        assert_eq!(dev.alloc(&mut pages, 2 * MIB, Home::Direct, 1), Ok(first), "the address comes back");
+    }
+
+    #[test]
+    fn interior_foreign_and_doubly_freed_pointers_are_refused() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        let addr = dev.alloc(&mut pages, 4 * MIB, Home::Direct, 1).unwrap();
+        for wrong in [addr + 512, addr - 1, 0x10] {
+            assert_eq!(dev.free(&mut pages, wrong).map(|_| ()), Err(INVALID_VALUE));
+        }
+        assert!(dev.free(&mut pages, addr).is_ok());
+        assert_eq!(dev.free(&mut pages, addr).map(|_| ()), Err(INVALID_VALUE));
+    }
+
+    #[test]
+    fn zero_bytes_and_sizes_near_64_bits_are_refused() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        assert_eq!(dev.alloc(&mut pages, 0, Home::Direct, 1), Err(INVALID_VALUE));
+        assert_eq!(dev.alloc(&mut pages, u64::MAX, Home::Direct, 1), Err(OUT_OF_MEMORY));
+        assert_eq!(dev.alloc_from_pool(&mut pages, u64::MAX, 7, 1), Err(OUT_OF_MEMORY));
+        assert_eq!(dev.used, 0);
+    }
+
+    #[test]
+    fn a_pool_keeps_its_chunk_until_need_takes_it() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        let addr = dev.alloc_from_pool(&mut pages, MIB, 7, 1).unwrap();
+        assert_eq!(dev.used, CHUNK);
+        dev.free(&mut pages, addr).unwrap();
+        assert_eq!(dev.used, CHUNK, "freed blocks stay in the pool");
+        dev.alloc(&mut pages, 60 * MIB, Home::Direct, 1).unwrap();
+        assert_eq!(dev.used, 60 * MIB, "need takes the empty chunk");
+    }
+
+    #[test]
+    fn a_pool_on_a_nearly_full_device_takes_a_smaller_chunk() {
+        let (mut dev, mut pages) = device(8 * MIB);
+        dev.alloc_from_pool(&mut pages, 3 * MIB, 7, 1).unwrap();
+        assert_eq!(dev.used, 4 * MIB);
+    }
+
+    #[test]
+    fn a_graph_node_costs_nothing_until_it_runs() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        let addr = dev.reserve_graph_span(4 * MIB).unwrap();
+        assert_eq!(dev.used, 0);
+        dev.run_graph_alloc(&mut pages, addr, 1).unwrap();
+        assert_eq!(dev.used, 4 * MIB);
+        assert_eq!(
+            dev.run_graph_alloc(&mut pages, addr, 1),
+            Err(INVALID_VALUE),
+            "still live from the last launch"
+        );
+        dev.free(&mut pages, addr).unwrap();
+        assert_eq!(dev.used, 4 * MIB, "graph memory is kept for the next launch");
+        dev.run_graph_alloc(&mut pages, addr, 1).unwrap();
+        dev.disown_graph_span(&mut pages, addr);
+        assert_eq!(dev.used, 4 * MIB, "live memory outlives its graph");
+        dev.free(&mut pages, addr).unwrap();
+        assert_eq!((dev.used, pages.committed), (0, 0));
+    }
+
+    #[test]
+    fn trimming_graphs_spares_live_nodes() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        let [live, idle] = [0; 2].map(|_| dev.reserve_graph_span(2 * MIB).unwrap());
+        dev.run_graph_alloc(&mut pages, live, 1).unwrap();
+        dev.run_graph_alloc(&mut pages, idle, 1).unwrap();
+        dev.free(&mut pages, idle).unwrap();
+        assert_eq!(dev.trim_graphs(&mut pages), 2 * MIB);
+        assert_eq!((dev.used, dev.graph_reserved[0], dev.graph_used[0]), (2 * MIB, 2 * MIB, 2 * MIB));
+    }
+
+    #[test]
+    fn a_dying_context_takes_only_its_own_blocks() {
+        let (mut dev, mut pages) = device(64 * MIB);
+        dev.alloc(&mut pages, MIB, Home::Direct, 1).unwrap();
+        dev.alloc(&mut pages, MIB, Home::Array, 2).unwrap();
+        dev.alloc(&mut pages, MIB, Home::Managed, 2).unwrap();
+        assert_eq!(dev.free_context(&mut pages, 2), 2);
+        assert_eq!((dev.blocks.len(), dev.used), (1, 2 * MIB));
+    }
+}

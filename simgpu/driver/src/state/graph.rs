@@ -1,0 +1,162 @@
+//! Stream capture and graphs.
+//!
+//! Inside a capture nothing runs: allocations become nodes, and calls that could wait are errors that spoil the capture -> a capture
+//! remembers who began it and in which mode, a graph keeps its memory nodes in order, and a launch replays only those.
+
+use std::collections::BTreeMap;
+
+use crate::rc::{Answer, INVALID_HANDLE, STREAM_CAPTURE_UNSUPPORTED};
+
+/// How strictly a capture (or a thread) treats calls that could wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CaptureMode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+impl CaptureMode {
+    /// From the header's number.
+    pub(crate) fn from_raw(raw: u32) -> Option<Self> {
+        [Self::Global, Self::ThreadLocal, Self::Relaxed].get(raw as usize).copied()
+    }
+}
+
+/// Node types of the public header.
+pub(crate) mod kind {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const MEMCPY: u32 = 1;
+    pub(crate) const MEMSET: u32 = 2;
+    pub(crate) const HOST: u32 = 3;
+    pub(crate) const GRAPH: u32 = 4;
+    pub(crate) const EMPTY: u32 = 5;
+    pub(crate) const EVENT_RECORD: u32 = 7;
+    pub(crate) const MEM_ALLOC: u32 = 10;
+    pub(crate) const MEM_FREE: u32 = 11;
+    pub(crate) const CONDITIONAL: u32 = 13;
+}
+
+/// What a memory node does when it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryStep {
+    Alloc { device: u32, addr: u64 },
+    Free { addr: u64 },
+}
+
+/// A node of a graph.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) kind: u32,
+    pub(crate) dependencies: Vec<u64>,
+    pub(crate) step: Option<MemoryStep>,
+}
+
+/// A graph: its nodes in the order in which they were made.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) nodes: BTreeMap<u64, Node>,
+}
+
+impl Graph {
+    /// The memory nodes in order.
+    pub(crate) fn steps(&self) -> Vec<MemoryStep> {
+        self.nodes.values().filter_map(|node| node.step).collect()
+    }
+
+    /// Addresses of the allocation nodes, with their devices.
+    pub(crate) fn allocations(&self) -> Vec<(u32, u64)> {
+        self.steps()
+            .into_iter()
+            .filter_map(|step| match step {
+                MemoryStep::Alloc { device, addr } => Some((device, addr)),
+                MemoryStep::Free { .. } => None,
+            })
+            .collect()
+    }
+}
+
+/// An instantiated graph.
+#[derive(Debug, Clone)]
+pub(crate) struct Exec {
+    pub(crate) graph: Graph,
+    pub(crate) auto_free: bool,
+}
+
+/// A capture under way.
+#[derive(Debug, Clone)]
+pub(crate) struct Capture {
+    pub(crate) origin: (u64, u64),
+    pub(crate) thread: i32,
+    pub(crate) mode: CaptureMode,
+    pub(crate) graph: u64,
+    pub(crate) spoiled: bool,
+}
+
+/// All graphs and captures.
+#[derive(Debug, Default)]
+pub(crate) struct Graphs {
+    pub(crate) graphs: BTreeMap<u64, Graph>,
+    pub(crate) execs: BTreeMap<u64, Exec>,
+    pub(crate) captures: BTreeMap<u64, Capture>,
+}
+
+impl Graphs {
+    /// A call that could wait, from a thread in the given mode: refused, and every capture that it endangers is spoiled.
+    pub(crate) fn unsafe_call(&mut self, thread: i32, mode: CaptureMode) -> Answer {
+        let mut endangered = false;
+        for capture in self.captures.values_mut() {
+            let hit = match mode {
+                CaptureMode::Relaxed => false,
+                CaptureMode::ThreadLocal => capture.thread == thread && capture.mode != CaptureMode::Relaxed,
+                CaptureMode::Global => {
+                    capture.mode == CaptureMode::Global
+                        || (capture.thread == thread && capture.mode != CaptureMode::Relaxed)
+                }
+            };
+            if hit {
+                capture.spoiled = true;
+                endangered = true;
+            }
+        }
+        if endangered { Err(STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
+    }
+
+    /// Adds a node.
+    pub(crate) fn add(&mut self, graph: u64, handle: u64, node: Node) -> Answer {
+        self.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(handle, node);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_capture(mode: CaptureMode) -> Graphs {
+        let capture = Capture { origin: (0, 9), thread: 1, mode, graph: 5, spoiled: false };
+        Graphs { captures: BTreeMap::from([(3, capture)]), ..Graphs::default() }
+    }
+
+    #[test]
+    fn a_global_capture_is_spoiled_from_any_thread_that_is_not_relaxed() {
+        let mut graphs = with_capture(CaptureMode::Global);
+        assert_eq!(graphs.unsafe_call(2, CaptureMode::Relaxed), Ok(()));
+        assert_eq!(graphs.unsafe_call(2, CaptureMode::ThreadLocal), Ok(()));
+        assert!(!graphs.captures[&3].spoiled);
+        assert_eq!(graphs.unsafe_call(2, CaptureMode::Global), Err(STREAM_CAPTURE_UNSUPPORTED));
+        assert!(graphs.captures[&3].spoiled);
+    }
+
+    #[test]
+    fn a_thread_local_capture_is_spoiled_only_from_its_own_thread() {
+        let mut graphs = with_capture(CaptureMode::ThreadLocal);
+        assert_eq!(graphs.unsafe_call(2, CaptureMode::Global), Ok(()));
+        assert_eq!(graphs.unsafe_call(1, CaptureMode::ThreadLocal), Err(STREAM_CAPTURE_UNSUPPORTED));
+    }
+
+    #[test]
+    fn a_relaxed_capture_is_never_spoiled() {
+        let mut graphs = with_capture(CaptureMode::Relaxed);
+        assert_eq!(graphs.unsafe_call(1, CaptureMode::Global), Ok(()));
+    }
+}

@@ -1,0 +1,111 @@
+//! A stream-ordered memory pool.
+//!
+//! Programs see a pool's appetite, not only its blocks: memory is taken from the device in chunks, freed blocks stay in the pool,
+//! and a chunk goes back only when it is empty and the pool holds more than its release threshold -> blocks are cut from chunks by
+//! first fit, and giving chunks back is a step of its own, run where the real driver runs it (at synchronisation, and under need).
+
+use std::collections::BTreeMap;
+
+use super::space::{AddressSpace, round_up};
+
+/// Blocks in a pool start and end at multiples of this.
+const BLOCK_ALIGN: u64 = 512;
+/// Chunks are at least this large while the device has room.
+pub(crate) const CHUNK: u64 = 32 << 20;
+
+/// One pool of one device.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    chunks: BTreeMap<u64, AddressSpace>,
+    pub(crate) threshold: u64,
+    pub(crate) reserved: u64,
+    pub(crate) reserved_high: u64,
+    pub(crate) used: u64,
+    pub(crate) used_high: u64,
+}
+
+impl Pool {
+    /// Bytes that a request of `size` takes in a pool.
+    pub(crate) fn span(size: u64) -> Option<u64> {
+        round_up(size, BLOCK_ALIGN)
+    }
+
+    /// Cuts a block from the chunks at hand: the chunk's address and the block's.
+    pub(crate) fn cut(&mut self, span: u64) -> Option<(u64, u64)> {
+        let (chunk, addr) =
+            self.chunks.iter_mut().find_map(|(&base, space)| Some((base, space.take(span, BLOCK_ALIGN)?)))?;
+        self.used += span;
+        self.used_high = self.used_high.max(self.used);
+        Some((chunk, addr))
+    }
+
+    /// Adds a chunk that the device gave.
+    pub(crate) fn add_chunk(&mut self, base: u64, len: u64) {
+        self.chunks.insert(base, AddressSpace::new(base, len));
+        self.reserved += len;
+        self.reserved_high = self.reserved_high.max(self.reserved);
+    }
+
+    /// Takes a block back; it stays in the pool.
+    pub(crate) fn put(&mut self, chunk: u64, addr: u64, span: u64) {
+        if let Some(space) = self.chunks.get_mut(&chunk) {
+            space.give_back(addr, span);
+            self.used -= span;
+        }
+    }
+
+    /// Removes empty chunks, highest first, while more than `keep` bytes are held; the caller gives them to the device.
+    pub(crate) fn shed(&mut self, keep: u64) -> Vec<(u64, u64)> {
+        let empty: Vec<_> = self
+            .chunks
+            .values()
+            .rev()
+            .filter(|space| space.is_unused())
+            .map(|space| (space.base(), space.len()))
+            .collect();
+        let mut given = Vec::new();
+        for (base, len) in empty {
+            if self.reserved <= keep {
+                break;
+            }
+            self.chunks.remove(&base);
+            self.reserved -= len;
+            given.push((base, len));
+        }
+        given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_freed_block_stays_until_the_threshold_says_otherwise() {
+        let mut pool = Pool { threshold: CHUNK, ..Pool::default() };
+        pool.add_chunk(0x1000_0000, CHUNK);
+        pool.add_chunk(0x2000_0000, CHUNK);
+        let (chunk, addr) = pool.cut(1 << 20).unwrap();
+        assert_eq!((chunk, addr), (0x1000_0000, 0x1000_0000));
+        assert_eq!(
+            pool.shed(pool.threshold),
+            [(0x2000_0000, CHUNK)],
+            "an empty chunk above the threshold goes"
+        );
+        pool.put(chunk, addr, 1 << 20);
+        assert_eq!(pool.shed(pool.threshold), [], "the last chunk is within the threshold");
+        assert_eq!(pool.shed(0), [(0x1000_0000, CHUNK)]);
+        assert_eq!(
+            (pool.reserved, pool.used, pool.reserved_high, pool.used_high),
+            (0, 0, 2 * CHUNK, 1 << 20)
+        );
+    }
+
+    #[test]
+    fn a_chunk_with_a_live_block_is_never_shed() {
+        let mut pool = Pool::default();
+        pool.add_chunk(0, CHUNK);
+        pool.cut(512).unwrap();
+        assert_eq!(pool.shed(0), []);
+    }
+}

@@ -1,0 +1,110 @@
+//! The state as a whole: several devices, pinned memory, contexts and graphs.
+
+use super::device::Home;
+use super::graph::{Exec, Graph, MemoryStep, Node, kind};
+use super::pages::fake::NoPages;
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn state(devices: u32) -> State {
+    let config = Config::read(|name| match name {
+        "SIMGPU_MEM" => Some("64M".to_owned()),
+        "SIMGPU_DEVICES" => Some(devices.to_string()),
+        "SIMGPU_CONTEXT_BYTES" => Some("4M".to_owned()),
+        _ => None,
+    });
+    State::new(config, Box::new(NoPages::default())).unwrap()
+}
+
+#[test]
+fn a_block_is_freed_on_the_device_that_has_it() {
+    let mut state = state(2);
+    let (device, pages) = state.device_and_pages(1).unwrap();
+    let addr = device.alloc(pages, MIB, Home::Direct, 1).unwrap();
+    assert_eq!(state.free(addr).unwrap().0, 1);
+    assert_eq!(state.free(0x1234).map(|_| ()), Err(INVALID_VALUE));
+}
+
+#[test]
+fn registered_memory_is_not_freed_as_pinned_nor_pinned_unregistered() {
+    let mut state = state(1);
+    let pinned = state.host_alloc(100, 0, 1).unwrap();
+    state.host_register(0x1000, 0x1000, 0, 1).unwrap();
+    assert_eq!(state.host_register(0x1800, 0x1000, 0, 1), Err(HOST_MEMORY_ALREADY_REGISTERED));
+    assert_eq!(state.host_free(0x1000).map(|_| ()), Err(INVALID_VALUE));
+    assert_eq!(state.host_unregister(pinned).map(|_| ()), Err(HOST_MEMORY_NOT_REGISTERED));
+    assert!(state.host_free(pinned).is_ok() && state.host_unregister(0x1000).is_ok());
+}
+
+#[test]
+fn a_context_takes_its_bytes_and_gives_everything_back() {
+    let mut state = state(1);
+    let handle = {
+        let (handle, context) = state.primary(0).unwrap();
+        context.active = true;
+        handle
+    };
+    state.charge_context(0).unwrap();
+    let (device, pages) = state.device_and_pages(0).unwrap();
+    device.alloc(pages, MIB, Home::Direct, handle).unwrap();
+    state.host_alloc(64, 0, handle).unwrap();
+    assert_eq!(state.devices[0].used, 6 * MIB);
+    assert_eq!(state.end_context(handle), Ok(1));
+    assert_eq!((state.devices[0].used, state.host.len()), (0, 0));
+    assert_eq!(state.end_context(handle), Ok(0), "ending it twice changes nothing");
+}
+
+fn graph_with(state: &mut State, sizes: &[u64], freed: bool) -> Exec {
+    let mut graph = Graph::default();
+    for (at, &size) in sizes.iter().enumerate() {
+        let addr = state.device(0).unwrap().reserve_graph_span(size).unwrap();
+        let step = Some(MemoryStep::Alloc { device: 0, addr });
+        graph.nodes.insert(2 * at as u64, Node { kind: kind::MEM_ALLOC, dependencies: vec![], step });
+        if freed {
+            let step = Some(MemoryStep::Free { addr });
+            graph.nodes.insert(2 * at as u64 + 1, Node { kind: kind::MEM_FREE, dependencies: vec![], step });
+        }
+    }
+    Exec { graph, auto_free: false }
+}
+
+#[test]
+fn a_launch_that_runs_out_of_memory_leaves_nothing_live() {
+    let mut state = state(1);
+    let exec = graph_with(&mut state, &[40 * MIB, 40 * MIB], false);
+    state.graphs.execs.insert(9, exec);
+    assert_eq!(state.launch(9, 1), Err(OUT_OF_MEMORY));
+    assert_eq!(state.devices[0].blocks.len(), 0);
+}
+
+#[test]
+fn a_graph_that_frees_what_it_allocates_can_be_launched_again() {
+    let mut state = state(1);
+    let exec = graph_with(&mut state, &[20 * MIB, 20 * MIB], true);
+    state.graphs.execs.insert(9, exec);
+    for _ in 0..3 {
+        assert_eq!(state.launch(9, 1).map(|steps| steps.len()), Ok(4));
+    }
+    assert_eq!(state.devices[0].used, 40 * MIB);
+}
+
+#[test]
+fn auto_free_makes_room_for_the_next_launch() {
+    let mut state = state(1);
+    let mut exec = graph_with(&mut state, &[MIB], false);
+    state.graphs.execs.insert(8, exec.clone());
+    assert!(state.launch(8, 1).is_ok());
+    assert_eq!(state.launch(8, 1), Err(INVALID_VALUE));
+    exec.auto_free = true;
+    state.graphs.execs.insert(8, exec);
+    assert!(state.launch(8, 1).is_ok());
+}
+
+#[test]
+fn module_globals_keep_their_address() {
+    let mut state = state(1);
+    let first = state.global(0, 1, b"seed").unwrap();
+    assert_eq!(state.global(0, 1, b"seed"), Ok(first));
+    assert_ne!(state.global(0, 2, b"seed"), Ok(first));
+}

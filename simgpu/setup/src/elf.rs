@@ -1,0 +1,493 @@
+//! Makes a library from the template: other names, other versions, the same code.
+//!
+//! There is no linker on the user's machine, and moving code would mean fixing every relocation -> nothing in the template moves. New
+//! dynamic tables are appended to the file, the PT_NOTE header (the build id, which would no longer be true) becomes the load command
+//! that maps them, and the dynamic section, whose copy is among them, points to them.
+//!
+//! ```text
+//! file:   | template as it was ............................... | tables .......................... | section headers |
+//! memory: | PT_LOADs of the template, addresses unchanged ..... | .dynsym .dynstr .gnu.hash         |
+//!                                                              | .gnu.version .gnu.version_d .dynamic |
+//! ```
+//!
+//! Undefined symbols keep their numbers, because relocations name them; the template's own definitions are dropped and the wanted
+//! exports take their place. `.gnu.version_r` stays where it is: the new string table begins with the old one, so its offsets hold.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use object::LittleEndian as Le;
+use object::elf;
+use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
+use simgpu_common::{BLOCK_SYMBOL, Facts};
+
+type Header = elf::FileHeader64<Le>;
+
+/// Size of one entry in the row of stubs.
+const STUB_SIZE: u64 = 16;
+const PAGE: u64 = 4096;
+
+/// What one library exports.
+#[derive(Debug)]
+pub(crate) struct Export {
+    /// Name in the library.
+    pub(crate) name: String,
+    /// The code behind it.
+    pub(crate) target: Target,
+    /// Version node, where the wheel asks for one.
+    pub(crate) version: Option<String>,
+}
+
+/// Code in the template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// An exported symbol of the template.
+    Symbol(String),
+    /// The n-th stub.
+    Stub(usize),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Symbol {
+    value: u64,
+    size: u64,
+    info: u8,
+    section: u16,
+}
+
+/// The template, read.
+pub(crate) struct Template<'data> {
+    bytes: &'data [u8],
+    symbols: HashMap<String, Symbol>,
+    undefined: Vec<u8>,
+    undefined_versions: Vec<u16>,
+    strings: &'data [u8],
+    dynamic: Vec<(u64, u64)>,
+    last_version: u16,
+}
+
+impl<'data> Template<'data> {
+    /// Reads and checks a template.
+    pub(crate) fn parse(bytes: &'data [u8]) -> Result<Self> {
+        let header = Header::parse(bytes).context("the template is no ELF file")?;
+        let sections = header.sections(Le, bytes)?;
+        let table = sections.symbols(Le, bytes, elf::SHT_DYNSYM)?;
+        let versions = sections.versions(Le, bytes)?.context("the template has no symbol versions")?;
+
+        let mut symbols = HashMap::new();
+        let mut undefined = Vec::new();
+        let mut undefined_versions = Vec::new();
+        let mut last_version = 1;
+        for (index, symbol) in table.enumerate() {
+            if symbol.st_shndx.get(Le) == elf::SHN_UNDEF {
+                ensure!(symbols.is_empty(), "an undefined symbol follows a defined one in the template");
+                undefined.extend(object::pod::bytes_of(symbol));
+                let version = versions.version_index(Le, index).0;
+                last_version = last_version.max(version & 0x7fff);
+                undefined_versions.push(version);
+            } else {
+                let name = String::from_utf8(table.symbol_name(Le, symbol)?.to_vec())?;
+                let found = Symbol {
+                    value: symbol.st_value(Le),
+                    size: symbol.st_size(Le),
+                    info: symbol.st_info(),
+                    section: symbol.st_shndx(Le),
+                };
+                symbols.insert(name, found);
+            }
+        }
+        let first_defined = undefined_versions.len() as u32;
+        for section in sections.iter() {
+            if let Some((list, _)) = section.rela(Le, bytes)? {
+                let names_own = list.iter().any(|rela| rela.r_sym(Le, false) >= first_defined);
+                ensure!(!names_own, "a relocation of the template names one of its own symbols");
+            }
+        }
+        let (list, link) = sections.dynamic(Le, bytes)?.context("the template has no dynamic section")?;
+        let strings = sections.section(link)?.data(Le, bytes)?;
+        let dynamic = list.iter().map(|entry| (entry.d_tag(Le), entry.d_val(Le))).collect();
+        Ok(Self { bytes, symbols, undefined, undefined_versions, strings, dynamic, last_version })
+    }
+
+    /// Names that the template exports.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.symbols.keys().map(String::as_str)
+    }
+
+    /// How many stubs there are.
+    pub(crate) fn stubs(&self) -> Result<usize> {
+        Ok((self.row()?.size / STUB_SIZE) as usize)
+    }
+
+    fn row(&self) -> Result<Symbol> {
+        self.symbols.get("simgpu_stub_row").copied().context("the template has no row of stubs")
+    }
+
+    fn find(&self, target: &Target) -> Result<Symbol> {
+        match target {
+            Target::Symbol(name) => {
+                self.symbols.get(name).copied().with_context(|| format!("the template has no {name}"))
+            }
+            Target::Stub(index) => {
+                let row = self.row()?;
+                let value = row.value + *index as u64 * STUB_SIZE;
+                ensure!(value + STUB_SIZE <= row.value + row.size, "the template has too few stubs");
+                Ok(Symbol { value, size: STUB_SIZE, ..row })
+            }
+        }
+    }
+
+    /// The library `soname` with these exports and facts.
+    pub(crate) fn instantiate(&self, soname: &str, exports: &[Export], facts: Facts) -> Result<Vec<u8>> {
+        let mut strings = Strings(self.strings.to_vec());
+        let nodes = VersionNodes::collect(exports, self.last_version);
+        let hash = GnuHash::new(exports, self.undefined_versions.len() as u32);
+
+        let mut symbols = self.undefined.clone();
+        let mut versions = self.undefined_versions.clone();
+        for &at in &hash.order {
+            let export = &exports[at];
+            let target = self.find(&export.target)?;
+            symbols.extend(strings.add(&export.name).to_le_bytes());
+            symbols.extend([target.info, 0]);
+            symbols.extend(target.section.to_le_bytes());
+            symbols.extend(target.value.to_le_bytes());
+            symbols.extend(target.size.to_le_bytes());
+            versions.push(export.version.as_deref().map_or(1, |node| nodes.index(node)));
+        }
+        let definitions = nodes.definitions(soname, &mut strings);
+        let soname_at = strings.add(soname);
+        let runpath_at = strings.add("$ORIGIN");
+
+        let mut output = self.bytes.to_vec();
+        self.write_facts(&mut output, facts)?;
+        let tables = Tables::after(&mut output)?;
+        let placed = [
+            (".dynsym", tables.place(&mut output, &symbols)),
+            (".dynstr", tables.place(&mut output, &strings.0)),
+            (".gnu.hash", tables.place(&mut output, &hash.bytes)),
+            (
+                ".gnu.version",
+                tables.place(
+                    &mut output,
+                    &versions.iter().flat_map(|version| version.to_le_bytes()).collect::<Vec<_>>(),
+                ),
+            ),
+        ];
+        let [symbols_at, strings_at, hash_at, versions_at] =
+            [0, 1, 2, 3].map(|at: usize| placed[at].1.address);
+        let definitions_at = (!nodes.is_empty()).then(|| tables.place(&mut output, &definitions));
+
+        let mut dynamic = Vec::new();
+        for &(tag, value) in &self.dynamic {
+            let value = match tag as u32 {
+                elf::DT_NULL | elf::DT_HASH | elf::DT_RPATH | elf::DT_RUNPATH => continue,
+                elf::DT_SYMTAB => symbols_at,
+                elf::DT_STRTAB => strings_at,
+                elf::DT_STRSZ => strings.0.len() as u64,
+                elf::DT_GNU_HASH => hash_at,
+                elf::DT_VERSYM => versions_at,
+                elf::DT_SONAME => u64::from(soname_at),
+                _ => value,
+            };
+            dynamic.push((tag, value));
+        }
+        dynamic.push((u64::from(elf::DT_RUNPATH), u64::from(runpath_at)));
+        if let Some(placed) = &definitions_at {
+            dynamic.push((u64::from(elf::DT_VERDEF), placed.address));
+            dynamic.push((u64::from(elf::DT_VERDEFNUM), nodes.len() as u64 + 1));
+        }
+        dynamic.push((0, 0));
+        let dynamic: Vec<u8> = dynamic
+            .iter()
+            .flat_map(|(tag, value)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
+            .collect();
+        let dynamic_at = tables.place(&mut output, &dynamic);
+        tables.finish(&mut output, &dynamic_at)?;
+
+        let mut moved: BTreeMap<&str, Placed> = placed.into();
+        moved.insert(".dynamic", dynamic_at);
+        write_sections(&mut output, &moved, definitions_at, nodes.len() as u32 + 1)?;
+        Ok(output)
+    }
+
+    fn write_facts(&self, output: &mut [u8], facts: Facts) -> Result<()> {
+        let block = self.symbols.get(BLOCK_SYMBOL).context("the template has no facts block")?;
+        let header = Header::parse(self.bytes)?;
+        let home = header.program_headers(Le, self.bytes)?.iter().find(|segment| {
+            let start = segment.p_vaddr(Le);
+            segment.p_type(Le) == elf::PT_LOAD && (start..start + segment.p_filesz(Le)).contains(&block.value)
+        });
+        let home = home.context("the facts block is not in the file")?;
+        let at = (block.value - home.p_vaddr(Le) + home.p_offset(Le)) as usize;
+        output.get_mut(at..at + 64).context("the facts block is cut off")?.copy_from_slice(&facts.to_bytes());
+        Ok(())
+    }
+}
+
+/// A string table that grows.
+struct Strings(Vec<u8>);
+
+impl Strings {
+    fn add(&mut self, text: &str) -> u32 {
+        let at = self.0.len() as u32;
+        self.0.extend(text.bytes());
+        self.0.push(0);
+        at
+    }
+}
+
+/// The hash of the System V ABI, which version records carry.
+fn sysv_hash(name: &str) -> u32 {
+    name.bytes().fold(0_u32, |hash, byte| {
+        let hash = (hash << 4).wrapping_add(u32::from(byte));
+        let top = hash & 0xf000_0000;
+        (hash ^ (top >> 24)) & !top
+    })
+}
+
+fn gnu_hash(name: &str) -> u32 {
+    name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)))
+}
+
+/// Version nodes that the library defines; their numbers follow those of the versions it needs.
+struct VersionNodes {
+    names: Vec<String>,
+    first: u16,
+}
+
+impl VersionNodes {
+    fn collect(exports: &[Export], last: u16) -> Self {
+        let mut names: Vec<String> = exports.iter().filter_map(|export| export.version.clone()).collect();
+        names.sort();
+        names.dedup();
+        Self { names, first: last + 1 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn index(&self, name: &str) -> u16 {
+        self.names.iter().position(|known| known == name).map_or(1, |at| self.first + at as u16)
+    }
+
+    /// `.gnu.version_d`: the base record with the SONAME, then the nodes; each 20 bytes with one name of 8.
+    fn definitions(&self, soname: &str, strings: &mut Strings) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let all = std::iter::once((soname, 1_u16, elf::VER_FLG_BASE)).chain(
+            self.names.iter().enumerate().map(|(at, name)| (name.as_str(), self.first + at as u16, 0)),
+        );
+        for (at, (name, index, flags)) in all.enumerate() {
+            let last = at == self.names.len();
+            for half in [1_u16, flags, index, 1] {
+                bytes.extend(half.to_le_bytes());
+            }
+            for word in [sysv_hash(name), 20, if last { 0 } else { 28 }, strings.add(name), 0] {
+                bytes.extend(word.to_le_bytes());
+            }
+        }
+        bytes
+    }
+}
+
+/// `.gnu.hash`, with the order in which the exports must appear in the symbol table.
+struct GnuHash {
+    bytes: Vec<u8>,
+    order: Vec<usize>,
+}
+
+impl GnuHash {
+    fn new(exports: &[Export], first: u32) -> Self {
+        const SHIFT: u32 = 6;
+        let buckets = (exports.len() as u32 / 2).max(1);
+        let words = (exports.len() / 8).next_power_of_two().max(1);
+        let hashes: Vec<u32> = exports.iter().map(|export| gnu_hash(&export.name)).collect();
+        let mut order: Vec<usize> = (0..exports.len()).collect();
+        order.sort_by_key(|&at| hashes[at] % buckets);
+
+        let mut bloom = vec![0_u64; words];
+        let mut starts = vec![0_u32; buckets as usize];
+        let mut chains = Vec::new();
+        for (position, &at) in order.iter().enumerate() {
+            let hash = hashes[at];
+            let word = &mut bloom[(hash / 64) as usize % words];
+            *word |= 1 << (hash % 64) | 1 << ((hash >> SHIFT) % 64);
+            let bucket = hash % buckets;
+            let start = &mut starts[bucket as usize];
+            if *start == 0 {
+                *start = first + position as u32;
+            }
+            let last = order.get(position + 1).is_none_or(|&next| hashes[next] % buckets != bucket);
+            chains.push(hash & !1 | u32::from(last));
+        }
+        let mut bytes: Vec<u8> =
+            [buckets, first, words as u32, SHIFT].iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.extend(bloom.iter().flat_map(|word| word.to_le_bytes()));
+        bytes.extend(starts.iter().chain(&chains).flat_map(|word| word.to_le_bytes()));
+        Self { bytes, order }
+    }
+}
+
+/// Where a table went.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    offset: u64,
+    address: u64,
+    size: u64,
+}
+
+/// The appended segment.
+struct Tables {
+    offset: u64,
+    address: u64,
+}
+
+impl Tables {
+    /// Begins the segment behind the template, at an address behind all of its memory.
+    fn after(output: &mut Vec<u8>) -> Result<Self> {
+        let header = Header::parse(output.as_slice())?;
+        let loads = header
+            .program_headers(Le, output.as_slice())?
+            .iter()
+            .filter(|segment| segment.p_type(Le) == elf::PT_LOAD);
+        let end = loads
+            .map(|segment| segment.p_vaddr(Le) + segment.p_memsz(Le))
+            .max()
+            .context("nothing is loaded")?;
+        let offset = (output.len() as u64).next_multiple_of(PAGE);
+        output.resize(offset as usize, 0);
+        Ok(Self { offset, address: end.next_multiple_of(PAGE) })
+    }
+
+    fn place(&self, output: &mut Vec<u8>, table: &[u8]) -> Placed {
+        output.resize(output.len().next_multiple_of(8), 0);
+        let offset = output.len() as u64;
+        output.extend(table);
+        Placed { offset, address: self.address + (offset - self.offset), size: table.len() as u64 }
+    }
+
+    /// Turns PT_NOTE into the segment's load command and points PT_DYNAMIC to the new dynamic section.
+    fn finish(&self, output: &mut [u8], dynamic: &Placed) -> Result<()> {
+        let header = Header::parse(&*output)?;
+        let (start, count) = (header.e_phoff.get(Le) as usize, header.e_phnum.get(Le) as usize);
+        let size = output.len() as u64 - self.offset;
+        let (mut loaded, mut pointed) = (false, false);
+        for at in (0..count).map(|index| start + index * 56) {
+            let kind = u32::from_le_bytes(output[at..at + 4].try_into()?);
+            // Writable, because the dynamic linker may relocate the dynamic section in place.
+            let rights = elf::PF_R | elf::PF_W;
+            if kind == elf::PT_NOTE && !loaded {
+                write_segment(
+                    &mut output[at..at + 56],
+                    elf::PT_LOAD,
+                    rights,
+                    self.offset,
+                    self.address,
+                    size,
+                    PAGE,
+                );
+                loaded = true;
+            } else if kind == elf::PT_DYNAMIC {
+                write_segment(
+                    &mut output[at..at + 56],
+                    elf::PT_DYNAMIC,
+                    rights,
+                    dynamic.offset,
+                    dynamic.address,
+                    dynamic.size,
+                    8,
+                );
+                pointed = true;
+            }
+        }
+        if !(loaded && pointed) {
+            bail!("the template has no PT_NOTE or no PT_DYNAMIC");
+        }
+        Ok(())
+    }
+}
+
+fn write_segment(entry: &mut [u8], kind: u32, rights: u32, offset: u64, address: u64, size: u64, align: u64) {
+    entry[0..4].copy_from_slice(&kind.to_le_bytes());
+    entry[4..8].copy_from_slice(&rights.to_le_bytes());
+    for (slot, value) in entry[8..56].chunks_exact_mut(8).zip([offset, address, address, size, size, align]) {
+        slot.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// Section headers are not needed to run, but every tool that looks at symbols reads them.
+fn write_sections(
+    output: &mut Vec<u8>,
+    moved: &BTreeMap<&str, Placed>,
+    definitions: Option<Placed>,
+    nodes: u32,
+) -> Result<()> {
+    let (mut table, mut names, names_entry, dynstr) = {
+        let data = output.as_slice();
+        let header = Header::parse(data)?;
+        let sections = header.sections(Le, data)?;
+        let mut table = Vec::new();
+        let names = sections
+            .section(object::SectionIndex(header.e_shstrndx.get(Le) as usize))?
+            .data(Le, data)?
+            .to_vec();
+        let (mut names_entry, mut dynstr) = (0, 0);
+        for (index, section) in sections.enumerate() {
+            let name = sections.section_name(Le, section)?;
+            let mut entry = object::pod::bytes_of(section).to_vec();
+            if let Some(placed) = std::str::from_utf8(name).ok().and_then(|name| moved.get(name)) {
+                entry[16..24].copy_from_slice(&placed.address.to_le_bytes());
+                entry[24..32].copy_from_slice(&placed.offset.to_le_bytes());
+                entry[32..40].copy_from_slice(&placed.size.to_le_bytes());
+            }
+            if name == b".dynstr" {
+                dynstr = index.0 as u32;
+            }
+            if index.0 == header.e_shstrndx.get(Le) as usize {
+                names_entry = table.len();
+            }
+            table.extend(entry);
+        }
+        (table, names, names_entry, dynstr)
+    };
+    if let Some(placed) = definitions {
+        let name = names.len() as u32;
+        names.extend(b".gnu.version_d\0");
+        let mut entry = Vec::new();
+        entry.extend(name.to_le_bytes());
+        entry.extend(elf::SHT_GNU_VERDEF.to_le_bytes());
+        for word in [u64::from(elf::SHF_ALLOC), placed.address, placed.offset, placed.size] {
+            entry.extend(word.to_le_bytes());
+        }
+        entry.extend(dynstr.to_le_bytes());
+        entry.extend(nodes.to_le_bytes());
+        entry.extend(8_u64.to_le_bytes());
+        entry.extend(0_u64.to_le_bytes());
+        table.extend(entry);
+    }
+    let names_at = output.len() as u64;
+    output.extend(&names);
+    table[names_entry + 24..names_entry + 32].copy_from_slice(&names_at.to_le_bytes());
+    table[names_entry + 32..names_entry + 40].copy_from_slice(&(names.len() as u64).to_le_bytes());
+    output.resize(output.len().next_multiple_of(8), 0);
+    let table_at = output.len() as u64;
+    output.extend(&table);
+    output[40..48].copy_from_slice(&table_at.to_le_bytes());
+    output[60..62].copy_from_slice(&((table.len() / 64) as u16).to_le_bytes());
+    Ok(())
+}
+
+/// Names that a library defines.
+pub(crate) fn defined_names(bytes: &[u8]) -> Result<BTreeSet<String>> {
+    let header = Header::parse(bytes)?;
+    let table = header.sections(Le, bytes)?.symbols(Le, bytes, elf::SHT_DYNSYM)?;
+    let defined = table.iter().filter(|symbol| symbol.st_shndx(Le) != elf::SHN_UNDEF);
+    Ok(defined
+        .filter_map(|symbol| Some(String::from_utf8_lossy(table.symbol_name(Le, symbol).ok()?).into_owned()))
+        .collect())
+}

@@ -1,0 +1,103 @@
+//! Which code stands behind which name in one library.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+
+use crate::elf::{Export, Target, Template};
+use crate::scan::Functions;
+
+/// Hand-written functions have this prefix in the template, and a `__cudaNN` suffix when they are only right for that major version.
+const PREFIX: &str = "simgpu_fn_";
+
+/// Prefixes of the functions that belong into a library; the longest that fits decides.
+const HOMES: &[(&str, &[&str])] = &[
+    ("libcudart.", &["cuda", "__cuda"]),
+    ("libcublas.", &["cublas"]),
+    ("libcublasLt.", &["cublasLt"]),
+    ("libcudnn.", &["cudnn"]),
+    ("libcufft.", &["cufft"]),
+    ("libcurand.", &["curand"]),
+    ("libcusolver.", &["cusolver"]),
+    ("libcusparse.", &["cusparse"]),
+    ("libcusparseLt.", &["cusparseLt"]),
+    ("libnvrtc.", &["nvrtc"]),
+    ("libnccl.", &["nccl"]),
+    ("libnvidia-ml.", &["nvml"]),
+];
+
+/// Functions called `...Create...` whose first argument is not the place for a new object.
+const NOT_CREATORS: &[&str] =
+    &["cusparseCreateIdentityPermutation", "ncclRedOpCreatePreMulSum", "ncclDevCommCreate"];
+
+/// Libraries whose `...Create...` functions make opaque objects behind their first argument.
+const CREATORS: &[&str] = &["cublasLt", "cudnn", "cusolver", "cusparse", "curand", "nvrtc"];
+
+fn belongs(function: &str, soname: &str) -> bool {
+    let fits = HOMES.iter().flat_map(|(home, prefixes)| prefixes.iter().map(move |prefix| (*home, *prefix)));
+    let best = fits.filter(|(_, prefix)| function.starts_with(prefix)).max_by_key(|(_, prefix)| prefix.len());
+    best.is_some_and(|(home, _)| soname.starts_with(home))
+}
+
+fn creates_object(function: &str) -> bool {
+    CREATORS.iter().any(|prefix| function.starts_with(prefix))
+        && (function.contains("Create") || function.contains("_create"))
+        && !NOT_CREATORS.contains(&function)
+}
+
+/// The exports of one library: every hand-written function that belongs there, and what the wheel asks for beyond that.
+pub(crate) fn exports(
+    template: &Template<'_>,
+    soname: &str,
+    wanted: &Functions,
+    cuda_major: u32,
+) -> Result<Vec<Export>> {
+    let suffix = format!("__cuda{cuda_major}");
+    let written: BTreeSet<&str> = template.names().filter_map(|name| name.strip_prefix(PREFIX)).collect();
+    let here = written.iter().copied().filter(|name| !name.contains("__cuda1") && belongs(name, soname));
+    let names: BTreeSet<&str> = here.chain(wanted.keys().map(String::as_str)).collect();
+    // Hand-written functions nobody asked for get the library's own node, like every function of the real library.
+    let node = wanted.values().flatten().find(|node| *node == soname).cloned();
+
+    let mut exports = Vec::new();
+    let mut stubs = 0;
+    for name in names {
+        let special = format!("{name}{suffix}");
+        let target = if written.contains(special.as_str()) {
+            Target::Symbol(format!("{PREFIX}{special}"))
+        } else if written.contains(name) {
+            Target::Symbol(format!("{PREFIX}{name}"))
+        } else if creates_object(name) {
+            Target::Symbol("simgpu_make_object".to_owned())
+        } else {
+            stubs += 1;
+            Target::Stub(stubs - 1)
+        };
+        let version = wanted.get(name).cloned().unwrap_or_else(|| node.clone());
+        exports.push(Export { name: name.to_owned(), target, version });
+    }
+    ensure!(stubs <= template.stubs()?, "{soname} needs {stubs} stubs");
+    Ok(exports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_prefix_decides_where_a_function_belongs() {
+        assert!(
+            belongs("cublasLtMatmul", "libcublasLt.so.12") && !belongs("cublasLtMatmul", "libcublas.so.12")
+        );
+        assert!(belongs("cublasCreate_v2", "libcublas.so.13"));
+        assert!(belongs("__cudaRegisterFatBinary", "libcudart.so.12"));
+        assert!(!belongs("cudaMalloc", "libcuda.so.1"));
+    }
+
+    #[test]
+    fn only_real_creators_make_objects() {
+        assert!(creates_object("cusolverDnCreate") && creates_object("cusparseSpGEMM_createDescr"));
+        assert!(!creates_object("cusparseCreateIdentityPermutation") && !creates_object("cudnnSetStream"));
+        assert!(!creates_object("ncclDevCommCreate"));
+    }
+}

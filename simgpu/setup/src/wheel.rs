@@ -1,0 +1,144 @@
+//! Facts about an installed wheel: where it lies, and the versions it was compiled against.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use simgpu_common::Facts;
+
+/// An installed torch.
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    pub(crate) site_packages: PathBuf,
+    pub(crate) torch_version: String,
+    pub(crate) facts: Facts,
+}
+
+/// The site-packages folder of a virtual environment, or the folder itself if it is one.
+fn site_packages(path: &Path) -> Result<PathBuf> {
+    if path.join("torch/lib").is_dir() {
+        return Ok(path.to_owned());
+    }
+    let lib = path.join("lib");
+    let entries = std::fs::read_dir(&lib)
+        .with_context(|| format!("{} is neither a virtual environment nor site-packages", path.display()))?;
+    for entry in entries {
+        let candidate = entry?.path().join("site-packages");
+        if candidate.join("torch/lib").is_dir() {
+            return Ok(candidate);
+        }
+    }
+    bail!("no torch is installed in {}", path.display())
+}
+
+/// The text between the first `'` or `"` after `key` and the next one.
+fn quoted<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let line = text.lines().find(|line| line.starts_with(key) && line.contains('='))?;
+    let value = line.split_once('=')?.1.trim();
+    let quote = value.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    value[1..].split(quote).next()
+}
+
+/// `12.8` or `9.10.2.21` as numbers.
+fn numbers(version: &str) -> Vec<u32> {
+    version.split('.').map_while(|part| part.parse().ok()).collect()
+}
+
+/// The pinned version of a requirement whose name starts so.
+fn pinned(metadata: &str, name: &str) -> Option<Vec<u32>> {
+    let line = metadata
+        .lines()
+        .find(|line| line.strip_prefix("Requires-Dist: ").is_some_and(|rest| rest.starts_with(name)))?;
+    let version = line.split_once("==")?.1;
+    Some(numbers(version.split(|c: char| !c.is_ascii_digit() && c != '.').next()?))
+        .filter(|list| !list.is_empty())
+}
+
+/// `10000 * major + 100 * minor + patch`.
+fn hundreds(version: &[u32]) -> u32 {
+    let part = |at: usize| version.get(at).copied().unwrap_or(0);
+    part(0) * 10000 + part(1) * 100 + part(2)
+}
+
+/// `1000 * major + 100 * minor + patch`.
+fn thousands(version: &[u32]) -> u32 {
+    let part = |at: usize| version.get(at).copied().unwrap_or(0);
+    part(0) * 1000 + part(1) * 100 + part(2)
+}
+
+/// Facts from `torch/version.py` and the package's requirements; what is not pinned follows the CUDA version.
+fn facts(version_py: &str, metadata: &str) -> Result<Facts> {
+    let cuda = quoted(version_py, "cuda").context("this torch is not a CUDA build")?;
+    let cuda = numbers(cuda);
+    let (major, minor) = (cuda.first().copied().unwrap_or(12), cuda.get(1).copied().unwrap_or(0));
+    let runtime = 1000 * major + 10 * minor;
+    let cudnn = pinned(metadata, "nvidia-cudnn").unwrap_or_else(|| vec![9, 10, 2]);
+    Ok(Facts {
+        runtime,
+        cudnn: if cudnn.first().is_some_and(|&major| major >= 9) {
+            hundreds(&cudnn)
+        } else {
+            thousands(&cudnn)
+        },
+        cublas: pinned(metadata, "nvidia-cublas")
+            .map_or(major * 10000 + minor * 100, |version| hundreds(&version)),
+        nccl: pinned(metadata, "nvidia-nccl").map_or(22_000, |version| hundreds(&version)),
+        cufft: pinned(metadata, "nvidia-cufft").map_or((major - 1) * 1000, |version| thousands(&version)),
+        ..Facts::default()
+    })
+}
+
+impl Wheel {
+    /// Finds the torch of a virtual environment or a site-packages folder.
+    pub(crate) fn find(path: &Path) -> Result<Self> {
+        let site_packages = site_packages(path)?;
+        let version_py = site_packages.join("torch/version.py");
+        let version_py = std::fs::read_to_string(&version_py)
+            .with_context(|| format!("cannot read {}", version_py.display()))?;
+        let torch_version = quoted(&version_py, "__version__").unwrap_or("unknown").to_owned();
+        let metadata = std::fs::read_dir(&site_packages)?.filter_map(Result::ok).find(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("torch-") && name.ends_with(".dist-info")
+        });
+        let metadata = match metadata {
+            Some(folder) => std::fs::read_to_string(folder.path().join("METADATA")).unwrap_or_default(),
+            None => String::new(),
+        };
+        let facts = facts(&version_py, &metadata).with_context(|| format!("torch {torch_version}"))?;
+        Ok(Self { site_packages, torch_version, facts })
+    }
+
+    /// Major version of CUDA.
+    pub(crate) fn cuda_major(&self) -> u32 {
+        self.facts.runtime / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cuda_12_wheel_pins_each_library() {
+        let metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == \"Linux\"\n\
+                        Requires-Dist: nvidia-cublas-cu12==12.8.4.1; x\nRequires-Dist: nvidia-nccl-cu12==2.27.5; x\n";
+        let facts = facts("__version__ = '2.9.1+cu128'\ncuda: Optional[str] = '12.8'\n", metadata).unwrap();
+        assert_eq!((facts.runtime, facts.cudnn, facts.cublas, facts.nccl), (12080, 91002, 120_804, 22705));
+    }
+
+    #[test]
+    fn a_cuda_13_wheel_and_an_old_cudnn() {
+        let facts13 =
+            facts("cuda: Optional[str] = '13.2'\n", "Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; x\n")
+                .unwrap();
+        assert_eq!((facts13.runtime, facts13.cudnn), (13020, 92600));
+        let facts12 =
+            facts("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n").unwrap();
+        assert_eq!(facts12.cudnn, 8902);
+    }
+
+    #[test]
+    fn a_cpu_build_is_refused() {
+        assert!(facts("cuda: Optional[str] = None\n", "").is_err());
+    }
+}

@@ -1,0 +1,40 @@
+//! `cudaGetDriverEntryPoint`: the driver's own answers, handed on.
+
+use core::ffi::c_char;
+
+use simgpu_common::{Answer, Out};
+
+use super::{INVALID_VALUE, initialised, runtime};
+use crate::facts::facts;
+
+/// Flag 2 asks for the per-thread default stream in the runtime as in the driver.
+fn entry_point(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out<u32>) -> Answer {
+    if symbol == 0 {
+        return Err(INVALID_VALUE);
+    }
+    out.check()?;
+    let driver = initialised()?;
+    let (mut address, mut outcome) = (0_u64, 0_u32);
+    let code = (driver.get_proc_address_2)(
+        symbol as *const c_char,
+        &raw mut address,
+        version as i32,
+        flags,
+        &raw mut outcome,
+    );
+    if code != 0 {
+        return Err(code);
+    }
+    out.put(address)?;
+    status.put_if_wanted(outcome);
+    Ok(())
+}
+
+runtime! {
+    cudaGetDriverEntryPoint(symbol: u64, out: Out<u64>, flags: u64, status: Out<u32>) {
+        entry_point(symbol, out, facts().runtime, flags, status)
+    }
+    cudaGetDriverEntryPointByVersion(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out<u32>) {
+        entry_point(symbol, out, version, flags, status)
+    }
+}

@@ -1,0 +1,116 @@
+//! cuDNN: versions, workspace sizes, and a backend that always has one plan.
+
+use core::ffi::c_char;
+use simgpu_common::Out;
+
+use crate::driver::with_context;
+use crate::entry::toolkit;
+use crate::facts::{bytes_switch, facts};
+
+const INTERNAL: u32 = 4000;
+const NOT_INITIALIZED: u32 = 1001;
+
+/// Attributes of backend descriptors that are asked for.
+const HEURISTIC_RESULTS: u32 = 202;
+const PLAN_WORKSPACE_SIZE: u32 = 402;
+
+fn workspace(out: Out<u64>) -> Result<(), u32> {
+    out.put(bytes_switch("SIMGPU_CUDNN_WS"))
+}
+
+toolkit! { 4000;
+    cudnnCreate(out: Out<u64>) {
+        with_context(0).map_err(|_| NOT_INITIALIZED)?;
+        // Handles are never looked into: the stream is a stub's business.
+        out.put(0x5300_0000_0040)
+    }
+    cudnnGetStream(_handle: u64, out: Out<u64>) { out.put(0) }
+    cudnnGetProperty(which: u32, out: Out<u32>) {
+        let version = facts().cudnn;
+        let major = if version >= 90000 { 10000 } else { 1000 };
+        out.put(match which {
+            0 => version / major,
+            1 => version % major / 100,
+            _ => version % 100,
+        })
+    }
+    cudnnBackendGetAttribute(_descriptor: u64, which: u32, _kind: u32, wanted: i64, count: Out<i64>, out: Out<u64>) {
+        match which {
+            HEURISTIC_RESULTS => {
+                // The caller made the descriptors; only their number is news.
+                count.put_if_wanted(1);
+                Ok(())
+            }
+            PLAN_WORKSPACE_SIZE if wanted > 0 => {
+                count.put_if_wanted(1);
+                workspace(out)
+            }
+            _ => {
+                count.put_if_wanted(0);
+                Ok(())
+            }
+        }
+    }
+    cudnnGetConvolutionForwardWorkspaceSize(_h: u64, _x: u64, _w: u64, _c: u64, _y: u64, _algo: u32, out: Out<u64>) { workspace(out) }
+    cudnnGetConvolutionBackwardDataWorkspaceSize(_h: u64, _w: u64, _dy: u64, _c: u64, _dx: u64, _algo: u32, out: Out<u64>) {
+        workspace(out)
+    }
+    cudnnGetConvolutionBackwardFilterWorkspaceSize(_h: u64, _x: u64, _dy: u64, _c: u64, _dw: u64, _algo: u32, out: Out<u64>) {
+        workspace(out)
+    }
+    cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+        _h: u64, _mode: u32, _ops: u32, _x: u64, _z: u64, _y: u64, _bn: u64, _activation: u64, out: Out<u64>,
+    ) {
+        out.put(0)
+    }
+    cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+        _h: u64, _mode: u32, _ops: u32, _x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64, _bn: u64, _activation: u64, out: Out<u64>,
+    ) {
+        out.put(0)
+    }
+    cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+        _h: u64, _mode: u32, _ops: u32, _activation: u64, _x: u64, out: Out<u64>,
+    ) {
+        out.put(0)
+    }
+    cudnnDropoutGetStatesSize(_handle: u64, out: Out<u64>) { out.put(1 << 20) }
+    cudnnGetRNNTempSpaceSizes(_h: u64, _rnn: u64, _mode: u32, _x: u64, work: Out<u64>, reserve: Out<u64>) {
+        work.put_if_wanted(0);
+        reserve.put_if_wanted(0);
+        Ok(())
+    }
+    cudnnGetCTCLossWorkspaceSize(
+        _h: u64, _probs: u64, _grads: u64, _labels: u64, _label_len: u64, _input_len: u64, _algo: u32, _desc: u64, out: Out<u64>,
+    ) {
+        out.put(0)
+    }
+    cudnnGetCTCLossWorkspaceSize_v8(_h: u64, _algo: u32, _desc: u64, _probs: u64, _grads: u64, out: Out<u64>) { out.put(0) }
+}
+
+#[unsafe(export_name = "simgpu_fn_cudnnGetVersion")]
+extern "C" fn version() -> u64 {
+    u64::from(facts().cudnn)
+}
+
+#[unsafe(export_name = "simgpu_fn_cudnnGetCudartVersion")]
+extern "C" fn runtime_version() -> u64 {
+    u64::from(facts().runtime)
+}
+
+#[unsafe(export_name = "simgpu_fn_cudnnGetErrorString")]
+extern "C" fn error_text(code: u32) -> *const c_char {
+    match code {
+        0 => c"CUDNN_STATUS_SUCCESS",
+        NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
+        INTERNAL => c"CUDNN_STATUS_INTERNAL_ERROR",
+        _ => c"CUDNN_STATUS_NOT_SUPPORTED",
+    }
+    .as_ptr()
+}
+
+#[unsafe(export_name = "simgpu_fn_cudnnGetLastErrorString")]
+extern "C" fn last_error_text(out: Out<u8>, room: u64) {
+    if room > 0 {
+        out.put_if_wanted(0);
+    }
+}

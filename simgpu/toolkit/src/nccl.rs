@@ -1,0 +1,129 @@
+//! NCCL for a world of one: communicators that may own memory, collectives that do nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use core::ffi::c_char;
+use simgpu_common::{Answer, Out};
+
+use crate::driver::{driver, free_own_memory, ok, own_memory, with_context};
+use crate::entry::toolkit;
+use crate::facts::{bytes_switch, facts};
+
+const UNHANDLED_CUDA: u32 = 1;
+const INVALID_ARGUMENT: u32 = 4;
+
+#[derive(Debug, Clone, Copy)]
+struct Communicator {
+    ranks: i32,
+    rank: i32,
+    memory: u64,
+}
+
+static COMMUNICATORS: Mutex<BTreeMap<u64, Communicator>> = Mutex::new(BTreeMap::new());
+
+fn create(out: Out<u64>, ranks: i32, rank: i32) -> Answer {
+    out.check().map_err(|_| INVALID_ARGUMENT)?;
+    // Other ranks live in other processes, whose memory this one cannot see.
+    if ranks != 1 || rank != 0 {
+        return Err(INVALID_ARGUMENT);
+    }
+    let memory = own_memory(bytes_switch("SIMGPU_NCCL_BYTES")).map_err(|_| UNHANDLED_CUDA)?;
+    let mut all = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = all.last_key_value().map_or(0x5400_0000_0000, |(&id, _)| id) + 0x40;
+    all.insert(id, Communicator { ranks, rank, memory });
+    out.put(id)
+}
+
+fn destroy(id: u64) -> Answer {
+    let gone = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    free_own_memory(gone.ok_or(INVALID_ARGUMENT)?.memory);
+    Ok(())
+}
+
+fn find(id: u64) -> Answer<Communicator> {
+    COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied().ok_or(INVALID_ARGUMENT)
+}
+
+/// `ncclUniqueId`, passed by value in memory.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct UniqueId([u64; 16]);
+
+/// Bytes of one element, by the header's data type.
+fn element(kind: u32) -> u64 {
+    match kind {
+        2 | 3 | 7 => 4,
+        4 | 5 | 8 => 8,
+        6 | 9 => 2,
+        _ => 1,
+    }
+}
+
+/// In a world of one every collective is a copy of the input.
+fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> Answer {
+    if from == to || count == 0 {
+        return Ok(());
+    }
+    let driver = with_context(0).map_err(|_| UNHANDLED_CUDA)?;
+    ok((driver.copy_async)(to, from, count * element(kind), stream)).map_err(|_| UNHANDLED_CUDA)
+}
+
+toolkit! { 3;
+    ncclGetVersion(out: Out<u32>) { out.put(facts().nccl) }
+    ncclGetUniqueId(out: Out<[u64; 16]>) { out.put([0x51; 16]) }
+    ncclCommInitRank(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32) { create(out, ranks, rank) }
+    ncclCommInitRankConfig(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32, _config: u64) { create(out, ranks, rank) }
+    ncclCommInitRankScalable(out: Out<u64>, ranks: i32, rank: i32, _ids: i32, _id: u64, _config: u64) { create(out, ranks, rank) }
+    ncclCommInitAll(out: Out<u64>, count: i32, _devices: u64) { create(out, count, 0) }
+    ncclCommSplit(parent: u64, color: i32, _key: i32, out: Out<u64>, _config: u64) {
+        find(parent)?;
+        if color < 0 { out.put(0) } else { create(out, 1, 0) }
+    }
+    ncclCommDestroy(comm: u64) { destroy(comm) }
+    ncclCommAbort(comm: u64) { destroy(comm) }
+    ncclCommFinalize(comm: u64) { find(comm).map(|_| ()) }
+    ncclCommCount(comm: u64, out: Out<i32>) { out.put(find(comm)?.ranks) }
+    ncclCommUserRank(comm: u64, out: Out<i32>) { out.put(find(comm)?.rank) }
+    ncclCommCuDevice(_comm: u64, out: Out<i32>) { out.put(0) }
+    ncclCommGetAsyncError(_comm: u64, out: Out<u32>) { out.put(0) }
+    ncclAllReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _comm: u64, stream: u64) {
+        collective(from, to, count, kind, stream)
+    }
+    ncclReduce(from: u64, to: u64, count: u64, kind: u32, _op: u32, _root: i32, _comm: u64, stream: u64) {
+        collective(from, to, count, kind, stream)
+    }
+    ncclBroadcast(from: u64, to: u64, count: u64, kind: u32, _root: i32, _comm: u64, stream: u64) {
+        collective(from, to, count, kind, stream)
+    }
+    ncclAllGather(from: u64, to: u64, count: u64, kind: u32, _comm: u64, stream: u64) {
+        collective(from, to, count, kind, stream)
+    }
+    ncclReduceScatter(from: u64, to: u64, count: u64, kind: u32, _op: u32, _comm: u64, stream: u64) {
+        collective(from, to, count, kind, stream)
+    }
+    ncclRedOpCreatePreMulSum(out: Out<u32>, _scalar: u64, _kind: u32, _residence: u32, _comm: u64) { out.put(5) }
+    ncclMemAlloc(out: Out<u64>, size: u64) {
+        let driver = with_context(0).map_err(|_| UNHANDLED_CUDA)?;
+        let mut addr = 0_u64;
+        ok((driver.mem_alloc)(&raw mut addr as u64, size)).map_err(|_| UNHANDLED_CUDA)?;
+        out.put(addr)
+    }
+    ncclMemFree(addr: u64) { ok((driver()?.mem_free)(addr)).map_err(|_| UNHANDLED_CUDA) }
+}
+
+#[unsafe(export_name = "simgpu_fn_ncclGetErrorString")]
+extern "C" fn error_text(code: u32) -> *const c_char {
+    match code {
+        0 => c"no error",
+        UNHANDLED_CUDA => c"unhandled cuda error",
+        INVALID_ARGUMENT => c"invalid argument (the simulated NCCL has a world of one)",
+        _ => c"internal error",
+    }
+    .as_ptr()
+}
+
+#[unsafe(export_name = "simgpu_fn_ncclGetLastError")]
+extern "C" fn last_error(_comm: u64) -> *const c_char {
+    c"".as_ptr()
+}
