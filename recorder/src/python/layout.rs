@@ -25,6 +25,8 @@ pub struct Layout {
     pub frame_instr: usize,
     /// One byte that says whose frame it is.
     pub frame_owner: usize,
+    /// From 3.13 a frame may run something that is no code object: its type must be looked at.
+    pub frame_runs_any_object: bool,
     /// The owner value that marks an entry from C, which runs no code.
     pub owner_c_stack: Option<u8>,
     /// Code object fields.
@@ -48,8 +50,6 @@ pub struct CodeLayout {
     pub line_table: usize,
     /// `co_firstlineno`.
     pub first_line: usize,
-    /// `co_consts`.
-    pub consts: usize,
     /// `co_version`, a serial number, from 3.12.
     pub serial: Option<usize>,
     /// Start of the bytecode.
@@ -65,7 +65,8 @@ pub const STRING_STATE: usize = 32;
 /// Start of the bytes of a bytes object.
 pub const BYTES_DATA: usize = 32;
 
-const PYTHON_3_11: Layout = Layout {
+/// CPython 3.11.
+pub const PYTHON_3_11: Layout = Layout {
     version: 0x030b,
     tstate_frame: 56,
     cframe_frame: Some(8),
@@ -73,6 +74,7 @@ const PYTHON_3_11: Layout = Layout {
     frame_code: 32,
     frame_instr: 56,
     frame_owner: 69,
+    frame_runs_any_object: false,
     owner_c_stack: None,
     code: CodeLayout {
         filename: 112,
@@ -80,7 +82,6 @@ const PYTHON_3_11: Layout = Layout {
         qualname: 128,
         line_table: 136,
         first_line: 72,
-        consts: 24,
         serial: None,
         bytecode: 184,
     },
@@ -88,7 +89,8 @@ const PYTHON_3_11: Layout = Layout {
     compact_data: 72,
 };
 
-const PYTHON_3_12: Layout = Layout {
+/// CPython 3.12.
+pub const PYTHON_3_12: Layout = Layout {
     version: 0x030c,
     tstate_frame: 56,
     cframe_frame: Some(0),
@@ -96,6 +98,7 @@ const PYTHON_3_12: Layout = Layout {
     frame_code: 0,
     frame_instr: 56,
     frame_owner: 70,
+    frame_runs_any_object: false,
     owner_c_stack: Some(3),
     code: CodeLayout {
         filename: 112,
@@ -103,7 +106,6 @@ const PYTHON_3_12: Layout = Layout {
         qualname: 128,
         line_table: 136,
         first_line: 68,
-        consts: 24,
         serial: Some(92),
         bytecode: 192,
     },
@@ -155,6 +157,7 @@ fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str
         frame_code: offset(224 + 16)?,
         frame_instr: offset(224 + 24)?,
         frame_owner: offset(264)?,
+        frame_runs_any_object: true,
         owner_c_stack: Some(3),
         code: CodeLayout {
             filename: offset(272 + 8)?,
@@ -162,8 +165,7 @@ fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str
             qualname: offset(272 + 24)?,
             line_table: offset(272 + 32)?,
             first_line: offset(272 + 40)?,
-            // Not described; unchanged since 3.12, and only told apart by them, never followed.
-            consts: 24,
+            // Not described; unchanged since 3.12, and only compared, never followed.
             serial: Some(92),
             bytecode: offset(344)?,
         },

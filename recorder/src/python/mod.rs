@@ -110,7 +110,13 @@ impl Interpreter {
         }
         // SAFETY: the layout passed the self-test, and the frames are those of the calling thread.
         let memory = unsafe { Direct::new() };
-        walk::walk(&memory, &self.layout, tstate, self.types.code, frames).unwrap_or(NOTHING)
+        // Constant layouts make walks of their own, with every offset in the instruction.
+        let walk = match self.layout.version {
+            0x030b => walk::walk(&memory, &layout::PYTHON_3_11, tstate, 0, frames),
+            0x030c => walk::walk(&memory, &layout::PYTHON_3_12, tstate, 0, frames),
+            _ => walk::walk(&memory, &self.layout, tstate, self.types.code, frames),
+        };
+        walk.unwrap_or(NOTHING)
     }
 
     /// Copies the code object of a frame that [`Self::capture`] just found.

@@ -7,7 +7,7 @@
 //! A code object is told apart from another one that lived at the same address before by its serial number (3.12 on), or
 //! by a fingerprint of what it points to and how its line table begins (3.11).
 
-use super::layout::{BYTES_DATA, Layout, OB_SIZE, OB_TYPE};
+use super::layout::{BYTES_DATA, Layout, OB_TYPE};
 use super::memory::Memory;
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
@@ -26,7 +26,8 @@ const MAX_LINKS: usize = 1 << 16;
 /// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
 ///
 /// `code_type` is the address of `PyCode_Type`: from 3.13 a frame may run something that is no code object.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
 pub fn walk<M: Memory>(
     memory: &M,
     layout: &Layout,
@@ -49,7 +50,9 @@ pub fn walk<M: Memory>(
         };
         if !from_c {
             let code = memory.word(frame + layout.frame_code)?;
-            if code != 0 && memory.word(code + OB_TYPE)? == code_type {
+            let is_code =
+                !layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type;
+            if is_code {
                 if depth == MAX_DEPTH {
                     return Some(Walk { depth, truncated: true });
                 }
@@ -64,7 +67,8 @@ pub fn walk<M: Memory>(
 }
 
 /// What tells this code object apart from another one at the same address.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
 fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
     if let Some(serial) = layout.code.serial {
         let serial = memory.half(code + serial)?;
@@ -72,17 +76,21 @@ fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> 
             return Some(u64::from(serial));
         }
     }
+    // Independent rotations, because this runs for every frame of every event: an address and a few bits of each field keep
+    // a place of their own.
     let table = memory.word(code + layout.code.line_table)?;
-    let mut tag = u64::from(memory.half(code + layout.code.first_line)?);
-    for at in [layout.code.filename, layout.code.qualname, layout.code.consts] {
-        tag = tag.rotate_left(19) ^ memory.word(code + at)? as u64;
-    }
+    let filename = memory.word(code + layout.code.filename)? as u64;
+    let qualname = memory.word(code + layout.code.qualname)? as u64;
+    let first_line = u64::from(memory.half(code + layout.code.first_line)?);
     // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when the table is shorter.
-    for word in [memory.word(table + OB_SIZE)?, memory.word(table + BYTES_DATA)?, table] {
-        tag = tag.rotate_left(19) ^ word as u64;
-    }
-    // Bit 63 keeps fingerprints apart from serial numbers.
-    Some(tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
+    let begins = memory.word(table + BYTES_DATA)? as u64;
+    Some(
+        table as u64
+            ^ filename.rotate_left(16)
+            ^ qualname.rotate_left(32)
+            ^ begins.rotate_left(7)
+            ^ first_line << 48,
+    )
 }
 
 #[cfg(test)]
@@ -122,6 +130,7 @@ mod tests {
                 version,
                 tstate_frame: 72,
                 cframe_frame: None,
+                frame_runs_any_object: true,
                 ..layout::of_version(0x030c, &[]).unwrap()
             },
             _ => layout::of_version(version, &[]).unwrap(),
@@ -146,7 +155,6 @@ mod tests {
             }
             fake.put(code + OB_TYPE, CODE_TYPE);
             fake.put(code + layout.code.line_table, table);
-            fake.put(table + OB_SIZE, 4);
             fake.put(table + BYTES_DATA, i);
         }
         (fake, layout)

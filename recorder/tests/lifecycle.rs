@@ -1,0 +1,310 @@
+//! What is left of a recording, whatever happens to the process: every event that was made, once, in order.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+
+use gpumemtrace_format::{ApiId, Counter, EndReason, EventKind};
+use gpumemtrace_recorder::{Draft, begin};
+use support::{Left, asked_scenario, block, call, command, ring_path, run};
+
+const MANY: u64 = 40_000;
+
+#[test]
+fn scenario() {
+    match asked_scenario().as_deref() {
+        None => return,
+        Some("exit") => {
+            for i in 0..MANY {
+                block(EventKind::BLOCK_ALLOC, i, 512);
+            }
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("quick_exit") => {
+            block(EventKind::BLOCK_ALLOC, 1, 512);
+            gpumemtrace_recorder::end_at_quick_exit(7);
+            // SAFETY: ends the process at once, as the hook of `_exit` does next.
+            unsafe { libc::_exit(7) };
+        }
+        Some("killed") => {
+            for i in 0..MANY {
+                block(EventKind::BLOCK_ALLOC, i, 512);
+            }
+            // SAFETY: kills this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        Some("killed_in_calls") => {
+            call(EventKind::DEVICE_ALLOC, 0x1000, 512);
+            std::thread::spawn(|| {
+                let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
+                draft.addr = 0x1000;
+                let _never_finished = begin(&draft);
+                loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+            std::thread::sleep(Duration::from_millis(100));
+            let mut draft = Draft::new(EventKind::DEVICE_ALLOC, ApiId(1));
+            draft.size = 4096;
+            let _never_finished = begin(&draft);
+            // SAFETY: kills this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        Some("threads") => {
+            std::thread::scope(|scope| {
+                for thread in 0..64u64 {
+                    scope.spawn(move || {
+                        for i in 0..2000 {
+                            call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
+                        }
+                    });
+                }
+            });
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("many_short_threads") => {
+            for _ in 0..10 {
+                std::thread::scope(|scope| {
+                    for thread in 0..40u64 {
+                        scope.spawn(move || block(EventKind::BLOCK_ALLOC, thread, 512));
+                    }
+                });
+            }
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("drop") => {
+            for i in 0..400_000 {
+                block(EventKind::BLOCK_ALLOC, i, 512);
+            }
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("forks") => {
+            std::thread::scope(|scope| {
+                let storm = scope.spawn(|| {
+                    for i in 0..200_000 {
+                        block(EventKind::BLOCK_ALLOC, i, 512);
+                    }
+                });
+                let mut children = 0;
+                while !storm.is_finished() {
+                    block(EventKind::BLOCK_FREE, 1, 1);
+                    // SAFETY: the child only calls the recorder, which must do nothing there, and `_exit`.
+                    match unsafe { libc::fork() } {
+                        0 => {
+                            for i in 0..100 {
+                                block(EventKind::BLOCK_ALLOC, i, 77);
+                            }
+                            gpumemtrace_recorder::end_at_quick_exit(0);
+                            // SAFETY: ends the child.
+                            unsafe { libc::_exit(0) };
+                        }
+                        child => {
+                            let mut status = 0;
+                            // SAFETY: waits for the child made above.
+                            unsafe { libc::waitpid(child, &raw mut status, 0) };
+                            assert_eq!(status, 0, "a forked child did not end well");
+                            children += 1;
+                        }
+                    }
+                }
+                assert!(children > 3);
+            });
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("fork_first") => {
+            // The parent never records; the child does.
+            // SAFETY: a single-threaded part of the child goes on as a normal process.
+            match unsafe { libc::fork() } {
+                0 => {
+                    block(EventKind::BLOCK_ALLOC, 1, 512);
+                    gpumemtrace_recorder::end_at_exit();
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) };
+                }
+                child => {
+                    // SAFETY: waits for the child made above.
+                    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+                }
+            }
+        }
+        Some("nested") => {
+            let outer = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
+            call(EventKind::DEVICE_ALLOC, 1, 1);
+            outer.finish(0, |event| event.addr = 9);
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("nothing") => {}
+        Some(other) => panic!("{other}"),
+    }
+    std::process::exit(0);
+}
+
+fn traced(scenario: &str) -> (tempfile::TempDir, std::path::PathBuf, std::process::ExitStatus) {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let status = run(scenario, &trace);
+    (folder, trace, status)
+}
+
+#[test]
+fn a_normal_exit_closes_the_trace_and_removes_the_ring() {
+    let (_folder, trace, status) = traced("exit");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len() as u64, left.missing()), (MANY, 0));
+    assert_eq!(left.end.as_ref().unwrap().reason, EndReason::Exit);
+    assert!(!ring_path(&trace).exists());
+    assert_eq!(left.meta.number("pid").is_some(), true);
+    for (place, event) in &left.events {
+        assert_eq!(event.addr, *place, "in the order they were made");
+    }
+}
+
+#[test]
+fn a_quick_exit_is_told_with_its_status() {
+    let (_folder, trace, status) = traced("quick_exit");
+    assert_eq!(status.code(), Some(7));
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len(), left.missing()), (1, 0));
+    let told = left.end.map(|end| end.reason).or(left.image.and_then(|image| image.end));
+    assert_eq!(told, Some(EndReason::QuickExit(7)));
+}
+
+#[test]
+fn sigkill_loses_no_event() {
+    let (_folder, trace, status) = traced("killed");
+    assert_eq!(status.signal(), Some(libc::SIGKILL));
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len() as u64, left.missing()), (MANY, 0));
+    assert!(left.end.is_none() && left.image.unwrap().end.is_none());
+}
+
+#[test]
+fn a_call_that_had_not_returned_is_left_as_such() {
+    let (_folder, trace, _) = traced("killed_in_calls");
+    let left = Left::read(&trace);
+    assert_eq!(left.missing(), 0);
+    let free = left.events.values().find(|event| event.kind == EventKind::DEVICE_FREE).unwrap();
+    assert!(free.in_flight && free.addr == 0x1000, "a free has its place before it is made");
+    assert_eq!(left.unplaced.len(), 1);
+    let alloc = left.unplaced[0];
+    assert!(alloc.in_flight && alloc.size == 4096 && alloc.kind == EventKind::DEVICE_ALLOC);
+}
+
+#[test]
+fn sixty_four_threads_have_one_order() {
+    let (_folder, trace, status) = traced("threads");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len(), left.missing()), (64 * 2000, 0));
+    let mut next = [0u64; 64];
+    for event in left.events.values() {
+        let thread = (event.addr >> 32) as usize;
+        assert_eq!(event.addr & 0xffff_ffff, next[thread], "each thread's events in its own order");
+        next[thread] += 1;
+    }
+}
+
+#[test]
+fn rings_of_threads_that_ended_are_used_again() {
+    let (_folder, trace, status) = traced("many_short_threads");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
+    assert_eq!((left.events.len(), left.missing()), (400, 0));
+}
+
+#[test]
+fn what_is_dropped_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let status = command("drop", &trace).env("GPUMEMTRACE_ON_FULL", "drop").status().unwrap();
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!(left.missing(), 0, "a dropped event takes no place");
+    let dropped = left.counters().get(Counter::DroppedEvents);
+    assert_eq!(left.events.len() as u64 + dropped, 400_000);
+    let waited = run("drop", &trace);
+    assert!(waited.success());
+    let left = Left::read(&trace);
+    assert_eq!(
+        (left.events.len(), left.counters().get(Counter::DroppedEvents)),
+        (400_000, 0),
+        "by default it waits"
+    );
+}
+
+#[test]
+fn forks_in_a_storm_change_nothing_and_leave_nothing() {
+    let (folder, trace, status) = traced("forks");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!(left.missing(), 0);
+    assert!(left.events.values().all(|event| event.size != 77), "a child wrote into its parent's trace");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a child left a file");
+}
+
+#[test]
+fn a_child_of_an_untraced_parent_has_its_own_trace() {
+    let (folder, trace, status) = traced("fork_first");
+    assert!(status.success());
+    assert_eq!(Left::read(&trace).events.len(), 1);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_call_within_a_call_is_counted_once() {
+    let (_folder, trace, _) = traced("nested");
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len(), left.counters().get(Counter::NestedCalls)), (1, 1));
+}
+
+#[test]
+fn a_process_without_events_leaves_no_file() {
+    let (folder, _, status) = traced("nothing");
+    assert!(status.success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_unwritable_folder_costs_one_line_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = command("exit", &folder.path().join("missing/run.trace"))
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("gpumemtrace")).collect();
+    assert_eq!(lines.len(), 1, "{stderr}");
+    assert!(
+        lines[0].contains("No such file or directory") && lines[0].contains("GPUMEMTRACE_OUTPUT"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_full_disk_stops_the_recording_and_not_the_program() {
+    // A file-size limit makes writes fail like a full disk does, for this process alone.
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let mut limited = command("exit", &trace);
+    let script = format!("ulimit -f 200; trap '' XFSZ; exec {}", shell_words(&limited));
+    let output = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .envs(limited.get_envs().filter_map(|(key, value)| Some((key, value?))))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    let _ = &mut limited;
+    assert!(output.status.success(), "{output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr.lines().filter(|line| line.contains("gpumemtrace")).count(), 1, "{stderr}");
+}
+
+fn shell_words(command: &std::process::Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| format!("'{}'", word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,121 @@
+"""What all tests share: the built library and command, the environments, and how a program is run with and without us.
+
+The environments are made by scripts/test; GPUMEMTRACE_VENVS is a comma-separated list of torch-version=folder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WORKLOADS = REPOSITORY / "tests" / "workloads"
+RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
+LIBRARY = RELEASE / "libgpumemtrace.so"
+COMMAND = RELEASE / "gpumemtrace"
+DRIVER = RELEASE / "libcuda.so.1"
+VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
+
+
+def pytest_generate_tests(metafunc):
+    if "torch_version" in metafunc.fixturenames:
+        if not VENVS:
+            raise pytest.UsageError("GPUMEMTRACE_VENVS is not set: run scripts/test, which makes the environments")
+        metafunc.parametrize("torch_version", list(VENVS))
+
+
+@dataclass
+class Run:
+    """A traced program that has ended."""
+
+    process: subprocess.CompletedProcess
+    folder: Path
+
+    @property
+    def trace(self):
+        return self.folder / "run.trace"
+
+    def events(self):
+        return dump(self.trace)
+
+    def report(self, *flags, code=0):
+        return json.loads(gpumemtrace("replay", self.trace, *flags, "--json", code=code))
+
+    def calls(self):
+        """The simulator's own log."""
+        return read_log(self.folder / "driver.log")
+
+
+def gpumemtrace(*arguments, code=0):
+    """Runs the command; its standard output."""
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, f"exit code {done.returncode}, not {code}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def parse_fields(line):
+    return dict(part.split("=", 1) for part in line.split() if "=" in part) | {
+        "in_flight": line.endswith(" in_flight")
+    }
+
+
+def dump(trace, code=0):
+    """Every event of a trace, as `gpumemtrace dump` prints it."""
+    lines = gpumemtrace("dump", trace, code=code).splitlines()
+    events = []
+    for line in lines:
+        if line.startswith("seq="):
+            fields = parse_fields(line)
+            for name in ("size", "aux0", "aux1", "rc", "tid", "python", "native"):
+                fields[name] = int(fields[name], 0)
+            fields["addr"] = int(fields["addr"], 16)
+            events.append(fields)
+    return events
+
+
+def read_log(path):
+    """The simulator's ground truth: one dict per driver call, in its own order."""
+    calls = []
+    for line in path.read_text().splitlines():
+        if line.startswith("#") or not line.strip():
+            continue
+        seq, pid, tid, api, dev, addr, size, stream, rc, *rest = line.split()
+        call = {"seq": int(seq), "pid": int(pid), "tid": int(tid), "api": api, "addr": int(addr, 16), "size": int(size),
+                "stream": int(stream, 16), "rc": int(rc), "dev": dev}
+        call |= dict(part.split("=", 1) for part in rest if "=" in part)
+        calls.append(call)
+    return sorted(calls, key=lambda call: call["seq"])
+
+
+def environment(folder, traced=True, **extra):
+    """An environment without anything of the caller's that would change a result."""
+    env = {key: value for key, value in os.environ.items()
+           if not key.startswith(("GPUMEMTRACE_", "SIMGPU_", "PYTORCH_", "LD_")) and key not in ("RANK", "WORLD_SIZE")}
+    env["SIMGPU_LOG"] = str(folder / "driver.log")
+    if traced:
+        env["LD_PRELOAD"] = str(LIBRARY)
+    env.update({key: str(value) for key, value in extra.items()})
+    return env
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Runs a workload in a torch environment, traced unless told otherwise."""
+
+    def run(torch_version, script, *arguments, traced=True, check=True, name="traced", **extra):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        python = Path(VENVS[torch_version]) / "bin" / "python"
+        process = subprocess.run(
+            [python, WORKLOADS / script, *map(str, arguments)],
+            cwd=folder, env=environment(folder, traced, **extra), capture_output=True, text=True, timeout=300,
+        )
+        if check:
+            assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-4000:]
+        return Run(process, folder)
+
+    return run

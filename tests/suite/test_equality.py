@@ -1,0 +1,89 @@
+"""The trace against two witnesses that know nothing of it: PyTorch's own statistics and the simulated driver's log."""
+
+import itertools
+import json
+
+import pytest
+
+CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
+
+#: Calls that the log has and the trace does not claim to have (yet), with the reason.
+NOT_EVENTS = {
+    "cuMemGetAllocationGranularity": "a question",
+    "cuMemSetAccess": "changes no memory",
+    "cuMemGetInfo_v2": "a question",
+}
+
+
+def block_events(events):
+    return [event for event in events if event["kind"] in ("block_alloc", "block_free")]
+
+
+def assert_blocks_equal_torch(events, stats):
+    """Counts, bytes and running totals equal what the allocator says, up to the moment it said so."""
+    blocks = block_events(events)
+    allocations = [event for event in blocks if event["kind"] == "block_alloc"]
+    frees = [event for event in blocks if event["kind"] == "block_free"]
+    freed = stats["allocation.all.freed"]
+    assert len(allocations) == stats["allocation.all.allocated"]
+    assert sum(event["size"] for event in allocations) == stats["allocated_bytes.all.allocated"]
+    assert len(frees) >= freed, "what the interpreter frees at its end comes on top"
+    assert sum(event["size"] for event in frees[:freed]) == stats["allocated_bytes.all.freed"]
+    total = 0
+    for event in blocks:
+        total += event["size"] if event["kind"] == "block_alloc" else -event["size"]
+        assert event["aux0"] == total, f"running total differs at {event}"
+    peak = max(event["aux0"] for event in blocks)
+    assert peak == stats["allocated_bytes.all.peak"]
+
+
+def assert_calls_equal_driver(events, calls):
+    """Every memory call of the log is in the trace, with the same address and size, in the same order, and no other."""
+    logged = [call for call in calls if call["api"] not in NOT_EVENTS]
+    traced = [event for event in events if event["kind"] not in ("block_alloc", "block_free", "oom", "mark")]
+    assert [event["api"] for event in traced] == [call["api"] for call in logged]
+    for event, call in zip(traced, logged):
+        assert (event["rc"], event["tid"]) == (call["rc"], call["tid"]), f"{event} {call}"
+        if call["rc"] == 0:
+            assert event["addr"] == call["addr"], f"{event} {call}"
+        if event["size"]:
+            assert event["size"] == call["size"], f"{event} {call}"
+
+
+@pytest.mark.parametrize("model,precision,segments", CONFIGURATIONS, ids=lambda value: value)
+def test_a_training_is_recorded_to_the_byte(run_python, torch_version, model, precision, segments, tmp_path):
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
+    amp = ["--amp"] if precision == "amp" else []
+    run = run_python(torch_version, "train.py", "--model", model, *amp, "--stats", tmp_path / "stats.json", **conf)
+    events = run.events()
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert_blocks_equal_torch(events, stats)
+    assert_calls_equal_driver(events, run.calls())
+
+
+def test_a_quick_exit_leaves_exactly_what_torch_counted(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "train.py", "--quick-exit", "--stats", tmp_path / "stats.json")
+    events = run.events()
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    assert_blocks_equal_torch(events, stats)
+    frees = [event for event in events if event["kind"] == "block_free"]
+    assert len(frees) == stats["allocation.all.freed"]
+    assert_calls_equal_driver(events, run.calls())
+    assert run.report()["traces"][0]["end"] == "exit"
+
+
+def test_the_report_repeats_torchs_own_peaks(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "train.py", "--model", "resnet18", "--stats", tmp_path / "stats.json")
+    stats = json.loads((tmp_path / "stats.json").read_text())
+    report = run.report()
+    device = report["devices"][0]
+    assert device["peak"]["live_bytes"] == stats["allocated_bytes.all.peak"]
+    assert device["peak"]["reserved_bytes"] == stats["reserved_bytes.all.peak"]
+    peak = report["peak"][0]
+    assert peak["live_bytes"] == stats["allocated_bytes.all.peak"]
+    assert sum(site["bytes"] for site in peak["sites"]) == peak["live_bytes"]
+    used = max(int(call["used"]) for call in run.calls())
+    assert device["peak"]["device_bytes"] == used
+    for gap in report["fragmentation"]:
+        assert sum(cause["bytes"] for cause in gap["causes"]) == gap["gap_bytes"]
+    assert all(count == 0 for count in report["traces"][0]["losses"].values())

@@ -1,0 +1,56 @@
+"""Python call sites against CPython's own view of the same stacks."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import DRIVER, WORKLOADS, dump, environment, gpumemtrace
+
+PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
+
+
+def stacks(trace):
+    """Node id -> [(file, line, function), ...], innermost first."""
+    frames = {}
+    for line in gpumemtrace("dump", trace, "--stacks").splitlines():
+        if line.startswith("frame "):
+            # frame id=.. parent=.. file=.. line=.. function=..   (file and function are JSON strings)
+            rest = line[len("frame "):]
+            id_, rest = rest.split(" ", 1)
+            parent, rest = rest.split(" ", 1)
+            file, end = json.JSONDecoder().raw_decode(rest[len("file="):])
+            rest = rest[len("file=") + end + 1:]
+            line_number, rest = rest.split(" ", 1)
+            function = json.loads(rest[len("function="):])
+            frames[int(id_[3:])] = (int(parent[7:]), (file, int(line_number[5:]), function))
+
+    def stack(node):
+        out = []
+        while node:
+            node, frame = frames[node]
+            out.append(frame)
+        return out
+
+    return stack
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).name)
+def test_every_shape_of_code_is_seen_as_cpython_sees_it(tmp_path, python):
+    assert PYTHONS, "GPUMEMTRACE_PYTHONS is not set: run scripts/test"
+    process = subprocess.run(
+        [python, WORKLOADS / "frames.py", DRIVER, tmp_path / "expected.json"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "gpumemtrace" not in process.stderr
+    expected = json.loads((tmp_path / "expected.json").read_text())
+    stack = stacks(tmp_path / "run.trace")
+    allocations = {event["size"]: event for event in dump(tmp_path / "run.trace") if event["kind"] == "device_alloc"}
+    assert len(allocations) == len(expected) > 300
+    for size, frames in expected.items():
+        seen = [list(frame) for frame in stack(allocations[int(size)]["python"])]
+        # What CPython names differently from 3.11 on is the qualified name only.
+        assert seen == frames, f"size {size}"

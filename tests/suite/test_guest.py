@@ -1,0 +1,97 @@
+"""We are a guest: the program behaves as without us, and who uses no GPU never notices."""
+
+import subprocess
+from pathlib import Path
+
+from conftest import COMMAND, LIBRARY, VENVS, WORKLOADS, environment
+
+
+def traced(command, folder, **extra):
+    return subprocess.run(command, cwd=folder, env=environment(folder, **extra), capture_output=True, text=True, timeout=120)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_shell_leaves_no_file(tmp_path):
+    done = traced(["bash", "-c", "ls / >/dev/null; echo hello | cat; exit 7"], tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 7)
+    assert files(tmp_path) == []
+
+
+def test_a_script_that_uses_no_gpu_leaves_no_file(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    code = "import torch; print(torch.ones(3).sum().item(), torch.cuda.is_available())"
+    done = traced([python, "-c", code], tmp_path)
+    assert (done.stdout, done.returncode) == ("3.0 True\n", 0), done.stderr
+    assert not [name for name in files(tmp_path) if "trace" in name]
+
+
+def test_data_workers_leave_no_file_of_their_own(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    code = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.arange(64.0))
+keep = torch.ones(1000, device="cuda")
+for start in ("fork", "spawn"):
+    total = sum(batch.sum().item() for (batch,) in DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context=start))
+    print(total)
+"""
+    script = tmp_path / "workers.py"
+    script.write_text("if __name__ == '__main__':" + code.replace("\n", "\n    "))
+    done = traced([python, script], tmp_path)
+    assert (done.stdout, done.returncode) == ("2016.0\n2016.0\n", 0), done.stderr
+    assert [name for name in files(tmp_path) if "trace" in name] == ["run.trace"]
+
+
+def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    endings = {
+        "normal": "",
+        "exit code": "raise SystemExit(3)",
+        "exception": "raise ValueError('boom')",
+        "quick": "import os; os._exit(5)",
+        "abort": "import os; os.abort()",
+        "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "out of memory": "torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
+        "handler": "import atexit; atexit.register(lambda: torch.ones(9, device='cuda'))",
+    }
+    for name, ending in endings.items():
+        code = f"import torch\nx = torch.ones(1000, device='cuda')\nprint('computed', x.shape, flush=True)\n{ending}\n"
+        results = []
+        for with_us in (False, True):
+            folder = tmp_path / f"{name} {with_us}"
+            folder.mkdir()
+            done = subprocess.run([python, "-c", code], cwd=folder, env=environment(folder, with_us), capture_output=True, text=True)
+            results.append((done.returncode, done.stdout, done.stderr))
+        assert results[0] == results[1], name
+        assert (folder / "run.trace").exists(), name
+
+
+def test_run_returns_what_the_program_returned(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    env = environment(tmp_path, traced=False)
+    for code, expected in [("raise SystemExit(9)", 9), ("import os; os.kill(os.getpid(), 11)", 139)]:
+        done = subprocess.run(
+            [COMMAND, "run", "--output", "mine.trace", "--", python, "-c", f"import torch; torch.ones(9, device='cuda'); {code}"],
+            cwd=tmp_path, env=env, capture_output=True, text=True,
+        )
+        assert (done.returncode, done.stdout) == (expected, ""), done.stderr
+        assert (tmp_path / "mine.trace").exists()
+    assert (tmp_path / "mine.1.trace").exists(), "the first trace is kept"
+    end = subprocess.run([COMMAND, "replay", "mine.trace"], cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "crashed" in end, "the parent saw the signal"
+
+
+def test_the_library_exports_no_runtime_function():
+    names = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout.split("\n")
+    exported = {line.split()[-1] for line in names if line}
+    assert not [name for name in exported if name.startswith("cuda")]
+    assert "dlsym" in exported and "cuMemAlloc_v2" in exported
+
+
+def test_the_library_stays_loaded():
+    flags = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
+    assert "NODELETE" in flags
