@@ -1,1 +1,60 @@
-fn main() {}
+//! The `gpumemtrace` command: parses the line, calls one function per command, turns its answer into an exit code.
+//!
+//! Constraint: people and scripts read the result. Consequence: stdout holds the report and nothing else, stderr at most a
+//! few sentences, and the exit code says what happened (see [`exit`]).
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stderr)] // The command's own messages; stdout goes through one writer.
+
+mod commands;
+mod exit;
+mod open;
+mod output;
+mod text;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::Exit;
+
+/// See every GPU memory allocation of a program, and the line that made it.
+///
+/// Record with `gpumemtrace run -- python train.py` (or `LD_PRELOAD=libgpumemtrace.so python train.py`),
+/// then ask: `gpumemtrace replay run.trace --leaks`.
+#[derive(Parser)]
+#[command(version, about, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 findings (with --fail-on), 4 budget \
+exceeded, 5 unreadable input, 6 read but incomplete, 130 interrupted. `run` exits like the command it runs.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Turn a trace into answers: leaks, peak, timeline, fragmentation, out-of-memory.
+    Replay(commands::replay::Args),
+    /// Say what a trace is: who was traced, how it ended, what is in it.
+    Info(commands::info::Args),
+    /// Print every record as text, in order.
+    Dump(commands::dump::Args),
+    /// Run a command and record its GPU memory.
+    Run(commands::run::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version come this way too, and a reader that has gone away is no reason to complain.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Usage } else { Exit::Done }.into();
+        }
+    };
+    let result = match cli.command {
+        Command::Replay(args) => commands::replay::run(&args),
+        Command::Info(args) => commands::info::run(&args),
+        Command::Dump(args) => commands::dump::run(&args),
+        Command::Run(args) => commands::run::run(&args),
+    };
+    result.unwrap_or_else(|error| exit::of_error(&error)).into()
+}

@@ -1,1 +1,38 @@
-//! replay
+//! The analyses of gpumemtrace: from a trace to answers.
+//!
+//! Constraint: a trace may hold billions of events, be damaged, or be made by an attacker, and a number in a report is
+//! believed. Consequence: everything is a function from bytes to values, in memory proportional to what was live at once and
+//! to the number of distinct stacks; nothing here opens files, prints or is unsafe; every analysis states its definition
+//! where it is made; and what is not known is `None`, never a guess.
+//!
+//! Reading order: [`input`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
+//! (whose line), [`steps`] (what a step is), [`driver`] and [`book`] (who holds what), [`analysis`] (the one pass), then
+//! the answers: [`leaks`] and [`growth`], [`frag`], [`sections`]; [`report`] is their form.
+#![forbid(unsafe_code)]
+
+pub mod analysis;
+pub mod bins;
+pub mod book;
+pub mod definitions;
+pub mod driver;
+pub mod frag;
+pub mod growth;
+mod idmap;
+pub mod input;
+pub mod leaks;
+pub mod linetable;
+pub mod oom;
+pub mod origin;
+pub mod report;
+pub mod sections;
+pub mod series;
+pub mod steps;
+pub mod stream;
+pub mod symbols;
+pub mod tally;
+pub mod verdicts;
+
+pub use analysis::{Analysis, analyse};
+pub use input::{Input, RingFile};
+pub use report::Report;
+pub use sections::{Section, report};

@@ -85,6 +85,7 @@ pub struct TraceReader<R> {
     at_end: bool,
     header_damage: Option<Damage>,
     io_error: Option<std::io::Error>,
+    skips_events: bool,
 }
 
 impl<R: Read> TraceReader<R> {
@@ -98,6 +99,7 @@ impl<R: Read> TraceReader<R> {
             at_end: false,
             header_damage: None,
             io_error: None,
+            skips_events: false,
         };
         reader.fill(FILE_HEADER_BYTES + BLOCK_HEADER_BYTES);
         if let Some(error) = reader.io_error.take() {
@@ -126,6 +128,14 @@ impl<R: Read> TraceReader<R> {
         }
         reader.consume(FILE_HEADER_BYTES);
         Ok(reader)
+    }
+
+    /// Passes over EVENTS blocks without unpacking them (each is then an empty [`Item::Events`]): for whoever needs the
+    /// definitions first.
+    #[must_use]
+    pub fn without_events(mut self) -> Self {
+        self.skips_events = true;
+        self
     }
 
     /// Bytes of the file used so far.
@@ -214,6 +224,10 @@ impl<R: Read> TraceReader<R> {
             }
         }
         let offset = self.offset;
+        if self.skips_events && header.kind == BlockKind::EVENTS {
+            self.consume(total);
+            return Some(Item::Events(Vec::new()));
+        }
         let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
         self.consume(total);
         Some(item.unwrap_or_else(|why| Item::Damage(Damage { offset, len: total as u64, why })))

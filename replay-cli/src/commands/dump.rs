@@ -1,0 +1,163 @@
+//! `gpumemtrace dump`: every record as text, in order. The oracle of our own tests, so its form is fixed.
+
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use gpumemtrace_format::{Counter, Event, Meta, NO_DEVICE, NO_SEQ, Value};
+use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
+use gpumemtrace_replay::linetable::line_at;
+
+use crate::exit::{Exit, Unreadable};
+use crate::open::TraceFile;
+use crate::output;
+
+/// What `dump` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A trace file, such as run.trace
+    trace: PathBuf,
+    /// Also print what the stack numbers stand for
+    #[arg(long)]
+    stacks: bool,
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let (file, ring) = TraceFile::find(&args.trace)?;
+    let head = file.with_input(ring, Head::read)?;
+    let mut threads = std::collections::BTreeSet::new();
+    let mut events = 0u64;
+    let unreadable = |error| Unreadable(format!("{} {error}", file.name));
+    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
+        threads.insert(event.thread);
+        events += 1;
+        ControlFlow::Continue(())
+    })
+    .map_err(unreadable)?;
+    let missing = missing(&head, &body, threads.len() as u64);
+    let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
+    let dropped = counter(Counter::DroppedEvents);
+    let reasons = incompleteness(&head, &body, missing, dropped);
+
+    let mut out = output::stdout();
+    for (name, value) in head.meta.entries() {
+        writeln!(out, "# meta {name}={}", plain(&value_text(value)))?;
+    }
+    writeln!(
+        out,
+        "# losses dropped_events={} corrupt_blocks={} truncated_stacks={} in_flight={}",
+        dropped + missing.lost,
+        body.damaged,
+        counter(Counter::TruncatedStacks),
+        missing.in_flight + body.order.unplaced.len() as u64
+    )?;
+    for reason in &reasons {
+        writeln!(out, "# incomplete {reason}")?;
+    }
+    let (ending, detail) = head.ending();
+    let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
+    writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
+
+    let mut failed = None;
+    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
+        match line(&mut out, event, &head.meta) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })
+    .map_err(unreadable)?;
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    for event in &body.order.unplaced {
+        line(&mut out, event, &head.meta)?;
+    }
+    if args.stacks {
+        stacks(&mut out, &head)?;
+    }
+    out.flush()?;
+    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+}
+
+fn line(out: &mut impl Write, event: &Event, meta: &Meta) -> std::io::Result<()> {
+    match event.seq {
+        NO_SEQ => write!(out, "seq=?")?,
+        seq => write!(out, "seq={seq}")?,
+    }
+    write!(out, " time_ns={} tid={} kind=", event.time_ns, event.thread.0)?;
+    match event.kind.name() {
+        Some(name) => out.write_all(name.as_bytes())?,
+        None => write!(out, "kind_{}", event.kind.0)?,
+    }
+    match (event.api.0, meta.list("apis").get(usize::from(event.api.0))) {
+        (0, _) => out.write_all(b" api=-")?,
+        (_, Some(name)) => write!(out, " api={}", plain(name))?,
+        (number, None) => write!(out, " api={number}")?,
+    }
+    match event.device {
+        NO_DEVICE => out.write_all(b" dev=?")?,
+        device => write!(out, " dev={device}")?,
+    }
+    write!(
+        out,
+        " addr={:#x} size={} aux0={} aux1={} rc={} python={} native={}",
+        event.addr,
+        event.size,
+        event.aux[0],
+        event.aux[1],
+        event.result,
+        event.python_stack.0,
+        event.native_stack.0
+    )?;
+    out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
+}
+
+fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
+    let definitions = &head.definitions;
+    let mut codes: Vec<_> = definitions.codes.values().collect();
+    codes.sort_by_key(|code| code.id);
+    for code in codes {
+        let (id, file, name, line) = (code.id.0, plain(&code.file), plain(&code.name), code.first_line);
+        writeln!(out, "code id={id} file={file} name={name} line={line}")?;
+    }
+    let mut nodes: Vec<_> = definitions.python.values().collect();
+    nodes.sort_by_key(|node| node.id);
+    for node in nodes {
+        let code = definitions.codes.get(&node.code);
+        let line = code.and_then(|code| line_at(code, node.offset_bytes));
+        let line = line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+        let (file, function) = code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
+        let (id, parent) = (node.id.0, node.parent.0);
+        writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}")?;
+    }
+    let mut nodes: Vec<_> = definitions.native.values().collect();
+    nodes.sort_by_key(|node| node.id);
+    for node in nodes {
+        let (id, parent, address) = (node.id.0, node.parent.0, node.return_address);
+        let module = definitions.module_at(address.saturating_sub(1));
+        let place = module.map_or_else(
+            || "module=? offset=?".to_owned(),
+            |module| format!("module={} offset={:#x}", plain(&module.path), address.wrapping_sub(module.load_bias)),
+        );
+        writeln!(out, "native id={id} parent={parent} address={address:#x} {place}")?;
+    }
+    Ok(())
+}
+
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::List(list) => list.join(" "),
+    }
+}
+
+/// One word per value: what holds spaces, quotes or control characters is quoted as in Rust or C.
+fn plain(text: &str) -> String {
+    let is_word = !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
+    if is_word { text.to_owned() } else { format!("{text:?}") }
+}

@@ -1,0 +1,6 @@
+//! One file per command.
+
+pub(crate) mod dump;
+pub(crate) mod info;
+pub(crate) mod replay;
+pub(crate) mod run;

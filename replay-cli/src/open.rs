@@ -1,0 +1,104 @@
+//! Opening a trace: the file, the ring beside it, and whether the recorder still holds it.
+//!
+//! Constraint: the file may still be written while it is read. Consequence: the ring is read first (what moves into the trace
+//! meanwhile is then seen twice, which is harmless, and not never), and the trace is read up to one fixed length each time.
+
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use gpumemtrace_format::reader::OpenError;
+use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_replay::{Input, RingFile};
+
+use crate::exit::Unreadable;
+
+/// A trace that was found.
+pub(crate) struct TraceFile {
+    path: PathBuf,
+    /// As the user named it.
+    pub(crate) name: String,
+    length_bytes: u64,
+    is_locked: bool,
+}
+
+impl TraceFile {
+    /// Finds it and looks at what stands beside it.
+    pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), Unreadable> {
+        let name = path.display().to_string();
+        let refuse = |why: String| Unreadable(format!("{name} {why}"));
+        let file = File::open(path).map_err(|error| refuse(cannot_open(&error)))?;
+        let facts = file.metadata().map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        if facts.is_dir() {
+            return Err(refuse("is a directory; give the trace file in it".to_owned()));
+        }
+        if !facts.is_file() {
+            return Err(refuse("is not a regular file; a trace is read twice, so save it first".to_owned()));
+        }
+        let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let ring = read_ring(&ring_path(path));
+        let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
+        Ok((Self { path: path.to_owned(), name, length_bytes, is_locked }, ring))
+    }
+
+    /// Opens it from its start.
+    pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read>> {
+        Ok(Box::new(File::open(&self.path)?.take(self.length_bytes)))
+    }
+
+    /// Hands it to the analyses.
+    pub(crate) fn with_input<T>(
+        &self,
+        ring: RingFile,
+        read: impl FnOnce(Input<'_>) -> Result<T, OpenError>,
+    ) -> Result<T, Unreadable> {
+        let open = || self.open();
+        let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked };
+        read(input).map_err(|error| Unreadable(format!("{} {}", self.name, advice(&error))))
+    }
+
+    /// True while the recorder writes it.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_locked
+    }
+}
+
+/// Where the ring of a trace is.
+pub(crate) fn ring_path(trace: &Path) -> PathBuf {
+    let mut name = trace.as_os_str().to_owned();
+    name.push(".ring");
+    PathBuf::from(name)
+}
+
+fn read_ring(path: &Path) -> RingFile {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return RingFile::Absent,
+        Err(error) => return RingFile::Unusable(format!("cannot be read ({error})")),
+    };
+    match RingImage::decode(&bytes) {
+        Ok(image) => RingFile::Loaded(Box::new(image)),
+        Err(error) => RingFile::Unusable(error.to_string()),
+    }
+}
+
+fn cannot_open(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "does not exist; the traced program writes run.trace into its current directory, at its first \
+                                GPU call"
+            .to_owned(),
+        ErrorKind::PermissionDenied => {
+            "may not be read: traces are readable by their owner only; ask them, or use sudo".to_owned()
+        }
+        _ => format!("cannot be opened: {error}"),
+    }
+}
+
+fn advice(error: &OpenError) -> String {
+    match error {
+        OpenError::NotATrace => {
+            format!("{error} (it does not begin like one); give the file that the traced program wrote, such as run.trace")
+        }
+        error => error.to_string(),
+    }
+}

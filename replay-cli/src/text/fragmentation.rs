@@ -1,0 +1,56 @@
+//! `--fragmentation`: reserved bytes that no tensor uses, and who keeps them.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::sections::size;
+
+use super::sites::{Sites, short};
+use super::{duration, percent, put};
+use crate::output::Style;
+
+/// Most culprits listed.
+const MAX_CULPRITS: usize = 8;
+
+pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, _sites: &mut Sites) {
+    let moments: Vec<_> = report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
+    put(out, format_args!("{}", style.bold("Reserved by PyTorch and used by no tensor")));
+    if moments.is_empty() {
+        put(out, format_args!("  PyTorch's allocator was not seen in this trace."));
+    }
+    for moment in moments {
+        let when = match moment.at.why {
+            "peak_reserved" => "when most was reserved",
+            "oom" => "when memory ran out",
+            _ => "at the end",
+        };
+        let share = moment.gap_bytes as f64 / moment.reserved_bytes.max(1) as f64;
+        put(out, format_args!(""));
+        put(
+            out,
+            format_args!(
+                "  Device {}, {when} ({} in): {} of {} reserved ({})",
+                moment.device,
+                duration(moment.at.time_ns),
+                style.bold(&size(moment.gap_bytes)),
+                size(moment.reserved_bytes),
+                percent(share)
+            ),
+        );
+        for cause in &moment.causes {
+            let words = match cause.cause {
+                "pinned" => "cannot be given back: in segments that live blocks keep, by their lines:",
+                "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
+                "rounding" => "lost to rounding",
+                "unexplained" => "unexplained: the segments of PyTorch's allocator are not known",
+                other => other,
+            };
+            put(out, format_args!("  {:>11}  {words}", size(cause.bytes)));
+            for culprit in cause.culprits.iter().take(MAX_CULPRITS) {
+                put(out, format_args!("               {:>11}  {}", size(culprit.bytes), short(&culprit.site)));
+            }
+            if cause.culprits.len() > MAX_CULPRITS {
+                let rest: u64 = cause.culprits[MAX_CULPRITS..].iter().map(|culprit| culprit.bytes).sum();
+                put(out, format_args!("               {:>11}  other lines", size(rest)));
+            }
+        }
+    }
+}

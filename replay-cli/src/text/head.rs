@@ -1,0 +1,70 @@
+//! What was traced, how it ended, and what is missing: before any number.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{Ending, TraceInfo};
+
+use super::{count, duration, put, thousands};
+use crate::output::Style;
+
+pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let info = &report.traces[trace];
+    let command = info.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
+    put(out, format_args!("{}", style.bold(&format!("{}: {}", info.path, printable(&command)))));
+    put(out, format_args!("  {}", facts(info).join(", ")));
+    put(out, format_args!("  {}", ending(info)));
+    if info.complete {
+        put(out, format_args!("  Nothing lost: {} recorded{}.", count(info.events.values().sum(), "event"), stacks(info)));
+    } else {
+        put(out, format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")));
+    }
+    for note in &info.notes {
+        put(out, format_args!("  - {}", printable(note)));
+    }
+}
+
+fn facts(info: &TraceInfo) -> Vec<String> {
+    let mut facts = Vec::new();
+    facts.push(info.torch.as_ref().map_or_else(|| "PyTorch unknown".to_owned(), |torch| format!("PyTorch {torch}")));
+    facts.push(info.python.as_ref().map_or_else(|| "Python unknown".to_owned(), |python| format!("Python {python}")));
+    facts.extend(info.cuda_runtime.iter().map(|version| format!("CUDA {version}")));
+    facts.extend(info.pid.map(|pid| format!("process {pid}")));
+    facts.extend(info.host.iter().map(|host| format!("on {host}")));
+    if let (Some(rank), Some(size)) = (info.rank, info.world_size) {
+        facts.push(format!("rank {rank} of {size}"));
+    }
+    facts
+}
+
+fn ending(info: &TraceInfo) -> String {
+    let after = info.duration_ns.map(|ns| format!(" after {}", duration(ns))).unwrap_or_default();
+    let detail = info.end_detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default();
+    match info.end {
+        Ending::Exit => format!("Ended by itself{after}{detail}."),
+        Ending::Killed => format!("Was killed{after}{detail}."),
+        Ending::Crashed => format!("Crashed{after}{detail}."),
+        Ending::Running => {
+            let so_far = info.duration_ns.map(|ns| format!(", {} so far", duration(ns))).unwrap_or_default();
+            format!("Still running{so_far}{detail}.")
+        }
+    }
+}
+
+fn stacks(info: &TraceInfo) -> String {
+    let losses = &info.losses;
+    let mut parts = Vec::new();
+    if losses.truncated_stacks > 0 {
+        parts.push(format!("{} stacks cut at the maximum depth", thousands(losses.truncated_stacks)));
+    }
+    if losses.unresolved_frames > 0 {
+        parts.push(format!("{} frames without a name", thousands(losses.unresolved_frames)));
+    }
+    if losses.uncovered_calls > 0 {
+        parts.push(format!("{} allocating entry points not watched", thousands(losses.uncovered_calls)));
+    }
+    if parts.is_empty() { String::new() } else { format!("; {}", parts.join("; ")) }
+}
+
+/// What comes from a file must not steer a terminal.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}

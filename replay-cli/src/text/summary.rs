@@ -1,0 +1,118 @@
+//! No section asked for: the answer to "what should I know?", and where to look next.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::Severity;
+use gpumemtrace_replay::sections::size;
+
+use super::sites::{Sites, short};
+use super::{count, duration, leaks, peak, put, thousands};
+use crate::output::Style;
+
+/// Most leaks and sites in a summary.
+const MOST: usize = 5;
+
+pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
+    devices(out, report, trace, style);
+    if let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) {
+        match (steps.source, &steps.site) {
+            (Some(_), Some(site)) => {
+                put(out, format_args!("  {} (each begins at {})", count(steps.count.unwrap_or(0), "step"), short(site)));
+            }
+            (Some(source), None) => put(out, format_args!("  {} (told by {source})", count(steps.count.unwrap_or(0), "step"))),
+            (None, _) => put(out, format_args!("  No steps were recognised.")),
+        }
+    }
+    write_leaks(out, report, trace, style, sites);
+    write_oom(out, report, trace, style);
+    for top in report.peak.iter().flatten().filter(|top| top.trace == trace) {
+        out.push('\n');
+        let step = top.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let title = format!("At the peak of device {} ({}, {} in{step})", top.device, size(top.live_bytes), duration(top.time_ns));
+        put(out, format_args!("{}", style.bold(&title)));
+        peak::table(out, &top.sites, top.live_bytes, MOST);
+    }
+    gap(out, report, trace, style);
+    let others: Vec<_> = report
+        .verdicts
+        .iter()
+        .flatten()
+        .filter(|verdict| verdict.trace == trace && !matches!(verdict.kind, "leak" | "oom" | "incomplete"))
+        .collect();
+    if !others.is_empty() {
+        out.push('\n');
+        put(out, format_args!("{}", style.bold("Also")));
+        for verdict in others {
+            let mark = if verdict.severity == Severity::Info { "-" } else { "!" };
+            put(out, format_args!("  {mark} {}", verdict.summary));
+        }
+    }
+    out.push('\n');
+    put(out, format_args!("{}", style.dim("More: --leaks --timeline --fragmentation --peak --oom, --json for machines")));
+}
+
+fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
+    out.push('\n');
+    let devices: Vec<_> = report.devices.iter().filter(|device| device.trace == trace).collect();
+    if devices.is_empty() {
+        put(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
+    }
+    for device in devices {
+        let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+        let total = device.total_bytes.map(|bytes| format!(", {} in all", size(bytes))).unwrap_or_default();
+        put(out, format_args!("{}", style.bold(&format!("Device {}{name}{total}", device.device))));
+        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
+        put(out, format_args!("  {:<22}{:>14}{:>14}", "", "peak", "end"));
+        let rows = [
+            ("tensors", device.peak.live_bytes, device.end.live_bytes),
+            ("reserved by PyTorch", device.peak.reserved_bytes, device.end.reserved_bytes),
+            ("from the driver", device.peak.device_bytes, device.end.device_bytes),
+        ];
+        for (name, peak, end) in rows {
+            put(out, format_args!("  {name:<22}{:>14}{:>14}", known(peak), known(end)));
+        }
+    }
+}
+
+fn write_leaks(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
+    let found: Vec<_> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
+    out.push('\n');
+    if found.is_empty() {
+        put(out, format_args!("{}", style.bold("No leaks found")));
+        return;
+    }
+    put(out, format_args!("{}", style.bold(&count(found.len() as u64, "leak"))));
+    for leak in found.iter().take(MOST) {
+        put(out, format_args!("  {}: {}", short(&leak.site), leaks::headline(leak)));
+        if let Some(source) = sites.source_line(&leak.site) {
+            put(out, format_args!("      {source}"));
+        }
+    }
+    if found.len() > MOST {
+        put(out, format_args!("  {} more with --leaks", found.len() - MOST));
+    }
+}
+
+fn write_oom(out: &mut String, report: &Report, trace: usize, style: Style) {
+    if let Some(oom) = report.oom.iter().flatten().find(|oom| oom.trace == trace) {
+        out.push('\n');
+        put(out, format_args!("{}", style.warn("Out of memory")));
+        put(out, format_args!("  at {}: {}", short(&oom.site), oom.why));
+    }
+}
+
+fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let moments = report.fragmentation.iter().flatten();
+    for moment in moments.filter(|moment| moment.trace == trace && moment.at.why == "peak_reserved") {
+        out.push('\n');
+        let title = format!(
+            "Reserved and unused on device {}: {} of {} when most was reserved",
+            moment.device,
+            size(moment.gap_bytes),
+            size(moment.reserved_bytes)
+        );
+        put(out, format_args!("{}", style.bold(&title)));
+        for cause in &moment.causes {
+            put(out, format_args!("  {:>11}  {}", size(cause.bytes), cause.cause));
+        }
+    }
+}

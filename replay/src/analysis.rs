@@ -1,0 +1,452 @@
+//! One pass over the events of a trace, and what it leaves for the reports.
+//!
+//! Constraint: memory in proportion to live blocks and stacks. Consequence: each event updates the books of its device and
+//! is forgotten; only out-of-memory events are kept, the first [`MAX_OOMS`] of them.
+
+use std::ops::ControlFlow;
+
+use gpumemtrace_format::reader::OpenError;
+use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::book::{Book, Now};
+use crate::driver::{Change, Driver, Place};
+use crate::frag::{Gap, PeakState, Snapshot, explain, of_device};
+use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
+use crate::report::{Ending, Losses};
+use crate::steps::{Rule, Scout, StepClock};
+use crate::symbols::{SiteId, StackId, Symbols};
+use crate::tally::Held;
+
+/// Most out-of-memory events described one by one.
+pub const MAX_OOMS: usize = 64;
+/// Sites listed with an out-of-memory event.
+const OOM_SITES: usize = 10;
+/// Slots of the cache of segments that were just used.
+const RECENT: usize = 64;
+
+/// A device.
+#[derive(Debug, Default)]
+pub struct DeviceState {
+    /// Blocks of PyTorch's allocator.
+    pub torch: Book,
+    /// Physical memory given out by the driver.
+    pub driver: Book,
+    /// PyTorch's reserved bytes, as of its last event.
+    pub reserved: u64,
+    /// At the peak of reserved bytes: reserved, live and device bytes.
+    pub at_peak_reserved: [u64; 3],
+    /// The highest device bytes.
+    pub peak_device: u64,
+    /// Events whose running total differs from the sum of live blocks.
+    pub total_mismatches: u64,
+    /// The first of them: seq, our sum, PyTorch's.
+    pub first_mismatch: Option<[u64; 3]>,
+    peak_state: PeakState,
+    touched: FxHashSet<u64>,
+    recent: Vec<(u64, u64)>,
+    /// The gap at the peak of reserved bytes, with its time.
+    pub gap_at_peak: Option<(u64, u64, Gap)>,
+    /// The gap at the end.
+    pub gap_at_end: Option<(u64, u64, Gap)>,
+}
+
+impl DeviceState {
+    /// What is counted as live here: PyTorch's blocks, or driver memory where there is no PyTorch.
+    pub fn main(&self) -> &Book {
+        if self.torch.is_empty() { &self.driver } else { &self.torch }
+    }
+
+    /// True where PyTorch's allocator was seen.
+    pub fn has_torch(&self) -> bool {
+        !self.torch.is_empty()
+    }
+}
+
+/// An out-of-memory event.
+#[derive(Debug)]
+pub struct OomRecord {
+    /// The event.
+    pub event: Event,
+    /// From where.
+    pub stack: StackId,
+    /// Steps begun.
+    pub step: u32,
+    /// Sum of live blocks then.
+    pub live: u64,
+    /// Driver memory then.
+    pub device_bytes: u64,
+    /// The gap then.
+    pub gap: Gap,
+    /// What filled the device.
+    pub sites: Vec<(SiteId, Held)>,
+}
+
+/// A trace, analysed.
+#[derive(Debug)]
+pub struct Analysis {
+    /// As the user named it.
+    pub path: String,
+    /// Who was traced.
+    pub meta: Meta,
+    /// How it ended.
+    pub ending: Ending,
+    /// More of that.
+    pub ending_detail: Option<String>,
+    /// Sites and stacks.
+    pub symbols: Symbols,
+    /// Events by kind.
+    pub counts: Vec<(EventKind, u64)>,
+    /// What is missing.
+    pub losses: Losses,
+    /// Why it is incomplete; empty when it is not.
+    pub incomplete: Vec<String>,
+    /// Good to know.
+    pub notes: Vec<String>,
+    /// How steps were told.
+    pub rule: Rule,
+    /// Steps begun.
+    pub steps: u32,
+    /// Zero of all times in reports.
+    pub start_ns: u64,
+    /// The last moment.
+    pub end_ns: u64,
+    /// By ordinal.
+    pub devices: Vec<(u8, DeviceState)>,
+    /// The first ones.
+    pub ooms: Vec<OomRecord>,
+    /// All of them.
+    pub oom_count: u64,
+    /// Driver calls that returned an error.
+    pub failed_calls: u64,
+    /// Pinned host memory: now and at its peak.
+    pub host: (u64, u64),
+}
+
+struct Pass {
+    symbols: Symbols,
+    clock: StepClock,
+    driver: Driver,
+    devices: Vec<Option<Box<DeviceState>>>,
+    counts: Vec<u64>,
+    threads: FxHashSet<ThreadId>,
+    last_thread: Option<ThreadId>,
+    time_ns: u64,
+    first_ns: Option<u64>,
+    step: u32,
+    ooms: Vec<OomRecord>,
+    oom_count: u64,
+    host: FxHashMap<u64, u64>,
+    host_bytes: u64,
+    host_peak: u64,
+}
+
+/// Analyses a trace.
+pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
+    let (path, open) = (input.path.to_owned(), input.open);
+    let mut head = Head::read(input)?;
+    let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
+    let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
+    read_events(open, head.ring.as_ref(), &mut |event| {
+        let stack = symbols.stack(event.python_stack, event.native_stack);
+        scout.event(event, stack, symbols.facts(stack).optimizer)
+    })?;
+    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()));
+    let body = read_events(open, head.ring.as_ref(), &mut |event| {
+        pass.event(event);
+        ControlFlow::Continue(())
+    })?;
+    Ok(pass.finish(path, &head, &body))
+}
+
+impl Pass {
+    fn new(symbols: Symbols, clock: StepClock) -> Self {
+        Self {
+            symbols,
+            clock,
+            driver: Driver::default(),
+            devices: (0..256).map(|_| None).collect(),
+            counts: vec![0; 256],
+            threads: FxHashSet::default(),
+            last_thread: None,
+            time_ns: 0,
+            first_ns: None,
+            step: 0,
+            ooms: Vec::new(),
+            oom_count: 0,
+            host: FxHashMap::default(),
+            host_bytes: 0,
+            host_peak: 0,
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        self.counts[event.kind.0 as usize] += 1;
+        if self.last_thread != Some(event.thread) {
+            self.last_thread = Some(event.thread);
+            self.threads.insert(event.thread);
+        }
+        // Threads stamp times themselves: a little disorder is normal and must not run a chart backwards.
+        self.time_ns = self.time_ns.max(event.time_ns);
+        self.first_ns.get_or_insert(event.time_ns);
+        let stack = self.symbols.stack(event.python_stack, event.native_stack);
+        let facts = self.symbols.facts(stack);
+        for _ in 0..self.clock.begins(event, stack, facts.optimizer, self.time_ns) {
+            for device in self.devices.iter_mut().flatten() {
+                device.torch.step_boundary();
+                device.driver.step_boundary();
+            }
+            self.step += 1;
+        }
+        match event.kind {
+            EventKind::BLOCK_ALLOC => self.block_alloc(event, stack, facts.site),
+            EventKind::BLOCK_FREE => self.block_free(event, facts.site),
+            EventKind::BLOCK_OOM => self.oom(event, stack),
+            kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
+            _ => {}
+        }
+    }
+
+    fn device(&mut self, ordinal: u8) -> &mut DeviceState {
+        let step = self.step;
+        self.devices[ordinal as usize].get_or_insert_with(|| {
+            Box::new(DeviceState {
+                torch: Book::at_step(step),
+                driver: Book::at_step(step),
+                recent: vec![(1, 0); RECENT],
+                ..DeviceState::default()
+            })
+        })
+    }
+
+    fn block_alloc(&mut self, event: &Event, stack: StackId, site: SiteId) {
+        let (time_ns, step) = (self.time_ns, self.step);
+        self.device(event.device);
+        let Some(device) = self.devices[event.device as usize].as_mut() else { return };
+        device.reserved = event.aux[1];
+        let now = Now { time_ns, step, reserved: device.reserved, device: device.driver.total().bytes };
+        device.torch.alloc(event.addr, event.size, stack, site, now);
+        let ranges = self.driver.ranges();
+        device.touch(event.addr, event.size, ranges);
+        device.peak_state.block_added(event.addr, device.torch.live(), ranges, event.device);
+        device.after_block(event, now);
+    }
+
+    fn block_free(&mut self, event: &Event, site: SiteId) {
+        let (time_ns, step) = (self.time_ns, self.step);
+        self.device(event.device);
+        let Some(device) = self.devices[event.device as usize].as_mut() else { return };
+        device.reserved = event.aux[1];
+        let now = Now { time_ns, step, reserved: device.reserved, device: device.driver.total().bytes };
+        let gone = device.torch.free(event.addr, site, now);
+        if let Some(block) = gone {
+            let ranges = self.driver.ranges();
+            device.peak_state.block_removed(event.addr, block, device.torch.live(), ranges, event.device);
+        }
+        device.after_block(event, now);
+    }
+
+    fn driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
+        self.driver.event(event, stack);
+        for index in 0..self.driver.changes.len() {
+            let change = self.driver.changes[index];
+            let (Change::Alloc { place, .. } | Change::Free { place, .. }) = change;
+            let ordinal = match place {
+                Place::Device(ordinal) => ordinal,
+                Place::UnknownDevice => NO_DEVICE,
+                Place::Host => {
+                    self.host_change(change);
+                    continue;
+                }
+            };
+            let (time_ns, step) = (self.time_ns, self.step);
+            let device = self.device(ordinal);
+            let reserved = device.reserved;
+            // The book adds or removes the bytes itself; what it is told here is the state before.
+            let now = Now { time_ns, step, reserved, device: device.driver.total().bytes };
+            match change {
+                Change::Alloc { key, bytes, stack, .. } => {
+                    let after = Now { device: now.device.saturating_add(bytes), ..now };
+                    device.driver.alloc(key, bytes, stack, site, after);
+                }
+                Change::Free { key, .. } => {
+                    let freed = device.driver.live().get(&key).map_or(0, |block| block.bytes);
+                    let after = Now { device: now.device.saturating_sub(freed), ..now };
+                    device.driver.free(key, site, after);
+                }
+            }
+            let bytes = device.driver.total().bytes;
+            device.peak_device = device.peak_device.max(bytes);
+            device.torch.observe(Now { device: bytes, ..now });
+        }
+        for index in 0..self.driver.range_changes.len() {
+            let change = self.driver.range_changes[index];
+            for (device, ordinal) in self.devices.iter_mut().zip(0..=u8::MAX) {
+                if let Some(device) = device {
+                    device.recent.fill((1, 0));
+                    let live = device.torch.live();
+                    device.peak_state.range_changed(change, live, self.driver.ranges(), ordinal);
+                }
+            }
+        }
+    }
+
+    fn host_change(&mut self, change: Change) {
+        match change {
+            Change::Alloc { key, bytes, .. } => {
+                let old = self.host.insert(key, bytes).unwrap_or(0);
+                self.host_bytes = self.host_bytes.saturating_add(bytes).saturating_sub(old);
+            }
+            Change::Free { key, .. } => {
+                let bytes = self.host.remove(&key).unwrap_or(0);
+                self.host_bytes = self.host_bytes.saturating_sub(bytes);
+            }
+        }
+        self.host_peak = self.host_peak.max(self.host_bytes);
+    }
+
+    fn oom(&mut self, event: &Event, stack: StackId) {
+        self.oom_count += 1;
+        if self.ooms.len() >= MAX_OOMS {
+            return;
+        }
+        let step = self.step;
+        self.device(event.device);
+        let Some(device) = self.devices[event.device as usize].as_ref() else { return };
+        let snapshot = Snapshot {
+            time_ns: event.time_ns,
+            reserved: event.aux[1],
+            blocks: device.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
+            ranges: of_device(self.driver.ranges(), event.device),
+        };
+        let gap = explain(&snapshot, &device.touched, |block| self.symbols.facts(block.stack).site);
+        let mut sites: Vec<(SiteId, Held)> =
+            device.torch.sites().map(|(id, book)| (id, book.now())).filter(|(_, held)| held.bytes > 0).collect();
+        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
+        sites.truncate(OOM_SITES);
+        let record = OomRecord {
+            event: *event,
+            stack,
+            step,
+            live: device.torch.total().bytes,
+            device_bytes: device.driver.total().bytes,
+            gap,
+            sites,
+        };
+        self.ooms.push(record);
+    }
+
+    fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
+        let symbols = self.symbols;
+        let mut devices = Vec::new();
+        for (device, ordinal) in std::mem::take(&mut self.devices).into_iter().zip(0..=u8::MAX) {
+            let Some(mut device) = device else { continue };
+            if device.torch.is_empty() && device.driver.is_empty() {
+                continue;
+            }
+            device.finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.facts(stack).site);
+            devices.push((ordinal, *device));
+        }
+        let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
+        let Missing { lost, in_flight } = missing(head, body, self.threads.len() as u64);
+        let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
+        let dropped = counter(Counter::DroppedEvents);
+        let losses = Losses {
+            dropped_events: dropped.saturating_add(lost),
+            corrupt_blocks: body.damaged,
+            truncated_stacks: counter(Counter::TruncatedStacks),
+            unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
+            uncovered_calls: counter(Counter::UncoveredCalls),
+            in_flight_calls: in_flight + body.order.unplaced.len() as u64,
+        };
+        let incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let (ending, ending_detail) = head.ending();
+        let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
+        let mut notes: Vec<String> = head.meta.list("notes").to_vec();
+        if losses.in_flight_calls > 0 {
+            let calls = losses.in_flight_calls;
+            notes.push(format!("{calls} calls had not returned when the process ended; nobody knows how they went"));
+        }
+        if body.unknown_blocks > 0 {
+            notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
+        }
+        Analysis {
+            path,
+            meta: head.meta.clone(),
+            ending,
+            ending_detail,
+            symbols,
+            counts,
+            losses,
+            incomplete,
+            notes,
+            rule: self.clock.rule(),
+            steps: self.step,
+            start_ns,
+            end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
+            devices,
+            ooms: self.ooms,
+            oom_count: self.oom_count,
+            failed_calls: self.driver.failed_calls,
+            host: (self.host_bytes, self.host_peak),
+        }
+    }
+}
+
+impl DeviceState {
+    /// Remembers which driver ranges PyTorch's allocator puts blocks in.
+    #[inline]
+    fn touch(&mut self, addr: u64, bytes: u64, ranges: &std::collections::BTreeMap<u64, crate::driver::Range>) {
+        let end = addr.saturating_add(bytes);
+        let slot = (addr >> 21) as usize % RECENT;
+        let (begin, known_end) = self.recent[slot];
+        if addr >= begin && end <= known_end {
+            return;
+        }
+        let Some((_, first)) = ranges.range(..=addr).next_back() else { return };
+        if addr >= first.addr.saturating_add(first.bytes) {
+            return;
+        }
+        self.recent[slot] = (first.addr, first.addr.saturating_add(first.bytes));
+        for (begin, _) in ranges.range(first.addr..end.max(first.addr + 1)) {
+            self.touched.insert(*begin);
+        }
+    }
+
+    #[inline]
+    fn after_block(&mut self, event: &Event, now: Now) {
+        let sum = self.torch.total().bytes;
+        if sum != event.aux[0] {
+            self.total_mismatches += 1;
+            self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
+        }
+        if self.reserved > self.peak_state.reserved() {
+            self.peak_state.mark(self.reserved, now.time_ns);
+            self.at_peak_reserved = [self.reserved, sum, now.device];
+        }
+    }
+
+    fn finish(
+        &mut self,
+        ordinal: u8,
+        ranges: &std::collections::BTreeMap<u64, crate::driver::Range>,
+        time_ns: u64,
+        site: impl Fn(StackId) -> SiteId,
+    ) {
+        self.torch.finish();
+        self.driver.finish();
+        if self.torch.is_empty() {
+            return;
+        }
+        let site_of = |block: &crate::book::LiveBlock| site(block.stack);
+        let peak = self.peak_state.finish(self.torch.live(), ranges, ordinal);
+        self.gap_at_peak = Some((peak.time_ns, peak.reserved, explain(&peak, &self.touched, site_of)));
+        let end = Snapshot {
+            time_ns,
+            reserved: self.reserved,
+            blocks: self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
+            ranges: of_device(ranges, ordinal),
+        };
+        self.gap_at_end = Some((time_ns, self.reserved, explain(&end, &self.touched, site_of)));
+    }
+}

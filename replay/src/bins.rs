@@ -1,0 +1,207 @@
+//! A device over time in a fixed number of bins.
+//!
+//! Constraint: nobody knows how long a run will be, and a chart that averages hides the peak. Consequence: when the bins
+//! are full their width doubles; each bin keeps the exact maximum and minimum of each series, and the moments of the
+//! highest and lowest live bytes as marks, so that sites can say what they held then.
+
+/// Most bins.
+pub const MAX_BINS: usize = 512;
+const FIRST_WIDTH_NS: u64 = 1 << 14;
+
+/// All series of a device at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub time_ns: u64,
+    /// Steps begun.
+    pub step: u32,
+    /// What the book counts.
+    pub live: u64,
+    /// Held by PyTorch; 0 until known.
+    pub reserved: u64,
+    /// Handed out by the driver.
+    pub device: u64,
+}
+
+/// One bin.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bin {
+    /// The moment of the highest live bytes.
+    pub high: Sample,
+    /// The moment of the lowest live bytes.
+    pub low: Sample,
+    /// Maxima of the other series.
+    pub max_reserved: u64,
+    /// Maxima of the other series.
+    pub max_device: u64,
+    /// Minima of the other series.
+    pub min_reserved: u64,
+    /// Minima of the other series.
+    pub min_device: u64,
+    /// Mark clock of `high`.
+    pub high_clock: u64,
+    /// Mark clock of `low`.
+    pub low_clock: u64,
+}
+
+/// What a sample did to the bins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// This moment is the highest of its bin.
+    pub is_high: bool,
+    /// This moment is the lowest of its bin.
+    pub is_low: bool,
+}
+
+/// Which of a pair of bins gave the merged one its high and its low.
+#[derive(Clone, Copy, Debug)]
+pub struct Winner {
+    /// 0 or 1.
+    pub high: usize,
+    /// 0 or 1.
+    pub low: usize,
+}
+
+/// The bins.
+#[derive(Clone, Debug)]
+pub struct Bins {
+    start_ns: Option<u64>,
+    width_ns: u64,
+    bins: Vec<Bin>,
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, bins: Vec::new() }
+    }
+}
+
+impl Bins {
+    /// Index of the bin that is being filled.
+    pub fn current(&self) -> usize {
+        self.bins.len().saturating_sub(1)
+    }
+
+    /// The bins so far; a bin without any event repeats the state before it.
+    pub fn all(&self) -> &[Bin] {
+        &self.bins
+    }
+
+    /// True when `time_ns` lies past the bins there can be: call [`Self::halve`] until it does not.
+    pub fn is_full(&self, time_ns: u64) -> bool {
+        self.index(time_ns) >= MAX_BINS
+    }
+
+    #[inline]
+    fn index(&self, time_ns: u64) -> usize {
+        (time_ns.saturating_sub(self.start_ns.unwrap_or(time_ns)) / self.width_ns) as usize
+    }
+
+    /// True when `time_ns` lies past the bin that is being filled.
+    #[inline]
+    pub fn begins_new(&self, time_ns: u64) -> bool {
+        self.bins.is_empty() || self.index(time_ns) > self.current()
+    }
+
+    /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
+    pub fn begin(&mut self, before: Sample, time_ns: u64, clock: u64) {
+        self.start_ns.get_or_insert(time_ns);
+        self.begin_until(self.index(time_ns).min(MAX_BINS - 1) + 1, before, time_ns, clock);
+    }
+
+    /// Begins all bins there can be, with the state before them.
+    pub fn pad(&mut self, before: Sample, clock: u64) {
+        self.begin_until(MAX_BINS, before, u64::MAX, clock);
+    }
+
+    fn begin_until(&mut self, len: usize, before: Sample, time_ns: u64, clock: u64) {
+        while self.bins.len() < len {
+            let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.bins.len() as u64 * self.width_ns);
+            let state = Sample { time_ns: begin_ns.min(time_ns), ..before };
+            self.bins.push(Bin {
+                high: state,
+                low: state,
+                max_reserved: state.reserved,
+                max_device: state.device,
+                min_reserved: state.reserved,
+                min_device: state.device,
+                high_clock: clock,
+                low_clock: clock,
+            });
+        }
+    }
+
+    /// Takes a moment into the current bin.
+    #[inline]
+    pub fn observe(&mut self, sample: Sample) -> Effect {
+        let Some(bin) = self.bins.last_mut() else { return Effect::default() };
+        bin.max_reserved = bin.max_reserved.max(sample.reserved);
+        bin.min_reserved = bin.min_reserved.min(sample.reserved);
+        bin.max_device = bin.max_device.max(sample.device);
+        bin.min_device = bin.min_device.min(sample.device);
+        let effect = Effect { is_high: sample.live > bin.high.live, is_low: sample.live < bin.low.live };
+        if effect.is_high {
+            bin.high = sample;
+        }
+        if effect.is_low {
+            bin.low = sample;
+        }
+        effect
+    }
+
+    /// Tells the current bin on which tick of the clock its marks stand.
+    #[inline]
+    pub fn marked(&mut self, effect: Effect, high_clock: u64, low_clock: u64) {
+        if let Some(bin) = self.bins.last_mut() {
+            if effect.is_high {
+                bin.high_clock = high_clock;
+            }
+            if effect.is_low {
+                bin.low_clock = low_clock;
+            }
+        }
+    }
+
+    /// Joins bins in pairs. Whoever keeps values per bin does the same with the winners.
+    pub fn halve(&mut self) -> Vec<Winner> {
+        self.width_ns = self.width_ns.saturating_mul(2);
+        let mut winners = Vec::new();
+        let mut joined = Vec::with_capacity(self.bins.len() / 2 + 1);
+        for pair in self.bins.chunks(2) {
+            let first = pair[0];
+            let second = pair.get(1).copied().unwrap_or(first);
+            let high = usize::from(second.high.live > first.high.live);
+            let low = usize::from(second.low.live < first.low.live);
+            winners.push(Winner { high, low });
+            let pick = [first, second];
+            joined.push(Bin {
+                high: pick[high].high,
+                low: pick[low].low,
+                max_reserved: first.max_reserved.max(second.max_reserved),
+                max_device: first.max_device.max(second.max_device),
+                min_reserved: first.min_reserved.min(second.min_reserved),
+                min_device: first.min_device.min(second.min_device),
+                high_clock: pick[high].high_clock,
+                low_clock: pick[low].low_clock,
+            });
+        }
+        self.bins = joined;
+        winners
+    }
+}
+
+/// One site's bytes at the high and the low of each finished bin.
+pub type BinValues = Vec<[u64; 2]>;
+
+/// Does to a site's values what [`Bins::halve`] did to the bins.
+pub fn halve_values(values: &mut BinValues, winners: &[Winner]) {
+    let joined = values
+        .chunks(2)
+        .zip(winners)
+        .map(|(pair, winner)| {
+            let pick = [pair[0], pair.get(1).copied().unwrap_or(pair[0])];
+            [pick[winner.high][0], pick[winner.low][1]]
+        })
+        .collect();
+    *values = joined;
+}

@@ -1,0 +1,232 @@
+//! Reserved bytes that no tensor uses, and who keeps them from being given back.
+//!
+//! Definition: the gap is reserved minus live bytes. A *segment* is a run of driver memory in which PyTorch's allocator ever
+//! placed a block. If the segments sum to what PyTorch says it has reserved, the gap is told exactly: free bytes of segments
+//! without a live block are `cache` (`empty_cache()` would give them back); free bytes of segments with live blocks are
+//! `pinned`, shared equally among the live blocks of the segment and summed by their sites. If they do not, the gap is
+//! `unexplained`: it is never guessed. Only rounded sizes are recorded, so what rounding costs is part of the live bytes.
+//!
+//! Constraint: the moment of the highest reserved bytes is known only at the end, and copying all blocks at each new
+//! maximum costs maxima x blocks. Consequence: [`PeakState`] logs what changes after the last new maximum and copies, with
+//! the log undone, only when the log is as long as what there is to copy: constant cost per event.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::book::LiveBlock;
+use crate::driver::{Place, Range, RangeChange};
+use crate::symbols::SiteId;
+
+/// Most culprits named.
+pub const MAX_CULPRITS: usize = 20;
+
+/// A moment of one device's allocator.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// When.
+    pub time_ns: u64,
+    /// Held by PyTorch.
+    pub reserved: u64,
+    /// Live blocks by address.
+    pub blocks: Vec<(u64, LiveBlock)>,
+    /// Driver ranges of the device.
+    pub ranges: Vec<Range>,
+}
+
+/// A gap and its parts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// Sum of the live blocks.
+    pub live: u64,
+    /// Reserved minus live.
+    pub gap: u64,
+    /// Free in segments with live blocks.
+    pub pinned: u64,
+    /// `pinned` by the sites of those blocks, largest first.
+    pub culprits: Vec<(SiteId, u64)>,
+    /// In segments without live blocks.
+    pub cache: u64,
+    /// The rest.
+    pub unexplained: u64,
+    /// Largest contiguous free piece in a segment, where segments are known.
+    pub largest_free: Option<u64>,
+}
+
+/// Takes a gap apart. `touched` holds the first addresses of ranges in which a block ever was.
+pub fn explain(snapshot: &Snapshot, touched: &FxHashSet<u64>, site_of: impl Fn(&LiveBlock) -> SiteId) -> Gap {
+    let live: u64 = snapshot.blocks.iter().map(|(_, block)| block.bytes).fold(0, u64::saturating_add);
+    let gap = snapshot.reserved.saturating_sub(live);
+    let unexplained = Gap { live, gap, unexplained: gap, ..Gap::default() };
+    let ranges: Vec<&Range> = snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)).collect();
+    let held = ranges.iter().map(|range| range.bytes).fold(0, u64::saturating_add);
+    if held != snapshot.reserved || held < live {
+        return unexplained;
+    }
+    // Blocks may span mapped pieces that follow each other: they are one segment.
+    let mut segments: Vec<(u64, u64)> = Vec::new();
+    for range in ranges {
+        match segments.last_mut() {
+            Some((_, end)) if *end == range.addr => *end += range.bytes,
+            _ => segments.push((range.addr, range.addr.saturating_add(range.bytes))),
+        }
+    }
+    let mut blocks: Vec<&(u64, LiveBlock)> = snapshot.blocks.iter().collect();
+    blocks.sort_unstable_by_key(|(addr, _)| *addr);
+    let mut result = Gap { live, gap, largest_free: Some(0), ..Gap::default() };
+    let mut culprits: FxHashMap<SiteId, u64> = FxHashMap::default();
+    let mut rest = &blocks[..];
+    for (begin, end) in segments {
+        let inside = rest.partition_point(|(addr, _)| *addr < end);
+        let (here, after) = rest.split_at(inside);
+        rest = after;
+        let mut at = begin;
+        let mut used = 0u64;
+        for (addr, block) in here {
+            if *addr < at || addr.saturating_add(block.bytes) > end {
+                return unexplained;
+            }
+            result.largest_free = result.largest_free.max(Some(addr - at));
+            at = addr + block.bytes;
+            used += block.bytes;
+        }
+        result.largest_free = result.largest_free.max(Some(end - at));
+        let free = end - begin - used;
+        if here.is_empty() {
+            result.cache += free;
+            continue;
+        }
+        result.pinned += free;
+        let (each, left) = (free / here.len() as u64, free % here.len() as u64);
+        for (index, (_, block)) in here.iter().enumerate() {
+            let share = each + u64::from((index as u64) < left);
+            *culprits.entry(site_of(block)).or_default() += share;
+        }
+    }
+    if !rest.is_empty() {
+        return unexplained;
+    }
+    result.culprits = culprits.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+    result.culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
+    result
+}
+
+#[derive(Debug)]
+enum Change {
+    BlockAdded(u64),
+    BlockRemoved(u64, LiveBlock),
+    RangeAdded(u64),
+    RangeRemoved(Range),
+}
+
+/// The state at the moment of the highest reserved bytes.
+#[derive(Debug, Default)]
+pub struct PeakState {
+    reserved: u64,
+    time_ns: u64,
+    log: Vec<Change>,
+    copy: Option<Snapshot>,
+}
+
+impl PeakState {
+    /// The highest reserved bytes so far.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// This moment is the highest so far.
+    pub fn mark(&mut self, reserved: u64, time_ns: u64) {
+        self.reserved = reserved;
+        self.time_ns = time_ns;
+        self.log.clear();
+        self.copy = None;
+    }
+
+    /// A block was added. Call before [`Self::mark`] for the same event.
+    #[inline]
+    pub fn block_added(&mut self, addr: u64, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) {
+        self.push(Change::BlockAdded(addr), live, ranges, device);
+    }
+
+    /// A block was removed.
+    #[inline]
+    pub fn block_removed(
+        &mut self,
+        addr: u64,
+        block: LiveBlock,
+        live: &FxHashMap<u64, LiveBlock>,
+        ranges: &BTreeMap<u64, Range>,
+        device: u8,
+    ) {
+        self.push(Change::BlockRemoved(addr, block), live, ranges, device);
+    }
+
+    /// A driver range changed.
+    pub fn range_changed(
+        &mut self,
+        change: RangeChange,
+        live: &FxHashMap<u64, LiveBlock>,
+        ranges: &BTreeMap<u64, Range>,
+        device: u8,
+    ) {
+        let change = match change {
+            RangeChange::Added(range) => Change::RangeAdded(range.addr),
+            RangeChange::Removed(range) => Change::RangeRemoved(range),
+        };
+        self.push(change, live, ranges, device);
+    }
+
+    fn push(
+        &mut self,
+        change: Change,
+        live: &FxHashMap<u64, LiveBlock>,
+        ranges: &BTreeMap<u64, Range>,
+        device: u8,
+    ) {
+        if self.copy.is_some() {
+            return;
+        }
+        self.log.push(change);
+        if self.log.len() > live.len() + ranges.len() + 1024 {
+            self.copy = Some(self.undo(live, ranges, device));
+            self.log = Vec::new();
+        }
+    }
+
+    fn undo(&self, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) -> Snapshot {
+        let mut blocks = live.clone();
+        let mut ranges = ranges.clone();
+        for change in self.log.iter().rev() {
+            match change {
+                Change::BlockAdded(addr) => {
+                    blocks.remove(addr);
+                }
+                Change::BlockRemoved(addr, block) => {
+                    blocks.insert(*addr, *block);
+                }
+                Change::RangeAdded(addr) => {
+                    ranges.remove(addr);
+                }
+                Change::RangeRemoved(range) => {
+                    ranges.insert(range.addr, *range);
+                }
+            }
+        }
+        Snapshot {
+            time_ns: self.time_ns,
+            reserved: self.reserved,
+            blocks: blocks.into_iter().collect(),
+            ranges: of_device(&ranges, device),
+        }
+    }
+
+    /// The state, given how things are now.
+    pub fn finish(&mut self, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) -> Snapshot {
+        self.copy.take().unwrap_or_else(|| self.undo(live, ranges, device))
+    }
+}
+
+/// The ranges of a device, by address.
+pub fn of_device(ranges: &BTreeMap<u64, Range>, device: u8) -> Vec<Range> {
+    ranges.values().filter(|range| range.place == Place::Device(device)).copied().collect()
+}

@@ -1,0 +1,316 @@
+//! Which lines leave something behind at every step.
+//!
+//! Each site of a device (of PyTorch's blocks where there are any, else of driver memory) is judged by [`crate::growth`] on
+//! its live blocks at step ends, and on its live bytes if the blocks do not grow (one tensor that gets ever larger). Sites
+//! that grow in the very same steps and whose stacks meet in one user line are one finding, a retained graph, under that line;
+//! everything else is a finding of its own.
+
+use serde_json::json;
+
+use crate::analysis::{Analysis, DeviceState};
+use crate::book::{Book, SiteBook};
+use crate::growth::{Growth, judge};
+use crate::report::{FreedSiblings, Leak, Quantity};
+use crate::steps::Rule;
+use crate::symbols::{SiteId, StackId};
+use crate::tally::Held;
+
+/// Most findings.
+const MAX_FINDINGS: usize = 200;
+/// Most members named in one finding.
+const MAX_MEMBERS: usize = 100;
+/// Fewest lockstep sites that make a retained graph.
+const MIN_GRAPH_SITES: usize = 4;
+/// Share of the growth that the line of a retained graph must hold.
+const GRAPH_SHARE: f64 = 0.9;
+
+struct Finding {
+    site: SiteId,
+    blocks: Option<Growth>,
+    bytes: Option<Growth>,
+    stride: u32,
+    /// Survivors.
+    held: Held,
+    born: u64,
+    freed: u64,
+    freed_late: u64,
+    free_site: Option<SiteId>,
+}
+
+impl Finding {
+    fn growth(&self) -> &Growth {
+        // One of the two is there: a finding is made from it.
+        self.blocks.as_ref().or(self.bytes.as_ref()).unwrap_or(&NONE)
+    }
+
+    fn first_step(&self) -> u64 {
+        self.growth().first as u64 * u64::from(self.stride)
+    }
+}
+
+static NONE: Growth = Growth {
+    base: 0,
+    rise: 0,
+    undone: 0,
+    growth_steps: 0,
+    first: 0,
+    period: None,
+    per_value: 0.0,
+    regularity: 0.0,
+    tau: 0.0,
+    slope: 0.0,
+    accelerates: false,
+};
+
+/// All findings, worst first.
+pub fn leaks(trace: usize, analysis: &Analysis) -> Vec<Leak> {
+    let mut leaks: Vec<Leak> = Vec::new();
+    for (ordinal, device) in &analysis.devices {
+        leaks.extend(device_leaks(trace, analysis, *ordinal, device));
+    }
+    leaks.sort_by_key(|leak| std::cmp::Reverse(leak.bytes));
+    leaks.truncate(MAX_FINDINGS);
+    leaks
+}
+
+fn device_leaks(trace: usize, analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Leak> {
+    let book = device.main();
+    let mut findings: Vec<Finding> =
+        book.sites().filter_map(|(site, sites)| finding(book, site, sites)).collect();
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.held.bytes));
+    let context = Context { trace, analysis, ordinal, device };
+    let mut leaks = Vec::new();
+    while !findings.is_empty() {
+        let (graph, rest) = split_graph(&context, findings);
+        findings = rest;
+        match graph {
+            Some((site, stack, members)) => leaks.push(context.graph(site, stack, &members)),
+            None => {
+                leaks.extend(findings.drain(..).map(|finding| context.leak(&finding)));
+            }
+        }
+    }
+    leaks
+}
+
+fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
+    let steps = book.steps_ended();
+    if sites.series().is_empty() {
+        return None;
+    }
+    let (stride, values) = sites.series().values(steps);
+    let fates = book.fates(sites);
+    let no_late_frees = fates.freed_late == 0;
+    let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
+    let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
+    let growth_blocks = judge(&blocks, no_late_frees);
+    let mut growth_bytes = judge(&bytes, no_late_frees || growth_blocks.is_some());
+    if growth_blocks.is_none() {
+        // A single growing tensor is a copy and a free at each step: only a long and certain series will do.
+        growth_bytes = growth_bytes.filter(|growth| values.len() - growth.base >= 12);
+    }
+    let first = growth_blocks.as_ref().or(growth_bytes.as_ref())?;
+    let before = if first.first == 0 { Held::default() } else { values[first.base] };
+    let last = values.last().copied().unwrap_or_default();
+    let held = Held {
+        bytes: last.bytes.saturating_sub(before.bytes),
+        blocks: last.blocks.saturating_sub(before.blocks),
+    };
+    if held.bytes == 0 {
+        return None;
+    }
+    Some(Finding {
+        site,
+        blocks: growth_blocks,
+        bytes: growth_bytes,
+        stride,
+        held,
+        born: fates.born,
+        freed: fates.freed,
+        freed_late: fates.freed_late,
+        free_site: book.main_free_site(sites),
+    })
+}
+
+/// Takes a retained graph out of the findings, if there is one: its line, a stack through it, its members.
+fn split_graph(context: &Context<'_>, findings: Vec<Finding>) -> (Option<(SiteId, StackId, Vec<Finding>)>, Vec<Finding>) {
+    let book = context.device.main();
+    let key = |finding: &Finding| {
+        let growth = finding.growth();
+        (growth.first, growth.period, growth.growth_steps, finding.stride)
+    };
+    let mut keys: Vec<_> = findings.iter().map(key).collect();
+    keys.sort_unstable();
+    for group in keys.chunk_by(|a, b| a == b).filter(|group| group.len() >= MIN_GRAPH_SITES) {
+        let members: Vec<&Finding> = findings.iter().filter(|finding| key(finding) == group[0]).collect();
+        let total: u64 = members.iter().map(|finding| finding.held.bytes).sum();
+        if members.iter().any(|finding| finding.held.bytes as f64 >= GRAPH_SHARE * total as f64) {
+            continue;
+        }
+        let Some((line, stack, inside)) = meeting_line(context, book, &members, total) else { continue };
+        let (inside, rest): (Vec<Finding>, Vec<Finding>) =
+            findings.into_iter().partition(|finding| inside.contains(&finding.site));
+        return (Some((line, stack, inside)), rest);
+    }
+    (None, findings)
+}
+
+/// The deepest user line that most of the members' bytes were allocated under, and the members wholly under it.
+fn meeting_line(
+    context: &Context<'_>,
+    book: &Book,
+    members: &[&Finding],
+    total: u64,
+) -> Option<(SiteId, StackId, Vec<SiteId>)> {
+    let symbols = &context.analysis.symbols;
+    // line -> (bytes under it, least depth at which it occurs, a stack through it)
+    let mut lines: rustc_hash::FxHashMap<SiteId, (f64, usize, StackId)> = rustc_hash::FxHashMap::default();
+    let mut lines_of_member: Vec<(SiteId, Vec<Vec<SiteId>>)> = Vec::new();
+    for member in members {
+        let stacks: Vec<(StackId, Held)> = book.stacks_at_step_end(member.site).collect();
+        let all: u64 = stacks.iter().map(|(_, held)| held.bytes).sum();
+        let mut paths = Vec::new();
+        for (stack, held) in stacks {
+            let path = symbols.python_path(symbols.facts(stack).python);
+            let mut own: Vec<SiteId> = Vec::new();
+            for (depth, site) in path.iter().rev().enumerate().filter_map(|(d, n)| Some((d, symbols.own_user_site(*n)?))) {
+                if own.contains(&site) {
+                    continue;
+                }
+                own.push(site);
+                let bytes = member.held.bytes as f64 * held.bytes as f64 / all.max(1) as f64;
+                let line = lines.entry(site).or_insert((0.0, depth, stack));
+                line.0 += bytes;
+                line.1 = line.1.min(depth);
+            }
+            paths.push(own);
+        }
+        lines_of_member.push((member.site, paths));
+    }
+    let enough = lines.iter().filter(|(_, (bytes, ..))| *bytes >= GRAPH_SHARE * total as f64);
+    let (line, (_, _, stack)) = enough.max_by_key(|(site, (_, depth, _))| (*depth, std::cmp::Reverse(**site)))?;
+    let under = |paths: &Vec<Vec<SiteId>>| !paths.is_empty() && paths.iter().all(|path| path.contains(line));
+    let inside: Vec<SiteId> =
+        lines_of_member.iter().filter(|(_, paths)| under(paths)).map(|(site, _)| *site).collect();
+    (inside.len() >= MIN_GRAPH_SITES).then_some((*line, *stack, inside))
+}
+
+struct Context<'a> {
+    trace: usize,
+    analysis: &'a Analysis,
+    ordinal: u8,
+    device: &'a DeviceState,
+}
+
+impl Context<'_> {
+    fn has_steps(&self) -> bool {
+        !matches!(self.analysis.rule, Rule::Time { .. })
+    }
+
+    fn leak(&self, finding: &Finding) -> Leak {
+        let symbols = &self.analysis.symbols;
+        let growth = finding.growth();
+        let shape = if growth.accelerates { "accelerating" } else { "linear" };
+        let stack = self.device.main().main_stack_at_step_end(finding.site);
+        let mut leak = self.base(finding.held, shape, std::slice::from_ref(finding));
+        leak.site = symbols.site(finding.site, stack);
+        leak
+    }
+
+    fn graph(&self, line: SiteId, stack: StackId, members: &[Finding]) -> Leak {
+        let symbols = &self.analysis.symbols;
+        let mut held = Held::default();
+        for member in members {
+            held.bytes += member.held.bytes;
+            held.blocks += member.held.blocks;
+        }
+        let mut leak = self.base(held, "retained_graph", members);
+        leak.site = symbols.site(line, Some(stack));
+        let named = members.iter().take(MAX_MEMBERS);
+        leak.members = named
+            .map(|member| symbols.site(member.site, self.device.main().main_stack_at_step_end(member.site)))
+            .collect();
+        leak
+    }
+
+    fn base(&self, held: Held, shape: &'static str, members: &[Finding]) -> Leak {
+        let analysis = self.analysis;
+        let main = &members[0];
+        let growth = main.growth();
+        let rate = |of: fn(&Finding) -> &Option<Growth>| {
+            members.iter().map(|member| of(member).as_ref().map_or(0.0, |g| g.per_value) / f64::from(member.stride)).sum::<f64>()
+        };
+        // Blocks may grow regularly while their sizes vary: then bytes per step is their mean.
+        let bytes_rate = members
+            .iter()
+            .map(|member| match (&member.bytes, &member.blocks) {
+                (Some(bytes), _) => bytes.per_value / f64::from(member.stride),
+                (None, Some(blocks)) if blocks.rise > 0 => {
+                    member.held.bytes as f64 / blocks.rise as f64 * blocks.per_value / f64::from(member.stride)
+                }
+                _ => 0.0,
+            })
+            .sum::<f64>();
+        let blocks_rate = rate(|member| &member.blocks);
+        let steps = self.device.main().steps_ended();
+        let has_steps = self.has_steps();
+        let per_step = |rate: f64| has_steps.then_some(Quantity(rate));
+        let period = growth.period.filter(|_| has_steps).and_then(|period| match (period, main.stride) {
+            (period, 1) => Some(period as u64),
+            (1, _) if blocks_rate >= 1.0 => Some(1),
+            _ => None,
+        });
+        let first_step = members.iter().map(Finding::first_step).min().unwrap_or(0);
+        let total = self.device.main().series();
+        let since = first_step.checked_sub(1).map_or(0, |before| total.at(before as u32).bytes);
+        let grown = total.at(steps.saturating_sub(1)).bytes.saturating_sub(since);
+        let share = (grown > 0).then(|| (held.bytes as f64 / grown as f64).min(1.0));
+        let capacity = analysis.meta.number(&format!("device.{}.total_bytes", self.ordinal));
+        let [reserved, ..] = self.device.at_peak_reserved;
+        let used = reserved.max(self.device.peak_device);
+        let steps_to_oom = capacity
+            .filter(|_| has_steps && bytes_rate > 0.0)
+            .map(|capacity| (capacity.saturating_sub(used) as f64 / bytes_rate) as u64);
+        let (born, freed) = members.iter().fold((0, 0), |(b, f), member| (b + member.born, f + member.freed));
+        let free_site = members.iter().max_by_key(|member| member.freed).and_then(|member| member.free_site);
+        let freed_late: u64 = members.iter().map(|member| member.freed_late).sum();
+        let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
+        let repeated = 1.0 - 0.5f64.powi(growth.growth_steps.min(60) as i32 - 1);
+        let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
+        let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
+        let symbols = &analysis.symbols;
+        Leak {
+            trace: self.trace,
+            site: symbols.site(main.site, None),
+            device: u32::from(self.ordinal),
+            shape,
+            confidence: confidence.clamp(0.0, 0.999),
+            blocks: held.blocks,
+            bytes: held.bytes,
+            blocks_per_step: per_step(blocks_rate),
+            bytes_per_step: per_step(bytes_rate),
+            period_steps: period,
+            first_step: has_steps.then_some(first_step),
+            share_of_growth: share,
+            steps_to_oom,
+            freed_siblings: FreedSiblings {
+                share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
+                site: free_site.map(|site| symbols.site(site, None)),
+            },
+            members: Vec::new(),
+            evidence: json!({
+                "judged_at_step": has_steps.then_some(steps),
+                "growth_steps": growth.growth_steps,
+                "regularity": growth.regularity,
+                "kendall_tau": growth.tau,
+                "theil_sen_slope": growth.slope / f64::from(main.stride),
+                "slope_of": if main.blocks.is_some() { "blocks" } else { "bytes" },
+                "largest_undone_rise": growth.undone,
+                "blocks_allocated": born,
+                "blocks_freed": freed,
+                "blocks_freed_in_a_later_step": freed_late,
+                "layer": if self.device.has_torch() { "torch" } else { "device" },
+            }),
+        }
+    }
+}

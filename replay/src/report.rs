@@ -1,0 +1,478 @@
+//! The report, as `--json` prints it. `docs/report.schema.json` is the same for other languages.
+//!
+//! Constraint: other tools read this. Consequence: keys are stable, what is unknown is `null` and never 0, sizes are bytes,
+//! times nanoseconds. Every text output is made from these structures and nothing else.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// A number that is printed without a fraction when it has none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quantity(pub f64);
+
+impl Serialize for Quantity {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.fract() == 0.0 && self.0.abs() < 9e15 {
+            serializer.serialize_i64(self.0 as i64)
+        } else {
+            serializer.serialize_f64(self.0)
+        }
+    }
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Always `gpumemtrace.report`.
+    pub schema: &'static str,
+    /// Of this layout.
+    pub version: u32,
+    /// One per file.
+    pub traces: Vec<TraceInfo>,
+    /// One per trace and device.
+    pub devices: Vec<Device>,
+    /// How steps were told, in the first trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<Steps>,
+    /// The busiest device of the first trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
+    /// Every device of every trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timelines: Option<Vec<Timeline>>,
+    /// Worst first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaks: Option<Vec<Leak>>,
+    /// At the peak of reserved bytes, at each out-of-memory, at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fragmentation: Option<Vec<Fragmentation>>,
+    /// What filled the device at its peak.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Vec<Peak>>,
+    /// Each time the program ran out of memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom: Option<Vec<Oom>>,
+    /// What to know before anything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdicts: Option<Vec<Verdict>>,
+}
+
+/// How the process ended, as far as the file shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// By itself.
+    Exit,
+    /// From outside, or without a word.
+    Killed,
+    /// By a fault of its own.
+    Crashed,
+    /// It has not.
+    Running,
+}
+
+/// One trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct TraceInfo {
+    /// As given.
+    pub path: String,
+    /// Of the traced process.
+    pub pid: Option<u64>,
+    /// Where it ran.
+    pub host: Option<String>,
+    /// In a distributed job.
+    pub rank: Option<u64>,
+    /// Of a distributed job.
+    pub world_size: Option<u64>,
+    /// Its command line.
+    pub command: Option<Vec<String>>,
+    /// Wall clock.
+    pub started_unix_ns: Option<u64>,
+    /// From the start of recording to the end, or to the last event.
+    pub duration_ns: Option<u64>,
+    /// What recorded.
+    pub mode: Option<Vec<String>>,
+    /// Version.
+    pub torch: Option<String>,
+    /// Version.
+    pub python: Option<String>,
+    /// Version.
+    pub cuda_driver: Option<String>,
+    /// Version.
+    pub cuda_runtime: Option<String>,
+    /// As set in the environment.
+    pub allocator_conf: Option<String>,
+    /// How it ended.
+    pub end: Ending,
+    /// What is known beyond that: status, signal, why recording stopped.
+    pub end_detail: Option<String>,
+    /// Recorded events by kind.
+    pub events: BTreeMap<String, u64>,
+    /// What is missing.
+    pub losses: Losses,
+    /// True when nothing is missing.
+    pub complete: bool,
+    /// What the reader should know: one sentence each.
+    pub notes: Vec<String>,
+}
+
+/// What is missing from a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Losses {
+    /// Not recorded, or lost from the file.
+    pub dropped_events: u64,
+    /// Places in the file that could not be used.
+    pub corrupt_blocks: u64,
+    /// Cut at the maximum depth.
+    pub truncated_stacks: u64,
+    /// Without name or module.
+    pub unresolved_frames: u64,
+    /// Entry points that allocate and are not watched.
+    pub uncovered_calls: u64,
+    /// Calls that had not returned when the process died. Not a loss: nobody knows how they ended.
+    pub in_flight_calls: u64,
+}
+
+/// A device's numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Device {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// Its name.
+    pub name: Option<String>,
+    /// Its size.
+    pub total_bytes: Option<u64>,
+    /// Maxima, each of its own series.
+    pub peak: DevicePeak,
+    /// Last values.
+    pub end: Levels,
+    /// Who held the device's memory when reserved bytes were highest.
+    pub ledger: Vec<LedgerEntry>,
+    /// What no hook can see.
+    pub residual_bytes: Option<u64>,
+}
+
+/// Maxima.
+#[derive(Clone, Debug, Serialize)]
+pub struct DevicePeak {
+    /// Handed to tensors.
+    pub live_bytes: Option<u64>,
+    /// Held by PyTorch.
+    pub reserved_bytes: Option<u64>,
+    /// Handed out by the driver.
+    pub device_bytes: Option<u64>,
+    /// Of the peak of live bytes (of device bytes without PyTorch), from the start of recording.
+    pub time_ns: Option<u64>,
+    /// Then.
+    pub step: Option<u64>,
+}
+
+/// The three series at one moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct Levels {
+    /// Handed to tensors.
+    pub live_bytes: Option<u64>,
+    /// Held by PyTorch.
+    pub reserved_bytes: Option<u64>,
+    /// Handed out by the driver.
+    pub device_bytes: Option<u64>,
+}
+
+/// A share of the device.
+#[derive(Clone, Debug, Serialize)]
+pub struct LedgerEntry {
+    /// Who.
+    pub owner: String,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// How steps were told.
+#[derive(Clone, Debug, Serialize)]
+pub struct Steps {
+    /// `marks`, `nvtx`, `optimizer`, `period` or nothing.
+    pub source: Option<&'static str>,
+    /// How many began.
+    pub count: Option<u64>,
+    /// The line whose call begins a step, where there is one.
+    pub site: Option<Site>,
+}
+
+/// A device over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timeline {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// Two per bin at most: the moment of its highest and of its lowest live bytes. The other series give their own
+    /// maximum and minimum of the bin, so that no extreme of any series is lost.
+    pub points: Vec<TimelinePoint>,
+    /// Largest sites.
+    pub bands: Vec<Band>,
+}
+
+/// One moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimelinePoint {
+    /// From the start of recording.
+    pub time_ns: u64,
+    /// Steps begun.
+    pub step: Option<u64>,
+    /// Handed to tensors.
+    pub live_bytes: Option<u64>,
+    /// Held by PyTorch.
+    pub reserved_bytes: Option<u64>,
+    /// Handed out by the driver.
+    pub device_bytes: Option<u64>,
+}
+
+/// One site over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Band {
+    /// Whose.
+    pub site: Site,
+    /// One per point.
+    pub bytes: Vec<u64>,
+}
+
+/// A user line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Site {
+    /// The same in every run.
+    pub id: String,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+    /// Qualified name.
+    pub function: Option<String>,
+    /// Shared library, where there is no Python frame.
+    pub module: Option<String>,
+    /// Innermost first; the stack that holds most of what is reported.
+    pub stack: Vec<StackFrame>,
+}
+
+/// Python or native.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FrameKind {
+    /// Interpreted.
+    Python,
+    /// Machine code.
+    Native,
+}
+
+/// One frame.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StackFrame {
+    /// Python or native.
+    pub kind: FrameKind,
+    /// Source file.
+    pub file: Option<String>,
+    /// Line in it.
+    pub line: Option<u32>,
+    /// Qualified name.
+    pub function: Option<String>,
+    /// Shared library.
+    pub module: Option<String>,
+    /// Return address in it.
+    pub offset: Option<u64>,
+}
+
+/// A site that grows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Leak {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Where it is allocated.
+    pub site: Site,
+    /// On what.
+    pub device: u32,
+    /// `linear`, `accelerating`, `retained_graph` or `one_off`.
+    pub shape: &'static str,
+    /// 0 to 1.
+    pub confidence: f64,
+    /// Survivors at the end of the last complete step.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Growth.
+    pub blocks_per_step: Option<Quantity>,
+    /// Growth.
+    pub bytes_per_step: Option<Quantity>,
+    /// Steps after which the growth repeats.
+    pub period_steps: Option<u64>,
+    /// First step that left something behind, counted from 1.
+    pub first_step: Option<u64>,
+    /// Of all growth on this device in the same time.
+    pub share_of_growth: Option<f64>,
+    /// At this rate, with what is free beside PyTorch's own cache.
+    pub steps_to_oom: Option<u64>,
+    /// What became of the other blocks of the same line.
+    pub freed_siblings: FreedSiblings,
+    /// Smaller sites that grow in lockstep.
+    pub members: Vec<Site>,
+    /// The numbers behind it.
+    pub evidence: Value,
+}
+
+/// Blocks of the same line that were freed.
+#[derive(Clone, Debug, Serialize)]
+pub struct FreedSiblings {
+    /// Of all blocks of the line.
+    pub share: f64,
+    /// Where most of them were freed.
+    pub site: Option<Site>,
+}
+
+/// Reserved bytes that no tensor uses.
+#[derive(Clone, Debug, Serialize)]
+pub struct Fragmentation {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// When.
+    pub at: Moment,
+    /// Held by PyTorch.
+    pub reserved_bytes: u64,
+    /// Handed to tensors.
+    pub live_bytes: u64,
+    /// What the tensors asked for.
+    pub requested_bytes: Option<u64>,
+    /// `reserved_bytes` minus `requested_bytes`, or minus `live_bytes` where the former is unknown.
+    pub gap_bytes: u64,
+    /// They sum to `gap_bytes` exactly.
+    pub causes: Vec<Cause>,
+}
+
+/// When and why.
+#[derive(Clone, Debug, Serialize)]
+pub struct Moment {
+    /// From the start of recording.
+    pub time_ns: u64,
+    /// `peak_reserved`, `oom` or `end`.
+    pub why: &'static str,
+}
+
+/// A part of the gap.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cause {
+    /// `pinned`, `cache`, `unexplained`, ...
+    pub cause: &'static str,
+    /// How much.
+    pub bytes: u64,
+    /// Who keeps it from being given back.
+    pub culprits: Vec<SiteBytes>,
+}
+
+/// A site's share.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteBytes {
+    /// Whose.
+    pub site: Site,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What filled a device at its peak.
+#[derive(Clone, Debug, Serialize)]
+pub struct Peak {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// `torch` (blocks of its allocator), or `device` (driver allocations) for a program without PyTorch.
+    pub layer: &'static str,
+    /// From the start of recording.
+    pub time_ns: u64,
+    /// Steps begun.
+    pub step: Option<u64>,
+    /// The peak.
+    pub live_bytes: u64,
+    /// They sum to `live_bytes` exactly.
+    pub sites: Vec<SiteShare>,
+}
+
+/// A site's share in bytes and blocks.
+#[derive(Clone, Debug, Serialize)]
+pub struct SiteShare {
+    /// Whose.
+    pub site: Site,
+    /// How much.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// The program ran out of memory.
+#[derive(Clone, Debug, Serialize)]
+pub struct Oom {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// From the start of recording.
+    pub time_ns: u64,
+    /// Steps begun.
+    pub step: Option<u64>,
+    /// Asked for.
+    pub requested_bytes: u64,
+    /// By whom.
+    pub site: Site,
+    /// Handed to tensors.
+    pub live_bytes: u64,
+    /// Held by PyTorch.
+    pub reserved_bytes: u64,
+    /// Not handed out by the driver to this process.
+    pub device_free_bytes: Option<u64>,
+    /// One sentence.
+    pub why: String,
+    /// The largest piece PyTorch could have given.
+    pub largest_free_block_bytes: Option<u64>,
+    /// What could be done.
+    pub remedies: Vec<Remedy>,
+    /// What filled the device, largest first.
+    pub sites: Vec<SiteShare>,
+}
+
+/// Something to try.
+#[derive(Clone, Debug, Serialize)]
+pub struct Remedy {
+    /// What.
+    pub action: String,
+    /// `null`: the trace does not tell.
+    pub works: Option<bool>,
+}
+
+/// A finding in one sentence.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// `leak`, `oom`, `incomplete`, `total_mismatch`, ...
+    pub kind: &'static str,
+    /// How bad.
+    pub severity: Severity,
+    /// One sentence.
+    pub summary: String,
+    /// The numbers behind it.
+    pub evidence: Value,
+}
+
+/// How bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Good to know.
+    Info,
+    /// Look at it.
+    Warning,
+    /// It will end or has ended the run.
+    Critical,
+}

@@ -1,0 +1,360 @@
+//! From analyses to the report.
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::{EventKind, NO_DEVICE, Value};
+
+use crate::analysis::{Analysis, DeviceState};
+use crate::frag::{Gap, MAX_CULPRITS};
+use crate::report::{
+    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site, SiteBytes,
+    SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+};
+use crate::symbols::SiteId;
+use crate::tally::Held;
+use crate::{leaks, oom, verdicts};
+
+/// Most sites drawn as bands.
+const MAX_BANDS: usize = 12;
+
+/// A part of the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    /// `leaks`.
+    Leaks,
+    /// `timeline`.
+    Timeline,
+    /// `fragmentation`.
+    Fragmentation,
+    /// `peak`.
+    Peak,
+    /// `oom`.
+    Oom,
+}
+
+/// The report on some traces; all sections if none is named.
+pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
+    let has = |section| sections.is_empty() || sections.contains(&section);
+    let each = || analyses.iter().enumerate();
+    let leaks: Vec<_> = each().flat_map(|(index, analysis)| leaks::leaks(index, analysis)).collect();
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
+    let verdicts = sections.is_empty().then(|| {
+        each().flat_map(|(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms)).collect()
+    });
+    let timelines: Option<Vec<Timeline>> =
+        has(Section::Timeline).then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
+    let busiest = timelines.as_ref().and_then(|all| {
+        let peak = |timeline: &Timeline| {
+            timeline.points.iter().filter_map(|point| point.live_bytes.max(point.device_bytes)).max()
+        };
+        all.iter().filter(|timeline| timeline.trace == 0).max_by_key(|t| (peak(t), std::cmp::Reverse(t.device))).cloned()
+    });
+    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new() };
+    Report {
+        schema: "gpumemtrace.report",
+        version: 1,
+        traces: analyses.iter().map(trace_info).collect(),
+        devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),
+        steps: analyses.first().map(steps),
+        timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
+        timelines,
+        fragmentation: has(Section::Fragmentation)
+            .then(|| each().flat_map(|(index, analysis)| fragmentation(index, analysis)).collect()),
+        peak: has(Section::Peak).then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
+        verdicts,
+        leaks: has(Section::Leaks).then_some(leaks),
+        oom: has(Section::Oom).then_some(ooms),
+    }
+}
+
+fn trace_info(analysis: &Analysis) -> TraceInfo {
+    let meta = &analysis.meta;
+    let text = |name: &str| meta.text(name).map(str::to_owned);
+    let list = |name: &str| match meta.get(name) {
+        Some(Value::List(list)) => Some(list.clone()),
+        Some(Value::Text(text)) => Some(vec![text.clone()]),
+        _ => None,
+    };
+    let mut events: BTreeMap<String, u64> = BTreeMap::new();
+    for (kind, name) in EventKind::NAMED {
+        let name = if *kind == EventKind::MARK { "marks" } else { name };
+        events.insert(name.to_owned(), 0);
+    }
+    for (kind, count) in &analysis.counts {
+        let name = match kind.name() {
+            Some(_) if *kind == EventKind::MARK => "marks".to_owned(),
+            Some(name) => name.to_owned(),
+            None => format!("kind_{}", kind.0),
+        };
+        events.insert(name, *count);
+    }
+    TraceInfo {
+        path: analysis.path.clone(),
+        pid: meta.number("pid"),
+        host: text("host"),
+        rank: meta.number("rank"),
+        world_size: meta.number("world_size"),
+        command: list("command"),
+        started_unix_ns: meta.number("started_unix_ns"),
+        duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
+        mode: list("mode"),
+        torch: text("torch"),
+        python: text("python"),
+        cuda_driver: version(meta.get("cuda_driver")),
+        cuda_runtime: version(meta.get("cuda_runtime")),
+        allocator_conf: text("allocator_conf"),
+        end: analysis.ending,
+        end_detail: analysis.ending_detail.clone(),
+        events,
+        losses: analysis.losses.clone(),
+        complete: analysis.incomplete.is_empty(),
+        notes: analysis.incomplete.iter().chain(&analysis.notes).cloned().collect(),
+    }
+}
+
+/// CUDA writes 13020 for 13.2.
+fn version(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
+        Value::Text(text) => Some(text.clone()),
+        Value::List(_) => None,
+    }
+}
+
+fn steps(analysis: &Analysis) -> Steps {
+    let source = analysis.rule.source();
+    let site = match analysis.rule {
+        crate::steps::Rule::Optimizer(line) => {
+            let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
+            line.map(|line| analysis.symbols.site(line.site, None))
+        }
+        _ => None,
+    };
+    Steps { source, count: source.map(|_| u64::from(analysis.steps)), site }
+}
+
+/// Devices whose ordinal is known. Memory of the others is in the notes.
+fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
+    analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE).map(|(ordinal, state)| (*ordinal, state))
+}
+
+fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
+    let device = |(ordinal, state): (u8, &DeviceState)| {
+        let torch = state.has_torch();
+        let driver = !state.driver.is_empty();
+        let peak = state.main().peak();
+        Device {
+            trace,
+            device: u32::from(ordinal),
+            name: analysis.meta.text(&format!("device.{ordinal}.name")).map(str::to_owned),
+            total_bytes: analysis.meta.number(&format!("device.{ordinal}.total_bytes")),
+            peak: DevicePeak {
+                live_bytes: torch.then(|| state.torch.peak().live),
+                reserved_bytes: torch.then_some(state.at_peak_reserved[0]),
+                device_bytes: driver.then_some(state.peak_device),
+                time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
+                step: step(analysis, peak.step),
+            },
+            end: Levels {
+                live_bytes: torch.then(|| state.torch.total().bytes),
+                reserved_bytes: torch.then_some(state.reserved),
+                device_bytes: driver.then(|| state.driver.total().bytes),
+            },
+            ledger: ledger(state),
+            residual_bytes: None,
+        }
+    };
+    known(analysis).map(device).collect()
+}
+
+fn step(analysis: &Analysis, step: u32) -> Option<u64> {
+    analysis.rule.source().map(|_| u64::from(step))
+}
+
+/// At the peak of reserved bytes, the one moment at which all three numbers are of the same event.
+fn ledger(state: &DeviceState) -> Vec<LedgerEntry> {
+    let entry = |owner: &str, bytes| LedgerEntry { owner: owner.to_owned(), bytes };
+    if !state.has_torch() {
+        return vec![entry("driver allocations", state.peak_device)];
+    }
+    let [reserved, live, device] = state.at_peak_reserved;
+    let mut entries = vec![entry("torch blocks", live), entry("torch cache", reserved.saturating_sub(live))];
+    if device > reserved {
+        entries.push(entry("other driver allocations", device - reserved));
+    }
+    entries
+}
+
+fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
+    known(analysis).map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
+}
+
+fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
+    let book = state.main();
+    let torch = state.has_torch();
+    let driver = !state.driver.is_empty();
+    let mut points = Vec::new();
+    // Which of the two values of a bin each point shows: 0 high, 1 low.
+    let mut which: Vec<(usize, usize)> = Vec::new();
+    for (index, bin) in book.bins().all().iter().enumerate() {
+        let point = |sample: &crate::bins::Sample, reserved, device| TimelinePoint {
+            time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+            step: step(analysis, sample.step),
+            live_bytes: torch.then_some(sample.live),
+            reserved_bytes: torch.then_some(reserved),
+            device_bytes: driver.then_some(device),
+        };
+        let high = (point(&bin.high, bin.max_reserved, bin.max_device), (index, 0));
+        let low = (point(&bin.low, bin.min_reserved, bin.min_device), (index, 1));
+        let is_flat = bin.high.live == bin.low.live
+            && bin.max_reserved == bin.min_reserved
+            && bin.max_device == bin.min_device;
+        let pair = if is_flat {
+            vec![high]
+        } else if bin.low.time_ns <= bin.high.time_ns {
+            vec![low, high]
+        } else {
+            vec![high, low]
+        };
+        for (point, place) in pair {
+            points.push(point);
+            which.push(place);
+        }
+    }
+    let mut sites: Vec<(u64, SiteId, &crate::bins::BinValues)> = book
+        .sites()
+        .map(|(id, site)| (id, book.bin_values(site)))
+        .map(|(id, values)| (values.iter().map(|value| value[0]).max().unwrap_or(0), id, values))
+        .filter(|(most, ..)| *most > 0)
+        .collect();
+    sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
+    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| Band {
+        site: analysis.symbols.site(*id, book.main_stack_at_peak(*id)),
+        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
+    });
+    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points }
+}
+
+fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
+    let mut all = Vec::new();
+    for (ordinal, state) in known(analysis) {
+        let mut add = |why, time_ns: u64, reserved, gap: &Gap| {
+            let at = Moment { time_ns: time_ns.saturating_sub(analysis.start_ns), why };
+            all.push(moment(trace, analysis, ordinal, at, reserved, gap));
+        };
+        if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
+            add("peak_reserved", *time_ns, *reserved, gap);
+        }
+        for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
+            add("oom", record.event.time_ns, record.event.aux[1], &record.gap);
+        }
+        if let Some((time_ns, reserved, gap)) = &state.gap_at_end {
+            add("end", *time_ns, *reserved, gap);
+        }
+    }
+    all
+}
+
+fn moment(
+    trace: usize,
+    analysis: &Analysis,
+    ordinal: u8,
+    at: Moment,
+    reserved: u64,
+    gap: &Gap,
+) -> Fragmentation {
+    let culprits = |sites: &[(SiteId, u64)]| {
+        let named = sites.iter().take(MAX_CULPRITS);
+        named.map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes }).collect()
+    };
+    let causes = [
+        Cause { cause: "pinned", bytes: gap.pinned, culprits: culprits(&gap.culprits) },
+        Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new() },
+        Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new() },
+    ];
+    Fragmentation {
+        trace,
+        device: u32::from(ordinal),
+        at,
+        reserved_bytes: reserved,
+        live_bytes: gap.live,
+        requested_bytes: None,
+        gap_bytes: gap.gap,
+        causes: causes.into_iter().filter(|cause| cause.bytes > 0).collect(),
+    }
+}
+
+fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
+    let peak = |(ordinal, state): (u8, &DeviceState)| {
+        let book = state.main();
+        let mut sites: Vec<(SiteId, Held)> =
+            book.sites().map(|(id, site)| (id, book.at_peak(site))).filter(|(_, held)| held.bytes > 0).collect();
+        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
+        let share = |(id, held): (SiteId, Held)| SiteShare {
+            site: analysis.symbols.site(id, book.main_stack_at_peak(id)),
+            bytes: held.bytes,
+            blocks: held.blocks,
+        };
+        Peak {
+            trace,
+            device: u32::from(ordinal),
+            layer: if state.has_torch() { "torch" } else { "device" },
+            time_ns: book.peak().time_ns.saturating_sub(analysis.start_ns),
+            step: step(analysis, book.peak().step),
+            live_bytes: book.peak().live,
+            sites: sites.into_iter().map(share).collect(),
+        }
+    };
+    known(analysis).map(peak).collect()
+}
+
+/// Bytes for people: `512 B`, `4.00 MiB`, `22.9 GiB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.996 would print as 1024.00.
+    while value >= 1023.995 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.2} {}", UNITS[unit])
+}
+
+/// A site for people: `train.py:41 in hook()`.
+pub fn place(site: &Site) -> String {
+    match (&site.file, &site.module) {
+        (Some(file), _) => {
+            let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+            let function = site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
+            format!("{file}:{line}{function}")
+        }
+        (None, Some(module)) => {
+            let offset = site.stack.iter().find(|frame| frame.module.as_ref() == Some(module)).and_then(|f| f.offset);
+            let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
+            format!("{module}{offset}")
+        }
+        (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
+    }
+}
+
+/// `f` becomes `f()`; `<module>` stays.
+pub fn called(function: &str) -> String {
+    if function.ends_with('>') { function.to_owned() } else { format!("{function}()") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_well_at_every_border() {
+        let cases = [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (4 << 20, "4.00 MiB"), ((1 << 30) - 1, "1.00 GiB"), (24_588_664_832, "22.90 GiB")];
+        for (bytes, text) in cases {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Traces without a program: what a recorder would write of a run that a test makes up.
+//!
+//! The allocator is a toy of PyTorch's: blocks are rounded to 512 bytes and cut from driver segments, freed blocks of the
+//! same size are handed out again, and every event carries the running totals.
+#![allow(dead_code, unreachable_pub)] // Each test uses its own part.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::ring::{
+    END_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, encode_header, ring_stride,
+};
+use gpumemtrace_format::{
+    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Meta, NO_SEQ, NodeId, PyNode, ThreadId, columns,
+    defs,
+};
+use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
+
+pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
+pub const TRACE_ID: [u8; 16] = [0xab; 16];
+const SEGMENT_BYTES: u64 = 20 << 20;
+
+#[derive(Default)]
+pub struct Synthetic {
+    pub events: Vec<Event>,
+    pub codes: Vec<CodeDef>,
+    pub nodes: Vec<PyNode>,
+    pub meta: Meta,
+    pub thread: u32,
+    pub device: u8,
+    pub time_ns: u64,
+    live: HashMap<u64, u64>,
+    free: HashMap<u64, Vec<u64>>,
+    allocated: u64,
+    reserved: u64,
+    segment: (u64, u64),
+    node_ids: HashMap<(NodeId, u32, i32), NodeId>,
+}
+
+impl Synthetic {
+    pub fn new() -> Self {
+        let mut meta = Meta::default();
+        meta.set_text("trace_id", TRACE_ID.map(|byte| format!("{byte:02x}")).concat());
+        meta.set_number("pid", 4242);
+        meta.set_text("host", "node7");
+        meta.set_list("command", ["python", "train.py", "--epochs", "3"].map(str::to_owned).to_vec());
+        meta.set_number("started_ns", 1_000_000_000);
+        meta.set_text("mode", "preload");
+        meta.set_text("torch", "2.15.0");
+        meta.set_text("python", "3.11.7");
+        meta.set_number("cuda_runtime", 13020);
+        meta.set_list("apis", ["-", "cuMemAlloc_v2", "cuMemFree_v2"].map(str::to_owned).to_vec());
+        meta.set_number("device.0.total_bytes", 24 << 30);
+        Self { meta, thread: 77, time_ns: 1_000_000_000, segment: (0x7f00_0000_0000, 0x7f00_0000_0000), ..Self::default() }
+    }
+
+    /// A frame: the same file and function are one code object; its lines begin at 1.
+    pub fn frame(&mut self, parent: NodeId, file: &str, function: &str, line: i32) -> NodeId {
+        let known = self.codes.iter().find(|code| code.file == file && code.name == function);
+        let code = known.map_or(self.codes.len() as u32 + 1, |code| code.id.0);
+        if known.is_none() {
+            // Every code unit is one line further than the one before it.
+            let mut line_table = vec![0xe8, 0];
+            line_table.extend([0xe8, 2].repeat(999));
+            self.codes.push(CodeDef {
+                id: CodeId(code),
+                first_line: 1,
+                python: 0x030b,
+                truncated: false,
+                file: file.to_owned(),
+                name: function.to_owned(),
+                line_table,
+            });
+        }
+        let next = NodeId(self.nodes.len() as u32 + 1);
+        let id = *self.node_ids.entry((parent, code, line)).or_insert(next);
+        if id == next {
+            self.nodes.push(PyNode { id, parent, code: CodeId(code), offset_bytes: (line - 1) * 2 });
+        }
+        id
+    }
+
+    pub fn event(&mut self, kind: EventKind, addr: u64, size: u64, aux: [u64; 2], stack: NodeId) {
+        self.time_ns += 1000;
+        let is_driver = kind.is_driver_call();
+        self.events.push(Event {
+            seq: self.events.len() as u64,
+            time_ns: self.time_ns,
+            thread: ThreadId(self.thread),
+            kind,
+            device: self.device,
+            api: ApiId(u8::from(is_driver)),
+            flags: 0,
+            result: 0,
+            in_flight: false,
+            addr,
+            size,
+            aux,
+            python_stack: stack,
+            native_stack: NodeId::NONE,
+        });
+    }
+
+    pub fn alloc(&mut self, stack: NodeId, bytes: u64) -> u64 {
+        let size = bytes.max(1).next_multiple_of(512);
+        let addr = match self.free.get_mut(&size).and_then(Vec::pop) {
+            Some(addr) => addr,
+            None => {
+                if self.segment.0 + size > self.segment.1 {
+                    let segment = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
+                    let addr = self.segment.1 + (1 << 30);
+                    self.event(EventKind::DEVICE_ALLOC, addr, segment, [0; 2], stack);
+                    self.reserved += segment;
+                    self.segment = (addr, addr + segment);
+                }
+                self.segment.0 += size;
+                self.segment.0 - size
+            }
+        };
+        self.live.insert(addr, size);
+        self.allocated += size;
+        self.event(EventKind::BLOCK_ALLOC, addr, size, [self.allocated, self.reserved], stack);
+        addr
+    }
+
+    pub fn release(&mut self, addr: u64, stack: NodeId) {
+        let size = self.live.remove(&addr).expect("a live block");
+        self.allocated -= size;
+        self.free.entry(size).or_default().push(addr);
+        self.event(EventKind::BLOCK_FREE, addr, size, [self.allocated, self.reserved], stack);
+    }
+
+    pub fn oom(&mut self, stack: NodeId, bytes: u64) {
+        self.event(EventKind::BLOCK_OOM, 0, bytes, [self.allocated, self.reserved], stack);
+    }
+
+    pub fn release_all(&mut self) {
+        let mut addresses: Vec<u64> = self.live.keys().copied().collect();
+        addresses.sort_unstable();
+        for addr in addresses {
+            self.release(addr, NodeId::NONE);
+        }
+    }
+
+    /// A training run: parameters, then steps of forward, backward and Adam. `each_step` may leak.
+    pub fn train(steps: u64, mut each_step: impl FnMut(&mut Self, u64, NodeId)) -> Self {
+        let mut run = Self::new();
+        let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 90);
+        let init = run.frame(main, "/work/train.py", "build", 12);
+        let parameters: Vec<u64> = (0..10u64).map(|i| run.alloc(init, (i + 1) * 4096)).collect();
+        let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+        let train = run.frame(at, "/work/train.py", "train", 40);
+        let call = run.frame(train, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 200);
+        let forward: Vec<NodeId> = (0..8).map(|layer| run.frame(call, "/work/model.py", "Net.forward", 20 + layer)).collect();
+        let backward = run.frame(at, "/work/train.py", "train", 42);
+        let step_line = run.frame(at, "/work/train.py", "train", 43);
+        let wrapper =
+            run.frame(step_line, &format!("{TORCH}optim/optimizer.py"), "Optimizer.profile_hook_step.<locals>.wrapper", 50);
+        let adam = run.frame(wrapper, &format!("{TORCH}optim/adam.py"), "Adam.step", 60);
+        let mut gradients = Vec::new();
+        for step in 0..steps {
+            let activations: Vec<u64> = forward.iter().map(|layer| run.alloc(*layer, 1 << 20)).collect();
+            each_step(&mut run, step, train);
+            run.thread = 78;
+            for addr in activations.into_iter().rev() {
+                run.release(addr, NodeId::NONE);
+                if step == 0 {
+                    gradients.push(run.alloc(NodeId::NONE, 4096));
+                }
+            }
+            run.thread = 77;
+            let loss = run.alloc(backward, 512);
+            run.release(loss, train);
+            if step == 0 {
+                for i in 0..2 * parameters.len() as u64 {
+                    run.alloc(adam, (i / 2 + 1) * 4096);
+                }
+            }
+            let temporary = run.alloc(adam, 8192);
+            run.release(temporary, adam);
+        }
+        run
+    }
+
+    /// The trace file of a process that ended by itself, in blocks of `rows` events.
+    pub fn file(&self, rows: usize) -> Vec<u8> {
+        let mut file = self.file_without_end(rows);
+        let end = End {
+            reason: EndReason::Exit,
+            events: self.events.len() as u64,
+            time_ns: self.time_ns,
+            message: String::new(),
+            counters: Counters::default(),
+        };
+        file.extend(encode_block(BlockKind::END, &end.encode(), 3));
+        file
+    }
+
+    /// The trace file of a process that could not close it.
+    pub fn file_without_end(&self, rows: usize) -> Vec<u8> {
+        self.file_of(&self.events, rows)
+    }
+
+    pub fn file_of(&self, events: &[Event], rows: usize) -> Vec<u8> {
+        let mut file = file_header().to_vec();
+        file.extend(encode_block(BlockKind::META, &self.meta.encode(), 3));
+        for events in events.chunks(rows) {
+            let mut events = events.to_vec();
+            events.sort_by_key(|event| (event.thread, event.seq));
+            file.extend(encode_block(BlockKind::EVENTS, &columns::encode(&events), 3));
+        }
+        // Definitions after their use, which a reader must bear.
+        file.extend(encode_block(BlockKind::CODES, &defs::encode_codes(&self.codes), 3));
+        file.extend(encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&self.nodes), 3));
+        file
+    }
+
+    pub fn analyse(&self) -> Analysis {
+        analyse_bytes(&self.file(1000), RingFile::Absent)
+    }
+
+    pub fn report(&self) -> Report {
+        report(&[self.analyse()], &[])
+    }
+}
+
+pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
+    let bytes = std::sync::Arc::<[u8]>::from(bytes);
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read>);
+    analyse(Input { path: "run.trace", open: &open, ring, is_locked: false }).expect("a trace")
+}
+
+/// A ring file with one ring that holds these events; the process did not say that it ends.
+pub fn ring_file(events: &[Event], next_seq: u64) -> Vec<u8> {
+    let per_ring = events.len().max(1).next_power_of_two();
+    let mut bytes = vec![0; PAGE_BYTES + ring_stride(per_ring)];
+    bytes[..48].copy_from_slice(&encode_header(TRACE_ID, 4242, 1, per_ring as u32));
+    bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&next_seq.to_le_bytes());
+    bytes[END_AT..][..8].fill(0);
+    let ring = &mut bytes[PAGE_BYTES..];
+    ring[..4].copy_from_slice(&77u32.to_le_bytes());
+    ring[RING_HEAD_AT..][..8].copy_from_slice(&(events.len() as u64).to_le_bytes());
+    for (number, event) in events.iter().enumerate() {
+        for (index, word) in event.to_words().iter().enumerate() {
+            let at = RING_RECORDS_AT + number * 64 + index * 8;
+            ring[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// The event as it stands in a ring while the call runs.
+pub fn in_flight(mut event: Event) -> Event {
+    event.in_flight = true;
+    if !event.kind.is_ordered_before_call() {
+        event.seq = NO_SEQ;
+    }
+    event
+}
