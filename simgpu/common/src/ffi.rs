@@ -55,6 +55,12 @@ impl<T> Out<T> {
         }
     }
 
+    /// The place `index` results further on.
+    #[must_use]
+    pub fn nth(self, index: usize) -> Self {
+        Self(self.0.wrapping_add(index))
+    }
+
     /// What the caller left there (for in-out arguments).
     pub fn current(self) -> Answer<T>
     where

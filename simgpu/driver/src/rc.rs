@@ -23,7 +23,6 @@ pub(crate) const NOT_SUPPORTED: Rc = 801;
 pub(crate) const STREAM_CAPTURE_UNSUPPORTED: Rc = 900;
 pub(crate) const STREAM_CAPTURE_INVALIDATED: Rc = 901;
 pub(crate) const STREAM_CAPTURE_UNMATCHED: Rc = 903;
-pub(crate) const STREAM_CAPTURE_UNJOINED: Rc = 904;
 pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Rc = 908;
 pub(crate) const CAPTURED_EVENT: Rc = 907;
 pub(crate) const UNKNOWN: Rc = 999;

@@ -33,6 +33,67 @@ const NOT_CREATORS: &[&str] =
 /// Libraries whose `...Create...` functions make opaque objects behind their first argument.
 const CREATORS: &[&str] = &["cublasLt", "cudnn", "cusolver", "cusparse", "curand", "nvrtc"];
 
+/// Questions for the size of a workspace, `?` standing for the element type: which argument takes the answer, and how wide it is.
+const SIZES: &[(&str, &str)] = &[
+    ("cusolverDn?geqrf_bufferSize", "simgpu_int_size_5"),
+    ("cusolverDn?gesvd_bufferSize", "simgpu_int_size_3"),
+    ("cusolverDn?gesvdj_bufferSize", "simgpu_int_size_12"),
+    ("cusolverDn?gesvdjBatched_bufferSize", "simgpu_int_size_11"),
+    ("cusolverDn?gesvdaStridedBatched_bufferSize", "simgpu_int_size_16"),
+    ("cusolverDn?getrf_bufferSize", "simgpu_int_size_5"),
+    ("cusolverDn?heevd_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?heevj_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?heevjBatched_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?syevd_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?syevj_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?syevjBatched_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?orgqr_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?ungqr_bufferSize", "simgpu_int_size_7"),
+    ("cusolverDn?ormqr_bufferSize", "simgpu_int_size_11"),
+    ("cusolverDn?unmqr_bufferSize", "simgpu_int_size_11"),
+    ("cusolverDn?potrf_bufferSize", "simgpu_int_size_5"),
+    ("cusolverDn?sytrf_bufferSize", "simgpu_int_size_4"),
+    ("cusolverDnXgeev_bufferSize", "simgpu_sizes_17"),
+    ("cusolverDnXgeqrf_bufferSize", "simgpu_sizes_10"),
+    ("cusolverDnXpotrf_bufferSize", "simgpu_sizes_8"),
+    ("cusolverDnXsyevd_bufferSize", "simgpu_sizes_11"),
+    ("cusolverDnXsyevBatched_bufferSize", "simgpu_sizes_11"),
+    ("cusolverDnXsytrs_bufferSize", "simgpu_sizes_11"),
+    ("cusparse?bsrsm2_bufferSize", "simgpu_int_size_13"),
+    ("cusparse?bsrsv2_bufferSize", "simgpu_int_size_11"),
+    ("cusparse?csrgeam2_bufferSizeExt", "simgpu_size_19"),
+    ("cusparseXcoosort_bufferSizeExt", "simgpu_size_6"),
+    ("cusparseXcsrsort_bufferSizeExt", "simgpu_size_6"),
+    ("cusparseSpMV_bufferSize", "simgpu_size_9"),
+    ("cusparseSpMM_bufferSize", "simgpu_size_10"),
+    ("cusparseSDDMM_bufferSize", "simgpu_size_10"),
+    ("cusparseSpSV_bufferSize", "simgpu_size_9"),
+    ("cusparseSpSM_bufferSize", "simgpu_size_10"),
+    ("cusparseLtMatmulGetWorkspace", "simgpu_size_2"),
+];
+
+/// The size function that answers for a name.
+fn size_question(function: &str) -> Option<&'static str> {
+    let fits = |pattern: &str| match pattern.split_once('?') {
+        Some((head, tail)) => function
+            .strip_prefix(head)
+            .and_then(|rest| rest.strip_suffix(tail))
+            .is_some_and(|letter| matches!(letter, "S" | "D" | "C" | "Z")),
+        None => pattern == function,
+    };
+    SIZES.iter().find(|(pattern, _)| fits(pattern)).map(|(_, symbol)| *symbol)
+}
+
+/// Functions of cuBLAS that put no work on the handle's stream.
+const CUBLAS_WORDS: &[&str] =
+    &["cublasSet", "cublasGet", "cublasCreate", "cublasDestroy", "cublasLt", "cublasXt", "cublasLogger"];
+
+/// Whether a function of cuBLAS would launch a kernel: its first argument is the handle whose stream it goes to.
+fn computes(function: &str) -> bool {
+    function.starts_with("cublas")
+        && (function.starts_with("cublasGemm") || !CUBLAS_WORDS.iter().any(|word| function.starts_with(word)))
+}
+
 fn belongs(function: &str, soname: &str) -> bool {
     let fits = HOMES.iter().flat_map(|(home, prefixes)| prefixes.iter().map(move |prefix| (*home, *prefix)));
     let best = fits.filter(|(_, prefix)| function.starts_with(prefix)).max_by_key(|(_, prefix)| prefix.len());
@@ -67,6 +128,10 @@ pub(crate) fn exports(
             Target::Symbol(format!("{PREFIX}{special}"))
         } else if written.contains(name) {
             Target::Symbol(format!("{PREFIX}{name}"))
+        } else if let Some(symbol) = size_question(name) {
+            Target::Symbol(symbol.to_owned())
+        } else if computes(name) {
+            Target::Symbol("simgpu_cublas_work".to_owned())
         } else if creates_object(name) {
             Target::Symbol("simgpu_make_object".to_owned())
         } else {
@@ -99,5 +164,21 @@ mod tests {
         assert!(creates_object("cusolverDnCreate") && creates_object("cusparseSpGEMM_createDescr"));
         assert!(!creates_object("cusparseCreateIdentityPermutation") && !creates_object("cudnnSetStream"));
         assert!(!creates_object("ncclDevCommCreate"));
+    }
+
+    #[test]
+    fn size_questions_are_matched_with_their_element_type() {
+        assert_eq!(size_question("cusolverDnZgesvdj_bufferSize"), Some("simgpu_int_size_12"));
+        assert_eq!(size_question("cusolverDnXpotrf_bufferSize"), Some("simgpu_sizes_8"));
+        assert_eq!(size_question("cusolverDnQgesvd_bufferSize"), None);
+        assert_eq!(size_question("cusolverDnSgesvd"), None);
+    }
+
+    #[test]
+    fn settings_are_no_work() {
+        assert!(computes("cublasSgemm_v2") && computes("cublasGemmEx") && computes("cublasSscal_v2"));
+        assert!(
+            !computes("cublasSetStream_v2") && !computes("cublasGetMathMode") && !computes("cublasLtMatmul")
+        );
     }
 }

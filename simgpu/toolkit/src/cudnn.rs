@@ -1,30 +1,58 @@
 //! cuDNN: versions, workspace sizes, and a backend that always has one plan.
 
-use core::ffi::c_char;
-use simgpu_common::Out;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
-use crate::driver::with_context;
+use core::ffi::c_char;
+use simgpu_common::{Answer, Out};
+
+use crate::driver::{launch, with_context};
 use crate::entry::toolkit;
 use crate::facts::{bytes_switch, facts};
 
 const INTERNAL: u32 = 4000;
+const EXECUTION_FAILED: u32 = 5000;
 const NOT_INITIALIZED: u32 = 1001;
 
 /// Attributes of backend descriptors that are asked for.
 const HEURISTIC_RESULTS: u32 = 202;
 const PLAN_WORKSPACE_SIZE: u32 = 402;
 
-fn workspace(out: Out<u64>) -> Result<(), u32> {
+static STREAMS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+fn stream_of(handle: u64) -> Answer<u64> {
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner).get(&handle).copied().ok_or(NOT_INITIALIZED)
+}
+
+fn workspace(out: Out<u64>) -> Answer {
     out.put(bytes_switch("SIMGPU_CUDNN_WS"))
 }
 
 toolkit! { 4000;
     cudnnCreate(out: Out<u64>) {
         with_context(0).map_err(|_| NOT_INITIALIZED)?;
-        // Handles are never looked into: the stream is a stub's business.
-        out.put(0x5300_0000_0040)
+        let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = streams.last_key_value().map_or(0x5300_0000_0000, |(&id, _)| id) + 0x40;
+        streams.insert(id, 0);
+        out.put(id)
     }
-    cudnnGetStream(_handle: u64, out: Out<u64>) { out.put(0) }
+    cudnnDestroy(handle: u64) {
+        STREAMS.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle).map(|_| ()).ok_or(NOT_INITIALIZED)
+    }
+    cudnnSetStream(handle: u64, stream: u64) {
+        let mut streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+        *streams.get_mut(&handle).ok_or(NOT_INITIALIZED)? = stream;
+        Ok(())
+    }
+    cudnnGetStream(handle: u64, out: Out<u64>) { out.put(stream_of(handle)?) }
+    cudnnBackendExecute(handle: u64, _plan: u64, _pack: u64) {
+        launch(stream_of(handle)?).map_err(|_| EXECUTION_FAILED)
+    }
+    // Unlike every other creator it has the kind first and the place for the object second.
+    cudnnBackendCreateDescriptor(_kind: u32, out: Out<*const u64>) {
+        static DESCRIPTOR: [u64; 64] = [0; 64];
+        out.put(DESCRIPTOR.as_ptr())
+    }
     cudnnGetProperty(which: u32, out: Out<u32>) {
         let version = facts().cudnn;
         let major = if version >= 90000 { 10000 } else { 1000 };

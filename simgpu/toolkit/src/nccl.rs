@@ -1,4 +1,7 @@
-//! NCCL for a world of one: communicators that may own memory, collectives that do nothing.
+//! NCCL without a network: communicators that may own memory, collectives between ranks that all hold the same.
+//!
+//! Other ranks are other processes, whose memory this one cannot see -> every collective gives what it would give if all ranks had this
+//! rank's data, except that sums stay as they are.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,8 +27,7 @@ static COMMUNICATORS: Mutex<BTreeMap<u64, Communicator>> = Mutex::new(BTreeMap::
 
 fn create(out: Out<u64>, ranks: i32, rank: i32) -> Answer {
     out.check().map_err(|_| INVALID_ARGUMENT)?;
-    // Other ranks live in other processes, whose memory this one cannot see.
-    if ranks != 1 || rank != 0 {
+    if ranks < 1 || !(0..ranks).contains(&rank) {
         return Err(INVALID_ARGUMENT);
     }
     let memory = own_memory(bytes_switch("SIMGPU_NCCL_BYTES")).map_err(|_| UNHANDLED_CUDA)?;
@@ -60,9 +62,10 @@ fn element(kind: u32) -> u64 {
     }
 }
 
-/// In a world of one every collective is a copy of the input.
+/// A collective that ends with the rank's own data in the output.
 fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> Answer {
-    if from == to || count == 0 {
+    // Only the root of a reduction passes an output, only that of a broadcast an input.
+    if from == to || from == 0 || to == 0 || count == 0 {
         return Ok(());
     }
     let driver = with_context(0).map_err(|_| UNHANDLED_CUDA)?;
@@ -75,10 +78,11 @@ toolkit! { 3;
     ncclCommInitRank(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32) { create(out, ranks, rank) }
     ncclCommInitRankConfig(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32, _config: u64) { create(out, ranks, rank) }
     ncclCommInitRankScalable(out: Out<u64>, ranks: i32, rank: i32, _ids: i32, _id: u64, _config: u64) { create(out, ranks, rank) }
-    ncclCommInitAll(out: Out<u64>, count: i32, _devices: u64) { create(out, count, 0) }
+    ncclCommInitAll(out: Out<u64>, count: i32, _devices: u64) { (0..count).try_for_each(|rank| create(out.nth(rank as usize), count, rank)) }
     ncclCommSplit(parent: u64, color: i32, _key: i32, out: Out<u64>, _config: u64) {
-        find(parent)?;
-        if color < 0 { out.put(0) } else { create(out, 1, 0) }
+        // Who else has this color, only the other processes know: all are taken to have it.
+        let parent = find(parent)?;
+        if color < 0 { out.put(0) } else { create(out, parent.ranks, parent.rank) }
     }
     ncclCommDestroy(comm: u64) { destroy(comm) }
     ncclCommAbort(comm: u64) { destroy(comm) }
@@ -96,11 +100,13 @@ toolkit! { 3;
     ncclBroadcast(from: u64, to: u64, count: u64, kind: u32, _root: i32, _comm: u64, stream: u64) {
         collective(from, to, count, kind, stream)
     }
-    ncclAllGather(from: u64, to: u64, count: u64, kind: u32, _comm: u64, stream: u64) {
-        collective(from, to, count, kind, stream)
+    ncclAllGather(from: u64, to: u64, count: u64, kind: u32, comm: u64, stream: u64) {
+        let part = count * element(kind);
+        (0..find(comm)?.ranks as u64).try_for_each(|rank| collective(from, to + rank * part, count, kind, stream))
     }
-    ncclReduceScatter(from: u64, to: u64, count: u64, kind: u32, _op: u32, _comm: u64, stream: u64) {
-        collective(from, to, count, kind, stream)
+    ncclReduceScatter(from: u64, to: u64, count: u64, kind: u32, _op: u32, comm: u64, stream: u64) {
+        let part = count * element(kind);
+        collective(from + find(comm)?.rank as u64 * part, to, count, kind, stream)
     }
     ncclRedOpCreatePreMulSum(out: Out<u32>, _scalar: u64, _kind: u32, _residence: u32, _comm: u64) { out.put(5) }
     ncclMemAlloc(out: Out<u64>, size: u64) {
@@ -117,7 +123,7 @@ extern "C" fn error_text(code: u32) -> *const c_char {
     match code {
         0 => c"no error",
         UNHANDLED_CUDA => c"unhandled cuda error",
-        INVALID_ARGUMENT => c"invalid argument (the simulated NCCL has a world of one)",
+        INVALID_ARGUMENT => c"invalid argument",
         _ => c"internal error",
     }
     .as_ptr()

@@ -144,7 +144,12 @@ toolkit! { 999;
         copy_text(out, room, "580.00 (simulated)");
         Ok(())
     }
-    nvmlDeviceGetGpuFabricInfoV(_device: u64, _out: u64) { Err(NOT_SUPPORTED) }
+    // After the version: uuid (16 bytes), status, clique, state (0: no fabric), health.
+    nvmlDeviceGetGpuFabricInfoV(device: u64, out: Out<u32>) {
+        usage(device)?;
+        out.nth(1).put_all([0; 8]);
+        Ok(())
+    }
     nvmlDeviceGetNvLinkRemoteDeviceType(_device: u64, _link: u32, _out: u64) { Err(NOT_SUPPORTED) }
     nvmlDeviceGetNvLinkRemotePciInfo_v2(_device: u64, _link: u32, _out: u64) { Err(NOT_SUPPORTED) }
     nvmlDeviceGetUtilizationRates(_device: u64, out: Out<[u32; 2]>) { out.put([0, 0]) }

@@ -3,23 +3,39 @@
 use core::ffi::c_char;
 use simgpu_common::Out;
 
-use crate::entry::toolkit;
+/// Functions that store a size of 0 behind their n-th argument: nothing is computed, so no workspace is needed. Arguments are
+/// integers or pointers throughout, each in a register or slot of its own, so one function serves every interface of that shape.
+macro_rules! sizes {
+    ($($name:ident: $($skip:ident)* => $($out:ident: $ty:ty),+;)+) => {
+        $(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name($($skip: u64,)* $($out: Out<$ty>),+) -> u32 {
+                let _ = ($($skip,)*);
+                $($out.put_if_wanted(0);)+
+                0
+            }
+        )+
+    };
+}
 
-toolkit! { 6;
-    // `cusparse*_bufferSize` of the generic interface: the size is the last argument.
-    cusparseSpMV_bufferSize(_h: u64, _op: u32, _alpha: u64, _a: u64, _x: u64, _beta: u64, _y: u64, _kind: u32, _algo: u32, out: Out<u64>) {
-        out.put(0)
-    }
-    cusparseSpMM_bufferSize(
-        _h: u64, _op_a: u32, _op_b: u32, _alpha: u64, _a: u64, _b: u64, _beta: u64, _c: u64, _kind: u32, _algo: u32, out: Out<u64>,
-    ) {
-        out.put(0)
-    }
-    cusparseSDDMM_bufferSize(
-        _h: u64, _op_a: u32, _op_b: u32, _alpha: u64, _a: u64, _b: u64, _beta: u64, _c: u64, _kind: u32, _algo: u32, out: Out<u64>,
-    ) {
-        out.put(0)
-    }
+sizes! {
+    simgpu_size_2: a b => out: u64;
+    simgpu_size_6: a b c d e f => out: u64;
+    simgpu_size_9: a b c d e f g h i => out: u64;
+    simgpu_size_10: a b c d e f g h i j => out: u64;
+    simgpu_size_19: a b c d e f g h i j k l m n o p q r s => out: u64;
+    simgpu_sizes_8: a b c d e f g h => device: u64, host: u64;
+    simgpu_sizes_10: a b c d e f g h i j => device: u64, host: u64;
+    simgpu_sizes_11: a b c d e f g h i j k => device: u64, host: u64;
+    simgpu_sizes_17: a b c d e f g h i j k l m n o p q => device: u64, host: u64;
+    simgpu_int_size_3: a b c => out: u32;
+    simgpu_int_size_4: a b c d => out: u32;
+    simgpu_int_size_5: a b c d e => out: u32;
+    simgpu_int_size_7: a b c d e f g => out: u32;
+    simgpu_int_size_11: a b c d e f g h i j k => out: u32;
+    simgpu_int_size_12: a b c d e f g h i j k l => out: u32;
+    simgpu_int_size_13: a b c d e f g h i j k l m => out: u32;
+    simgpu_int_size_16: a b c d e f g h i j k l m n o p => out: u32;
 }
 
 #[unsafe(export_name = "simgpu_fn_cusparseGetErrorString")]

@@ -158,7 +158,7 @@ pub(crate) struct Place {
 pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
     if let Some(ordinal) = state.device_of(addr) {
         let (start, block) = state.devices[ordinal as usize].block_at(addr)?;
-        let pool = if let Home::Pool { pool, .. } = block.home { pool } else { 0 };
+        let pool = if let Home::Pool(pool) = block.home { pool } else { 0 };
         return Some(Place {
             start,
             size: block.size,

@@ -64,7 +64,7 @@ fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> Answer {
         }
         // Memory of `cuMemAlloc` may be freed in stream order too, managed memory and arrays may not.
         match block.ok_or(INVALID_VALUE)?.home {
-            Home::Direct | Home::Pool { .. } | Home::Graph => state.free(addr).map(|_| ()),
+            Home::Direct | Home::Pool(_) | Home::Graph => state.free(addr).map(|_| ()),
             Home::Managed | Home::Array | Home::Mipmapped => Err(INVALID_VALUE),
         }
     })

@@ -26,13 +26,8 @@ pub(crate) enum Home {
     Array,
     /// A mipmapped array, likewise.
     Mipmapped,
-    /// A pool's chunk.
-    Pool {
-        /// The pool's handle.
-        pool: u64,
-        /// The chunk's address.
-        chunk: u64,
-    },
+    /// A pool, by its handle.
+    Pool(u64),
     /// An allocation node of a launched graph.
     Graph,
 }
@@ -178,7 +173,7 @@ impl Device {
         }
         let span = Pool::span(size).ok_or(OUT_OF_MEMORY)?;
         let cut = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.cut(span);
-        let (chunk, addr) = match cut {
+        let addr = match cut {
             Some(found) => found,
             None => {
                 let exact = round_up(span, LARGE_STEP).ok_or(OUT_OF_MEMORY)?;
@@ -191,7 +186,7 @@ impl Device {
                 pool.cut(span).ok_or(OUT_OF_MEMORY)?
             }
         };
-        self.blocks.insert(addr, Block { size, span, home: Home::Pool { pool, chunk }, context });
+        self.blocks.insert(addr, Block { size, span, home: Home::Pool(pool), context });
         Ok(addr)
     }
 
@@ -219,9 +214,9 @@ impl Device {
                 self.drop_span(pages, addr, block.span, block.span)
             }
             Home::Managed => self.drop_span(pages, addr, block.span, 0),
-            Home::Pool { pool, chunk } => {
+            Home::Pool(pool) => {
                 if let Some(pool) = self.pools.get_mut(&pool) {
-                    pool.put(chunk, addr, block.span);
+                    pool.put(addr, block.span);
                 }
             }
             Home::Graph => {
@@ -237,7 +232,7 @@ impl Device {
             .blocks
             .iter()
             .filter(|(_, block)| {
-                block.context == context && !matches!(block.home, Home::Pool { .. } | Home::Graph)
+                block.context == context && !matches!(block.home, Home::Pool(_) | Home::Graph)
             })
             .map(|(&addr, &block)| (addr, block))
             .collect();

@@ -1,8 +1,9 @@
 //! A stream-ordered memory pool.
 //!
 //! Programs see a pool's appetite, not only its blocks: memory is taken from the device in chunks, freed blocks stay in the pool,
-//! and a chunk goes back only when it is empty and the pool holds more than its release threshold -> blocks are cut from chunks by
-//! first fit, and giving chunks back is a step of its own, run where the real driver runs it (at synchronisation, and under need).
+//! and a chunk goes back only when it is empty and the pool holds more than its release threshold -> blocks are cut by first fit from
+//! all chunks as one space (a block may lie across neighbouring chunks), and giving chunks back is a step of its own, run where the real
+//! driver runs it (at synchronisation, and under need).
 
 use std::collections::BTreeMap;
 
@@ -14,14 +15,31 @@ const BLOCK_ALIGN: u64 = 512;
 pub(crate) const CHUNK: u64 = 32 << 20;
 
 /// One pool of one device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pool {
-    chunks: BTreeMap<u64, AddressSpace>,
+    space: AddressSpace,
+    /// Address -> length of what the device gave.
+    chunks: BTreeMap<u64, u64>,
     pub(crate) threshold: u64,
     pub(crate) reserved: u64,
     pub(crate) reserved_high: u64,
     pub(crate) used: u64,
     pub(crate) used_high: u64,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        let space = AddressSpace::empty();
+        Self {
+            space,
+            chunks: BTreeMap::new(),
+            threshold: 0,
+            reserved: 0,
+            reserved_high: 0,
+            used: 0,
+            used_high: 0,
+        }
+    }
 }
 
 impl Pool {
@@ -30,47 +48,40 @@ impl Pool {
         round_up(size, BLOCK_ALIGN)
     }
 
-    /// Cuts a block from the chunks at hand: the chunk's address and the block's.
-    pub(crate) fn cut(&mut self, span: u64) -> Option<(u64, u64)> {
-        let (chunk, addr) =
-            self.chunks.iter_mut().find_map(|(&base, space)| Some((base, space.take(span, BLOCK_ALIGN)?)))?;
+    /// Cuts a block from the chunks at hand.
+    pub(crate) fn cut(&mut self, span: u64) -> Option<u64> {
+        let addr = self.space.take(span, BLOCK_ALIGN)?;
         self.used += span;
         self.used_high = self.used_high.max(self.used);
-        Some((chunk, addr))
+        Some(addr)
     }
 
     /// Adds a chunk that the device gave.
     pub(crate) fn add_chunk(&mut self, base: u64, len: u64) {
-        self.chunks.insert(base, AddressSpace::new(base, len));
+        self.chunks.insert(base, len);
+        self.space.give_back(base, len);
         self.reserved += len;
         self.reserved_high = self.reserved_high.max(self.reserved);
     }
 
     /// Takes a block back; it stays in the pool.
-    pub(crate) fn put(&mut self, chunk: u64, addr: u64, span: u64) {
-        if let Some(space) = self.chunks.get_mut(&chunk) {
-            space.give_back(addr, span);
-            self.used -= span;
-        }
+    pub(crate) fn put(&mut self, addr: u64, span: u64) {
+        self.space.give_back(addr, span);
+        self.used -= span;
     }
 
     /// Removes empty chunks, highest first, while more than `keep` bytes are held; the caller gives them to the device.
     pub(crate) fn shed(&mut self, keep: u64) -> Vec<(u64, u64)> {
-        let empty: Vec<_> = self
-            .chunks
-            .values()
-            .rev()
-            .filter(|space| space.is_unused())
-            .map(|space| (space.base(), space.len()))
-            .collect();
         let mut given = Vec::new();
-        for (base, len) in empty {
+        for (base, len) in self.chunks.clone().into_iter().rev() {
             if self.reserved <= keep {
                 break;
             }
-            self.chunks.remove(&base);
-            self.reserved -= len;
-            given.push((base, len));
+            if self.space.take_at(base, len) {
+                self.chunks.remove(&base);
+                self.reserved -= len;
+                given.push((base, len));
+            }
         }
         given
     }
@@ -85,14 +96,14 @@ mod tests {
         let mut pool = Pool { threshold: CHUNK, ..Pool::default() };
         pool.add_chunk(0x1000_0000, CHUNK);
         pool.add_chunk(0x2000_0000, CHUNK);
-        let (chunk, addr) = pool.cut(1 << 20).unwrap();
-        assert_eq!((chunk, addr), (0x1000_0000, 0x1000_0000));
+        let addr = pool.cut(1 << 20).unwrap();
+        assert_eq!(addr, 0x1000_0000);
         assert_eq!(
             pool.shed(pool.threshold),
             [(0x2000_0000, CHUNK)],
             "an empty chunk above the threshold goes"
         );
-        pool.put(chunk, addr, 1 << 20);
+        pool.put(addr, 1 << 20);
         assert_eq!(pool.shed(pool.threshold), [], "the last chunk is within the threshold");
         assert_eq!(pool.shed(0), [(0x1000_0000, CHUNK)]);
         assert_eq!(
@@ -107,5 +118,16 @@ mod tests {
         pool.add_chunk(0, CHUNK);
         pool.cut(512).unwrap();
         assert_eq!(pool.shed(0), []);
+    }
+
+    #[test]
+    fn a_block_may_lie_across_neighbouring_chunks() {
+        let mut pool = Pool::default();
+        pool.add_chunk(0, CHUNK);
+        pool.add_chunk(CHUNK, CHUNK);
+        let first = pool.cut(20 << 20).unwrap();
+        assert_eq!(pool.cut(20 << 20), Some(20 << 20), "the rest of the first chunk is not lost");
+        pool.put(first, 20 << 20);
+        assert_eq!(pool.shed(0), [], "the second block holds both chunks");
     }
 }
