@@ -1,5 +1,7 @@
 //! What is left of a recording, whatever happens to the process: every event that was made, once, in order.
 
+#![allow(clippy::exit, reason = "a scenario ends its own process")]
+
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
@@ -155,7 +157,7 @@ fn a_normal_exit_closes_the_trace_and_removes_the_ring() {
     assert_eq!((left.events.len() as u64, left.missing()), (MANY, 0));
     assert_eq!(left.end.as_ref().unwrap().reason, EndReason::Exit);
     assert!(!ring_path(&trace).exists());
-    assert_eq!(left.meta.number("pid").is_some(), true);
+    assert!(left.meta.number("pid").is_some());
     for (place, event) in &left.events {
         assert_eq!(event.addr, *place, "in the order they were made");
     }

@@ -12,6 +12,7 @@ NOT_EVENTS = {
     "cuMemGetAllocationGranularity": "a question",
     "cuMemSetAccess": "changes no memory",
     "cuMemGetInfo_v2": "a question",
+    "cuDevicePrimaryCtxRetain": "a context, not memory of the program's",
 }
 
 

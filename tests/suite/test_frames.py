@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,21 +12,17 @@ from conftest import DRIVER, WORKLOADS, dump, environment, gpumemtrace
 
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
 
+#: name=value, where a value with spaces or quotes in it is a JSON string.
+FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
+
 
 def stacks(trace):
     """Node id -> [(file, line, function), ...], innermost first."""
     frames = {}
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
         if line.startswith("frame "):
-            # frame id=.. parent=.. file=.. line=.. function=..   (file and function are JSON strings)
-            rest = line[len("frame "):]
-            id_, rest = rest.split(" ", 1)
-            parent, rest = rest.split(" ", 1)
-            file, end = json.JSONDecoder().raw_decode(rest[len("file="):])
-            rest = rest[len("file=") + end + 1:]
-            line_number, rest = rest.split(" ", 1)
-            function = json.loads(rest[len("function="):])
-            frames[int(id_[3:])] = (int(parent[7:]), (file, int(line_number[5:]), function))
+            fields = {key: json.loads(text) if text.startswith('"') else text for key, text in FIELD.findall(line)}
+            frames[int(fields["id"])] = (int(fields["parent"]), (fields["file"], int(fields["line"]), fields["function"]))
 
     def stack(node):
         out = []

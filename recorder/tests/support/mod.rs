@@ -1,5 +1,5 @@
 //! Runs a scenario in a process of its own, and reads what it left.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,9 @@ impl Left {
                 Item::Meta(meta) => left.meta.merge(meta),
                 Item::Events(events) => {
                     left.event_blocks += 1;
-                    events.into_iter().for_each(|event| left.add(event));
+                    for event in events {
+                        left.add(event);
+                    }
                 }
                 Item::Codes(codes) => left.codes.extend(codes),
                 Item::PyNodes(nodes) => left.py_nodes.extend(nodes),
