@@ -16,6 +16,3 @@ mod dynamic;
 mod guard;
 mod process;
 mod torch;
-
-// Its exported functions become part of this library.
-use gpumemtrace_pytorch_shim as _;

@@ -59,7 +59,6 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
     meta.set_list("command", command_line());
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
-    meta.set_list("mode", vec!["preload".to_owned()]);
     let stacks = match config.stacks {
         Stacks { python: true, native: true } => "both",
         Stacks { python: true, native: false } => "python",

@@ -25,6 +25,7 @@ mod thread;
 mod writer;
 
 pub use facts::{FactSource, register};
+pub use modules::is_preloaded;
 pub use record::{Call, Draft, begin, count, event, leave_after_panic};
 pub use say::{errno, say, set_errno};
 pub use session::{end_at_exit, end_at_quick_exit};

@@ -15,6 +15,16 @@ pub(crate) fn loaded() -> Vec<ModuleDef> {
     modules
 }
 
+/// True if this library was loaded before the C library, which only a preload is: PyTorch loads an allocator much later.
+pub fn is_preloaded() -> bool {
+    let modules = loaded();
+    let here = is_preloaded as *const () as u64;
+    let name = |module: &ModuleDef| module.path.rsplit('/').next().unwrap_or_default().to_owned();
+    let ours = modules.iter().position(|module| (module.start..module.end).contains(&here));
+    let libc = modules.iter().position(|module| name(module).starts_with("libc.so"));
+    matches!((ours, libc), (Some(ours), Some(libc)) if ours < libc)
+}
+
 /// How many modules have been added and removed so far: equal values mean an unchanged list.
 pub(crate) fn generation() -> (u64, u64) {
     let mut counts = (0, 0);

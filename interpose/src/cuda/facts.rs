@@ -11,8 +11,13 @@ use super::wrapper::driver_symbol;
 
 const MAX_DEVICES: c_int = 64;
 
-/// Adds driver version, and name and size of each device.
+/// Adds how we came to see the calls, the driver's version, and name and size of each device.
 pub(crate) fn collect(meta: &mut Meta) {
+    let modes = [
+        (gpumemtrace_recorder::is_preloaded(), "preload"),
+        (gpumemtrace_pytorch_shim::is_used(), "pluggable"),
+    ];
+    meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
     let number = |name| -> Option<c_int> {
         let function = driver_symbol(name);
         if function.is_null() {

@@ -37,7 +37,7 @@ macro_rules! entry_points {
             /// The driver's function of this name, recorded.
             #[allow(non_snake_case, reason = "the name is the driver's")]
             #[cfg_attr(not(test), unsafe(no_mangle))]
-            unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            pub(super) unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
                 let real = real::$name.get();
                 if real.is_null() {
                     return NOT_INITIALIZED;
