@@ -14,6 +14,7 @@ import tempfile
 import time
 
 SCENARIOS = {}
+WITHOUT_CALLS = {"no_device"}  # these make no log
 MIB = 1 << 20
 
 
@@ -340,6 +341,20 @@ def two_devices():
     model(torch.randn(4, 8, device="cuda:0")).sum().backward()
 
 
+@scenario(SIMGPU_DEVICES="0")
+def no_device():
+    import torch
+
+    assert not torch.cuda.is_available() and torch.cuda.device_count() == 0
+
+
+@scenario(SIMGPU_MEM="lots", SIMGPU_COPY="some")
+def malformed_switches():
+    import torch
+
+    assert torch.cuda.mem_get_info()[1] == 80 << 30
+
+
 @scenario(SIMGPU_COPY="all")
 def real_copies():
     import torch
@@ -432,7 +447,9 @@ def run_one(name, log):
     # torch 2.15 now and then aborts at exit after its work is done, without any tracer or simulator to blame.
     aborted_late = done.returncode == -6 and "scenario passed" in done.stdout
     output = done.stdout + done.stderr
-    if ok or aborted_late:
+    if name in WITHOUT_CALLS and ok:
+        pass
+    elif ok or aborted_late:
         checker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "check_log.py")
         capacity = 256 * MIB if environment.get("SIMGPU_MEM") == "256M" else 80 << 30
         checked = subprocess.run([sys.executable, checker, "--quiet", f"--capacity={capacity}", log], capture_output=True, text=True)

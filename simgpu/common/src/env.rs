@@ -27,7 +27,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     }
     let fraction = number.parse::<f64>().ok()?;
     let bytes = fraction * (1_u64 << shift) as f64;
-    (bytes >= 0.0 && bytes < 9e18).then_some(bytes as u64)
+    (0.0..9e18).contains(&bytes).then_some(bytes as u64)
 }
 
 /// Reads `1`, `0`, `true`, `false`, `on`, `off`, `yes`, `no`; an empty value means no.

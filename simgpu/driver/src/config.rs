@@ -46,13 +46,10 @@ impl Config {
     pub(crate) fn read(var: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str, wanted: &str, default: u64, range: std::ops::RangeInclusive<u64>| {
             let Some(text) = var(name) else { return default };
-            match parse_size(&text).filter(|value| range.contains(value)) {
-                Some(value) => value,
-                None => {
-                    warn(name, &text, wanted, &default.to_string());
-                    default
-                }
-            }
+            parse_size(&text).filter(|value| range.contains(value)).unwrap_or_else(|| {
+                warn(name, &text, wanted, &default.to_string());
+                default
+            })
         };
         let switch = |name: &str| {
             var(name).is_some_and(|text| {

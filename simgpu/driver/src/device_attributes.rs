@@ -10,6 +10,8 @@ use crate::rc::{Answer, INVALID_VALUE};
 pub(crate) const FIRST_BUS: u32 = 0x17;
 
 /// The value of one attribute.
+// One line per attribute, in the header's order, reads better than attributes grouped by value.
+#[allow(clippy::match_same_arms)]
 pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> Answer<i32> {
     let modern = config.compute.0 >= 9;
     Ok(match attribute {

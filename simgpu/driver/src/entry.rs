@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::Config;
 use crate::log::{Log, Record};
-use crate::rc::{Answer, INVALID_CONTEXT, NOT_INITIALIZED, Rc, SUCCESS, UNKNOWN};
+use crate::rc::{Answer, INVALID_CONTEXT, NO_DEVICE, NOT_INITIALIZED, Rc, SUCCESS, UNKNOWN};
 use crate::state::State;
 use crate::state::graph::CaptureMode;
 use crate::state::pages::HostPages;
@@ -74,10 +74,13 @@ pub(crate) fn initialise() -> Answer {
     if FORKED.load(Ordering::Acquire) {
         return Err(NOT_INITIALIZED);
     }
+    let config = config();
+    if config.devices == 0 {
+        return Err(NO_DEVICE);
+    }
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     if driver.is_none() {
-        let config = config();
-        let state = State::new(config.clone(), Box::new(HostPages::default()))?;
+        let state = State::new(config, Box::new(HostPages::default()))?;
         let log = config.log.as_deref().and_then(Log::open);
         // SAFETY: the handler only stores to statics of this library, which is never unloaded while the program runs.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };

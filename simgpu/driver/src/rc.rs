@@ -10,6 +10,7 @@ pub(crate) const SUCCESS: Rc = 0;
 pub(crate) const INVALID_VALUE: Rc = 1;
 pub(crate) const OUT_OF_MEMORY: Rc = 2;
 pub(crate) const NOT_INITIALIZED: Rc = 3;
+pub(crate) const NO_DEVICE: Rc = 100;
 pub(crate) const INVALID_DEVICE: Rc = 101;
 pub(crate) const INVALID_CONTEXT: Rc = 201;
 pub(crate) const INVALID_HANDLE: Rc = 400;

@@ -491,3 +491,66 @@ pub(crate) fn defined_names(bytes: &[u8]) -> Result<BTreeSet<String>> {
         .filter_map(|symbol| Some(String::from_utf8_lossy(table.symbol_name(Le, symbol).ok()?).into_owned()))
         .collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str, version: Option<&str>) -> Export {
+        Export { name: name.to_owned(), target: Target::Stub(0), version: version.map(str::to_owned) }
+    }
+
+    #[test]
+    fn hashes_equal_those_of_the_specifications() {
+        assert_eq!(gnu_hash("printf"), 0x156b_2bb8);
+        assert_eq!(sysv_hash("printf"), 0x0779_05a6);
+        assert_eq!(sysv_hash("GLIBC_2.2.5"), 0x0969_1a75);
+    }
+
+    /// Looks a name up as the dynamic linker does.
+    fn look_up(hash: &GnuHash, exports: &[Export], name: &str) -> Option<usize> {
+        let word = |at: usize| u32::from_le_bytes(hash.bytes[4 * at..4 * at + 4].try_into().unwrap());
+        let (buckets, first, words, shift) = (word(0), word(1), word(2), word(3));
+        let wanted = gnu_hash(name);
+        let bloom_at = 16 + 8 * ((wanted / 64) % words) as usize;
+        let bloom = u64::from_le_bytes(hash.bytes[bloom_at..bloom_at + 8].try_into().unwrap());
+        if bloom >> (wanted % 64) & bloom >> ((wanted >> shift) % 64) & 1 == 0 {
+            return None;
+        }
+        let starts = 4 + 2 * words as usize;
+        let chains = starts + buckets as usize;
+        let mut at = word(starts + (wanted % buckets) as usize);
+        while at != 0 {
+            let position = (at - first) as usize;
+            let found = word(chains + position);
+            if found | 1 == wanted | 1 && exports[hash.order[position]].name == name {
+                return Some(hash.order[position]);
+            }
+            at = if found & 1 == 0 { at + 1 } else { 0 };
+        }
+        None
+    }
+
+    #[test]
+    fn every_export_is_found_through_the_hash_table() {
+        for count in [1_usize, 2, 7, 300] {
+            let exports: Vec<Export> = (0..count).map(|at| export(&format!("function{at}"), None)).collect();
+            let hash = GnuHash::new(&exports, 55);
+            for (at, export) in exports.iter().enumerate() {
+                assert_eq!(look_up(&hash, &exports, &export.name), Some(at), "{count}");
+            }
+            assert_eq!(look_up(&hash, &exports, "missing"), None);
+        }
+    }
+
+    #[test]
+    fn version_nodes_are_numbered_after_those_that_are_needed() {
+        let exports = [export("a", Some("libx.so.2")), export("b", None), export("c", Some("libx.so.1"))];
+        let nodes = VersionNodes::collect(&exports, 9);
+        assert_eq!((nodes.index("libx.so.1"), nodes.index("libx.so.2"), nodes.len()), (10, 11, 2));
+        let mut strings = Strings(vec![0]);
+        let bytes = nodes.definitions("libx.so.2", &mut strings);
+        assert_eq!(bytes.len(), 3 * 28);
+        assert_eq!(bytes[2 * 28 + 16..2 * 28 + 20], [0; 4], "the last record ends the list");
+    }
+}

@@ -118,7 +118,7 @@ fn scan_file(path: &Path, needs: &mut Needs, loose: &mut BTreeSet<String>) -> Re
                     }
                 }
                 Some(elf::DT_RPATH | elf::DT_RUNPATH) => {
-                    needs.search_paths.extend(text()?.split(':').map(str::to_owned))
+                    needs.search_paths.extend(text()?.split(':').map(str::to_owned));
                 }
                 _ => {}
             }

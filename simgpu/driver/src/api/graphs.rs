@@ -29,7 +29,7 @@ fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind
 fn instantiate(out: Out<u64>, graph: u64, flags: u64) -> Answer {
     with_state(|state| {
         out.check()?;
-        let graph = state.graphs.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+        let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         for (ordinal, addr) in graph.allocations() {
             state.device(ordinal)?.share_graph_span(addr);
         }
@@ -71,7 +71,7 @@ fn node_list(out: Out<u64>, count: Out<u64>, nodes: &[u64]) -> Answer {
 }
 
 fn find_node(state: &State, node: u64) -> Answer<&Node> {
-    state.graphs.graphs.values().find_map(|graph| graph.nodes.get(&node)).ok_or(INVALID_HANDLE)
+    state.graphs.made.values().find_map(|graph| graph.nodes.get(&node)).ok_or(INVALID_HANDLE)
 }
 
 /// `CUDA_MEM_ALLOC_NODE_PARAMS`: pool properties (88 bytes), access descriptors, size, result.
@@ -98,7 +98,7 @@ fn add_alloc_node(
     size: u64,
 ) -> Answer<u64> {
     let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
-    if !state.graphs.graphs.contains_key(&graph) {
+    if !state.graphs.made.contains_key(&graph) {
         return Err(INVALID_HANDLE);
     }
     let addr = state.device(device)?.reserve_graph_span(size)?;
@@ -146,13 +146,13 @@ exports! {
         with_state(|state| {
             out.check()?;
             let handle = state.handle();
-            state.graphs.graphs.insert(handle, Graph::default());
+            state.graphs.made.insert(handle, Graph::default());
             out.put(handle)
         })
     }
     plain 10000 cuGraphDestroy(graph: u64) {
         with_state(|state| {
-            let graph = state.graphs.graphs.remove(&graph).ok_or(INVALID_HANDLE)?;
+            let graph = state.graphs.made.remove(&graph).ok_or(INVALID_HANDLE)?;
             state.drop_allocations(graph.allocations());
             Ok(())
         })
@@ -160,25 +160,25 @@ exports! {
     plain 10000 cuGraphClone(out: Out<u64>, graph: u64) {
         with_state(|state| {
             out.check()?;
-            let graph = state.graphs.graphs.get(&graph).ok_or(INVALID_HANDLE)?.clone();
+            let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
             // Memory nodes cannot be cloned, as on a device.
             if !graph.steps().is_empty() {
                 return Err(NOT_SUPPORTED);
             }
             let handle = state.handle();
-            state.graphs.graphs.insert(handle, graph);
+            state.graphs.made.insert(handle, graph);
             out.put(handle)
         })
     }
     plain 10000 cuGraphGetNodes(graph: u64, out: Out<u64>, count: Out<u64>) {
         with_state(|state| {
-            let graph = state.graphs.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
+            let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?;
             node_list(out, count, &graph.nodes.keys().copied().collect::<Vec<_>>())
         })
     }
     plain 10000 cuGraphGetRootNodes(graph: u64, out: Out<u64>, count: Out<u64>) {
         with_state(|state| {
-            let graph = state.graphs.graphs.get(&graph).ok_or(INVALID_HANDLE)?;
+            let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?;
             let roots = graph.nodes.iter().filter(|(_, node)| node.dependencies.is_empty());
             node_list(out, count, &roots.map(|(&handle, _)| handle).collect::<Vec<_>>())
         })
@@ -194,7 +194,7 @@ exports! {
     }
     plain 10000 cuGraphDestroyNode(node: u64) {
         with_state(|state| {
-            let graph = state.graphs.graphs.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_HANDLE)?;
+            let graph = state.graphs.made.values_mut().find(|graph| graph.nodes.contains_key(&node)).ok_or(INVALID_HANDLE)?;
             if graph.nodes.get(&node).is_some_and(|node| node.step.is_some()) {
                 return Err(NOT_SUPPORTED);
             }
@@ -255,7 +255,7 @@ exports! {
     }
     plain 12030 cuGraphConditionalHandleCreate(out: Out<u64>, graph: u64, _context: u64, _default: u32, _flags: u32) {
         with_state(|state| {
-            if !state.graphs.graphs.contains_key(&graph) {
+            if !state.graphs.made.contains_key(&graph) {
                 return Err(INVALID_HANDLE);
             }
             // A conditional node decides on the device what runs; nothing runs there.

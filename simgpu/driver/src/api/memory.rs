@@ -207,10 +207,9 @@ fn pointer_attribute(state: &State, out: Out<u8>, attribute: u32, addr: u64) -> 
         3 => out.cast::<u64>().put(addr),
         4 if place.memory_type == 1 || place.managed => out.cast::<u64>().put(addr),
         6 | 10 | 15 => out.cast::<u32>().put(0),
-        7 | 20 => out.cast::<u64>().put(place.start),
         8 => out.cast::<u32>().put(u32::from(place.managed)),
         9 => out.cast::<i32>().put(place.device),
-        11 | 19 => out.cast::<u64>().put(place.start),
+        7 | 11 | 19 | 20 => out.cast::<u64>().put(place.start),
         12 | 18 => out.cast::<u64>().put(place.size),
         13 => out.cast::<u32>().put(1),
         14 => out.cast::<u64>().put(0),
@@ -226,7 +225,7 @@ exports! {
         allocate_pitch(API, dptr, pitch, width, height, element)
     }
     memory 6000 cuMemAllocManaged(dptr: Out<u64>, size: u64, flags: u32) {
-        if flags & 3 == 0 {
+        if ![1, 2].contains(&(flags & 3)) {
             return Err(INVALID_VALUE);
         }
         allocate(API, dptr, size, Home::Managed)

@@ -170,11 +170,11 @@ fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -
             return Err(STREAM_CAPTURE_UNSUPPORTED);
         }
         let graph = match graph {
-            Some(graph) if state.graphs.graphs.contains_key(&graph) => graph,
+            Some(graph) if state.graphs.made.contains_key(&graph) => graph,
             Some(_) => return Err(INVALID_VALUE),
             None => {
                 let graph = state.handle();
-                state.graphs.graphs.insert(graph, Graph::default());
+                state.graphs.made.insert(graph, Graph::default());
                 graph
             }
         };
@@ -207,7 +207,7 @@ fn end_capture(stream: u64, out: Out<u64>, per_thread: bool) -> Answer {
             stream.tail.clear();
         }
         if spoiled {
-            let lost = state.graphs.graphs.remove(&graph).map(|graph| graph.allocations());
+            let lost = state.graphs.made.remove(&graph).map(|graph| graph.allocations());
             state.drop_allocations(lost.unwrap_or_default());
             out.put(0)?;
             return Err(STREAM_CAPTURE_INVALIDATED);

@@ -172,19 +172,19 @@ impl Device {
             return Err(INVALID_VALUE);
         }
         let span = Pool::span(size).ok_or(OUT_OF_MEMORY)?;
-        let cut = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.cut(span);
-        let addr = match cut {
-            Some(found) => found,
-            None => {
-                let exact = round_up(span, LARGE_STEP).ok_or(OUT_OF_MEMORY)?;
-                let (len, base) = match self.take_span(pages, exact.max(CHUNK), exact.max(CHUNK)) {
-                    Ok(base) => (exact.max(CHUNK), base),
-                    Err(_) => (exact, self.take_span(pages, exact, exact)?),
-                };
-                let pool = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?;
-                pool.add_chunk(base, len);
-                pool.cut(span).ok_or(OUT_OF_MEMORY)?
-            }
+        let open = self.pools.get_mut(&pool).filter(|pool| !pool.closed);
+        let cut = open.ok_or(INVALID_HANDLE)?.cut(span);
+        let addr = if let Some(found) = cut {
+            found
+        } else {
+            let exact = round_up(span, LARGE_STEP).ok_or(OUT_OF_MEMORY)?;
+            let (len, base) = match self.take_span(pages, exact.max(CHUNK), exact.max(CHUNK)) {
+                Ok(base) => (exact.max(CHUNK), base),
+                Err(_) => (exact, self.take_span(pages, exact, exact)?),
+            };
+            let pool = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?;
+            pool.add_chunk(base, len);
+            pool.cut(span).ok_or(OUT_OF_MEMORY)?
         };
         self.blocks.insert(addr, Block { size, span, home: Home::Pool(pool), context });
         Ok(addr)
@@ -211,12 +211,14 @@ impl Device {
         self.blocks.remove(&addr);
         match block.home {
             Home::Direct | Home::Array | Home::Mipmapped => {
-                self.drop_span(pages, addr, block.span, block.span)
+                self.drop_span(pages, addr, block.span, block.span);
             }
             Home::Managed => self.drop_span(pages, addr, block.span, 0),
-            Home::Pool(pool) => {
-                if let Some(pool) = self.pools.get_mut(&pool) {
-                    pool.put(addr, block.span);
+            Home::Pool(handle) => {
+                let Some(pool) = self.pools.get_mut(&handle) else { return };
+                pool.put(addr, block.span);
+                if pool.closed {
+                    self.bury_pool(pages, handle);
                 }
             }
             Home::Graph => {
@@ -272,14 +274,20 @@ impl Device {
         if pool == self.default_pool {
             return Err(INVALID_VALUE);
         }
-        let given = self.trim_pool(pages, pool, 0)?;
+        self.pools.get_mut(&pool).filter(|pool| !pool.closed).ok_or(INVALID_HANDLE)?.closed = true;
         if self.current_pool == pool {
             self.current_pool = self.default_pool;
         }
+        Ok(self.bury_pool(pages, pool))
+    }
+
+    /// Takes what a closed pool no longer needs; the pool itself goes with its last block.
+    fn bury_pool(&mut self, pages: &mut dyn Pages, pool: u64) -> u64 {
+        let given = self.trim_pool(pages, pool, 0).unwrap_or(0);
         if self.pools.get(&pool).is_some_and(|pool| pool.reserved == 0) {
             self.pools.remove(&pool);
         }
-        Ok(given)
+        given
     }
 
     /// Reserves addresses for a graph's allocation node: costs nothing until the graph is launched.
@@ -426,6 +434,19 @@ mod tests {
         let (mut dev, mut pages) = device(8 * MIB);
         dev.alloc_from_pool(&mut pages, 3 * MIB, 7, 1).unwrap();
         assert_eq!(dev.used, 4 * MIB);
+    }
+
+    #[test]
+    fn a_destroyed_pool_lives_on_in_its_blocks_only() {
+        let (mut dev, mut pages) = device(256 * MIB);
+        dev.pools.insert(9, Pool::default());
+        let addr = dev.alloc_from_pool(&mut pages, MIB, 9, 1).unwrap();
+        dev.destroy_pool(&mut pages, 9).unwrap();
+        assert_eq!(dev.used, CHUNK);
+        assert_eq!(dev.alloc_from_pool(&mut pages, MIB, 9, 1), Err(INVALID_HANDLE));
+        dev.free(&mut pages, addr).unwrap();
+        assert_eq!((dev.used, dev.pools.contains_key(&9)), (0, false));
+        assert_eq!(dev.destroy_pool(&mut pages, 7), Err(INVALID_VALUE), "the default pool stays");
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(crate) struct Capture {
 /// All graphs and captures.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
-    pub(crate) graphs: BTreeMap<u64, Graph>,
+    pub(crate) made: BTreeMap<u64, Graph>,
     pub(crate) execs: BTreeMap<u64, Exec>,
     pub(crate) captures: BTreeMap<u64, Capture>,
 }
@@ -123,7 +123,7 @@ impl Graphs {
 
     /// Adds a node.
     pub(crate) fn add(&mut self, graph: u64, handle: u64, node: Node) -> Answer {
-        self.graphs.get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(handle, node);
+        self.made.get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(handle, node);
         Ok(())
     }
 }

@@ -96,7 +96,7 @@ pub(crate) struct State {
 
 impl State {
     /// Reserves the address windows and sets up the devices.
-    pub(crate) fn new(config: Config, mut pages: Box<dyn Pages>) -> Answer<Self> {
+    pub(crate) fn new(config: &Config, mut pages: Box<dyn Pages>) -> Answer<Self> {
         let mut state = Self {
             devices: Vec::new(),
             contexts: BTreeMap::new(),
@@ -333,14 +333,16 @@ impl State {
         }
     }
 
-    /// Runs the memory nodes of an instantiated graph.
+    /// Runs the memory nodes of an instantiated graph; what was allocated and freed, in order.
     pub(crate) fn launch(&mut self, exec: u64, context: u64) -> Answer<Vec<MemoryStep>> {
         let exec = self.graphs.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        let mut ran = Vec::new();
         if exec.auto_free {
             for (ordinal, addr) in exec.graph.allocations() {
                 let (device, pages) = self.device_and_pages(ordinal)?;
                 if device.blocks.contains_key(&addr) {
                     device.free(pages, addr)?;
+                    ran.push(MemoryStep::Free { addr });
                 }
             }
         }
@@ -358,7 +360,8 @@ impl State {
                 return Err(rc);
             }
         }
-        Ok(steps)
+        ran.extend(steps);
+        Ok(ran)
     }
 
     fn undo(&mut self, steps: &[MemoryStep]) {

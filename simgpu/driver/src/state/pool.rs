@@ -20,6 +20,8 @@ pub(crate) struct Pool {
     space: AddressSpace,
     /// Address -> length of what the device gave.
     chunks: BTreeMap<u64, u64>,
+    /// Destroyed by the program while blocks were live in it.
+    pub(crate) closed: bool,
     pub(crate) threshold: u64,
     pub(crate) reserved: u64,
     pub(crate) reserved_high: u64,
@@ -33,6 +35,7 @@ impl Default for Pool {
         Self {
             space,
             chunks: BTreeMap::new(),
+            closed: false,
             threshold: 0,
             reserved: 0,
             reserved_high: 0,

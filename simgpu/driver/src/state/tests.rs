@@ -14,7 +14,7 @@ fn state(devices: u32) -> State {
         "SIMGPU_CONTEXT_BYTES" => Some("4M".to_owned()),
         _ => None,
     });
-    State::new(config, Box::new(NoPages::default())).unwrap()
+    State::new(&config, Box::new(NoPages::default())).unwrap()
 }
 
 #[test]
