@@ -84,9 +84,11 @@ fn read_ring(path: &Path) -> RingFile {
 
 fn cannot_open(error: &std::io::Error) -> String {
     match error.kind() {
-        ErrorKind::NotFound => "does not exist; the traced program writes run.trace into its current directory, at its first \
+        ErrorKind::NotFound => {
+            "does not exist; the traced program writes run.trace into its current directory, at its first \
                                 GPU call"
-            .to_owned(),
+                .to_owned()
+        }
         ErrorKind::PermissionDenied => {
             "may not be read: traces are readable by their owner only; ask them, or use sudo".to_owned()
         }
@@ -97,7 +99,9 @@ fn cannot_open(error: &std::io::Error) -> String {
 fn advice(error: &OpenError) -> String {
     match error {
         OpenError::NotATrace => {
-            format!("{error} (it does not begin like one); give the file that the traced program wrote, such as run.trace")
+            format!(
+                "{error} (it does not begin like one); give the file that the traced program wrote, such as run.trace"
+            )
         }
         error => error.to_string(),
     }

@@ -46,7 +46,8 @@ impl Style {
 }
 
 fn terminal_width() -> Option<usize> {
-    let size = std::process::Command::new("stty").arg("size").stdin(std::process::Stdio::inherit()).output().ok()?;
+    let size =
+        std::process::Command::new("stty").arg("size").stdin(std::process::Stdio::inherit()).output().ok()?;
     String::from_utf8(size.stdout).ok()?.split_whitespace().nth(1)?.parse().ok()
 }
 

@@ -1,1 +1,72 @@
-fn main(){}
+//! A million events through every analysis: `cargo bench -p gpumemtrace-replay`. The time is CPU seconds per million.
+
+#[path = "../tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::hint::black_box;
+
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use gpumemtrace_format::NodeId;
+use gpumemtrace_replay::{RingFile, report};
+use synthetic::Synthetic;
+
+const EVENTS: usize = 1_000_000;
+const LINES: i32 = 150;
+const DEPTH: i32 = 20;
+
+/// Training steps of 150 lines that allocate, 20 frames deep, with a leak; until there are a million events.
+fn trace() -> Vec<u8> {
+    let mut steps = 0;
+    let per_step = 2 * LINES as usize + 22;
+    let run = Synthetic::train((EVENTS / per_step) as u64, |run, _, train| {
+        steps += 1;
+        let mut stack = train;
+        for depth in 0..DEPTH {
+            stack = run.frame(
+                stack,
+                "/env/lib/python3.11/site-packages/torch/nn/modules/module.py",
+                "Module._call_impl",
+                100 + depth,
+            );
+        }
+        let lines: Vec<NodeId> =
+            (0..LINES).map(|line| run.frame(stack, "/work/model.py", "Net.forward", 100 + line)).collect();
+        let blocks: Vec<u64> =
+            lines.iter().zip(1..).map(|(line, size)| run.alloc(*line, size * 1024)).collect();
+        for addr in blocks.into_iter().rev() {
+            run.release(addr, NodeId::NONE);
+        }
+        let keep = run.frame(train, "/work/hooks.py", "Keeper.hook", 7);
+        run.alloc(keep, 4096);
+    });
+    run.file(65_536)
+}
+
+fn replay(criterion: &mut Criterion) {
+    let bytes = trace();
+    let mut group = criterion.benchmark_group("replay");
+    group.sample_size(10);
+    group.throughput(Throughput::Elements(EVENTS as u64));
+    group.bench_function("all analyses, a million events", |bencher| {
+        bencher.iter(|| {
+            let analysis = synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);
+            black_box(report(&[analysis], &[]))
+        });
+    });
+    group.bench_function("order only", |bencher| {
+        bencher.iter(|| {
+            let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn std::io::Read>);
+            let mut events = 0u64;
+            let mut sink = |_: &gpumemtrace_format::Event| {
+                events += 1;
+                std::ops::ControlFlow::Continue(())
+            };
+            let _ = gpumemtrace_replay::input::read_events(&open, None, &mut sink);
+            events
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, replay);
+criterion_main!(benches);

@@ -320,8 +320,12 @@ impl Pass {
             ranges: of_device(self.driver.ranges(), event.device),
         };
         let gap = explain(&snapshot, &device.touched, |block| self.symbols.facts(block.stack).site);
-        let mut sites: Vec<(SiteId, Held)> =
-            device.torch.sites().map(|(id, book)| (id, book.now())).filter(|(_, held)| held.bytes > 0).collect();
+        let mut sites: Vec<(SiteId, Held)> = device
+            .torch
+            .sites()
+            .map(|(id, book)| (id, book.now()))
+            .filter(|(_, held)| held.bytes > 0)
+            .collect();
         sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
         sites.truncate(OOM_SITES);
         let record = OomRecord {
@@ -365,7 +369,9 @@ impl Pass {
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
         if losses.in_flight_calls > 0 {
             let calls = losses.in_flight_calls;
-            notes.push(format!("{calls} calls had not returned when the process ended; nobody knows how they went"));
+            notes.push(format!(
+                "{calls} calls had not returned when the process ended; nobody knows how they went"
+            ));
         }
         if body.unknown_blocks > 0 {
             notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
@@ -396,7 +402,12 @@ impl Pass {
 impl DeviceState {
     /// Remembers which driver ranges PyTorch's allocator puts blocks in.
     #[inline]
-    fn touch(&mut self, addr: u64, bytes: u64, ranges: &std::collections::BTreeMap<u64, crate::driver::Range>) {
+    fn touch(
+        &mut self,
+        addr: u64,
+        bytes: u64,
+        ranges: &std::collections::BTreeMap<u64, crate::driver::Range>,
+    ) {
         let end = addr.saturating_add(bytes);
         let slot = (addr >> 21) as usize % RECENT;
         let (begin, known_end) = self.recent[slot];

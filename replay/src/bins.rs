@@ -67,24 +67,24 @@ pub struct Winner {
 pub struct Bins {
     start_ns: Option<u64>,
     width_ns: u64,
-    bins: Vec<Bin>,
+    all: Vec<Bin>,
 }
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, bins: Vec::new() }
+        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new() }
     }
 }
 
 impl Bins {
     /// Index of the bin that is being filled.
     pub fn current(&self) -> usize {
-        self.bins.len().saturating_sub(1)
+        self.all.len().saturating_sub(1)
     }
 
     /// The bins so far; a bin without any event repeats the state before it.
     pub fn all(&self) -> &[Bin] {
-        &self.bins
+        &self.all
     }
 
     /// True when `time_ns` lies past the bins there can be: call [`Self::halve`] until it does not.
@@ -100,7 +100,7 @@ impl Bins {
     /// True when `time_ns` lies past the bin that is being filled.
     #[inline]
     pub fn begins_new(&self, time_ns: u64) -> bool {
-        self.bins.is_empty() || self.index(time_ns) > self.current()
+        self.all.is_empty() || self.index(time_ns) > self.current()
     }
 
     /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
@@ -115,10 +115,10 @@ impl Bins {
     }
 
     fn begin_until(&mut self, len: usize, before: Sample, time_ns: u64, clock: u64) {
-        while self.bins.len() < len {
-            let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.bins.len() as u64 * self.width_ns);
+        while self.all.len() < len {
+            let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.all.len() as u64 * self.width_ns);
             let state = Sample { time_ns: begin_ns.min(time_ns), ..before };
-            self.bins.push(Bin {
+            self.all.push(Bin {
                 high: state,
                 low: state,
                 max_reserved: state.reserved,
@@ -134,7 +134,7 @@ impl Bins {
     /// Takes a moment into the current bin.
     #[inline]
     pub fn observe(&mut self, sample: Sample) -> Effect {
-        let Some(bin) = self.bins.last_mut() else { return Effect::default() };
+        let Some(bin) = self.all.last_mut() else { return Effect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);
         bin.min_reserved = bin.min_reserved.min(sample.reserved);
         bin.max_device = bin.max_device.max(sample.device);
@@ -152,7 +152,7 @@ impl Bins {
     /// Tells the current bin on which tick of the clock its marks stand.
     #[inline]
     pub fn marked(&mut self, effect: Effect, high_clock: u64, low_clock: u64) {
-        if let Some(bin) = self.bins.last_mut() {
+        if let Some(bin) = self.all.last_mut() {
             if effect.is_high {
                 bin.high_clock = high_clock;
             }
@@ -166,8 +166,8 @@ impl Bins {
     pub fn halve(&mut self) -> Vec<Winner> {
         self.width_ns = self.width_ns.saturating_mul(2);
         let mut winners = Vec::new();
-        let mut joined = Vec::with_capacity(self.bins.len() / 2 + 1);
-        for pair in self.bins.chunks(2) {
+        let mut joined = Vec::with_capacity(self.all.len() / 2 + 1);
+        for pair in self.all.chunks(2) {
             let first = pair[0];
             let second = pair.get(1).copied().unwrap_or(first);
             let high = usize::from(second.high.live > first.high.live);
@@ -185,7 +185,7 @@ impl Bins {
                 low_clock: pick[low].low_clock,
             });
         }
-        self.bins = joined;
+        self.all = joined;
         winners
     }
 }

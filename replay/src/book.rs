@@ -298,7 +298,11 @@ impl Book {
 
     /// Sites that ever held something.
     pub fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteBook)> {
-        self.sites.iter().zip(0..).filter(|(book, _)| book.fates.born > 0).map(|(book, id)| (SiteId(id), book))
+        self.sites
+            .iter()
+            .zip(0..)
+            .filter(|(book, _)| book.fates.born > 0)
+            .map(|(book, id)| (SiteId(id), book))
     }
 
     /// A site's bytes at the high and low of each bin.

@@ -71,6 +71,10 @@ impl Definitions {
 
     /// The module that holds an address.
     pub fn module_at(&self, address: u64) -> Option<&ModuleDef> {
-        self.modules.range(..=address).next_back().map(|(_, module)| module).filter(|module| address < module.end)
+        self.modules
+            .range(..=address)
+            .next_back()
+            .map(|(_, module)| module)
+            .filter(|module| address < module.end)
     }
 }

@@ -112,13 +112,16 @@ impl Driver {
             self.failed_calls += 1;
             return;
         }
-        let place = if event.device == NO_DEVICE { Place::UnknownDevice } else { Place::Device(event.device) };
+        let place =
+            if event.device == NO_DEVICE { Place::UnknownDevice } else { Place::Device(event.device) };
         match event.kind {
             EventKind::DEVICE_ALLOC | EventKind::MANAGED_ALLOC | EventKind::ASYNC_ALLOC => {
                 self.add_plain(event, place, stack);
             }
             EventKind::HOST_ALLOC => self.add_plain(event, Place::Host, stack),
-            EventKind::DEVICE_FREE | EventKind::HOST_FREE | EventKind::ASYNC_FREE => self.remove_plain(event.addr),
+            EventKind::DEVICE_FREE | EventKind::HOST_FREE | EventKind::ASYNC_FREE => {
+                self.remove_plain(event.addr);
+            }
             EventKind::PHYS_CREATE => {
                 let location = event.aux[1] as u32;
                 let place = match u64::from(location) {
@@ -197,8 +200,12 @@ impl Driver {
 
     fn unmap(&mut self, addr: u64, bytes: u64) {
         let end = addr.saturating_add(bytes.max(1));
-        let inside: Vec<Range> =
-            self.ranges.range(addr..end).map(|(_, range)| *range).filter(|range| range.piece.is_some()).collect();
+        let inside: Vec<Range> = self
+            .ranges
+            .range(addr..end)
+            .map(|(_, range)| *range)
+            .filter(|range| range.piece.is_some())
+            .collect();
         for range in inside {
             self.remove_range(range.addr);
             if let Some(piece) = range.piece {

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::book::LiveBlock;
 use crate::driver::{Place, Range, RangeChange};
@@ -20,6 +20,9 @@ use crate::symbols::SiteId;
 
 /// Most culprits named.
 pub const MAX_CULPRITS: usize = 20;
+
+/// First addresses of the ranges in which PyTorch's allocator ever placed a block.
+pub type Touched = rustc_hash::FxHashSet<u64>;
 
 /// A moment of one device's allocator.
 #[derive(Clone, Debug, Default)]
@@ -53,8 +56,9 @@ pub struct Gap {
     pub largest_free: Option<u64>,
 }
 
-/// Takes a gap apart. `touched` holds the first addresses of ranges in which a block ever was.
-pub fn explain(snapshot: &Snapshot, touched: &FxHashSet<u64>, site_of: impl Fn(&LiveBlock) -> SiteId) -> Gap {
+/// Takes a gap apart. `touched`: the ranges in which a block ever was.
+#[allow(clippy::implicit_hasher)] // The set is ours.
+pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlock) -> SiteId) -> Gap {
     let live: u64 = snapshot.blocks.iter().map(|(_, block)| block.bytes).fold(0, u64::saturating_add);
     let gap = snapshot.reserved.saturating_sub(live);
     let unexplained = Gap { live, gap, unexplained: gap, ..Gap::default() };
@@ -144,7 +148,13 @@ impl PeakState {
 
     /// A block was added. Call before [`Self::mark`] for the same event.
     #[inline]
-    pub fn block_added(&mut self, addr: u64, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) {
+    pub fn block_added(
+        &mut self,
+        addr: u64,
+        live: &FxHashMap<u64, LiveBlock>,
+        ranges: &BTreeMap<u64, Range>,
+        device: u8,
+    ) {
         self.push(Change::BlockAdded(addr), live, ranges, device);
     }
 
@@ -221,7 +231,12 @@ impl PeakState {
     }
 
     /// The state, given how things are now.
-    pub fn finish(&mut self, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) -> Snapshot {
+    pub fn finish(
+        &mut self,
+        live: &FxHashMap<u64, LiveBlock>,
+        ranges: &BTreeMap<u64, Range>,
+        device: u8,
+    ) -> Snapshot {
         self.copy.take().unwrap_or_else(|| self.undo(live, ranges, device))
     }
 }

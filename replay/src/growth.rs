@@ -119,7 +119,8 @@ pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
         growth_steps: steps.len(),
         first,
         period: regular.as_ref().map(|regular| regular.period),
-        per_value: regular.map_or(rise as f64 / span as f64, |regular| regular.growth as f64 / regular.period as f64),
+        per_value: regular
+            .map_or(rise as f64 / span as f64, |regular| regular.growth as f64 / regular.period as f64),
         regularity,
         tau: statistics.tau,
         slope: statistics.slope,
@@ -205,7 +206,11 @@ fn find_period(differences: &[i64]) -> Option<Regular> {
 fn mode<'a>(values: impl Iterator<Item = &'a i64>) -> (i64, usize) {
     let mut sorted: Vec<i64> = values.copied().collect();
     sorted.sort_unstable();
-    sorted.chunk_by(|a, b| a == b).map(|run| (run[0], run.len())).max_by_key(|(_, count)| *count).unwrap_or((0, 0))
+    sorted
+        .chunk_by(|a, b| a == b)
+        .map(|run| (run[0], run.len()))
+        .max_by_key(|(_, count)| *count)
+        .unwrap_or((0, 0))
 }
 
 struct Statistics {
@@ -280,7 +285,8 @@ mod tests {
     fn what_saturates_is_silent() {
         let cache: Vec<u64> = (0..100).map(|k: u64| k.min(40) * 64).collect();
         assert_eq!(judge(&cache, true), None);
-        let exponential: Vec<u64> = (0..200).map(|k| (1e6 * (1.0 - (-f64::from(k) / 40.0).exp())) as u64).collect();
+        let exponential: Vec<u64> =
+            (0..200).map(|k| (1e6 * (1.0 - (-f64::from(k) / 40.0).exp())) as u64).collect();
         assert_eq!(judge(&exponential, true), None);
         let ratchet: Vec<u64> = (1..300).map(|k| (1e6 * f64::from(k).ln()) as u64).collect();
         assert_eq!(judge(&ratchet, true), None);

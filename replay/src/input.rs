@@ -81,7 +81,7 @@ impl Head {
             RingFile::Absent => {}
             RingFile::Unusable(why) => head.ring_problem = Some(why),
             RingFile::Loaded(ring) => {
-                let id: String = ring.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
+                let id = format!("{:032x}", u128::from_be_bytes(ring.trace_id));
                 if head.meta.text("trace_id") == Some(&id) {
                     for record in &ring.records {
                         head.definitions.take_record(record);

@@ -132,8 +132,11 @@ fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
     })
 }
 
-/// Takes a retained graph out of the findings, if there is one: its line, a stack through it, its members.
-fn split_graph(context: &Context<'_>, findings: Vec<Finding>) -> (Option<(SiteId, StackId, Vec<Finding>)>, Vec<Finding>) {
+/// The line of a retained graph, a stack through it, its members.
+type Graph = (SiteId, StackId, Vec<Finding>);
+
+/// Takes a retained graph out of the findings, if there is one.
+fn split_graph(context: &Context<'_>, findings: Vec<Finding>) -> (Option<Graph>, Vec<Finding>) {
     let book = context.device.main();
     let key = |finding: &Finding| {
         let growth = finding.growth();
@@ -173,7 +176,9 @@ fn meeting_line(
         for (stack, held) in stacks {
             let path = symbols.python_path(symbols.facts(stack).python);
             let mut own: Vec<SiteId> = Vec::new();
-            for (depth, site) in path.iter().rev().enumerate().filter_map(|(d, n)| Some((d, symbols.own_user_site(*n)?))) {
+            for (depth, site) in
+                path.iter().rev().enumerate().filter_map(|(d, n)| Some((d, symbols.own_user_site(*n)?)))
+            {
                 if own.contains(&site) {
                     continue;
                 }
@@ -188,7 +193,8 @@ fn meeting_line(
         lines_of_member.push((member.site, paths));
     }
     let enough = lines.iter().filter(|(_, (bytes, ..))| *bytes >= GRAPH_SHARE * total as f64);
-    let (line, (_, _, stack)) = enough.max_by_key(|(site, (_, depth, _))| (*depth, std::cmp::Reverse(**site)))?;
+    let (line, (_, _, stack)) =
+        enough.max_by_key(|(site, (_, depth, _))| (*depth, std::cmp::Reverse(**site)))?;
     let under = |paths: &Vec<Vec<SiteId>>| !paths.is_empty() && paths.iter().all(|path| path.contains(line));
     let inside: Vec<SiteId> =
         lines_of_member.iter().filter(|(_, paths)| under(paths)).map(|(site, _)| *site).collect();
@@ -238,7 +244,10 @@ impl Context<'_> {
         let main = &members[0];
         let growth = main.growth();
         let rate = |of: fn(&Finding) -> &Option<Growth>| {
-            members.iter().map(|member| of(member).as_ref().map_or(0.0, |g| g.per_value) / f64::from(member.stride)).sum::<f64>()
+            members
+                .iter()
+                .map(|member| of(member).as_ref().map_or(0.0, |g| g.per_value) / f64::from(member.stride))
+                .sum::<f64>()
         };
         // Blocks may grow regularly while their sizes vary: then bytes per step is their mean.
         let bytes_rate = members
@@ -246,7 +255,8 @@ impl Context<'_> {
             .map(|member| match (&member.bytes, &member.blocks) {
                 (Some(bytes), _) => bytes.per_value / f64::from(member.stride),
                 (None, Some(blocks)) if blocks.rise > 0 => {
-                    member.held.bytes as f64 / blocks.rise as f64 * blocks.per_value / f64::from(member.stride)
+                    member.held.bytes as f64 / blocks.rise as f64 * blocks.per_value
+                        / f64::from(member.stride)
                 }
                 _ => 0.0,
             })

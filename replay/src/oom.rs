@@ -38,7 +38,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
         device_free_bytes: free,
         why: why(requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
-        remedies: remedies(analysis, requested, free, gap),
+        remedies: remedies(analysis, requested, free, gap, record.live),
         sites: sites.collect(),
     }
 }
@@ -84,7 +84,7 @@ fn why(
     }
 }
 
-fn remedies(analysis: &Analysis, requested: u64, free: Option<u64>, gap: u64) -> Vec<Remedy> {
+fn remedies(analysis: &Analysis, requested: u64, free: Option<u64>, gap: u64, live: u64) -> Vec<Remedy> {
     let mut remedies = Vec::new();
     let mut add = |action: String, works: Option<bool>| remedies.push(Remedy { action, works });
     let short = free.map(|free| requested.saturating_sub(gap.saturating_add(free)));
@@ -95,9 +95,18 @@ fn remedies(analysis: &Analysis, requested: u64, free: Option<u64>, gap: u64) ->
         let works = short.filter(|short| *short > 0).map(|_| false);
         add("set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(), works);
     }
-    add("call torch.cuda.empty_cache() before it: PyTorch does so itself before it gives up".to_owned(), Some(false));
-    if let Some(short) = short.filter(|short| *short > 0) {
-        add(format!("hold at least {} less at this moment", crate::sections::size(short)), None);
+    add(
+        "call torch.cuda.empty_cache() before it: PyTorch does so itself before it gives up".to_owned(),
+        Some(false),
+    );
+    match short {
+        Some(short) if short > live => {
+            add("ask for less: the device cannot hold it even when empty".to_owned(), None);
+        }
+        Some(short) if short > 0 => {
+            add(format!("hold at least {} less at this moment", crate::sections::size(short)), None);
+        }
+        _ => {}
     }
     remedies
 }

@@ -22,8 +22,23 @@ pub enum Origin {
 
 /// Folders below `torch/` that tell PyTorch's own sources from a user's folder that happens to be named torch.
 const TORCH_PARTS: &[&str] = &[
-    "nn/", "optim/", "autograd/", "utils/", "cuda/", "amp/", "distributed/", "_dynamo/", "_inductor/", "_functorch/",
-    "fx/", "_tensor.py", "functional.py", "_ops.py", "_compile.py", "profiler/", "jit/",
+    "nn/",
+    "optim/",
+    "autograd/",
+    "utils/",
+    "cuda/",
+    "amp/",
+    "distributed/",
+    "_dynamo/",
+    "_inductor/",
+    "_functorch/",
+    "fx/",
+    "_tensor.py",
+    "functional.py",
+    "_ops.py",
+    "_compile.py",
+    "profiler/",
+    "jit/",
 ];
 
 /// Says whose code the file holds.
@@ -96,7 +111,14 @@ mod tests {
 
     #[test]
     fn the_users_own_files_are_told_from_what_is_installed() {
-        for file in ["/home/me/train.py", "train.py", "/srv/torch/train.py", "<stdin>", "<ipython-input-3-abc>", "/lib/pythonic/x.py"] {
+        for file in [
+            "/home/me/train.py",
+            "train.py",
+            "/srv/torch/train.py",
+            "<stdin>",
+            "<ipython-input-3-abc>",
+            "/lib/pythonic/x.py",
+        ] {
             assert_eq!(origin_of(file), Origin::User, "{file}");
         }
         for file in [
@@ -119,7 +141,10 @@ mod tests {
     fn optimizers_are_told_from_schedulers() {
         let optim = "/x/site-packages/torch/optim/";
         assert_eq!(optimizer_call(&format!("{optim}adam.py"), "Adam.step"), Some(OptimizerCall::Step));
-        assert_eq!(optimizer_call(&format!("{optim}optimizer.py"), "Optimizer.zero_grad"), Some(OptimizerCall::ZeroGrad));
+        assert_eq!(
+            optimizer_call(&format!("{optim}optimizer.py"), "Optimizer.zero_grad"),
+            Some(OptimizerCall::ZeroGrad)
+        );
         assert_eq!(
             optimizer_call(&format!("{optim}optimizer.py"), "Optimizer.profile_hook_step.<locals>.wrapper"),
             Some(OptimizerCall::Step)

@@ -7,8 +7,8 @@ use gpumemtrace_format::{EventKind, NO_DEVICE, Value};
 use crate::analysis::{Analysis, DeviceState};
 use crate::frag::{Gap, MAX_CULPRITS};
 use crate::report::{
-    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site, SiteBytes,
-    SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site,
+    SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
@@ -41,13 +41,16 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let verdicts = sections.is_empty().then(|| {
         each().flat_map(|(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms)).collect()
     });
-    let timelines: Option<Vec<Timeline>> =
-        has(Section::Timeline).then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
+    let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
+        .then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
     let busiest = timelines.as_ref().and_then(|all| {
         let peak = |timeline: &Timeline| {
             timeline.points.iter().filter_map(|point| point.live_bytes.max(point.device_bytes)).max()
         };
-        all.iter().filter(|timeline| timeline.trace == 0).max_by_key(|t| (peak(t), std::cmp::Reverse(t.device))).cloned()
+        all.iter()
+            .filter(|timeline| timeline.trace == 0)
+            .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
+            .cloned()
     });
     let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new() };
     Report {
@@ -60,7 +63,8 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         timelines,
         fragmentation: has(Section::Fragmentation)
             .then(|| each().flat_map(|(index, analysis)| fragmentation(index, analysis)).collect()),
-        peak: has(Section::Peak).then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
+        peak: has(Section::Peak)
+            .then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
         verdicts,
         leaks: has(Section::Leaks).then_some(leaks),
         oom: has(Section::Oom).then_some(ooms),
@@ -135,7 +139,11 @@ fn steps(analysis: &Analysis) -> Steps {
 
 /// Devices whose ordinal is known. Memory of the others is in the notes.
 fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
-    analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE).map(|(ordinal, state)| (*ordinal, state))
+    analysis
+        .devices
+        .iter()
+        .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+        .map(|(ordinal, state)| (*ordinal, state))
 }
 
 fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
@@ -224,7 +232,7 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
     let mut sites: Vec<(u64, SiteId, &crate::bins::BinValues)> = book
         .sites()
         .map(|(id, site)| (id, book.bin_values(site)))
-        .map(|(id, values)| (values.iter().map(|value| value[0]).max().unwrap_or(0), id, values))
+        .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
         .filter(|(most, ..)| *most > 0)
         .collect();
     sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
@@ -265,7 +273,9 @@ fn moment(
 ) -> Fragmentation {
     let culprits = |sites: &[(SiteId, u64)]| {
         let named = sites.iter().take(MAX_CULPRITS);
-        named.map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes }).collect()
+        named
+            .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
+            .collect()
     };
     let causes = [
         Cause { cause: "pinned", bytes: gap.pinned, culprits: culprits(&gap.culprits) },
@@ -287,8 +297,11 @@ fn moment(
 fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
     let peak = |(ordinal, state): (u8, &DeviceState)| {
         let book = state.main();
-        let mut sites: Vec<(SiteId, Held)> =
-            book.sites().map(|(id, site)| (id, book.at_peak(site))).filter(|(_, held)| held.bytes > 0).collect();
+        let mut sites: Vec<(SiteId, Held)> = book
+            .sites()
+            .map(|(id, site)| (id, book.at_peak(site)))
+            .filter(|(_, held)| held.bytes > 0)
+            .collect();
         sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
         let share = |(id, held): (SiteId, Held)| SiteShare {
             site: analysis.symbols.site(id, book.main_stack_at_peak(id)),
@@ -329,11 +342,13 @@ pub fn place(site: &Site) -> String {
     match (&site.file, &site.module) {
         (Some(file), _) => {
             let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-            let function = site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
+            let function =
+                site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
             format!("{file}:{line}{function}")
         }
         (None, Some(module)) => {
-            let offset = site.stack.iter().find(|frame| frame.module.as_ref() == Some(module)).and_then(|f| f.offset);
+            let offset =
+                site.stack.iter().find(|frame| frame.module.as_ref() == Some(module)).and_then(|f| f.offset);
             let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
             format!("{module}{offset}")
         }
@@ -352,7 +367,14 @@ mod tests {
 
     #[test]
     fn sizes_read_well_at_every_border() {
-        let cases = [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (4 << 20, "4.00 MiB"), ((1 << 30) - 1, "1.00 GiB"), (24_588_664_832, "22.90 GiB")];
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.00 KiB"),
+            (4 << 20, "4.00 MiB"),
+            ((1 << 30) - 1, "1.00 GiB"),
+            (24_588_664_832, "22.90 GiB"),
+        ];
         for (bytes, text) in cases {
             assert_eq!(size(bytes), text);
         }

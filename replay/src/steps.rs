@@ -136,7 +136,10 @@ impl StepClock {
 }
 
 fn is_allocation(kind: EventKind) -> bool {
-    matches!(kind, EventKind::BLOCK_ALLOC | EventKind::DEVICE_ALLOC | EventKind::ASYNC_ALLOC | EventKind::MANAGED_ALLOC)
+    matches!(
+        kind,
+        EventKind::BLOCK_ALLOC | EventKind::DEVICE_ALLOC | EventKind::ASYNC_ALLOC | EventKind::MANAGED_ALLOC
+    )
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -273,7 +276,8 @@ impl Scout {
                 && seen.matches * 20 >= (seen.count - 1) * 19
                 && (seen.last - seen.first) * 2 >= self.allocations
         });
-        let best = regular.max_by_key(|(token, seen)| (seen.gap, std::cmp::Reverse((seen.first, token.size))));
+        let best =
+            regular.max_by_key(|(token, seen)| (seen.gap, std::cmp::Reverse((seen.first, token.size))));
         best.map(|(token, _)| *token)
     }
 }

@@ -267,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_hole_is_counted_and_bounded_waiting_gives_it_up() {
-        let (seen, summary) = merge(vec![vec![event(0, 1), event(3, 1)], vec![event(NO_SEQ, 2)]], MAX_WAITING);
+        let (seen, summary) =
+            merge(vec![vec![event(0, 1), event(3, 1)], vec![event(NO_SEQ, 2)]], MAX_WAITING);
         assert_eq!(seen, [0, 3]);
         assert_eq!((summary.missing, summary.next_seq, summary.unplaced.len()), (2, 4, 1));
         let many: Vec<Vec<Event>> = (1..100).map(|seq| vec![event(seq, 1)]).collect();

@@ -185,13 +185,19 @@ impl Symbols {
             let own = self.site_id(SiteKey::Python { file, line, function });
             let optimizer = match (parent, call) {
                 (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
-                (Some(parent), Some(call)) => self.optimizer_line(OptimizerLine { call, site: parent.site() }),
+                (Some(parent), Some(call)) => {
+                    self.optimizer_line(OptimizerLine { call, site: parent.site() })
+                }
                 (None, Some(call)) => self.optimizer_line(OptimizerLine { call, site: own }),
                 _ => 0,
             };
             let facts = NodeFacts {
                 user: if origin == Origin::User { Some(own) } else { parent.and_then(|p| p.user) },
-                generated: if origin == Origin::Generated { Some(own) } else { parent.and_then(|p| p.generated) },
+                generated: if origin == Origin::Generated {
+                    Some(own)
+                } else {
+                    parent.and_then(|p| p.generated)
+                },
                 own,
                 optimizer,
             };
@@ -250,7 +256,8 @@ impl Symbols {
             // The call is the instruction before the return address, which may be another function's first.
             let address = node.return_address.saturating_sub(1);
             let module = self.definitions.module_at(address);
-            frames.push((at, module.map(|m| (m.path.clone(), node.return_address.wrapping_sub(m.load_bias)))));
+            frames
+                .push((at, module.map(|m| (m.path.clone(), node.return_address.wrapping_sub(m.load_bias)))));
             at = node.parent;
         }
         frames
@@ -303,14 +310,28 @@ impl Symbols {
         let mut frames: Vec<StackFrame> = Vec::new();
         for (_, module) in self.native_frames(native) {
             let (module, offset) = module.unzip();
-            frames.push(StackFrame { kind: FrameKind::Native, file: None, line: None, function: None, module, offset });
+            frames.push(StackFrame {
+                kind: FrameKind::Native,
+                file: None,
+                line: None,
+                function: None,
+                module,
+                offset,
+            });
         }
         for id in self.python_path(python) {
             let (file, function, line) = match self.definitions.python.get(&id) {
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };
-            frames.push(StackFrame { kind: FrameKind::Python, file, line, function, module: None, offset: None });
+            frames.push(StackFrame {
+                kind: FrameKind::Python,
+                file,
+                line,
+                function,
+                module: None,
+                offset: None,
+            });
         }
         frames
     }
@@ -378,12 +399,19 @@ mod tests {
 
     #[test]
     fn the_site_is_the_innermost_user_line_and_equal_lines_are_one_site() {
-        let codes = [code(1, "train.py", "main", 10), code(2, LIB, "Module.__call__", 5), code(3, "train.py", "main", 10)];
+        let codes = [
+            code(1, "train.py", "main", 10),
+            code(2, LIB, "Module.__call__", 5),
+            code(3, "train.py", "main", 10),
+        ];
         let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(9, 0, 3)]);
         let [a, b] = [2, 9].map(|id| symbols.stack(NodeId(id), NodeId::NONE));
         assert_eq!(symbols.facts(a).site, symbols.facts(b).site);
         let site = symbols.site(symbols.facts(a).site, Some(a));
-        assert_eq!((site.file.as_deref(), site.line, site.function.as_deref()), (Some("train.py"), Some(10), Some("main")));
+        assert_eq!(
+            (site.file.as_deref(), site.line, site.function.as_deref()),
+            (Some("train.py"), Some(10), Some("main"))
+        );
         assert_eq!(site.stack.len(), 2);
         assert_eq!(site.stack[0].file.as_deref(), Some(LIB));
     }
@@ -402,9 +430,17 @@ mod tests {
     #[test]
     fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
         let mut definitions = Definitions::default();
-        let module = gpumemtrace_format::ModuleDef { load_bias: 0x1000, start: 0x1000, end: 0x2000, path: "/x/libnccl.so.2".into(), build_id: vec![] };
+        let module = gpumemtrace_format::ModuleDef {
+            load_bias: 0x1000,
+            start: 0x1000,
+            end: 0x2000,
+            path: "/x/libnccl.so.2".into(),
+            build_id: vec![],
+        };
         definitions.take(gpumemtrace_format::reader::Item::Modules(vec![module]));
-        definitions.native.insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
+        definitions
+            .native
+            .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
         let mut symbols = Symbols::new(definitions);
         let none = symbols.stack(NodeId::NONE, NodeId::NONE);
         assert_eq!(symbols.site(symbols.facts(none).site, Some(none)).file, None);

@@ -13,16 +13,22 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
         verdicts.push(Verdict { trace, kind, severity, summary, evidence });
     };
     for leak in leaks.iter().filter(|leak| leak.trace == trace) {
-        let rate = leak.bytes_per_step.map(|rate| format!(", {} per step", size(rate.0 as u64))).unwrap_or_default();
+        let rate =
+            leak.bytes_per_step.map(|rate| format!(", {} per step", size(rate.0 as u64))).unwrap_or_default();
         let severity = match leak.steps_to_oom {
             Some(steps) if steps < 10_000 => Severity::Critical,
             _ => Severity::Warning,
         };
-        let summary = format!("{} leaks {} in {} blocks{rate}", place(&leak.site), size(leak.bytes), leak.blocks);
+        let summary =
+            format!("{} leaks {} in {} blocks{rate}", place(&leak.site), size(leak.bytes), leak.blocks);
         add("leak", severity, summary, json!({ "site": leak.site.id, "confidence": leak.confidence }));
     }
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {
-        let more = if analysis.oom_count > 1 { format!(" (the first of {})", analysis.oom_count) } else { String::new() };
+        let more = if analysis.oom_count > 1 {
+            format!(" (the first of {})", analysis.oom_count)
+        } else {
+            String::new()
+        };
         let summary = format!("out of memory at {}{more}: {}", place(&first.site), first.why);
         add("oom", Severity::Critical, summary, json!({ "count": analysis.oom_count }));
     }
@@ -41,8 +47,15 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
         }
         let (frees, lost) = (device.torch.unmatched_frees, device.torch.lost_frees);
         if frees + lost > 0 {
-            let summary = format!("device {ordinal}: {frees} blocks were freed that were never seen allocated, {lost} were allocated twice without a free");
-            add("unmatched_blocks", Severity::Info, summary, json!({ "unmatched_frees": frees, "lost_frees": lost }));
+            let summary = format!(
+                "device {ordinal}: {frees} blocks were freed that were never seen allocated, {lost} were allocated twice without a free"
+            );
+            add(
+                "unmatched_blocks",
+                Severity::Info,
+                summary,
+                json!({ "unmatched_frees": frees, "lost_frees": lost }),
+            );
         }
     }
     if analysis.losses.uncovered_calls > 0 {
@@ -50,7 +63,12 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
             "{} entry points of the driver that allocate are in use and not watched: their memory is not in this report",
             analysis.losses.uncovered_calls
         );
-        add("uncovered_calls", Severity::Warning, summary, json!({ "entry_points": analysis.losses.uncovered_calls }));
+        add(
+            "uncovered_calls",
+            Severity::Warning,
+            summary,
+            json!({ "entry_points": analysis.losses.uncovered_calls }),
+        );
     }
     if analysis.failed_calls > 0 {
         let summary = format!("{} driver calls returned an error", analysis.failed_calls);

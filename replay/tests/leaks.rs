@@ -34,11 +34,14 @@ fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
         let leak = &leaks[0];
         assert_eq!((leak.site.file.as_deref(), leak.site.line), (Some("/work/hooks.py"), Some(7)));
         assert_eq!((leak.blocks, leak.bytes), (steps, steps * (4 << 20)));
-        assert_eq!((leak.blocks_per_step, leak.bytes_per_step), (Some(Quantity(1.0)), Some(Quantity(4_194_304.0))));
+        assert_eq!(
+            (leak.blocks_per_step, leak.bytes_per_step),
+            (Some(Quantity(1.0)), Some(Quantity(4_194_304.0)))
+        );
         assert_eq!((leak.period_steps, leak.first_step), (Some(1), Some(0)));
         assert!(leak.share_of_growth.unwrap() > 0.8);
         assert!(leak.steps_to_oom.unwrap() > 5000);
-        assert_eq!(leak.freed_siblings.share, 0.0);
+        assert!(leak.freed_siblings.share < 1e-9);
         let steps_found = report.steps.unwrap();
         assert_eq!((steps_found.source, steps_found.count), (Some("optimizer"), Some(steps)));
         assert_eq!(steps_found.site.unwrap().line, Some(43));
@@ -155,7 +158,7 @@ fn caches_that_fill_up_accumulation_and_held_outputs_are_silent() {
 
 #[test]
 fn stationary_noise_gives_no_finding() {
-    let mut findings = 0;
+    let mut findings = Vec::new();
     for seed in 0..1200u64 {
         let mut noise = Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
         let kind = seed % 4;
@@ -201,12 +204,9 @@ fn stationary_noise_gives_no_finding() {
             }
         });
         let leaks = run.report().leaks.unwrap();
-        if !leaks.is_empty() {
-            findings += 1;
-            eprintln!("seed {seed} kind {kind} steps {steps}: {:?}", leaks[0].evidence);
-        }
+        findings.extend(leaks.first().map(|leak| (seed, steps, leak.evidence.clone())));
     }
-    assert_eq!(findings, 0);
+    assert!(findings.is_empty(), "{findings:#?}");
 }
 
 #[test]
@@ -250,5 +250,8 @@ fn a_loop_without_optimizer_has_the_period_of_its_allocations() {
     let report = run.report();
     assert_eq!(report.steps.unwrap().source, Some("period"));
     let leaks = report.leaks.unwrap();
-    assert_eq!((leaks.len(), leaks[0].site.line, leaks[0].bytes_per_step), (1, Some(50), Some(Quantity(1024.0))));
+    assert_eq!(
+        (leaks.len(), leaks[0].site.line, leaks[0].bytes_per_step),
+        (1, Some(50), Some(Quantity(1024.0)))
+    );
 }

@@ -60,13 +60,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
-        match line(&mut out, event, &head.meta) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| match line(
+        &mut out, event, &head.meta,
+    ) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            failed = Some(error);
+            ControlFlow::Break(())
         }
     })
     .map_err(unreadable)?;
@@ -130,7 +130,8 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let code = definitions.codes.get(&node.code);
         let line = code.and_then(|code| line_at(code, node.offset_bytes));
         let line = line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-        let (file, function) = code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
+        let (file, function) =
+            code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
         writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}")?;
     }
@@ -141,7 +142,9 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let module = definitions.module_at(address.saturating_sub(1));
         let place = module.map_or_else(
             || "module=? offset=?".to_owned(),
-            |module| format!("module={} offset={:#x}", plain(&module.path), address.wrapping_sub(module.load_bias)),
+            |module| {
+                format!("module={} offset={:#x}", plain(&module.path), address.wrapping_sub(module.load_bias))
+            },
         );
         writeln!(out, "native id={id} parent={parent} address={address:#x} {place}")?;
     }
@@ -158,6 +161,7 @@ fn value_text(value: &Value) -> String {
 
 /// One word per value: what holds spaces, quotes or control characters is quoted as in Rust or C.
 fn plain(text: &str) -> String {
-    let is_word = !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
+    let is_word = !text.is_empty()
+        && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
     if is_word { text.to_owned() } else { format!("{text:?}") }
 }

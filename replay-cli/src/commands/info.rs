@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
+use gpumemtrace_format::Counter;
 use gpumemtrace_format::{EventKind, Value};
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
-use gpumemtrace_format::Counter;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;

@@ -12,6 +12,7 @@ use crate::text;
 
 /// What `replay` takes.
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // Flags are what they are.
 pub(crate) struct Args {
     /// Trace files, such as run.trace (a ring file beside one, run.trace.ring, is found by itself)
     #[arg(required = true, value_name = "TRACE")]

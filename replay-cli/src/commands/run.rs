@@ -5,7 +5,7 @@
 //! passed on, and we exit as it did. We print only to stderr, and only after it has ended.
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -156,11 +156,11 @@ fn preload(library: &Path) -> OsString {
 
 /// Identity and time of each trace in a folder.
 fn traces_in(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<(PathBuf, u64, SystemTime)> = entries
         .filter_map(|entry| {
             let path = entry.ok()?.path();
-            let facts = path.metadata().ok().filter(|facts| facts.is_file())?;
+            let facts = path.metadata().ok().filter(fs::Metadata::is_file)?;
             // The name is the user's choice: what counts is how the file begins.
             let is_trace = TraceReader::new(File::open(&path).ok()?).is_ok();
             is_trace.then(|| (path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)))

@@ -11,7 +11,8 @@ use crate::output::Style;
 const MAX_CULPRITS: usize = 8;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, _sites: &mut Sites) {
-    let moments: Vec<_> = report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
+    let moments: Vec<_> =
+        report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Reserved by PyTorch and used by no tensor")));
     if moments.is_empty() {
         put(out, format_args!("  PyTorch's allocator was not seen in this trace."));
@@ -45,7 +46,10 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             };
             put(out, format_args!("  {:>11}  {words}", size(cause.bytes)));
             for culprit in cause.culprits.iter().take(MAX_CULPRITS) {
-                put(out, format_args!("               {:>11}  {}", size(culprit.bytes), short(&culprit.site)));
+                put(
+                    out,
+                    format_args!("               {:>11}  {}", size(culprit.bytes), short(&culprit.site)),
+                );
             }
             if cause.culprits.len() > MAX_CULPRITS {
                 let rest: u64 = cause.culprits[MAX_CULPRITS..].iter().map(|culprit| culprit.bytes).sum();

@@ -8,12 +8,20 @@ use crate::output::Style;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
-    let command = info.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
+    let command =
+        info.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
     put(out, format_args!("{}", style.bold(&format!("{}: {}", info.path, printable(&command)))));
     put(out, format_args!("  {}", facts(info).join(", ")));
     put(out, format_args!("  {}", ending(info)));
     if info.complete {
-        put(out, format_args!("  Nothing lost: {} recorded{}.", count(info.events.values().sum(), "event"), stacks(info)));
+        put(
+            out,
+            format_args!(
+                "  Nothing lost: {} recorded{}.",
+                count(info.events.values().sum(), "event"),
+                stacks(info)
+            ),
+        );
     } else {
         put(out, format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")));
     }
@@ -24,8 +32,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 
 fn facts(info: &TraceInfo) -> Vec<String> {
     let mut facts = Vec::new();
-    facts.push(info.torch.as_ref().map_or_else(|| "PyTorch unknown".to_owned(), |torch| format!("PyTorch {torch}")));
-    facts.push(info.python.as_ref().map_or_else(|| "Python unknown".to_owned(), |python| format!("Python {python}")));
+    facts.push(
+        info.torch.as_ref().map_or_else(|| "PyTorch unknown".to_owned(), |torch| format!("PyTorch {torch}")),
+    );
+    facts.push(
+        info.python.as_ref().map_or_else(|| "Python unknown".to_owned(), |python| format!("Python {python}")),
+    );
     facts.extend(info.cuda_runtime.iter().map(|version| format!("CUDA {version}")));
     facts.extend(info.pid.map(|pid| format!("process {pid}")));
     facts.extend(info.host.iter().map(|host| format!("on {host}")));

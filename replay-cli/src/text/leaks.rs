@@ -22,13 +22,22 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     for (number, leak) in leaks.iter().enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
-        put(out, format_args!("{}. {}{device}: {}", number + 1, style.bold(&short(&leak.site)), headline(leak)));
+        put(
+            out,
+            format_args!("{}. {}{device}: {}", number + 1, style.bold(&short(&leak.site)), headline(leak)),
+        );
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("       {source}"));
         }
         put(out, format_args!("   {}", explanation(leak)));
         if !leak.members.is_empty() {
-            put(out, format_args!("   The blocks come from {} below it:", count(leak.members.len() as u64, "line")));
+            put(
+                out,
+                format_args!(
+                    "   The blocks come from {} below it:",
+                    count(leak.members.len() as u64, "line")
+                ),
+            );
             for member in leak.members.iter().take(MAX_MEMBERS) {
                 put(out, format_args!("     - {}", short(member)));
             }
@@ -76,9 +85,15 @@ pub(super) fn headline(leak: &Leak) -> String {
 fn explanation(leak: &Leak) -> String {
     let mut text = match (&leak.freed_siblings.site, leak.freed_siblings.share) {
         (Some(site), share) if share > 0.0 => {
-            format!("{} of what this line allocated was freed, mostly at {}; this was not.", percent(share), short(site))
+            format!(
+                "{} of what this line allocated was freed, mostly at {}; this was not.",
+                percent(share),
+                short(site)
+            )
         }
-        (None, share) if share > 0.0 => format!("{} of what this line allocated was freed; this was not.", percent(share)),
+        (None, share) if share > 0.0 => {
+            format!("{} of what this line allocated was freed; this was not.", percent(share))
+        }
         _ => "Nothing that this line allocated was ever freed.".to_owned(),
     };
     if let Some(share) = leak.share_of_growth {
@@ -89,7 +104,9 @@ fn explanation(leak: &Leak) -> String {
     } else if leak.shape == "accelerating" {
         text = format!("{text} It speeds up.");
     }
-    format!("{text} Confidence {:.2}.", leak.confidence)
+    let confidence =
+        if leak.confidence > 0.99 { ">0.99".to_owned() } else { format!("{:.2}", leak.confidence) };
+    format!("{text} Confidence {confidence}.")
 }
 
 fn basis(steps: Option<&Steps>) -> String {
@@ -100,7 +117,9 @@ fn basis(steps: Option<&Steps>) -> String {
             format!(" (over {}, told by the optimizer call at {})", count(number, "step"), short(site))
         }
         (Some("marks"), _) => format!(" (over {} that the program marked)", count(number, "step")),
-        (Some("period"), _) => format!(" (over {}, told by the period of the allocations)", count(number, "step")),
+        (Some("period"), _) => {
+            format!(" (over {}, told by the period of the allocations)", count(number, "step"))
+        }
         (Some(source), _) => format!(" (over {}, told by {source})", count(number, "step")),
         (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
     }

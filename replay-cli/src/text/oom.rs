@@ -20,12 +20,27 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     for oom in ooms.iter().take(MAX_TOLD) {
         let step = oom.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
         put(out, format_args!(""));
-        put(out, format_args!("  Device {}, {} in{step}, at {}", oom.device, duration(oom.time_ns), style.bold(&short(&oom.site))));
+        put(
+            out,
+            format_args!(
+                "  Device {}, {} in{step}, at {}",
+                oom.device,
+                duration(oom.time_ns),
+                style.bold(&short(&oom.site))
+            ),
+        );
         if let Some(source) = sites.source_line(&oom.site) {
             put(out, format_args!("      {source}"));
         }
         put(out, format_args!("  {}.", oom.why));
-        put(out, format_args!("  Tensors {}, reserved by PyTorch {}.", size(oom.live_bytes), size(oom.reserved_bytes)));
+        put(
+            out,
+            format_args!(
+                "  Tensors {}, reserved by PyTorch {}.",
+                size(oom.live_bytes),
+                size(oom.reserved_bytes)
+            ),
+        );
         put(out, format_args!("  What filled the device:"));
         peak::table(out, &oom.sites, oom.live_bytes, 10);
         for remedy in &oom.remedies {

@@ -59,11 +59,18 @@ pub(super) fn table(out: &mut String, sites: &[SiteShare], total: u64, most: usi
     }
     if sites.len() > most {
         let rest = &sites[most..];
-        let (bytes, blocks) = rest.iter().fold((0, 0), |(bytes, blocks), s| (bytes + s.bytes, blocks + s.blocks));
+        let (bytes, blocks) =
+            rest.iter().fold((0, 0), |(bytes, blocks), s| (bytes + s.bytes, blocks + s.blocks));
         let part = if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
         put(
             out,
-            format_args!("  {:>11}  {:>5}  {:>14}  {} more lines", size(bytes), percent(part), count(blocks, "block"), rest.len()),
+            format_args!(
+                "  {:>11}  {:>5}  {:>14}  {} more lines",
+                size(bytes),
+                percent(part),
+                count(blocks, "block"),
+                rest.len()
+            ),
         );
     }
 }

@@ -53,7 +53,8 @@ fn short_file(file: &str) -> String {
         }
     }
     let here = std::env::current_dir().ok();
-    let relative = here.and_then(|here| std::path::Path::new(file).strip_prefix(here).ok().map(|p| p.display().to_string()));
+    let relative = here
+        .and_then(|here| std::path::Path::new(file).strip_prefix(here).ok().map(|p| p.display().to_string()));
     relative.unwrap_or_else(|| file.to_owned())
 }
 

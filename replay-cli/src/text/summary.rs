@@ -16,9 +16,18 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     if let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) {
         match (steps.source, &steps.site) {
             (Some(_), Some(site)) => {
-                put(out, format_args!("  {} (each begins at {})", count(steps.count.unwrap_or(0), "step"), short(site)));
+                put(
+                    out,
+                    format_args!(
+                        "  {} (each begins at {})",
+                        count(steps.count.unwrap_or(0), "step"),
+                        short(site)
+                    ),
+                );
             }
-            (Some(source), None) => put(out, format_args!("  {} (told by {source})", count(steps.count.unwrap_or(0), "step"))),
+            (Some(source), None) => {
+                put(out, format_args!("  {} (told by {source})", count(steps.count.unwrap_or(0), "step")));
+            }
             (None, _) => put(out, format_args!("  No steps were recognised.")),
         }
     }
@@ -27,7 +36,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     for top in report.peak.iter().flatten().filter(|top| top.trace == trace) {
         out.push('\n');
         let step = top.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
-        let title = format!("At the peak of device {} ({}, {} in{step})", top.device, size(top.live_bytes), duration(top.time_ns));
+        let title = format!(
+            "At the peak of device {} ({}, {} in{step})",
+            top.device,
+            size(top.live_bytes),
+            duration(top.time_ns)
+        );
         put(out, format_args!("{}", style.bold(&title)));
         peak::table(out, &top.sites, top.live_bytes, MOST);
     }
@@ -47,7 +61,13 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         }
     }
     out.push('\n');
-    put(out, format_args!("{}", style.dim("More: --leaks --timeline --fragmentation --peak --oom, --json for machines")));
+    put(
+        out,
+        format_args!(
+            "{}",
+            style.dim("More: --leaks --timeline --fragmentation --peak --oom, --json for machines")
+        ),
+    );
 }
 
 fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {

@@ -33,7 +33,13 @@ fn one(out: &mut String, timeline: &Timeline, style: Style) {
     let series: Vec<(u64, u64)> =
         timeline.points.iter().filter_map(|point| Some((point.time_ns, main(point)?))).collect();
     let most = series.iter().map(|(_, value)| *value).max().unwrap_or(0);
-    put(out, format_args!("{}", style.bold(&format!("Device {}: bytes {what}, highest of each column", timeline.device))));
+    put(
+        out,
+        format_args!(
+            "{}",
+            style.bold(&format!("Device {}: bytes {what}, highest of each column", timeline.device))
+        ),
+    );
     let values = chart::columns(&series, width);
     for (row, line) in chart::rows(&values, most, HEIGHT).iter().enumerate() {
         let label = match row {
@@ -46,7 +52,8 @@ fn one(out: &mut String, timeline: &Timeline, style: Style) {
     }
     let (first, last) = (timeline.points.first(), timeline.points.last());
     let end = |point: Option<&TimelinePoint>| {
-        let step = point.and_then(|p| p.step).map(|step| format!(" (step {})", thousands(step))).unwrap_or_default();
+        let step =
+            point.and_then(|p| p.step).map(|step| format!(" (step {})", thousands(step))).unwrap_or_default();
         format!("{}{step}", duration(point.map_or(0, |point| point.time_ns)))
     };
     let (left, right) = (end(first), end(last));

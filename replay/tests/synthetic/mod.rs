@@ -12,8 +12,8 @@ use gpumemtrace_format::ring::{
     END_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, encode_header, ring_stride,
 };
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Meta, NO_SEQ, NodeId, PyNode, ThreadId, columns,
-    defs,
+    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Meta, NO_SEQ, NodeId, PyNode,
+    ThreadId, columns, defs,
 };
 use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
 
@@ -52,7 +52,13 @@ impl Synthetic {
         meta.set_number("cuda_runtime", 13020);
         meta.set_list("apis", ["-", "cuMemAlloc_v2", "cuMemFree_v2"].map(str::to_owned).to_vec());
         meta.set_number("device.0.total_bytes", 24 << 30);
-        Self { meta, thread: 77, time_ns: 1_000_000_000, segment: (0x7f00_0000_0000, 0x7f00_0000_0000), ..Self::default() }
+        Self {
+            meta,
+            thread: 77,
+            time_ns: 1_000_000_000,
+            segment: (0x7f00_0000_0000, 0x7f00_0000_0000),
+            ..Self::default()
+        }
     }
 
     /// A frame: the same file and function are one code object; its lines begin at 1.
@@ -104,24 +110,25 @@ impl Synthetic {
 
     pub fn alloc(&mut self, stack: NodeId, bytes: u64) -> u64 {
         let size = bytes.max(1).next_multiple_of(512);
-        let addr = match self.free.get_mut(&size).and_then(Vec::pop) {
-            Some(addr) => addr,
-            None => {
-                if self.segment.0 + size > self.segment.1 {
-                    let segment = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
-                    let addr = self.segment.1 + (1 << 30);
-                    self.event(EventKind::DEVICE_ALLOC, addr, segment, [0; 2], stack);
-                    self.reserved += segment;
-                    self.segment = (addr, addr + segment);
-                }
-                self.segment.0 += size;
-                self.segment.0 - size
-            }
-        };
+        let reused = self.free.get_mut(&size).and_then(Vec::pop);
+        let addr = reused.unwrap_or_else(|| self.cut(stack, size));
         self.live.insert(addr, size);
         self.allocated += size;
         self.event(EventKind::BLOCK_ALLOC, addr, size, [self.allocated, self.reserved], stack);
         addr
+    }
+
+    /// A new piece of the current segment, or of a new one.
+    fn cut(&mut self, stack: NodeId, size: u64) -> u64 {
+        if self.segment.0 + size > self.segment.1 {
+            let segment = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
+            let addr = self.segment.1 + (1 << 30);
+            self.event(EventKind::DEVICE_ALLOC, addr, segment, [0; 2], stack);
+            self.reserved += segment;
+            self.segment = (addr, addr + segment);
+        }
+        self.segment.0 += size;
+        self.segment.0 - size
     }
 
     pub fn release(&mut self, addr: u64, stack: NodeId) {
@@ -152,11 +159,16 @@ impl Synthetic {
         let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
         let train = run.frame(at, "/work/train.py", "train", 40);
         let call = run.frame(train, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 200);
-        let forward: Vec<NodeId> = (0..8).map(|layer| run.frame(call, "/work/model.py", "Net.forward", 20 + layer)).collect();
+        let forward: Vec<NodeId> =
+            (0..8).map(|layer| run.frame(call, "/work/model.py", "Net.forward", 20 + layer)).collect();
         let backward = run.frame(at, "/work/train.py", "train", 42);
         let step_line = run.frame(at, "/work/train.py", "train", 43);
-        let wrapper =
-            run.frame(step_line, &format!("{TORCH}optim/optimizer.py"), "Optimizer.profile_hook_step.<locals>.wrapper", 50);
+        let wrapper = run.frame(
+            step_line,
+            &format!("{TORCH}optim/optimizer.py"),
+            "Optimizer.profile_hook_step.<locals>.wrapper",
+            50,
+        );
         let adam = run.frame(wrapper, &format!("{TORCH}optim/adam.py"), "Adam.step", 60);
         let mut gradients = Vec::new();
         for step in 0..steps {

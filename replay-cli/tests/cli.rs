@@ -1,0 +1,286 @@
+//! The command through its front door: outputs, exit codes, bad input.
+
+mod schema;
+#[path = "../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use assert_cmd::Command;
+use gpumemtrace_format::{EventKind, NodeId};
+use synthetic::{Synthetic, in_flight, ring_file};
+use tempfile::TempDir;
+
+fn command() -> Command {
+    let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
+    command.env("COLUMNS", "100").env_remove("NO_COLOR").env_remove("LD_PRELOAD");
+    command
+}
+
+fn run(args: &[&str]) -> Output {
+    command().args(args).output().expect("it starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.path(name);
+        fs::write(&path, bytes).expect("room");
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// A few steps that leak in a hook, torn down at the end.
+fn leaky() -> Synthetic {
+    let mut run = Synthetic::train(12, |run, _, train| {
+        let call =
+            run.frame(train, &format!("{}nn/modules/module.py", synthetic::TORCH), "Module._call_impl", 201);
+        let hook = run.frame(call, "/work/hooks.py", "Keeper.hook", 7);
+        run.alloc(hook, 4 << 20);
+    });
+    run.release_all();
+    run
+}
+
+#[test]
+fn a_clean_trace_is_0_a_finding_is_3_only_when_asked_for() {
+    let folder = Folder::new();
+    let (clean, leak) = (
+        folder.put("clean.trace", &Synthetic::train(9, |_, _, _| {}).file(100)),
+        folder.put("leak.trace", &leaky().file(100)),
+    );
+    for (args, code) in [
+        (vec!["replay", &clean], 0),
+        (vec!["replay", &leak], 0),
+        (vec!["replay", &leak, "--fail-on", "leak"], 3),
+        (vec!["replay", &leak, "--fail-on", "any", "--json"], 3),
+        (vec!["replay", &leak, "--fail-on", "oom"], 0),
+        (vec!["replay", &clean, &leak, "--fail-on", "leak"], 3),
+        (vec!["info", &leak], 0),
+        (vec!["dump", &leak, "--stacks"], 0),
+        (vec!["--help"], 0),
+        (vec!["replay", "--help"], 0),
+        (vec!["--version"], 0),
+        (vec!["replay"], 2),
+        (vec!["replay", &leak, "--frobnicate"], 2),
+        (vec![], 2),
+    ] {
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn bad_input_is_one_sentence_and_5() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let empty = folder.put("empty.trace", b"");
+    let foreign = folder.put("foreign.trace", b"\x7fELF and much more that is no trace at all, really");
+    let short = folder.put("short.trace", b"gpumtrc");
+    let mut newer = leaky().file(100);
+    newer[8] = 9;
+    let crc = crc32c::crc32c(&newer[..12]);
+    newer[12..16].copy_from_slice(&crc.to_le_bytes());
+    let newer = folder.put("newer.trace", &newer);
+    let locked = folder.put("locked.trace", &leaky().file(100));
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
+    let missing = folder.path("missing.trace").display().to_string();
+    let directory = folder.0.path().display().to_string();
+    for (path, says) in [
+        (&empty, "is empty"),
+        (&foreign, "is not a gpumemtrace trace"),
+        (&short, "is empty"),
+        (&newer, "use a newer one"),
+        (&missing, "does not exist"),
+        (&directory, "is a directory"),
+        (&"/dev/null".to_owned(), "is not a regular file"),
+    ] {
+        for command in ["replay", "info", "dump"] {
+            let output = run(&[command, path]);
+            let errors = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(5), "{command} {path}: {errors}");
+            assert!(errors.contains(says) && errors.contains(path.as_str()), "{errors}");
+            assert_eq!(errors.lines().count(), 1, "{errors}");
+            assert!(output.stdout.is_empty());
+        }
+    }
+    // A superuser may read anything, then there is nothing to test.
+    if fs::File::open(&locked).is_err() {
+        assert_eq!(run(&["replay", &locked]).status.code(), Some(5));
+    }
+}
+
+#[test]
+fn damage_anywhere_is_6_or_5_and_never_a_panic() {
+    let folder = Folder::new();
+    let sound = Synthetic::train(3, |_, _, _| {}).file(40);
+    let mut seen = std::collections::BTreeSet::new();
+    for at in (0..sound.len()).step_by(sound.len() / 25) {
+        let mut flipped = sound.clone();
+        flipped[at] ^= 0x10;
+        for bytes in [&flipped[..], &sound[..at]] {
+            let path = folder.put("bad.trace", bytes);
+            for section in ["--leaks", "--json"] {
+                let output = run(&["replay", &path, section]);
+                let code = output.status.code().expect("no signal");
+                assert!(code == 5 || code == 6, "at {at}: {code} {}", text(&output.stderr));
+                assert!(!text(&output.stderr).contains("panicked"));
+                seen.insert(code);
+                if code == 6 && section == "--leaks" {
+                    assert!(text(&output.stdout).contains("Incomplete"));
+                }
+            }
+        }
+    }
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), [5, 6]);
+}
+
+#[test]
+fn a_killed_trace_is_complete_with_its_ring_and_6_without() {
+    let folder = Folder::new();
+    let run_ = leaky();
+    let cut = run_.events.len() - 60;
+    let path = folder.put("run.trace", &run_.file_of(&run_.events[..cut], 100));
+    let output = run(&["replay", &path]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(text(&output.stdout).contains(".ring"), "{}", text(&output.stdout));
+    let mut rest = run_.events[cut - 10..].to_vec();
+    let mut call = run_.events[0];
+    call.kind = EventKind::DEVICE_ALLOC;
+    rest.push(in_flight(call));
+    folder.put("run.trace.ring", &ring_file(&rest, run_.events.len() as u64));
+    let output = run(&["replay", &path, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["traces"][0]["end"], "killed");
+    assert_eq!(report["traces"][0]["losses"]["dropped_events"], 0);
+    assert_eq!(report["traces"][0]["losses"]["in_flight_calls"], 1);
+    // A ring that is not one.
+    folder.put("run.trace.ring", b"nonsense");
+    let output = run(&["replay", &path]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(text(&output.stdout).contains("ring file"));
+    // While the recorder holds the file, it runs.
+    folder.put("run.trace.ring", &ring_file(&rest, run_.events.len() as u64));
+    let held = fs::File::open(&path).unwrap();
+    held.lock().unwrap();
+    let report: serde_json::Value =
+        serde_json::from_slice(&run(&["replay", &path, "--json"]).stdout).unwrap();
+    assert_eq!(report["traces"][0]["end"], "running");
+}
+
+#[test]
+fn dump_prints_every_record_in_order_in_its_fixed_form() {
+    let folder = Folder::new();
+    let mut run_ = Synthetic::new();
+    let main = run_.frame(NodeId::NONE, "/work/my train.py", "<module>", 3);
+    let line = run_.frame(main, "/work/a.py", "f", 5);
+    run_.event(EventKind::DEVICE_ALLOC, 0x7f00_0000_0000, 512, [0; 2], line);
+    run_.event(EventKind(77), 0, 0, [1, 2], NodeId::NONE);
+    run_.device = 0xff;
+    run_.event(EventKind::DEVICE_FREE, 0x7f00_0000_0000, 0, [0; 2], line);
+    run_.events[2].result = 1;
+    let mut waiting = run_.events[0];
+    waiting.seq = 3;
+    run_.thread = 12;
+    let file = run_.file_without_end(100);
+    let path = folder.put("run.trace", &file);
+    folder.put("run.trace.ring", &ring_file(&[in_flight(waiting)], 3));
+    let output = run(&["dump", &path, "--stacks"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stdout));
+    let lines: Vec<String> =
+        text(&output.stdout).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+    assert_eq!(
+        lines,
+        [
+            "seq=0 time_ns=1000001000 tid=77 kind=device_alloc api=cuMemAlloc_v2 dev=0 addr=0x7f0000000000 size=512 aux0=0 aux1=0 rc=0 python=2 native=0",
+            "seq=1 time_ns=1000002000 tid=77 kind=kind_77 api=- dev=0 addr=0x0 size=0 aux0=1 aux1=2 rc=0 python=0 native=0",
+            "seq=2 time_ns=1000003000 tid=77 kind=device_free api=cuMemAlloc_v2 dev=? addr=0x7f0000000000 size=0 aux0=0 aux1=0 rc=1 python=2 native=0",
+            "seq=? time_ns=1000001000 tid=77 kind=device_alloc api=cuMemAlloc_v2 dev=0 addr=0x7f0000000000 size=512 aux0=0 aux1=0 rc=0 python=2 native=0 in_flight",
+            "code id=1 file=\"/work/my train.py\" name=<module> line=1",
+            "code id=2 file=/work/a.py name=f line=1",
+            "frame id=1 parent=0 file=\"/work/my train.py\" line=3 function=<module>",
+            "frame id=2 parent=1 file=/work/a.py line=5 function=f",
+        ]
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = Folder::new();
+    let path = folder.put("run.trace", &Synthetic::train(500, |_, _, _| {}).file(1000));
+    let binary = assert_cmd::cargo::cargo_bin("gpumemtrace");
+    let script = format!("{} dump {path} | head -n 1; echo ${{PIPESTATUS[0]}}", binary.display());
+    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(text(&output.stdout).ends_with("\n0\n"), "{}", text(&output.stdout));
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_summary_and_each_section_read_as_they_should() {
+    let folder = Folder::new();
+    fs::write(folder.path("run.trace"), leaky().file(100)).unwrap();
+    let shown = |args: &[&str]| {
+        let output =
+            command().current_dir(folder.0.path()).args(["replay", "run.trace"]).args(args).output().unwrap();
+        text(&output.stdout)
+    };
+    insta::assert_snapshot!("summary", shown(&[]));
+    insta::assert_snapshot!("leaks", shown(&["--leaks"]));
+    insta::assert_snapshot!("timeline", shown(&["--timeline"]));
+    insta::assert_snapshot!("peak", shown(&["--peak"]));
+    insta::assert_snapshot!("fragmentation", shown(&["--fragmentation"]));
+    insta::assert_snapshot!("oom_none", shown(&["--oom"]));
+    let mut run_ = Synthetic::train(3, |_, _, _| {});
+    let line = run_.frame(NodeId::NONE, "/work/train.py", "big", 77);
+    run_.alloc(line, 8 << 30);
+    run_.oom(line, 40 << 30);
+    fs::write(folder.path("run.trace"), run_.file(100)).unwrap();
+    insta::assert_snapshot!("oom", shown(&["--oom"]));
+    insta::assert_snapshot!(
+        "info",
+        text(&command().current_dir(folder.0.path()).args(["info", "run.trace"]).output().unwrap().stdout)
+    );
+}
+
+#[test]
+fn the_json_report_is_what_the_schema_says() {
+    let folder = Folder::new();
+    let mut run_ = leaky();
+    let line = run_.frame(NodeId::NONE, "/work/train.py", "big", 77);
+    run_.oom(line, 40 << 30);
+    let path = folder.put("run.trace", &run_.file(100));
+    let schema_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/report.schema.json");
+    let schema: serde_json::Value = serde_json::from_slice(&fs::read(schema_path).unwrap()).unwrap();
+    for sections in [&[][..], &["--leaks"], &["--timeline", "--peak"], &["--fragmentation", "--oom"]] {
+        let mut args = vec!["replay", &path, "--json"];
+        args.extend(sections);
+        let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();
+        let errors = schema::violations(&schema, &report);
+        assert!(errors.is_empty(), "{sections:?}: {errors:#?}");
+        assert_eq!(report["schema"], "gpumemtrace.report");
+        let has = |name: &str| report.get(name).is_some();
+        assert!(has("traces") && has("devices"));
+        assert_eq!(has("leaks"), sections.is_empty() || sections.contains(&"--leaks"));
+        assert_eq!(has("oom"), sections.is_empty() || sections.contains(&"--oom"));
+        assert_eq!(has("verdicts"), sections.is_empty());
+    }
+    let report: serde_json::Value =
+        serde_json::from_slice(&run(&["replay", &path, "--json"]).stdout).unwrap();
+    insta::assert_snapshot!("leaks_json", serde_json::to_string_pretty(&report["leaks"]).unwrap());
+}

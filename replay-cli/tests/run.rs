@@ -1,0 +1,145 @@
+//! `gpumemtrace run`: the command must behave as if it had been started by itself.
+
+#[path = "../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+
+use assert_cmd::Command;
+use synthetic::Synthetic;
+
+/// A library that is found but never needed: the loader warns about what it cannot preload and goes on.
+fn command(folder: &std::path::Path) -> Command {
+    let library = folder.join("libgpumemtrace.so");
+    fs::write(&library, b"").unwrap();
+    let mut command = Command::cargo_bin("gpumemtrace").unwrap();
+    command
+        .env("GPUMEMTRACE_LIB", library)
+        .current_dir(folder)
+        .env_remove("LD_PRELOAD")
+        .env_remove("GPUMEMTRACE_OUTPUT");
+    command
+}
+
+#[test]
+fn output_exit_code_and_signals_are_those_of_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    for (script, code, out) in [
+        ("echo hello", 0, "hello\n"),
+        ("exit 41", 41, ""),
+        ("kill -SEGV $$", 139, ""),
+        ("kill -9 $$", 137, ""),
+    ] {
+        let output = command(folder.path()).args(["run", "--", "sh", "-c", script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{script}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), out);
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("gpumemtrace: wrote"));
+    }
+    let missing = command(folder.path()).args(["run", "--", "no-such-command-here"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(127));
+}
+
+#[test]
+fn options_become_the_recorders_settings_and_what_was_preloaded_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "echo $LD_PRELOAD; echo $GPUMEMTRACE_OUTPUT; echo $GPUMEMTRACE_STACKS; echo $GPUMEMTRACE_ON_FULL";
+    let output = command(folder.path())
+        .env("LD_PRELOAD", "/other.so")
+        .args([
+            "run",
+            "--output",
+            "x.trace",
+            "--stacks",
+            "both",
+            "--on-full",
+            "drop",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .output()
+        .unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let here = folder.path().canonicalize().unwrap();
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            format!("{}:/other.so", here.join("libgpumemtrace.so").display()).as_str(),
+            &here.join("x.trace").display().to_string(),
+            "both",
+            "drop"
+        ]
+    );
+}
+
+#[test]
+fn how_the_command_ended_is_written_into_its_own_trace_only() {
+    let folder = tempfile::tempdir().unwrap();
+    // The shell stands for a traced program: it brings a trace that bears its process id.
+    let mut own = Synthetic::train(2, |_, _, _| {});
+    own.meta.set_number("pid", 0x1234_5678);
+    fs::write(folder.path().join("template"), own.file_without_end(1000)).unwrap();
+    let script = r"
+import os, signal
+data = open('template', 'rb').read()
+os.unlink('template')
+open('other.trace', 'wb').write(data)
+import struct
+# Metadata is stored packed or raw; write a block of our own that names the process.
+open('run.trace', 'wb').write(data)
+os.kill(os.getpid(), signal.SIGSEGV)
+";
+    let output = command(folder.path()).args(["run", "--", "python3", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(139));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("wrote run.trace; next: gpumemtrace replay run.trace"), "{errors}");
+    // Neither trace is of this process: both stay as they are.
+    let length = own.file_without_end(1000).len() as u64;
+    assert_eq!(fs::metadata(folder.path().join("run.trace")).unwrap().len(), length);
+    let _ = output.status.signal();
+}
+
+#[test]
+fn a_crash_is_noted_in_the_trace_of_the_process_that_crashed() {
+    let folder = tempfile::tempdir().unwrap();
+    // Traces for every process id the command may get would be many: the command makes its own with our encoder instead.
+    let run = Synthetic::train(2, |_, _, _| {});
+    fs::write(folder.path().join("body"), run.file_without_end(1000)).unwrap();
+    let script = r"
+import os, signal, struct
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+name = b'pid'
+payload = struct.pack('<QQ', 1, len(name)) + name + struct.pack('<IQ', 0, os.getpid())
+head = b'GMTB' + bytes([1, 0, 0, 0]) + struct.pack('<III', len(payload), len(payload), crc32c(payload))
+block = head + struct.pack('<I', crc32c(head)) + payload
+open('run.trace', 'wb').write(open('body', 'rb').read() + block)
+os.unlink('body')
+os.kill(os.getpid(), signal.SIGSEGV)
+";
+    let output = command(folder.path()).args(["run", "--", "python3", "-c", script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(139), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = command(folder.path()).args(["replay", "run.trace", "--json"]).output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&report["traces"][0]["end"], &report["traces"][0]["end_detail"]),
+        (&"crashed".into(), &"signal 11".into())
+    );
+}
+
+#[test]
+fn without_the_library_it_says_where_it_looked() {
+    let mut command = Command::cargo_bin("gpumemtrace").unwrap();
+    let output = command.env("GPUMEMTRACE_LIB", "/no/such/lib.so").args(["run", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("GPUMEMTRACE_LIB names /no/such/lib.so"));
+}

@@ -1,0 +1,79 @@
+//! The part of JSON Schema that `docs/report.schema.json` uses. A keyword that is not known here is a violation, so the
+//! schema cannot come to rely on something that is not checked.
+
+use serde_json::{Map, Value};
+
+/// Everything in which `value` is not what `schema` says.
+pub(crate) fn violations(schema: &Value, value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    check(schema, schema, value, "$", &mut found);
+    found
+}
+
+fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
+    let none = Map::new();
+    let rules = schema.as_object().unwrap_or(&none);
+    for (keyword, rule) in rules {
+        let holds = match keyword.as_str() {
+            "$schema" | "title" | "description" | "$defs" | "properties" | "items" => true,
+            "$ref" => {
+                let name = rule.as_str().unwrap_or_default().trim_start_matches('#');
+                let target = root.pointer(name).unwrap_or_else(|| panic!("no such definition: {rule}"));
+                check(root, target, value, at, found);
+                true
+            }
+            "const" => rule == value,
+            "enum" => rule.as_array().is_some_and(|choices| choices.contains(value)),
+            "type" => match rule {
+                Value::Array(names) => names.iter().any(|name| is_type(value, name)),
+                name => is_type(value, name),
+            },
+            "minimum" => value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap_or(0.0)),
+            "maximum" => value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap_or(0.0)),
+            "required" => {
+                let has = |name: &Value| value.get(name.as_str().unwrap_or_default()).is_some();
+                !value.is_object() || rule.as_array().is_some_and(|names| names.iter().all(has))
+            }
+            "additionalProperties" => {
+                for (name, member) in value.as_object().into_iter().flatten() {
+                    check(root, rule, member, &format!("{at}.{name}"), found);
+                }
+                true
+            }
+            "anyOf" => rule.as_array().is_some_and(|choices| {
+                choices.iter().any(|choice| {
+                    let mut inner = Vec::new();
+                    check(root, choice, value, at, &mut inner);
+                    inner.is_empty()
+                })
+            }),
+            _ => false,
+        };
+        if !holds {
+            found.push(format!("{at}: {keyword} {rule} does not hold"));
+        }
+    }
+    for (name, rule) in rules.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        if let Some(member) = value.get(name) {
+            check(root, rule, member, &format!("{at}.{name}"), found);
+        }
+    }
+    if let (Some(rule), Some(members)) = (rules.get("items"), value.as_array()) {
+        for (index, member) in members.iter().enumerate() {
+            check(root, rule, member, &format!("{at}[{index}]"), found);
+        }
+    }
+}
+
+fn is_type(value: &Value, name: &Value) -> bool {
+    match name.as_str().unwrap_or_default() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "null" => value.is_null(),
+        _ => false,
+    }
+}

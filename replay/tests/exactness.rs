@@ -1,0 +1,246 @@
+//! Peaks, timelines, gaps and losses against a plain recount of the same events.
+
+mod synthetic;
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::{Event, EventKind, NodeId};
+use gpumemtrace_replay::report::{Ending, Report};
+use gpumemtrace_replay::{RingFile, report};
+use proptest::prelude::*;
+use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
+
+/// Live bytes per line after each event.
+fn recount(run: &Synthetic) -> Vec<(u64, BTreeMap<u32, u64>)> {
+    let line_of = |stack: NodeId| run.nodes[stack.0 as usize - 1].offset_bytes as u32 / 2 + 1;
+    let mut live: HashMap<u64, (u32, u64)> = HashMap::new();
+    let mut states = Vec::new();
+    for event in &run.events {
+        match event.kind {
+            EventKind::BLOCK_ALLOC => {
+                live.insert(event.addr, (line_of(event.python_stack), event.size));
+            }
+            EventKind::BLOCK_FREE => {
+                live.remove(&event.addr);
+            }
+            _ => {}
+        }
+        let mut by_line = BTreeMap::new();
+        for (line, bytes) in live.values() {
+            *by_line.entry(*line).or_default() += bytes;
+        }
+        states.push((event.time_ns - 1_000_000_000, by_line));
+    }
+    states
+}
+
+fn random_run(choices: &[(u8, u8, u16)], pause_ns: u64) -> Synthetic {
+    let mut run = Synthetic::new();
+    let mut live: Vec<u64> = Vec::new();
+    for (what, line, size) in choices {
+        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
+        if *what < 100 && !live.is_empty() {
+            let addr = live.swap_remove(usize::from(*size) % live.len());
+            run.release(addr, stack);
+        } else if *what == 255 {
+            run.time_ns += pause_ns;
+        } else {
+            live.push(run.alloc(stack, u64::from(*size) * 700));
+        }
+    }
+    run
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_peak_and_what_it_was_made_of_are_exact(
+        choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..400), pause_ns in 0u64..1 << 40,
+    ) {
+        let run = random_run(&choices, pause_ns);
+        prop_assume!(run.events.iter().any(|event| event.kind == EventKind::BLOCK_ALLOC));
+        let states = recount(&run);
+        let report = run.report();
+        let highest = states.iter().map(|(_, lines)| lines.values().sum::<u64>()).max().unwrap();
+        let peak = &report.peak.as_ref().unwrap()[0];
+        prop_assert_eq!(peak.live_bytes, highest);
+        prop_assert_eq!(peak.sites.iter().map(|site| site.bytes).sum::<u64>(), highest);
+        let (_, lines) = states.iter().find(|(time, _)| *time == peak.time_ns).unwrap();
+        let found: BTreeMap<u32, u64> = peak.sites.iter().map(|site| (site.site.line.unwrap(), site.bytes)).collect();
+        prop_assert_eq!(&found, &lines.iter().filter(|(_, bytes)| **bytes > 0).map(|(l, b)| (*l, *b)).collect());
+        check_timeline(&report, &states)?;
+    }
+
+    #[test]
+    fn causes_sum_to_the_gap_and_are_known_where_segments_are(
+        choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 1..300),
+    ) {
+        let report = random_run(&choices, 0).report();
+        for moment in report.fragmentation.unwrap() {
+            prop_assert_eq!(moment.gap_bytes, moment.reserved_bytes - moment.live_bytes);
+            prop_assert_eq!(moment.causes.iter().map(|cause| cause.bytes).sum::<u64>(), moment.gap_bytes);
+            for cause in &moment.causes {
+                prop_assert!(cause.cause != "unexplained");
+                if cause.cause == "pinned" {
+                    prop_assert_eq!(cause.culprits.iter().map(|culprit| culprit.bytes).sum::<u64>(), cause.bytes);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_killed_run_is_the_same_wherever_the_writer_was(
+        steps in 1u64..6, cut in any::<prop::sample::Index>(), overlap in 0usize..30,
+    ) {
+        let run = Synthetic::train(steps, |_, _, _| {});
+        let cut = cut.index(run.events.len());
+        let file = run.file_of(&run.events[..cut], 37);
+        let rest = &run.events[cut.saturating_sub(overlap)..];
+        let ring = RingImage::decode(&ring_file(rest, run.events.len() as u64)).unwrap();
+        let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
+        prop_assert_eq!(analysis.incomplete.len(), 0, "{:?}", analysis.incomplete);
+        let (killed, whole) = (report(&[analysis], &[]), run.report());
+        prop_assert_eq!(killed.traces[0].end, Ending::Killed);
+        prop_assert_eq!(&killed.traces[0].events, &whole.traces[0].events);
+        prop_assert_eq!(killed.devices[0].peak.live_bytes, whole.devices[0].peak.live_bytes);
+    }
+}
+
+fn check_timeline(report: &Report, states: &[(u64, BTreeMap<u32, u64>)]) -> Result<(), TestCaseError> {
+    let timeline = report.timeline.as_ref().unwrap();
+    let highest = states.iter().map(|(_, lines)| lines.values().sum::<u64>()).max();
+    prop_assert_eq!(timeline.points.iter().filter_map(|point| point.live_bytes).max(), highest);
+    prop_assert!(timeline.points.is_sorted_by_key(|point| point.time_ns));
+    for (index, point) in timeline.points.iter().enumerate() {
+        // At a moment between two events, or just before one.
+        let after = states.partition_point(|(time, _)| *time <= point.time_ns);
+        let empty = BTreeMap::new();
+        let state = |at: usize| at.checked_sub(1).map_or(&empty, |at| &states[at].1);
+        let shown: BTreeMap<u32, u64> = timeline
+            .bands
+            .iter()
+            .map(|band| (band.site.line.unwrap(), band.bytes[index]))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        let fits = |lines: &BTreeMap<u32, u64>| {
+            let lines: BTreeMap<u32, u64> =
+                lines.iter().filter(|(_, b)| **b > 0).map(|(l, b)| (*l, *b)).collect();
+            lines.values().sum::<u64>() == point.live_bytes.unwrap() && lines == shown
+        };
+        prop_assert!(
+            fits(state(after)) || fits(state(after.saturating_sub(1))),
+            "point {index} {point:?} {shown:?}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_call_in_flight_is_not_a_loss_and_a_missing_event_is() {
+    let run = Synthetic::train(3, |_, _, _| {});
+    let count = run.events.len() as u64;
+    // The last place in the order was given out, its record never came.
+    let ring = RingImage::decode(&ring_file(&[], count + 1)).unwrap();
+    let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
+    assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
+    assert!(analysis.incomplete.is_empty());
+    // A driver call that had begun.
+    let mut last: Event = run.events[0];
+    last.kind = EventKind::DEVICE_ALLOC;
+    let ring = RingImage::decode(&ring_file(&[in_flight(last)], count)).unwrap();
+    let analysis = analyse_bytes(&run.file_without_end(50), RingFile::Loaded(Box::new(ring)));
+    assert_eq!((analysis.losses.dropped_events, analysis.losses.in_flight_calls), (0, 1));
+    // More holes than threads.
+    let mut events = run.events.clone();
+    events.drain(20..30);
+    let ring = RingImage::decode(&ring_file(&[], count)).unwrap();
+    let analysis = analyse_bytes(&run.file_of(&events, 50), RingFile::Loaded(Box::new(ring)));
+    assert_eq!(analysis.losses.dropped_events, 10);
+    assert!(!analysis.incomplete.is_empty());
+    // After a clean end even one is a loss.
+    let mut whole = Synthetic::train(3, |_, _, _| {});
+    whole.events.remove(5);
+    let mut file = whole.file_without_end(50);
+    let end = gpumemtrace_format::End {
+        reason: gpumemtrace_format::EndReason::Exit,
+        events: count,
+        time_ns: 0,
+        message: String::new(),
+        counters: gpumemtrace_format::Counters::default(),
+    };
+    file.extend(gpumemtrace_format::block::encode_block(
+        gpumemtrace_format::block::BlockKind::END,
+        &end.encode(),
+        3,
+    ));
+    assert_eq!(analyse_bytes(&file, RingFile::Absent).losses.dropped_events, 1);
+}
+
+#[test]
+fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused() {
+    let run = Synthetic::train(3, |_, _, _| {});
+    let file = run.file_without_end(50);
+    assert!(!analyse_bytes(&file, RingFile::Absent).incomplete.is_empty());
+    let mut bytes = ring_file(&[], run.events.len() as u64);
+    let header = gpumemtrace_format::ring::encode_header([1; 16], 1, 1, 1);
+    bytes[..48].copy_from_slice(&header);
+    let ring = RingImage::decode(&bytes).unwrap();
+    let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
+    assert!(
+        analysis.incomplete.iter().any(|reason| reason.contains("another trace")),
+        "{:?}",
+        analysis.incomplete
+    );
+}
+
+#[test]
+fn an_out_of_memory_is_told_with_what_filled_the_device() {
+    let mut run = Synthetic::train(3, |_, _, _| {});
+    let line = run.frame(NodeId::NONE, "/work/train.py", "big", 77);
+    let held = run.alloc(line, 8 << 30);
+    run.oom(line, 40 << 30);
+    run.release(held, line);
+    run.oom(line, 20 << 30);
+    let report = run.report();
+    let ooms = report.oom.unwrap();
+    assert_eq!((ooms.len(), ooms[0].requested_bytes, ooms[0].site.line), (2, 40 << 30, Some(77)));
+    assert!(ooms[0].why.contains("more than the whole device has"), "{}", ooms[0].why);
+    assert_eq!(ooms[0].sites[0].bytes, 8 << 30);
+    assert!(ooms[1].why.contains("PyTorch held"), "{}", ooms[1].why);
+    assert!(ooms[1].device_free_bytes.unwrap() < 20 << 30);
+    assert_eq!(report.fragmentation.unwrap().iter().filter(|moment| moment.at.why == "oom").count(), 2);
+    assert!(report.verdicts.unwrap().iter().any(|verdict| verdict.kind == "oom"));
+}
+
+#[test]
+fn layers_are_kept_apart_and_a_program_without_torch_has_a_peak_too() {
+    let mut run = Synthetic::new();
+    let line = run.frame(NodeId::NONE, "/work/cupy.py", "f", 3);
+    run.event(EventKind::DEVICE_ALLOC, 0x1000, 4096, [0; 2], line);
+    run.event(EventKind::HOST_ALLOC, 0x9000, 1 << 20, [0; 2], line);
+    run.event(EventKind::ASYNC_ALLOC, 0x5000, 8192, [0; 2], line);
+    run.event(EventKind::VA_RESERVE, 0x100_0000, 1 << 40, [0; 2], line);
+    run.event(EventKind::DEVICE_FREE, 0x1000, 0, [0; 2], line);
+    run.event(EventKind::ASYNC_FREE, 0x5000, 0, [0; 2], line);
+    let report = run.report();
+    let device = &report.devices[0];
+    assert_eq!(
+        (device.peak.live_bytes, device.peak.device_bytes, device.end.device_bytes),
+        (None, Some(12288), Some(0))
+    );
+    let peak = &report.peak.unwrap()[0];
+    assert_eq!((peak.layer, peak.live_bytes, peak.sites[0].bytes), ("device", 12288, 12288));
+}
+
+#[test]
+fn a_total_that_does_not_add_up_is_told() {
+    let mut run = Synthetic::train(3, |_, _, _| {});
+    let at = run.events.iter().position(|event| event.kind == EventKind::BLOCK_ALLOC).unwrap();
+    run.events[at].size += 512;
+    let verdicts = run.report().verdicts.unwrap();
+    assert!(verdicts.iter().any(|verdict| verdict.kind == "total_mismatch"), "{verdicts:?}");
+    let clean = Synthetic::train(3, |_, _, _| {}).report();
+    assert!(clean.verdicts.unwrap().is_empty());
+}
