@@ -61,22 +61,22 @@ pub struct Gap {
 pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlock) -> SiteId) -> Gap {
     let live: u64 = snapshot.blocks.iter().map(|(_, block)| block.bytes).fold(0, u64::saturating_add);
     let gap = snapshot.reserved.saturating_sub(live);
-    let unexplained = Gap { live, gap, unexplained: gap, ..Gap::default() };
-    let ranges: Vec<&Range> = snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)).collect();
-    let held = ranges.iter().map(|range| range.bytes).fold(0, u64::saturating_add);
-    if held != snapshot.reserved || held < live {
-        return unexplained;
-    }
-    // Blocks may span mapped pieces that follow each other: they are one segment.
-    let mut segments: Vec<(u64, u64)> = Vec::new();
-    for range in ranges {
-        match segments.last_mut() {
-            Some((_, end)) if *end == range.addr => *end += range.bytes,
-            _ => segments.push((range.addr, range.addr.saturating_add(range.bytes))),
-        }
-    }
+    explain_known(snapshot, touched, live, &site_of)
+        .filter(|known| known.pinned.checked_add(known.cache) == Some(gap))
+        .unwrap_or(Gap { live, gap, unexplained: gap, ..Gap::default() })
+}
+
+/// `None` where segments and blocks do not fit each other.
+fn explain_known(
+    snapshot: &Snapshot,
+    touched: &Touched,
+    live: u64,
+    site_of: &impl Fn(&LiveBlock) -> SiteId,
+) -> Option<Gap> {
+    let segments = segments(snapshot, touched)?;
     let mut blocks: Vec<&(u64, LiveBlock)> = snapshot.blocks.iter().collect();
     blocks.sort_unstable_by_key(|(addr, _)| *addr);
+    let gap = snapshot.reserved.checked_sub(live)?;
     let mut result = Gap { live, gap, largest_free: Some(0), ..Gap::default() };
     let mut culprits: FxHashMap<SiteId, u64> = FxHashMap::default();
     let mut rest = &blocks[..];
@@ -84,18 +84,18 @@ pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlo
         let inside = rest.partition_point(|(addr, _)| *addr < end);
         let (here, after) = rest.split_at(inside);
         rest = after;
-        let mut at = begin;
-        let mut used = 0u64;
+        let (mut at, mut free) = (begin, 0u64);
+        let mut pass = |at: u64, next: u64| {
+            let piece = next.checked_sub(at)?;
+            result.largest_free = result.largest_free.max(Some(piece));
+            free += piece;
+            Some(())
+        };
         for (addr, block) in here {
-            if *addr < at || addr.saturating_add(block.bytes) > end {
-                return unexplained;
-            }
-            result.largest_free = result.largest_free.max(Some(addr - at));
-            at = addr + block.bytes;
-            used += block.bytes;
+            pass(at, *addr)?;
+            at = addr.checked_add(block.bytes)?;
         }
-        result.largest_free = result.largest_free.max(Some(end - at));
-        let free = end - begin - used;
+        pass(at, end)?;
         if here.is_empty() {
             result.cache += free;
             continue;
@@ -108,11 +108,28 @@ pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlo
         }
     }
     if !rest.is_empty() {
-        return unexplained;
+        return None;
     }
     result.culprits = culprits.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
     result.culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
-    result
+    Some(result)
+}
+
+/// First and last address of each segment. `None` unless they sum to what PyTorch says it has reserved.
+fn segments(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<(u64, u64)>> {
+    let mut segments: Vec<(u64, u64)> = Vec::new();
+    let mut held = 0u64;
+    for range in snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)) {
+        held = held.checked_add(range.bytes)?;
+        let end = range.addr.checked_add(range.bytes)?;
+        match segments.last_mut() {
+            Some((_, last)) if *last > range.addr => return None,
+            // A block may span mapped pieces that follow each other: they are one segment.
+            Some((_, last)) if *last == range.addr => *last = end,
+            _ => segments.push((range.addr, end)),
+        }
+    }
+    (held == snapshot.reserved).then_some(segments)
 }
 
 #[derive(Debug)]

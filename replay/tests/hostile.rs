@@ -1,0 +1,107 @@
+//! A sound file whose numbers were chosen by an enemy: every analysis must end, without panic.
+
+mod synthetic;
+
+use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::{ApiId, CodeDef, CodeId, Event, EventKind, NO_SEQ, NodeId, PyNode, ThreadId};
+use gpumemtrace_replay::{RingFile, report};
+use proptest::prelude::*;
+use synthetic::{Synthetic, analyse_bytes, ring_file};
+
+/// Small numbers that meet each other, and the largest there are.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        0u64..8,
+        (0u64..64).prop_map(|n| n * 512),
+        Just(u64::MAX),
+        Just(u64::MAX - 511),
+        Just(1 << 63),
+        any::<u64>()
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let kind = prop_oneof![
+        Just(64u8),
+        Just(65),
+        Just(64),
+        Just(65),
+        Just(66),
+        Just(1),
+        Just(2),
+        Just(4),
+        Just(5),
+        Just(8),
+        Just(9),
+        Just(12),
+        Just(13),
+        Just(14),
+        Just(15),
+        Just(96),
+        any::<u8>()
+    ];
+    let numbers = (number(), number(), number(), [number(), number()]);
+    let device = prop_oneof![Just(0u8), Just(0), Just(1), Just(255)];
+    (kind, numbers, device, 0u32..6, 0u32..6, 0u16..2, any::<bool>(), 0u64..200).prop_map(
+        |(kind, (time_ns, addr, size, aux), device, python, native, result, in_flight, seq)| Event {
+            seq: if seq == 0 { NO_SEQ } else { seq },
+            time_ns,
+            thread: ThreadId(python),
+            kind: EventKind(kind),
+            device,
+            api: ApiId(kind),
+            flags: 0,
+            result,
+            in_flight: in_flight && result == 1,
+            addr,
+            size,
+            aux,
+            python_stack: NodeId(python),
+            native_stack: NodeId(native / 4),
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+
+    #[test]
+    fn any_events_are_analysed_without_panic(
+        events in proptest::collection::vec(event(), 0..200),
+        dense in any::<bool>(),
+        started in proptest::option::of(number()),
+        total in proptest::option::of(number()),
+        nodes in proptest::collection::vec((0u32..6, 0u32..6, any::<i32>()), 0..6),
+        table in proptest::collection::vec(any::<u8>(), 0..30),
+        in_ring in any::<prop::sample::Index>(),
+    ) {
+        let mut run = Synthetic::new();
+        run.events = events;
+        if dense {
+            run.events.iter_mut().zip(0..).for_each(|(event, seq)| event.seq = seq);
+        }
+        run.nodes = nodes.iter().zip(1..).map(|((parent, code, offset), id)| {
+            PyNode { id: NodeId(id), parent: NodeId(*parent), code: CodeId(*code), offset_bytes: *offset }
+        }).collect();
+        let files = ["a.py", "/x/torch/optim/adam.py", "<string>", "", "/lib/python3.11/a.py"];
+        run.codes = files.iter().zip(1..).map(|(file, id)| CodeDef {
+            id: CodeId(id), first_line: i32::MAX, python: 0x030b, truncated: true, file: (*file).into(), name: "step".into(),
+            line_table: table.clone(),
+        }).collect();
+        if let Some(started) = started {
+            run.meta.set_number("started_ns", started);
+        }
+        if let Some(total) = total {
+            run.meta.set_number("device.0.total_bytes", total);
+        }
+        let split = in_ring.index(run.events.len() + 1);
+        let file = run.file_of(&run.events[..split], 50);
+        let ring = RingImage::decode(&ring_file(&run.events[split..], 300)).unwrap();
+        let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
+        let report = report(&[analysis], &[]);
+        for moment in report.fragmentation.iter().flatten() {
+            prop_assert_eq!(moment.causes.iter().map(|cause| u128::from(cause.bytes)).sum::<u128>(), u128::from(moment.gap_bytes));
+        }
+        prop_assert!(serde_json::to_string(&report).is_ok());
+    }
+}
