@@ -8,6 +8,7 @@
 mod elf;
 mod plan;
 mod scan;
+mod tables;
 mod wheel;
 
 use std::io::Write as _;

@@ -1,5 +1,6 @@
 //! The exported functions, by topic. Each module lists its own in `EXPORTS`.
 
+pub(crate) mod captures;
 pub(crate) mod contexts;
 pub(crate) mod copies;
 pub(crate) mod graphs;
@@ -15,7 +16,8 @@ use crate::names::Export;
 
 /// Every exported function.
 pub(crate) fn exports() -> impl Iterator<Item = &'static Export> {
-    let modules: [&'static [Export]; 10] = [
+    let modules: [&'static [Export]; 11] = [
+        captures::EXPORTS,
         contexts::EXPORTS,
         copies::EXPORTS,
         graphs::EXPORTS,
