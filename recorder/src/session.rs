@@ -9,6 +9,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
+use crossbeam_utils::CachePadded;
+
 use crate::config::{Config, OnFull};
 use crate::output::{self, Names};
 use crate::python::Interpreter;
@@ -32,17 +34,17 @@ pub(crate) struct Session {
     /// The interpreter, if Python stacks are recorded.
     pub(crate) python: Option<Interpreter>,
     /// Next id of a code object.
-    pub(crate) next_code: AtomicU32,
+    pub(crate) next_code: CachePadded<AtomicU32>,
     /// Next id of a Python node.
-    pub(crate) next_py_node: AtomicU32,
+    pub(crate) next_py_node: CachePadded<AtomicU32>,
     /// Next id of a native node.
-    pub(crate) next_native_node: AtomicU32,
+    pub(crate) next_native_node: CachePadded<AtomicU32>,
     /// Where the trace is.
     pub(crate) path: PathBuf,
     pid: u32,
     owners: [AtomicU32; RINGS],
     blocks: *mut ThreadBlock,
-    wake: AtomicU32,
+    wake: CachePadded<AtomicU32>,
     close_asked: AtomicBool,
     closed: AtomicU32,
     stopped: AtomicBool,
@@ -216,14 +218,14 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
         on_full: config.on_full,
         native: config.stacks.native,
         python,
-        next_code: AtomicU32::new(1),
-        next_py_node: AtomicU32::new(1),
-        next_native_node: AtomicU32::new(1),
+        next_code: CachePadded::new(AtomicU32::new(1)),
+        next_py_node: CachePadded::new(AtomicU32::new(1)),
+        next_native_node: CachePadded::new(AtomicU32::new(1)),
         path: output.path,
         pid: names.pid,
         owners: [const { AtomicU32::new(0) }; RINGS],
         blocks: map_blocks()?,
-        wake: AtomicU32::new(0),
+        wake: CachePadded::new(AtomicU32::new(0)),
         close_asked: AtomicBool::new(false),
         closed: AtomicU32::new(0),
         stopped: AtomicBool::new(false),
