@@ -8,6 +8,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES, encode_block, file_header};
@@ -36,11 +37,16 @@ pub(crate) fn spawn(session: &'static Session, mut trace: File, meta: &Meta) -> 
     trace.write_all(&head)?;
     let written = head.len() as u64;
     let mut writer = Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns() };
+    let run = move || {
+        // A bug of ours must not leave the program waiting for room in its rings.
+        if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
+            session.shared.count(Counter::InternalErrors);
+            session.stop_with(&["an internal error of gpumemtrace; please report it"]);
+            session.mark_closed();
+        }
+    };
     with_signals_blocked(|| {
-        std::thread::Builder::new()
-            .name("gpumemtrace".to_owned())
-            .stack_size(512 << 10)
-            .spawn(move || writer.run())
+        std::thread::Builder::new().name("gpumemtrace".to_owned()).stack_size(512 << 10).spawn(run)
     })?;
     Ok(())
 }

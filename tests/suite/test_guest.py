@@ -1,9 +1,10 @@
 """We are a guest: the program behaves as without us, and who uses no GPU never notices."""
 
+import json
 import subprocess
 from pathlib import Path
 
-from conftest import COMMAND, LIBRARY, VENVS, WORKLOADS, environment
+from conftest import COMMAND, LIBRARY, VENVS, dump, environment, gpumemtrace
 
 
 def traced(command, folder, **extra):
@@ -83,6 +84,29 @@ def test_run_returns_what_the_program_returned(tmp_path, torch_version):
     assert (tmp_path / "mine.1.trace").exists(), "the first trace is kept"
     end = subprocess.run([COMMAND, "replay", "mine.trace"], cwd=tmp_path, capture_output=True, text=True).stdout
     assert "crashed" in end, "the parent saw the signal"
+
+
+def test_exec_leaves_one_trace_of_each_program(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    second = "import torch; torch.ones(1 << 20, device='cuda')"
+    first = f"import os, sys, torch; torch.ones(1000, device='cuda'); os.execv(sys.executable, [sys.executable, '-c', {second!r}])"
+    done = traced([python, "-c", first], tmp_path)
+    assert done.returncode == 0, done.stderr
+    before, after = dump(tmp_path / "run.1.trace"), dump(tmp_path / "run.trace")
+    assert [event["size"] for event in before if event["kind"] == "device_alloc"] == [2 << 20]
+    assert [event["size"] for event in after if event["kind"] == "block_alloc"] == [4 << 20]
+
+
+def test_native_stacks_name_their_modules(tmp_path, torch_version):
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    done = traced([python, "-c", "import torch; torch.ones(1000, device='cuda')"], tmp_path, GPUMEMTRACE_STACKS="both")
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(gpumemtrace("replay", tmp_path / "run.trace", "--peak", "--json"))
+    assert report["traces"][0]["losses"]["truncated_stacks"] == 0
+    events = dump(tmp_path / "run.trace")
+    assert all(event["native"] and event["python"] for event in events if event["kind"] == "block_alloc")
+    text = gpumemtrace("dump", tmp_path / "run.trace", "--stacks")
+    assert "libc10_cuda.so" in text and "libtorch_python.so" in text
 
 
 def test_the_library_exports_no_runtime_function():

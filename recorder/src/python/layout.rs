@@ -13,6 +13,8 @@
 pub struct Layout {
     /// (major, minor) as 0x030b.
     pub version: u16,
+    /// In `_PyRuntime`: the thread state that is finalizing the interpreter, or null.
+    pub runtime_finalizing: usize,
     /// From the thread state to the pointer followed next.
     pub tstate_frame: usize,
     /// 3.11, 3.12: that pointer is a `_PyCFrame`, which holds the frame here.
@@ -68,6 +70,7 @@ pub const BYTES_DATA: usize = 32;
 /// CPython 3.11.
 pub const PYTHON_3_11: Layout = Layout {
     version: 0x030b,
+    runtime_finalizing: 24,
     tstate_frame: 56,
     cframe_frame: Some(8),
     frame_previous: 48,
@@ -92,6 +95,7 @@ pub const PYTHON_3_11: Layout = Layout {
 /// CPython 3.12.
 pub const PYTHON_3_12: Layout = Layout {
     version: 0x030c,
+    runtime_finalizing: 24,
     tstate_frame: 56,
     cframe_frame: Some(0),
     frame_previous: 8,
@@ -151,6 +155,7 @@ fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str
     let ascii = offset(536 + 24)?;
     Ok(Layout {
         version,
+        runtime_finalizing: offset(32)?,
         tstate_frame: offset(184)?,
         cframe_frame: None,
         frame_previous: offset(224 + 8)?,
@@ -185,6 +190,7 @@ mod tests {
         bytes[..8].copy_from_slice(b"xdebugpy");
         let mut put = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
         put(8, 0x030d_00f0);
+        put(32, 608);
         put(184, 72);
         for (at, value) in [(8, 8), (16, 0), (24, 56), (40, 70)] {
             put(224 + at, value);
@@ -199,6 +205,7 @@ mod tests {
     #[test]
     fn the_self_description_is_read_and_doubted() {
         let layout = of_version(0x030d, &described_3_13()).unwrap();
+        assert_eq!(layout.runtime_finalizing, 608);
         assert_eq!((layout.tstate_frame, layout.frame_owner, layout.code.bytecode), (72, 70, 200));
         assert_eq!((layout.ascii_data, layout.compact_data), (40, 56));
 

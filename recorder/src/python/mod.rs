@@ -10,7 +10,7 @@ pub mod memory;
 pub mod text;
 pub mod walk;
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use code::{Copied, SCRATCH_BYTES, Types};
 use layout::Layout;
@@ -25,8 +25,15 @@ pub struct Interpreter {
     layout: Layout,
     types: Types,
     thread_state: unsafe extern "C" fn() -> usize,
+    /// Where the interpreter says that it is ending.
+    finalizing: *const AtomicUsize,
     state: AtomicU8,
 }
+
+// SAFETY: the one raw pointer leads to an atomic of the interpreter, which is never unloaded.
+unsafe impl Send for Interpreter {}
+// SAFETY: as above.
+unsafe impl Sync for Interpreter {}
 
 const UNTESTED: u8 = 0;
 const TRUSTED: u8 = 1;
@@ -70,7 +77,11 @@ impl Interpreter {
         // SAFETY: the symbol is this function in every CPython; it takes nothing and returns a pointer.
         let thread_state =
             unsafe { std::mem::transmute::<usize, unsafe extern "C" fn() -> usize>(thread_state) };
-        Ok(Some(Self { layout, types, thread_state, state: AtomicU8::new(UNTESTED) }))
+        if runtime == 0 {
+            return Err("the interpreter does not export _PyRuntime".to_owned());
+        }
+        let finalizing = (runtime + layout.runtime_finalizing) as *const AtomicUsize;
+        Ok(Some(Self { layout, types, thread_state, finalizing, state: AtomicU8::new(UNTESTED) }))
     }
 
     /// (major << 8 | minor).
@@ -90,6 +101,12 @@ impl Interpreter {
         // SAFETY: a thread-local read inside the interpreter, allowed at any time on any thread.
         let tstate = unsafe { (self.thread_state)() };
         if tstate == 0 {
+            return NOTHING;
+        }
+        // An ending interpreter frees the states and frames of its daemon threads while they still run native code.
+        // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
+        let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
+        if finalizing != 0 && finalizing != tstate {
             return NOTHING;
         }
         match self.state.load(Ordering::Relaxed) {
