@@ -9,9 +9,10 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::book::{Book, Now};
+use crate::book::Now;
+use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place};
-use crate::frag::{Gap, PeakState, Snapshot, explain, of_device};
+use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, Scout, StepClock};
@@ -22,46 +23,6 @@ use crate::tally::Held;
 pub const MAX_OOMS: usize = 64;
 /// Sites listed with an out-of-memory event.
 const OOM_SITES: usize = 10;
-/// Slots of the cache of segments that were just used.
-const RECENT: usize = 64;
-
-/// A device.
-#[derive(Debug, Default)]
-pub struct DeviceState {
-    /// Blocks of PyTorch's allocator.
-    pub torch: Book,
-    /// Physical memory given out by the driver.
-    pub driver: Book,
-    /// PyTorch's reserved bytes, as of its last event.
-    pub reserved: u64,
-    /// At the peak of reserved bytes: reserved, live and device bytes.
-    pub at_peak_reserved: [u64; 3],
-    /// The highest device bytes.
-    pub peak_device: u64,
-    /// Events whose running total differs from the sum of live blocks.
-    pub total_mismatches: u64,
-    /// The first of them: seq, our sum, PyTorch's.
-    pub first_mismatch: Option<[u64; 3]>,
-    peak_state: PeakState,
-    touched: FxHashSet<u64>,
-    recent: Vec<(u64, u64)>,
-    /// The gap at the peak of reserved bytes, with its time.
-    pub gap_at_peak: Option<(u64, u64, Gap)>,
-    /// The gap at the end.
-    pub gap_at_end: Option<(u64, u64, Gap)>,
-}
-
-impl DeviceState {
-    /// What is counted as live here: PyTorch's blocks, or driver memory where there is no PyTorch.
-    pub fn main(&self) -> &Book {
-        if self.torch.is_empty() { &self.driver } else { &self.torch }
-    }
-
-    /// True where PyTorch's allocator was seen.
-    pub fn has_torch(&self) -> bool {
-        !self.torch.is_empty()
-    }
-}
 
 /// An out-of-memory event.
 #[derive(Debug)]
@@ -121,6 +82,11 @@ pub struct Analysis {
     pub failed_calls: u64,
     /// Pinned host memory: now and at its peak.
     pub host: (u64, u64),
+}
+
+/// The state of a device, made when it is first seen.
+fn device_of(devices: &mut [Option<Box<DeviceState>>], ordinal: u8, step: u32) -> &mut DeviceState {
+    devices[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step)))
 }
 
 struct Pass {
@@ -199,51 +165,22 @@ impl Pass {
             self.step += 1;
         }
         match event.kind {
-            EventKind::BLOCK_ALLOC => self.block_alloc(event, stack, facts.site),
-            EventKind::BLOCK_FREE => self.block_free(event, facts.site),
+            EventKind::BLOCK_ALLOC => {
+                let when = (self.time_ns, self.step);
+                let ranges = self.driver.ranges();
+                let device = device_of(&mut self.devices, event.device, self.step);
+                device.block_alloc(event, (stack, facts.site), when, ranges);
+            }
+            EventKind::BLOCK_FREE => {
+                let when = (self.time_ns, self.step);
+                let ranges = self.driver.ranges();
+                let device = device_of(&mut self.devices, event.device, self.step);
+                device.block_free(event, facts.site, when, ranges);
+            }
             EventKind::BLOCK_OOM => self.oom(event, stack),
             kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
             _ => {}
         }
-    }
-
-    fn device(&mut self, ordinal: u8) -> &mut DeviceState {
-        let step = self.step;
-        self.devices[ordinal as usize].get_or_insert_with(|| {
-            Box::new(DeviceState {
-                torch: Book::at_step(step),
-                driver: Book::at_step(step),
-                recent: vec![(1, 0); RECENT],
-                ..DeviceState::default()
-            })
-        })
-    }
-
-    fn block_alloc(&mut self, event: &Event, stack: StackId, site: SiteId) {
-        let (time_ns, step) = (self.time_ns, self.step);
-        self.device(event.device);
-        let Some(device) = self.devices[event.device as usize].as_mut() else { return };
-        device.reserved = event.aux[1];
-        let now = Now { time_ns, step, reserved: device.reserved, device: device.driver.total().bytes };
-        device.torch.alloc(event.addr, event.size, stack, site, now);
-        let ranges = self.driver.ranges();
-        device.touch(event.addr, event.size, ranges);
-        device.peak_state.block_added(event.addr, device.torch.live(), ranges, event.device);
-        device.after_block(event, now);
-    }
-
-    fn block_free(&mut self, event: &Event, site: SiteId) {
-        let (time_ns, step) = (self.time_ns, self.step);
-        self.device(event.device);
-        let Some(device) = self.devices[event.device as usize].as_mut() else { return };
-        device.reserved = event.aux[1];
-        let now = Now { time_ns, step, reserved: device.reserved, device: device.driver.total().bytes };
-        let gone = device.torch.free(event.addr, site, now);
-        if let Some(block) = gone {
-            let ranges = self.driver.ranges();
-            device.peak_state.block_removed(event.addr, block, device.torch.live(), ranges, event.device);
-        }
-        device.after_block(event, now);
     }
 
     fn driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
@@ -260,7 +197,7 @@ impl Pass {
                 }
             };
             let (time_ns, step) = (self.time_ns, self.step);
-            let device = self.device(ordinal);
+            let device = device_of(&mut self.devices, ordinal, step);
             let reserved = device.reserved;
             // The book adds or removes the bytes itself; what it is told here is the state before.
             let now = Now { time_ns, step, reserved, device: device.driver.total().bytes };
@@ -283,9 +220,7 @@ impl Pass {
             let change = self.driver.range_changes[index];
             for (device, ordinal) in self.devices.iter_mut().zip(0..=u8::MAX) {
                 if let Some(device) = device {
-                    device.recent.fill((1, 0));
-                    let live = device.torch.live();
-                    device.peak_state.range_changed(change, live, self.driver.ranges(), ordinal);
+                    device.range_changed(change, self.driver.ranges(), ordinal);
                 }
             }
         }
@@ -311,15 +246,11 @@ impl Pass {
             return;
         }
         let step = self.step;
-        self.device(event.device);
-        let Some(device) = self.devices[event.device as usize].as_ref() else { return };
-        let snapshot = Snapshot {
-            time_ns: event.time_ns,
-            reserved: event.aux[1],
-            blocks: device.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
-            ranges: of_device(self.driver.ranges(), event.device),
-        };
-        let gap = explain(&snapshot, &device.touched, |block| self.symbols.facts(block.stack).site);
+        let symbols = &self.symbols;
+        let device = device_of(&mut self.devices, event.device, step);
+        let moment = (event.time_ns, event.aux[1]);
+        let site_of = |stack| symbols.facts(stack).site;
+        let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
         let mut sites: Vec<(SiteId, Held)> = device
             .torch
             .sites()
@@ -396,68 +327,5 @@ impl Pass {
             failed_calls: self.driver.failed_calls,
             host: (self.host_bytes, self.host_peak),
         }
-    }
-}
-
-impl DeviceState {
-    /// Remembers which driver ranges PyTorch's allocator puts blocks in.
-    #[inline]
-    fn touch(
-        &mut self,
-        addr: u64,
-        bytes: u64,
-        ranges: &std::collections::BTreeMap<u64, crate::driver::Range>,
-    ) {
-        let end = addr.saturating_add(bytes);
-        let slot = (addr >> 21) as usize % RECENT;
-        let (begin, known_end) = self.recent[slot];
-        if addr >= begin && end <= known_end {
-            return;
-        }
-        let Some((_, first)) = ranges.range(..=addr).next_back() else { return };
-        if addr >= first.addr.saturating_add(first.bytes) {
-            return;
-        }
-        self.recent[slot] = (first.addr, first.addr.saturating_add(first.bytes));
-        for (begin, _) in ranges.range(first.addr..end.max(first.addr + 1)) {
-            self.touched.insert(*begin);
-        }
-    }
-
-    #[inline]
-    fn after_block(&mut self, event: &Event, now: Now) {
-        let sum = self.torch.total().bytes;
-        if sum != event.aux[0] {
-            self.total_mismatches += 1;
-            self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
-        }
-        if self.reserved > self.peak_state.reserved() {
-            self.peak_state.mark(self.reserved, now.time_ns);
-            self.at_peak_reserved = [self.reserved, sum, now.device];
-        }
-    }
-
-    fn finish(
-        &mut self,
-        ordinal: u8,
-        ranges: &std::collections::BTreeMap<u64, crate::driver::Range>,
-        time_ns: u64,
-        site: impl Fn(StackId) -> SiteId,
-    ) {
-        self.torch.finish();
-        self.driver.finish();
-        if self.torch.is_empty() {
-            return;
-        }
-        let site_of = |block: &crate::book::LiveBlock| site(block.stack);
-        let peak = self.peak_state.finish(self.torch.live(), ranges, ordinal);
-        self.gap_at_peak = Some((peak.time_ns, peak.reserved, explain(&peak, &self.touched, site_of)));
-        let end = Snapshot {
-            time_ns,
-            reserved: self.reserved,
-            blocks: self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
-            ranges: of_device(ranges, ordinal),
-        };
-        self.gap_at_end = Some((time_ns, self.reserved, explain(&end, &self.touched, site_of)));
     }
 }

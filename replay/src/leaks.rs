@@ -7,8 +7,9 @@
 
 use serde_json::json;
 
-use crate::analysis::{Analysis, DeviceState};
+use crate::analysis::Analysis;
 use crate::book::{Book, SiteBook};
+use crate::device::DeviceState;
 use crate::growth::{Growth, judge};
 use crate::report::{FreedSiblings, Leak, Quantity};
 use crate::steps::Rule;

@@ -6,14 +6,15 @@
 //! where it is made; and what is not known is `None`, never a guess.
 //!
 //! Reading order: [`input`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
-//! (whose line), [`steps`] (what a step is), [`driver`] and [`book`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] and [`growth`], [`frag`], [`sections`]; [`report`] is their form.
+//! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
+//! the answers: [`leaks`] and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
 pub mod bins;
 pub mod book;
 pub mod definitions;
+pub mod device;
 pub mod driver;
 pub mod frag;
 pub mod growth;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{EventKind, NO_DEVICE, Value};
 
-use crate::analysis::{Analysis, DeviceState};
+use crate::analysis::Analysis;
+use crate::device::DeviceState;
 use crate::frag::{Gap, MAX_CULPRITS};
 use crate::report::{
     Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site,

@@ -71,7 +71,8 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
         );
     }
     if analysis.failed_calls > 0 {
-        let summary = format!("{} driver calls returned an error", analysis.failed_calls);
+        let noun = if analysis.failed_calls == 1 { "driver call" } else { "driver calls" };
+        let summary = format!("{} {noun} returned an error", analysis.failed_calls);
         add("failed_calls", Severity::Info, summary, json!({ "calls": analysis.failed_calls }));
     }
     verdicts.sort_by_key(|verdict: &Verdict| std::cmp::Reverse(verdict.severity));

@@ -65,11 +65,11 @@ pub(super) fn table(out: &mut String, sites: &[SiteShare], total: u64, most: usi
         put(
             out,
             format_args!(
-                "  {:>11}  {:>5}  {:>14}  {} more lines",
+                "  {:>11}  {:>5}  {:>14}  {} more",
                 size(bytes),
                 percent(part),
                 count(blocks, "block"),
-                rest.len()
+                count(rest.len() as u64, "line")
             ),
         );
     }

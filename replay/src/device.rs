@@ -1,0 +1,173 @@
+//! One device while a trace is read: its two layers, and what is remembered of its allocator's worst moments.
+//!
+//! Layers are never summed: PyTorch's blocks lie inside memory that the driver has given out.
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::Event;
+
+use crate::book::{Book, LiveBlock, Now};
+use crate::driver::{Range, RangeChange};
+use crate::frag::{Gap, PeakState, Snapshot, Touched, explain, of_device};
+use crate::symbols::{SiteId, StackId};
+
+/// Slots of the cache of segments that were just used.
+const RECENT: usize = 64;
+/// A slot that holds nothing: no address lies in it.
+const NO_RANGE: (u64, u64) = (1, 0);
+
+/// A device.
+#[derive(Debug, Default)]
+pub struct DeviceState {
+    /// Blocks of PyTorch's allocator.
+    pub torch: Book,
+    /// Physical memory given out by the driver.
+    pub driver: Book,
+    /// PyTorch's reserved bytes, as of its last event.
+    pub reserved: u64,
+    /// At the peak of reserved bytes: reserved, live and device bytes.
+    pub at_peak_reserved: [u64; 3],
+    /// The highest device bytes.
+    pub peak_device: u64,
+    /// Events whose running total differs from the sum of live blocks.
+    pub total_mismatches: u64,
+    /// The first of them: seq, our sum, PyTorch's.
+    pub first_mismatch: Option<[u64; 3]>,
+    peak_state: PeakState,
+    touched: Touched,
+    recent: Vec<(u64, u64)>,
+    /// The gap at the peak of reserved bytes, with its time.
+    pub gap_at_peak: Option<(u64, u64, Gap)>,
+    /// The gap at the end.
+    pub gap_at_end: Option<(u64, u64, Gap)>,
+}
+
+impl DeviceState {
+    /// What is counted as live here: PyTorch's blocks, or driver memory where there is no PyTorch.
+    pub fn main(&self) -> &Book {
+        if self.torch.is_empty() { &self.driver } else { &self.torch }
+    }
+
+    /// True where PyTorch's allocator was seen.
+    pub fn has_torch(&self) -> bool {
+        !self.torch.is_empty()
+    }
+}
+
+impl DeviceState {
+    /// A device that appears when this many steps have ended.
+    pub fn at_step(step: u32) -> Self {
+        Self {
+            torch: Book::at_step(step),
+            driver: Book::at_step(step),
+            recent: vec![NO_RANGE; RECENT],
+            ..Self::default()
+        }
+    }
+
+    fn now(&mut self, event: &Event, time_ns: u64, step: u32) -> Now {
+        self.reserved = event.aux[1];
+        Now { time_ns, step, reserved: self.reserved, device: self.driver.total().bytes }
+    }
+
+    /// PyTorch hands out a block.
+    pub fn block_alloc(
+        &mut self,
+        event: &Event,
+        (stack, site): (StackId, SiteId),
+        (time_ns, step): (u64, u32),
+        ranges: &BTreeMap<u64, Range>,
+    ) {
+        let now = self.now(event, time_ns, step);
+        self.torch.alloc(event.addr, event.size, stack, site, now);
+        self.touch(event.addr, event.size, ranges);
+        self.peak_state.block_added(event.addr, self.torch.live(), ranges, event.device);
+        self.after_block(event, now);
+    }
+
+    /// PyTorch gets a block back.
+    pub fn block_free(
+        &mut self,
+        event: &Event,
+        site: SiteId,
+        (time_ns, step): (u64, u32),
+        ranges: &BTreeMap<u64, Range>,
+    ) {
+        let now = self.now(event, time_ns, step);
+        if let Some(block) = self.torch.free(event.addr, site, now) {
+            self.peak_state.block_removed(event.addr, block, self.torch.live(), ranges, event.device);
+        }
+        self.after_block(event, now);
+    }
+
+    /// A driver range, of whichever device, came or went.
+    pub fn range_changed(&mut self, change: RangeChange, ranges: &BTreeMap<u64, Range>, ordinal: u8) {
+        self.recent.fill(NO_RANGE);
+        self.peak_state.range_changed(change, self.torch.live(), ranges, ordinal);
+    }
+
+    /// The gap at this moment.
+    pub fn gap(
+        &self,
+        (time_ns, reserved): (u64, u64),
+        ranges: &BTreeMap<u64, Range>,
+        ordinal: u8,
+        site: impl Fn(StackId) -> SiteId,
+    ) -> Gap {
+        let blocks = self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect();
+        let snapshot = Snapshot { time_ns, reserved, blocks, ranges: of_device(ranges, ordinal) };
+        explain(&snapshot, &self.touched, |block: &LiveBlock| site(block.stack))
+    }
+
+    /// Remembers which driver ranges PyTorch's allocator puts blocks in.
+    #[inline]
+    fn touch(&mut self, addr: u64, bytes: u64, ranges: &BTreeMap<u64, Range>) {
+        let end = addr.saturating_add(bytes);
+        let slot = (addr >> 21) as usize % RECENT;
+        let (begin, known_end) = self.recent[slot];
+        if addr >= begin && end <= known_end {
+            return;
+        }
+        let Some((_, first)) = ranges.range(..=addr).next_back() else { return };
+        if addr >= first.addr.saturating_add(first.bytes) {
+            return;
+        }
+        self.recent[slot] = (first.addr, first.addr.saturating_add(first.bytes));
+        for (begin, _) in ranges.range(first.addr..end.max(first.addr + 1)) {
+            self.touched.insert(*begin);
+        }
+    }
+
+    #[inline]
+    fn after_block(&mut self, event: &Event, now: Now) {
+        let sum = self.torch.total().bytes;
+        if sum != event.aux[0] {
+            self.total_mismatches += 1;
+            self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
+        }
+        if self.reserved > self.peak_state.reserved() {
+            self.peak_state.mark(self.reserved, now.time_ns);
+            self.at_peak_reserved = [self.reserved, sum, now.device];
+        }
+    }
+
+    /// Ends the reading.
+    pub fn finish(
+        &mut self,
+        ordinal: u8,
+        ranges: &BTreeMap<u64, Range>,
+        time_ns: u64,
+        site: impl Fn(StackId) -> SiteId,
+    ) {
+        self.torch.finish();
+        self.driver.finish();
+        if self.torch.is_empty() {
+            return;
+        }
+        let peak = self.peak_state.finish(self.torch.live(), ranges, ordinal);
+        let gap = explain(&peak, &self.touched, |block: &LiveBlock| site(block.stack));
+        self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
+        let gap = self.gap((time_ns, self.reserved), ranges, ordinal, &site);
+        self.gap_at_end = Some((time_ns, self.reserved, gap));
+    }
+}
