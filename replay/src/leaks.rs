@@ -20,6 +20,8 @@ use crate::tally::Held;
 const MAX_FINDINGS: usize = 200;
 /// Most members named in one finding.
 const MAX_MEMBERS: usize = 100;
+/// Steps in which parameters, gradients and optimizer state appear: their growth is nobody's share.
+const WARM_UP: usize = 3;
 /// Fewest lockstep sites that make a retained graph.
 const MIN_GRAPH_SITES: usize = 4;
 /// Share of the growth that the line of a retained graph must hold.
@@ -32,6 +34,8 @@ struct Finding {
     stride: u32,
     /// Survivors.
     held: Held,
+    /// Growth of its bytes from the end of this step on, when warm-up is over.
+    after_warm_up: (u32, u64),
     born: u64,
     freed: u64,
     freed_late: u64,
@@ -120,7 +124,10 @@ fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
     if held.bytes == 0 {
         return None;
     }
+    let settled = first.first.max(WARM_UP).min(values.len().saturating_sub(2));
+    let grown = last.bytes.saturating_sub(values[settled].bytes);
     Some(Finding {
+        after_warm_up: (settled as u32 * stride, grown),
         site,
         blocks: growth_blocks,
         bytes: growth_bytes,
@@ -273,9 +280,10 @@ impl Context<'_> {
         });
         let first_step = members.iter().map(Finding::first_step).min().unwrap_or(0);
         let total = self.device.main().series();
-        let since = first_step.checked_sub(1).map_or(0, |before| total.at(before as u32).bytes);
-        let grown = total.at(steps.saturating_sub(1)).bytes.saturating_sub(since);
-        let share = (grown > 0).then(|| (held.bytes as f64 / grown as f64).min(1.0));
+        let (settled, _) = main.after_warm_up;
+        let grown = total.at(steps.saturating_sub(1)).bytes.saturating_sub(total.at(settled).bytes);
+        let own: u64 = members.iter().map(|member| member.after_warm_up.1).sum();
+        let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
         let capacity = analysis.meta.number(&format!("device.{}.total_bytes", self.ordinal));
         let [reserved, ..] = self.device.at_peak_reserved;
         let used = reserved.max(self.device.peak_device);
