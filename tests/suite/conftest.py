@@ -17,7 +17,7 @@ WORKLOADS = REPOSITORY / "tests" / "workloads"
 RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "release"
 LIBRARY = RELEASE / "libgpumemtrace.so"
 COMMAND = RELEASE / "gpumemtrace"
-DRIVER = RELEASE / "libcuda.so.1"
+DRIVER = RELEASE / "libsimgpu_driver.so"
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 
 

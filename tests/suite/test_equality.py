@@ -73,6 +73,24 @@ def test_a_quick_exit_leaves_exactly_what_torch_counted(run_python, torch_versio
     assert run.report()["traces"][0]["end"] == "exit"
 
 
+@pytest.mark.parametrize("segments", ["native", "expandable"])
+def test_functions_found_at_other_addresses_are_recorded_all_the_same(run_python, torch_version, segments, tmp_path):
+    """cuGetProcAddress need not give the addresses that the driver exports."""
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
+    run = run_python(torch_version, "train.py", "--stats", tmp_path / "stats.json", SIMGPU_ALT_PROCADDR=1, **conf)
+    assert_calls_equal_driver(run.events(), run.calls())
+
+
+def test_a_failed_call_is_an_event_and_moves_no_memory(run_python, torch_version, tmp_path):
+    """PyTorch empties its cache and asks again; the trace has the failure, the frees and the second try."""
+    run = run_python(torch_version, "train.py", "--stats", tmp_path / "stats.json", SIMGPU_FAIL="cuMemAlloc_v2:3")
+    events = run.events()
+    assert [event["rc"] for event in events if event["api"] == "cuMemAlloc_v2" and event["rc"]] == [2]
+    assert_blocks_equal_torch(events, json.loads((tmp_path / "stats.json").read_text()))
+    assert_calls_equal_driver(events, run.calls())
+    assert run.report()["devices"][0]["peak"]["device_bytes"] == max(int(call["used"]) for call in run.calls())
+
+
 def test_the_report_repeats_torchs_own_peaks(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "train.py", "--model", "resnet18", "--stats", tmp_path / "stats.json")
     stats = json.loads((tmp_path / "stats.json").read_text())

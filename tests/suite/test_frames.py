@@ -37,8 +37,10 @@ def stacks(trace):
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).name)
 def test_every_shape_of_code_is_seen_as_cpython_sees_it(tmp_path, python):
     assert PYTHONS, "GPUMEMTRACE_PYTHONS is not set: run scripts/test"
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
     process = subprocess.run(
-        [python, WORKLOADS / "frames.py", DRIVER, tmp_path / "expected.json"],
+        [python, WORKLOADS / "frames.py", driver, tmp_path / "expected.json"],
         cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
     )
     assert process.returncode == 0, process.stderr
