@@ -53,7 +53,9 @@ fn ending(info: &TraceInfo) -> String {
     match info.end {
         Ending::Exit => format!("Ended by itself{after}{detail}."),
         Ending::Killed if info.end_detail.is_none() => {
-            format!("Ended{after} without a word: it was killed, it crashed, or it became another program (exec).")
+            format!(
+                "Ended{after} without a word: it was killed, it crashed, or it became another program (exec)."
+            )
         }
         Ending::Killed => format!("Was killed{after}{detail}."),
         Ending::Crashed => format!("Crashed{after}{detail}."),
@@ -74,7 +76,10 @@ fn stacks(info: &TraceInfo) -> String {
         parts.push(format!("{} frames without a name", thousands(losses.unresolved_frames)));
     }
     if losses.uncovered_calls > 0 {
-        parts.push(format!("{} calls of functions that allocate and are not watched", thousands(losses.uncovered_calls)));
+        parts.push(format!(
+            "{} calls of functions that allocate and are not watched",
+            thousands(losses.uncovered_calls)
+        ));
     }
     if parts.is_empty() { String::new() } else { format!("; {}", parts.join("; ")) }
 }
