@@ -2,10 +2,10 @@
 //!
 //! Constraint: every path to GPU memory (dynamic and static CUDA runtimes, `dlopen` + `dlsym`, ELF-linked callers) ends in
 //! libcuda, and PyTorch hands out blocks without asking anyone. Consequence: two sets of hooks that are never summed: the
-//! driver's functions ([`cuda`]) and PyTorch's own report of each block ([`torch`]). No `cuda*` name is exported: one such
+//! driver's functions (`cuda`) and PyTorch's own report of each block (`torch`). No `cuda*` name is exported: one such
 //! name would serve two runtimes in one process, and be wrong for one of them.
 //!
-//! Each hook calls the real function with the program's own arguments and returns its result untouched. [`process`] is
+//! Each hook calls the real function with the program's own arguments and returns its result untouched. `process` is
 //! what happens when the process starts and ends.
 
 // The exported half of the library is left out of test binaries: a test must not hook its own process.

@@ -1,9 +1,9 @@
 //! The part of gpumemtrace that runs inside the traced program: rings, stacks, clock, writer thread.
 //!
 //! Constraint: we are a guest. The program must behave as it would without us, and die as it would without us, at any
-//! moment, without a trace being lost. Consequence: hooks only store into a shared mapping ([`record`], [`shared`],
-//! [`thread`]); everything slow (encoding, compression, files) happens on one thread of ours ([`writer`]); trouble is
-//! counted, said once ([`say`]), and ends the recording, never the program ([`session`]).
+//! moment, without a trace being lost. Consequence: hooks only store into a shared mapping (`record`, `shared`,
+//! `thread`); everything slow (encoding, compression, files) happens on one thread of ours (`writer`); trouble is
+//! counted, said once (`say`), and ends the recording, never the program (`session`).
 //!
 //! A user of this crate (the hooks) calls [`begin`] and [`Call::finish`] around a driver call, [`event`] for what has
 //! already happened, and [`end_at_exit`] / [`end_at_quick_exit`] when the process ends. In turn this crate starts itself

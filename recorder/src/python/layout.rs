@@ -3,8 +3,8 @@
 //! Constraint: the frames of a running thread can be read without the GIL only by their memory layout, and a wrong offset
 //! would read garbage. Consequence: 3.13 and later describe themselves (`_PyRuntime.debug_offsets`, cookie checked);
 //! 3.11 and 3.12 have a table here, taken from the headers of the releases; either way the first capture of a session is
-//! checked against the types it must find ([`super::selftest`]) before any frame is believed. `tests/layout.rs` compares
-//! the tables with `offsetof` where the headers are installed.
+//! checked against the types it must find (`selftest`) before any frame is believed. The suites compare
+//! every stack with the one CPython itself sees.
 //!
 //! Sources: CPython `Include/cpython/{pystate,code,unicodeobject}.h`, `Include/internal/pycore_{frame,runtime}.h`.
 
