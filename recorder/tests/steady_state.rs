@@ -1,12 +1,18 @@
 //! The promise of the hook path: once a thread has recorded its first event, an event needs no system call (so no lock
 //! that waits, no file, no growing heap) and no allocation.
 
-#![allow(clippy::exit, reason = "a scenario ends its own process")]
+#![allow(
+    clippy::exit,
+    clippy::print_stderr,
+    reason = "a scenario ends its own process; what is not checked is said"
+)]
 
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpumemtrace_format::EventKind;
@@ -56,7 +62,7 @@ fn forbid_system_calls() {
     }
 }
 
-fn record_under_seccomp() {
+extern "C" fn record_under_seccomp() {
     support::block(EventKind::BLOCK_ALLOC, 1, 1);
     let before = ALLOCATIONS.with(Cell::get);
     forbid_system_calls();
@@ -70,13 +76,35 @@ fn record_under_seccomp() {
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
+/// Has an interpreter of its own call [`record_under_seccomp`], 30 frames deep and without the GIL, as ctypes does.
+fn record_from_python(library: &str) {
+    let library = CString::new(library).unwrap();
+    let script = format!(
+        "import ctypes\ncallback = ctypes.CFUNCTYPE(None)({})\n\
+         def deeper(n):\n    callback() if n == 0 else deeper(n - 1)\ndeeper(30)\n",
+        record_under_seccomp as *const () as usize
+    );
+    let script = CString::new(script).unwrap();
+    // SAFETY: CPython's own embedding functions, called in order by the one thread that uses them.
+    unsafe {
+        let python = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+        assert!(!python.is_null(), "{library:?} does not load");
+        let symbol = |name: &CStr| libc::dlsym(python, name.as_ptr());
+        let initialize: extern "C" fn(c_int) = std::mem::transmute(symbol(c"Py_InitializeEx"));
+        let run: extern "C" fn(*const c_char) -> c_int = std::mem::transmute(symbol(c"PyRun_SimpleString"));
+        initialize(0);
+        run(script.as_ptr());
+    }
+}
+
 #[test]
 fn scenario() {
-    if support::asked_scenario().is_none() {
-        return;
-    }
-    std::thread::spawn(record_under_seccomp);
-    for _ in 0..200 {
+    match support::asked_scenario() {
+        None => return,
+        Some(library) if library.starts_with('/') => std::thread::spawn(move || record_from_python(&library)),
+        Some(_) => std::thread::spawn(|| record_under_seccomp()),
+    };
+    for _ in 0..500 {
         if DONE.load(Ordering::Acquire) != 0 {
             break;
         }
@@ -99,4 +127,59 @@ fn an_event_makes_no_system_call_and_no_allocation() {
     assert_eq!(status.code(), Some(0), "21: it allocated; 22: it made a system call and was killed for it");
     let left = support::Left::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing()), (1 + EVENTS / 2 * 2, 0));
+}
+
+/// Shared libraries of the interpreters on this machine, with their homes.
+fn interpreters() -> Vec<(String, String)> {
+    let pyenv = std::env::var("PYENV_ROOT").or_else(|_| std::env::var("HOME").map(|home| home + "/.pyenv"));
+    let mut candidates: Vec<String> =
+        ["3.11", "3.12", "3.13"].iter().map(|version| format!("python{version}")).collect();
+    if let Ok(versions) = std::fs::read_dir(pyenv.unwrap_or_default() + "/versions") {
+        let name = |entry: std::fs::DirEntry| entry.path().join("bin/python").to_string_lossy().into_owned();
+        candidates.extend(versions.flatten().map(name));
+    }
+    let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(1); \
+                  print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
+    let ask = |python: &String| {
+        let output = Command::new(python)
+            .args(["-c", script])
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        let (library, home) = text.trim().split_once('\n')?;
+        (library.contains(".so") && std::path::Path::new(library).exists())
+            .then(|| (library.to_owned(), home.to_owned()))
+    };
+    let mut found: Vec<(String, String)> = candidates.iter().filter_map(ask).collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[test]
+fn nor_does_one_with_thirty_python_frames() {
+    let interpreters = interpreters();
+    if interpreters.is_empty() {
+        assert!(std::env::var_os("GPUMEMTRACE_REQUIRE_ALL").is_none(), "no shared libpython on this machine");
+        eprintln!("not checked: no shared libpython on this machine");
+    }
+    for (library, home) in interpreters {
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("run.trace");
+        let status = support::command(&library, &trace).env("PYTHONHOME", &home).status().unwrap();
+        assert_eq!(
+            status.code(),
+            Some(0),
+            "{library}: 21: it allocated; 22: it made a system call and was killed for it"
+        );
+        let left = support::Left::read(&trace);
+        assert_eq!((left.events.len() as u64, left.missing()), (1 + EVENTS / 2 * 2, 0));
+        let names: Vec<&str> = left.codes.iter().map(|code| code.name.as_str()).collect();
+        assert!(names.contains(&"deeper") && left.py_nodes.len() > 30, "{library}: {names:?}");
+        assert!(
+            left.events.values().all(|event| event.python_stack != gpumemtrace_format::NodeId::NONE),
+            "{library}"
+        );
+    }
 }
