@@ -46,7 +46,7 @@ impl BlockKind {
     pub const NATIVE_NODES: Self = Self(5);
     /// [`crate::defs::encode_modules`].
     pub const MODULES: Self = Self(6);
-    /// [`crate::meta::End`]; nothing of value follows.
+    /// [`crate::meta::End`]: the last block the program wrote. A parent may add metadata behind it.
     pub const END: Self = Self(7);
 }
 
