@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use crossbeam_utils::CachePadded;
 
 use crate::config::{Config, OnFull};
-use crate::output::{self, Names};
+use crate::output::{self, Names, Output};
 use crate::python::Interpreter;
 use crate::say::{describe, say};
-use crate::shared::{RINGS, Ring, Shared};
+use crate::shared::{self, RINGS, Ring, Shared};
 use crate::thread::ThreadBlock;
 use crate::{clock, facts, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
@@ -197,7 +197,21 @@ fn start() -> Option<&'static Session> {
 }
 
 fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'static Session> {
+    // What is created below may not exceed the limit: the kernel would answer with a signal to the program.
+    shared::check_file_size_limit()?;
     let output = output::create(path, names.pid)?;
+    let name = output.path.clone();
+    let session = start_in(output, config, names);
+    if session.is_err() {
+        // Nothing was recorded: leave nothing behind.
+        for path in [output::ring_path(&name), name] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    session
+}
+
+fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&'static Session> {
     let mut trace_id = [0u8; 16];
     // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only weakens the id.
     unsafe { libc::getrandom(trace_id.as_mut_ptr().cast(), trace_id.len(), libc::GRND_NONBLOCK) };

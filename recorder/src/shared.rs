@@ -47,10 +47,24 @@ unsafe impl Send for Ring {}
 // SAFETY: all access is by atomics.
 unsafe impl Sync for Ring {}
 
+/// Length of the ring file. Sparse: a ring takes room on disk when a thread first uses it.
+const FILE_BYTES: usize = PAGE_BYTES + RINGS * ring_stride(RECORDS_PER_RING);
+
+/// Refuses to make files where the program's own limit is below what the ring file needs.
+pub(crate) fn check_file_size_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the buffer is ours.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    if known && limit.rlim_cur < FILE_BYTES as libc::rlim_t {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
+    Ok(())
+}
+
 impl Shared {
     /// Sizes, maps and heads the file.
     pub(crate) fn create(file: File, trace_id: [u8; 16], pid: u32) -> io::Result<Self> {
-        let len = PAGE_BYTES + RINGS * ring_stride(RECORDS_PER_RING);
+        let len = FILE_BYTES;
         file.set_len(len as u64)?;
         allocate(&file, 0, PAGE_BYTES)?;
         // SAFETY: a new mapping of our own file; nothing else is affected.
