@@ -46,11 +46,43 @@ pub(crate) fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
 /// A handle of a library that is already loaded, else null.
 pub(crate) fn loaded_library(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name; with NOLOAD nothing is loaded and no constructor runs.
-    unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        forget_error();
+    }
+    handle
+}
+
+/// Takes back the error that a look-up of ours left for the program's next `dlerror`.
+pub(crate) fn forget_error() {
+    // SAFETY: returns and clears the calling thread's own message.
+    unsafe { libc::dlerror() };
+}
+
+/// A loaded library, as the loader knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Library {
+    /// The file it was loaded from.
+    pub path: &'static CStr,
+    /// Where it is mapped.
+    pub base: *mut c_void,
+}
+
+impl Library {
+    /// True if its file name begins so.
+    pub(crate) fn is_named(&self, prefix: &str) -> bool {
+        let name = self.path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        name.starts_with(prefix.as_bytes())
+    }
 }
 
 /// True if the address lies in a library whose file name begins so.
 pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
+    library_of(address).is_some_and(|library| library.is_named(prefix))
+}
+
+/// The library that an address lies in.
+pub(crate) fn library_of(address: *const c_void) -> Option<Library> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -60,12 +92,11 @@ pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
     // SAFETY: any address may be asked about; the buffer is ours.
     let found: c_int = unsafe { libc::dladdr(address, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
-        return false;
+        return None;
     }
-    // SAFETY: the loader's names are NUL-terminated and live as long as the library.
-    let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    name.starts_with(prefix.as_bytes())
+    // SAFETY: the loader's names are NUL-terminated and live as long as the library, which is longer than any look-up in it.
+    let path = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(Library { path, base: info.dli_fbase })
 }
 
 #[cfg(all(not(test), target_arch = "x86_64"))]
@@ -96,7 +127,9 @@ mod exported {
             "2:",
             "test rsi, rsi",
             "jz 3f",
-            "cmp word ptr [rsi], 0x7563", // "cu"
+            "cmp byte ptr [rsi], 0x63", // 'c', 'u': one byte at a time, for an empty name may be the last byte of a page
+            "jne 3f",
+            "cmp byte ptr [rsi + 1], 0x75",
             "je 4f",
             "3:",
             "jmp rax",
@@ -105,6 +138,7 @@ mod exported {
             "cmp rcx, 1",
             "jbe 3b",
             "mov rdx, rax",
+            "mov rcx, [rsp]", // who asks
             "jmp {cu}",
             real = sym REAL_DLSYM,
             resolve = sym resolve_dlsym,
@@ -117,6 +151,7 @@ mod exported {
         handle: *mut c_void,
         name: *const c_char,
         real: Dlsym,
+        caller: *const c_void,
     ) -> *mut c_void {
         // SAFETY: the caller's own arguments.
         let found = unsafe { real(handle, name) };
@@ -125,7 +160,7 @@ mod exported {
         }
         // SAFETY: the real `dlsym` has just read it as a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(name) };
-        crate::guard::quietly(|| crate::cuda::replacement_for_name(name, found)).unwrap_or(found)
+        crate::guard::quietly(|| crate::cuda::replacement_for_name(name, found, caller)).unwrap_or(found)
     }
 }
 

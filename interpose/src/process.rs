@@ -5,9 +5,46 @@
 //! At `exit` our destructor runs after those of all libraries loaded later, so frees made while they are torn down are
 //! still seen. `_exit` is noted on the way. Everything else (signals, exec) needs no code: the ring file has it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The program had loaded the driver before us, and may have taken addresses that we never see used.
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// True if the driver was loaded before us.
+pub(crate) fn is_late() -> bool {
+    LATE.load(Ordering::Relaxed)
+}
+
+/// Says what cannot be seen from here. At load, because the first event may never come.
+fn note_arrival() {
+    if !crate::cuda::is_loaded() || gpumemtrace_recorder::is_preloaded() {
+        return;
+    }
+    LATE.store(true, Ordering::Relaxed);
+    gpumemtrace_recorder::say(&[
+        "loaded after the CUDA driver: calls through addresses that the program already has are not recorded. ",
+        "Start it with LD_PRELOAD or `gpumemtrace run` to record everything.",
+    ]);
+}
+
+/// Says so if a driver was loaded and never reached through us: a library opened with RTLD_DEEPBIND, in a namespace of its
+/// own, or linked past us, leaves no other trace here.
+fn note_departure() {
+    if gpumemtrace_recorder::is_preloaded() && crate::cuda::is_loaded() && !crate::cuda::was_met() {
+        gpumemtrace_recorder::say(&[
+            "the CUDA driver was loaded, but none of its memory functions was reached through gpumemtrace; ",
+            "nothing was recorded (a library opened with RTLD_DEEPBIND goes past a preload).",
+        ]);
+    }
+}
+
 #[cfg(not(test))]
 mod entry_points {
     use std::ffi::c_int;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    /// The process that our constructor ran in: a fork's end is not its end.
+    static PID: AtomicI32 = AtomicI32::new(0);
 
     #[used]
     #[unsafe(link_section = ".init_array")]
@@ -17,6 +54,12 @@ mod entry_points {
             crate::cuda::register();
             // A panic of ours is counted; its message must not appear among the program's.
             std::panic::set_hook(Box::new(|_| {}));
+            // SAFETY: no arguments, no effect.
+            PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+            crate::guard::quietly(|| {
+                super::note_arrival();
+                Some(())
+            });
         }
         constructor
     };
@@ -27,6 +70,10 @@ mod entry_points {
         extern "C" fn destructor() {
             crate::guard::quietly(|| {
                 gpumemtrace_recorder::end_at_exit();
+                // SAFETY: no arguments, no effect.
+                if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+                    super::note_departure();
+                }
                 Some(())
             });
         }

@@ -37,12 +37,14 @@ pub struct Draft {
     pub size: u64,
     /// By kind.
     pub aux: [u64; 2],
+    /// As in the event.
+    pub flags: u8,
 }
 
 impl Draft {
     /// A draft of which only this much is known.
     pub fn new(kind: EventKind, api: ApiId) -> Self {
-        Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2] }
+        Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2], flags: 0 }
     }
 }
 
@@ -157,7 +159,7 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
         kind: draft.kind,
         device: draft.device,
         api: draft.api,
-        flags: 0,
+        flags: draft.flags,
         result: 0,
         in_flight: false,
         addr: draft.addr,

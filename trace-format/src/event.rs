@@ -26,6 +26,13 @@ pub const RECORD_WORDS: usize = 8;
 /// Bytes in one raw record.
 pub const RECORD_BYTES: usize = RECORD_WORDS * 8;
 
+/// `Event::flags`: the size was computed from the request, because the driver did not tell it.
+pub const FLAG_ESTIMATED: u8 = 1;
+/// `Event::flags`: what was made has no memory of its own; memory is mapped into it (sparse and deferred arrays).
+pub const FLAG_UNBACKED: u8 = 2;
+/// `Event::flags`: the call was captured into a graph instead of being made.
+pub const FLAG_CAPTURED: u8 = 4;
+
 /// Record state: complete.
 pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.
@@ -44,13 +51,15 @@ pub struct ApiId(pub u8);
 pub struct EventKind(pub u8);
 
 impl EventKind {
-    /// Device memory handed out (`cuMemAlloc`, `cuMemAllocPitch`).
+    /// No event: a call that turned out to concern no memory. Never stored.
+    pub const NONE: Self = Self(0);
+    /// Device memory handed out (`cuMemAlloc`, `cuMemAllocPitch`). aux0 = context.
     pub const DEVICE_ALLOC: Self = Self(1);
     /// Device or managed memory given back (`cuMemFree`). `size` is 0: the driver is not told it.
     pub const DEVICE_FREE: Self = Self(2);
-    /// Managed memory; given back by [`Self::DEVICE_FREE`]. aux0 = attach flags.
+    /// Managed memory; given back by [`Self::DEVICE_FREE`]. aux0 = attach flags, aux1 = context. Where it lies, no call tells.
     pub const MANAGED_ALLOC: Self = Self(3);
-    /// Page-locked host memory. aux0 = flags.
+    /// Page-locked host memory. aux0 = flags, aux1 = context.
     pub const HOST_ALLOC: Self = Self(4);
     /// Page-locked host memory given back.
     pub const HOST_FREE: Self = Self(5);
@@ -66,10 +75,104 @@ impl EventKind {
     pub const PHYS_CREATE: Self = Self(12);
     /// One reference to physical memory dropped. aux0 = handle. The bytes stay while a mapping stays.
     pub const PHYS_RELEASE: Self = Self(13);
-    /// Physical memory mapped at addr. aux0 = handle, aux1 = offset in it.
+    /// Memory mapped at addr. aux0 = handle, aux1 = offset in it.
     pub const MAP: Self = Self(14);
     /// Mapping removed.
     pub const UNMAP: Self = Self(15);
+    /// The program's own host memory page-locked. aux0 = flags, aux1 = context.
+    pub const HOST_REGISTER: Self = Self(6);
+    /// That undone.
+    pub const HOST_UNREGISTER: Self = Self(7);
+    /// An array or mipmapped array. addr = its handle (no address), aux0 = context, aux1 = levels. See [`FLAG_ESTIMATED`].
+    pub const ARRAY_ALLOC: Self = Self(16);
+    /// An array given back. addr = its handle.
+    pub const ARRAY_FREE: Self = Self(17);
+    /// A memory pool made. size = its limit (0: none), aux0 = pool, aux1 = location type | id << 32.
+    pub const POOL_CREATE: Self = Self(20);
+    /// A pool destroyed; blocks in it live on until they are freed. aux0 = pool.
+    pub const POOL_DESTROY: Self = Self(21);
+    /// A pool told to keep at most `size` bytes. aux0 = pool.
+    pub const POOL_TRIM: Self = Self(22);
+    /// An attribute of a pool set. size = value, aux0 = pool, aux1 = attribute.
+    pub const POOL_SET: Self = Self(23);
+    /// The program asked for an attribute of a pool: a sample of what the pool holds. Fields as in [`Self::POOL_SET`].
+    pub const POOL_GET: Self = Self(24);
+    /// The pool that a device (or another place) allocates from. aux0 = pool, aux1 = location type | id << 32.
+    pub const POOL_USE: Self = Self(25);
+    /// A pool made visible to other processes. aux0 = pool, aux1 = handle type.
+    pub const POOL_EXPORT: Self = Self(26);
+    /// Another process's pool opened. aux0 = pool, aux1 = handle type.
+    pub const POOL_IMPORT: Self = Self(27);
+    /// One more reference to the physical memory mapped at addr. aux0 = handle.
+    pub const PHYS_RETAIN: Self = Self(28);
+    /// Physical memory made visible to other processes. aux0 = handle, aux1 = handle type.
+    pub const PHYS_EXPORT: Self = Self(29);
+    /// A handle from elsewhere. aux0 = handle, aux1 = handle type. Its size shows when it is mapped.
+    pub const PHYS_IMPORT: Self = Self(30);
+    /// Who may reach mapped memory. aux0 = number of descriptors, aux1 = location type | id << 32 of the first.
+    pub const ACCESS: Self = Self(31);
+    /// Physical memory mapped into or unmapped from sparse arrays. aux0 = stream, aux1 = number of changes.
+    pub const MAP_ARRAY: Self = Self(32);
+    /// A multicast object: a handle that holds no memory. aux0 = handle, aux1 = number of devices.
+    pub const MULTICAST_CREATE: Self = Self(33);
+    /// A device joins it. aux0 = handle.
+    pub const MULTICAST_ADD: Self = Self(34);
+    /// Memory bound to it; addr = address, or 0 for a handle in aux1. aux0 = handle.
+    pub const MULTICAST_BIND: Self = Self(35);
+    /// Memory unbound. aux0 = handle, aux1 = offset.
+    pub const MULTICAST_UNBIND: Self = Self(36);
+    /// Memory at addr made visible to other processes.
+    pub const FOREIGN_EXPORT: Self = Self(37);
+    /// Memory of another process opened at addr. aux0 = flags or pool, aux1 = context. Not this process's memory.
+    pub const FOREIGN_OPEN: Self = Self(38);
+    /// That closed.
+    pub const FOREIGN_CLOSE: Self = Self(39);
+    /// Memory of another API imported. aux0 = external handle, aux1 = handle type. Not this process's memory.
+    pub const EXTERNAL_IMPORT: Self = Self(40);
+    /// Imported memory mapped: addr = address (or handle of a mipmapped array), aux0 = external handle, aux1 = offset.
+    pub const EXTERNAL_MAP: Self = Self(41);
+    /// Imported memory let go. aux0 = external handle.
+    pub const EXTERNAL_DESTROY: Self = Self(42);
+    /// Graphics resources made usable. aux0 = stream, aux1 = how many.
+    pub const GRAPHICS_MAP: Self = Self(43);
+    /// That undone. aux0 = stream, aux1 = how many.
+    pub const GRAPHICS_UNMAP: Self = Self(44);
+    /// Where a graphics resource is mapped. aux0 = resource. Not counted as memory of this process.
+    pub const GRAPHICS_POINTER: Self = Self(45);
+    /// A graph's node that allocates, added or captured: no memory yet. aux0 = graph, aux1 = node (0: captured).
+    pub const GRAPH_ALLOC_NODE: Self = Self(46);
+    /// A graph's node that frees addr. aux0 = graph, aux1 = node (0: captured).
+    pub const GRAPH_FREE_NODE: Self = Self(47);
+    /// A graph made launchable. size = flags, aux0 = executable graph, aux1 = graph.
+    pub const GRAPH_INSTANTIATE: Self = Self(48);
+    /// An executable graph launched: its memory nodes run. aux0 = executable graph, aux1 = stream.
+    pub const GRAPH_LAUNCH: Self = Self(49);
+    /// An executable graph sent to the device ahead of its launch. Fields as in [`Self::GRAPH_LAUNCH`].
+    pub const GRAPH_UPLOAD: Self = Self(50);
+    /// An executable graph destroyed. aux0 = executable graph.
+    pub const GRAPH_EXEC_DESTROY: Self = Self(51);
+    /// A graph destroyed. aux0 = graph.
+    pub const GRAPH_DESTROY: Self = Self(52);
+    /// The device's idle graph memory given back.
+    pub const GRAPH_TRIM: Self = Self(53);
+    /// A context made. aux0 = context.
+    pub const CONTEXT_CREATE: Self = Self(54);
+    /// A context destroyed, and with it every block that was allocated in it. aux0 = context.
+    pub const CONTEXT_DESTROY: Self = Self(55);
+    /// The device's primary context taken. aux0 = context.
+    pub const PRIMARY_RETAIN: Self = Self(56);
+    /// The device's primary context let go. aux1 = 1 when it ended, and with it every block that was allocated in it.
+    pub const PRIMARY_RELEASE: Self = Self(57);
+    /// A green context made. aux0 = context.
+    pub const GREEN_CREATE: Self = Self(58);
+    /// A green context destroyed. aux0 = context, aux1 = 1 when the device's primary context ended with it.
+    pub const GREEN_DESTROY: Self = Self(59);
+    /// A limit of the context set, which may make it larger. size = value, aux0 = limit.
+    pub const CONTEXT_LIMIT: Self = Self(60);
+    /// Code loaded, which takes device memory that no call tells. aux0 = module or library.
+    pub const MODULE_LOAD: Self = Self(61);
+    /// Code unloaded. aux0 = module or library.
+    pub const MODULE_UNLOAD: Self = Self(62);
     /// A block handed to a tensor by PyTorch's native allocator. `size` is the block (rounded) size,
     /// aux0 = allocated bytes after, aux1 = reserved bytes after, both of the device.
     pub const BLOCK_ALLOC: Self = Self(64);
@@ -95,6 +198,8 @@ impl EventKind {
         (Self::MANAGED_ALLOC, "managed_alloc"),
         (Self::HOST_ALLOC, "host_alloc"),
         (Self::HOST_FREE, "host_free"),
+        (Self::HOST_REGISTER, "host_register"),
+        (Self::HOST_UNREGISTER, "host_unregister"),
         (Self::ASYNC_ALLOC, "async_alloc"),
         (Self::ASYNC_FREE, "async_free"),
         (Self::VA_RESERVE, "va_reserve"),
@@ -103,6 +208,51 @@ impl EventKind {
         (Self::PHYS_RELEASE, "phys_release"),
         (Self::MAP, "map"),
         (Self::UNMAP, "unmap"),
+        (Self::ARRAY_ALLOC, "array_alloc"),
+        (Self::ARRAY_FREE, "array_free"),
+        (Self::POOL_CREATE, "pool_create"),
+        (Self::POOL_DESTROY, "pool_destroy"),
+        (Self::POOL_TRIM, "pool_trim"),
+        (Self::POOL_SET, "pool_set"),
+        (Self::POOL_GET, "pool_get"),
+        (Self::POOL_USE, "pool_use"),
+        (Self::POOL_EXPORT, "pool_export"),
+        (Self::POOL_IMPORT, "pool_import"),
+        (Self::PHYS_RETAIN, "phys_retain"),
+        (Self::PHYS_EXPORT, "phys_export"),
+        (Self::PHYS_IMPORT, "phys_import"),
+        (Self::ACCESS, "access"),
+        (Self::MAP_ARRAY, "map_array"),
+        (Self::MULTICAST_CREATE, "multicast_create"),
+        (Self::MULTICAST_ADD, "multicast_add"),
+        (Self::MULTICAST_BIND, "multicast_bind"),
+        (Self::MULTICAST_UNBIND, "multicast_unbind"),
+        (Self::FOREIGN_EXPORT, "foreign_export"),
+        (Self::FOREIGN_OPEN, "foreign_open"),
+        (Self::FOREIGN_CLOSE, "foreign_close"),
+        (Self::EXTERNAL_IMPORT, "external_import"),
+        (Self::EXTERNAL_MAP, "external_map"),
+        (Self::EXTERNAL_DESTROY, "external_destroy"),
+        (Self::GRAPHICS_MAP, "graphics_map"),
+        (Self::GRAPHICS_UNMAP, "graphics_unmap"),
+        (Self::GRAPHICS_POINTER, "graphics_pointer"),
+        (Self::GRAPH_ALLOC_NODE, "graph_alloc_node"),
+        (Self::GRAPH_FREE_NODE, "graph_free_node"),
+        (Self::GRAPH_INSTANTIATE, "graph_instantiate"),
+        (Self::GRAPH_LAUNCH, "graph_launch"),
+        (Self::GRAPH_UPLOAD, "graph_upload"),
+        (Self::GRAPH_EXEC_DESTROY, "graph_exec_destroy"),
+        (Self::GRAPH_DESTROY, "graph_destroy"),
+        (Self::GRAPH_TRIM, "graph_trim"),
+        (Self::CONTEXT_CREATE, "context_create"),
+        (Self::CONTEXT_DESTROY, "context_destroy"),
+        (Self::PRIMARY_RETAIN, "primary_retain"),
+        (Self::PRIMARY_RELEASE, "primary_release"),
+        (Self::GREEN_CREATE, "green_create"),
+        (Self::GREEN_DESTROY, "green_destroy"),
+        (Self::CONTEXT_LIMIT, "context_limit"),
+        (Self::MODULE_LOAD, "module_load"),
+        (Self::MODULE_UNLOAD, "module_unload"),
         (Self::BLOCK_ALLOC, "block_alloc"),
         (Self::BLOCK_FREE, "block_free"),
         (Self::BLOCK_OOM, "oom"),
@@ -135,6 +285,21 @@ impl EventKind {
                 | Self::VA_FREE
                 | Self::PHYS_RELEASE
                 | Self::UNMAP
+                | Self::HOST_UNREGISTER
+                | Self::ARRAY_FREE
+                | Self::POOL_DESTROY
+                | Self::POOL_TRIM
+                | Self::MULTICAST_UNBIND
+                | Self::FOREIGN_CLOSE
+                | Self::EXTERNAL_DESTROY
+                | Self::GRAPHICS_UNMAP
+                | Self::GRAPH_EXEC_DESTROY
+                | Self::GRAPH_DESTROY
+                | Self::GRAPH_TRIM
+                | Self::CONTEXT_DESTROY
+                | Self::PRIMARY_RELEASE
+                | Self::GREEN_DESTROY
+                | Self::MODULE_UNLOAD
         )
     }
 }
@@ -163,7 +328,7 @@ pub struct Event {
     pub device: u8,
     /// Entry point.
     pub api: ApiId,
-    /// Reserved, 0.
+    /// [`FLAG_ESTIMATED`] and the like; bit 7 stays clear, a file uses it.
     pub flags: u8,
     /// `CUresult` of a driver call; 0 is success, and always for PyTorch's events.
     pub result: u16,

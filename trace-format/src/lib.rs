@@ -19,7 +19,9 @@ pub mod ring;
 pub mod wire;
 
 pub use defs::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
-pub use event::{ApiId, Event, EventKind, NO_DEVICE, NO_SEQ, ThreadId};
+pub use event::{
+    ApiId, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ, ThreadId,
+};
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,

@@ -7,8 +7,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use super::questions::current_device;
 use super::table::{cuMemAlloc_v2, cuMemFree_v2};
-use super::wrapper::{NOT_INITIALIZED, Real, current_device};
+use super::wrapper::{NOT_INITIALIZED, Real};
 
 const DEVICES: usize = 64;
 /// Primary contexts, each retained once and for good.

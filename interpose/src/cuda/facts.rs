@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use gpumemtrace_format::Meta;
 
-use super::wrapper::driver_symbol;
+use super::library::driver_symbol;
 
 const MAX_DEVICES: c_int = 64;
 
@@ -18,6 +18,9 @@ pub(crate) fn collect(meta: &mut Meta) {
         (gpumemtrace_pytorch_shim::is_used(), "pluggable"),
     ];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
+    if crate::process::is_late() {
+        meta.set_text("attached", "late");
+    }
     let number = |name| -> Option<c_int> {
         let function = driver_symbol(name);
         if function.is_null() {

@@ -1,20 +1,25 @@
 //! The driver's memory functions.
 //!
 //! [`table`] declares them, one row each; [`wrapper`] is what a row becomes; [`substitute`] decides when a caller who asks
-//! for the real function gets ours; [`facts`] is what the driver can tell about itself; [`context`] serves our allocator.
+//! for the real function gets ours, [`library`] which driver that is; [`uncovered`] counts what is not recorded;
+//! [`questions`] is what a hook asks the driver; [`facts`] is what the driver can tell about itself; [`context`] serves our
+//! allocator.
 
 mod context;
 mod facts;
+mod library;
+mod questions;
 mod substitute;
 mod table;
 mod uncovered;
 mod wrapper;
 
+pub(crate) use library::{is_loaded, was_met};
 pub(crate) use substitute::replacement_for_name;
 
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
-    gpumemtrace_recorder::register(facts::collect, table::NAMES, uncovered::calls);
+    gpumemtrace_recorder::register(facts::collect, &table::NAMES, uncovered::calls);
     gpumemtrace_pytorch_shim::install(gpumemtrace_pytorch_shim::Driver {
         alloc: context::alloc,
         free: context::free,

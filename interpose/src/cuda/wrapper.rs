@@ -1,31 +1,43 @@
-//! What a row of the table becomes: an exported function that records around the real one.
+//! What a row of the table becomes: a function that records around the real one.
 //!
 //! Constraint: the real function must be called exactly once, with the caller's arguments, whatever happens to us.
 //! Consequence: our part before and after it is caught separately, and an out-parameter is only read when the call
 //! succeeded.
+//!
+//! A caller that is linked to the driver's name must reach whatever stands behind us in the loader's order (perhaps another
+//! library that forwards); a caller that looked the name up in the driver must reach the driver. Consequence: a row has two
+//! entries, which differ in where the real function comes from and in nothing else.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
-use gpumemtrace_format::{Event, NO_DEVICE};
+use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::{Call, Draft, begin};
 
-use crate::dynamic::{loaded_library, real_dlsym};
+use super::library::{driver_symbol, next_symbol};
+use super::questions::current_device;
 use crate::guard::quietly;
 
 /// `CUresult` of a driver that is not there.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
 
-/// The real function behind a row.
+/// A real function, looked up once.
 #[derive(Debug)]
 pub(crate) struct Real {
     name: &'static CStr,
+    find: fn(&CStr) -> *mut c_void,
     address: AtomicPtr<c_void>,
 }
 
 impl Real {
+    /// The recorded driver's function of this name.
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
+        Self { name, find: driver_symbol, address: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// What stands behind our exported function of this name.
+    pub(crate) const fn next(name: &'static CStr) -> Self {
+        Self { name, find: next_symbol, address: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// Remembers an address that a look-up gave; the first one stays.
@@ -34,7 +46,7 @@ impl Real {
             self.address.compare_exchange(std::ptr::null_mut(), address, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The address; looked up if nobody asked for it before (a caller that is linked to libcuda). Null without a driver.
+    /// The address; looked up if nobody asked for it before. Null without a driver.
     #[inline]
     pub(crate) fn get(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Acquire);
@@ -43,48 +55,24 @@ impl Real {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        let address = driver_symbol(self.name);
-        self.learn(address);
+        let address = (self.find)(self.name);
+        if !address.is_null() {
+            self.learn(address);
+        }
         address
     }
 }
 
-/// A function of the loaded driver library, past our hooks; null if there is none.
-pub(crate) fn driver_symbol(name: &CStr) -> *mut c_void {
-    let library = loaded_library(c"libcuda.so.1");
-    if library.is_null() {
-        return std::ptr::null_mut();
-    }
-    let found = real_dlsym(library, name);
-    // SAFETY: only undoes the count that `loaded_library` added; whoever loaded the driver keeps it.
-    unsafe { libc::dlclose(library) };
-    found
-}
-
-/// Device ordinal of the calling thread's current context.
-pub(crate) fn current_device() -> u8 {
-    static CU_CTX_GET_DEVICE: Real = Real::new(c"cuCtxGetDevice");
-    let function = CU_CTX_GET_DEVICE.get();
-    if function.is_null() {
-        return NO_DEVICE;
-    }
-    // SAFETY: `CUresult cuCtxGetDevice(CUdevice *)`; it has no side effect.
-    let function =
-        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(function) };
-    let mut device: c_int = -1;
-    // SAFETY: the out-parameter is ours.
-    let result = unsafe { function(&raw mut device) };
-    if result == 0 { u8::try_from(device).unwrap_or(NO_DEVICE) } else { NO_DEVICE }
-}
-
-/// Our part before the call.
+/// Our part before the call. `fill` adds what is known by then, or makes it no event at all.
 #[inline]
-pub(crate) fn before(draft: &mut Draft) -> Option<Call> {
+pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {
     quietly(|| {
-        if draft.device == NO_DEVICE {
-            draft.device = current_device();
+        draft.device = current_device();
+        fill(&mut draft);
+        if draft.kind == EventKind::NONE {
+            return None;
         }
-        begin(draft)
+        begin(&draft)
     })
 }
 
@@ -120,5 +108,25 @@ pub(crate) struct Entry {
     pub real: &'static Real,
 }
 
-/// A counter for stubs that only count.
-pub(crate) type CallCount = AtomicUsize;
+/// What a successful call left in an out-parameter. Callers must pass one, but a null pointer must not crash *us*.
+pub(crate) fn out<T: Copy + Default>(pointer: *const T) -> T {
+    // SAFETY: the driver has just written through the same pointer and reported success.
+    if pointer.is_null() { T::default() } else { unsafe { pointer.read_unaligned() } }
+}
+
+/// A field of a struct that the caller passes in, or that a successful call filled.
+pub(crate) fn field<T: Copy + Default>(structure: *const c_void, offset: usize) -> T {
+    if structure.is_null() {
+        return T::default();
+    }
+    // SAFETY: the interface asks the caller for a struct that has this field; the driver reads it too.
+    unsafe { structure.byte_add(offset).cast::<T>().read_unaligned() }
+}
+
+/// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal if it is a device.
+pub(crate) fn location(structure: *const c_void, offset: usize) -> (u64, u8) {
+    const DEVICE: u32 = 1;
+    let (kind, id) = (field::<u32>(structure, offset), field::<u32>(structure, offset + 4));
+    let device = if kind == DEVICE { u8::try_from(id).unwrap_or(NO_DEVICE) } else { NO_DEVICE };
+    (u64::from(kind) | u64::from(id) << 32, device)
+}
