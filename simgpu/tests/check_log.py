@@ -13,13 +13,18 @@ import sys
 from collections import Counter
 
 MIB = 1 << 20
-DIRECT = {"cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate"}
+DIRECT = {"cuMemAlloc_v2", "cuMemAlloc_v3", "cuMemAllocPitch_v2"}
+ARRAYS = {"cuArrayCreate_v2", "cuArray3DCreate_v2", "cuMipmappedArrayCreate"}
 ASYNC = {"cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync_ptsz"}
-FREES = {"cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz", "cuArrayDestroy", "cuMipmappedArrayDestroy"}
+FOREIGN = {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuMemPoolImportPointer", "cuExternalMemoryGetMappedBuffer",
+           "cuExternalMemoryGetMappedMipmappedArray"}
+FREES = {"cuMemFree_v2", "cuMemFreeAsync", "cuMemFreeAsync_ptsz", "cuArrayDestroy", "cuMipmappedArrayDestroy", "cuIpcCloseMemHandle"}
 HOST = {"cuMemHostAlloc", "cuMemAllocHost_v2"}
-CONTEXT_ENDS = {"cuCtxDestroy_v2", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset_v2"}
-CONTEXT_BEGINS = {"cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuDevicePrimaryCtxRetain"}
-GRAPH_NODES = {"cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphAddNode_v2"}
+CONTEXTS = {"cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuCtxDestroy", "cuCtxDestroy_v2",
+            "cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxReset",
+            "cuDevicePrimaryCtxReset_v2", "cuGreenCtxCreate", "cuGreenCtxDestroy"}
+GRAPH_NODES = {"cuGraphAddMemAllocNode", "cuGraphAddNode", "cuGraphAddNode_v2", "cuGraphAddNode_v3"}
+MAY_GIVE_BACK = {"cuMemPoolTrimTo", "cuMemPoolDestroy", "cuDeviceGraphMemTrim", "cuGraphDestroy", "cuGraphExecDestroy"}
 
 
 def span(size):
@@ -39,7 +44,7 @@ class Line:
         pairs = [field.split("=", 1) for field in fields[9:]]
         self.keys = dict(pairs)
         self.pairs = pairs
-        self.ns, self.used = int(self.keys["ns"]), int(self.keys["used"])
+        self.ns, self.used, self.slack = (int(self.keys[key]) for key in ("ns", "used", "slack"))
 
     def number(self, key, default=0):
         return int(self.keys.get(key, default), 0) if key in self.keys else default
@@ -84,7 +89,7 @@ class Replay:
         self.reservations = Ranges()
         self.host = Ranges()
         self.graph = {}  # addr -> size of a captured or added allocation node
-        self.charged = Counter()  # dev -> bytes that this replay knows
+        self.asked = Counter()  # dev -> bytes that live allocations asked for, graphs apart
         self.used = {}  # dev -> the last used=
         self.calls = Counter()
         self.failures = 0
@@ -109,6 +114,8 @@ class Replay:
     def check_used(self, line, before, exact):
         change = line.used - before
         self.used[line.dev] = line.used
+        if line.used - line.slack != self.asked[line.dev] and not self.graph:
+            self.fail(line, f"used {line.used} without slack {line.slack} is not the {self.asked[line.dev]} that was asked for")
         if self.capacity and line.used > self.capacity:
             self.fail(line, f"used {line.used} is above the capacity")
         # Pools take and give chunks: with `None` only the direction is known. Under need they give chunks at any allocation.
@@ -118,13 +125,17 @@ class Replay:
             self.fail(line, f"used changed by {change}, expected {exact}")
 
     def pools_in_use(self):
-        return any(api in self.calls for api in ASYNC) or any(api in self.calls for api in GRAPH_NODES)
+        return any(api in self.calls for api in ASYNC | GRAPH_NODES)
 
     def charge_of(self, line):
         """Applies a successful call; the change of `used=` that must follow, or None where a pool decides."""
         api = line.api
         if api in DIRECT:
             return self.allocate(line, span(line.size), "direct")
+        if api in ARRAYS:
+            return self.allocate(line, 0 if line.number("unbacked") else span(line.size), "direct")
+        if api in FOREIGN:
+            return 0 if line.number("again") else self.allocate(line, 0, "foreign")
         if api == "cuMemAllocManaged":
             return self.allocate(line, 0, "managed")
         if api in ASYNC:
@@ -141,11 +152,15 @@ class Replay:
             return 0
         if api in ("cuGraphLaunch", "cuGraphLaunch_ptsz"):
             return self.launch(line)
-        if api == "cuMemCreate":
+        if api == "cuMemImportFromShareableHandle" and line.number("handle") in self.handles:
+            self.handles[line.number("handle")][2] += 1
+            return 0
+        if api in ("cuMemCreate", "cuMulticastCreate", "cuMemImportFromShareableHandle"):
             handle = line.number("handle")
             if handle in self.handles:
                 self.fail(line, "handle is live already")
             self.handles[handle] = [line.dev, line.size, 1, 0]
+            self.asked[line.dev] += line.size
             return line.size if line.dev >= 0 else 0
         if api == "cuMemRelease":
             return -self.drop(line, line.number("handle"), reference=True)
@@ -181,11 +196,9 @@ class Replay:
             if line.addr and not self.host.remove(line.addr):
                 self.fail(line, "no such pinned block")
             return 0
-        if api in CONTEXT_ENDS or api in CONTEXT_BEGINS:
+        if api in CONTEXTS:
             return self.context(line)
-        if api in ("cuMemPoolTrimTo", "cuMemPoolDestroy", "cuDeviceGraphMemTrim"):
-            return None
-        return 0
+        return None if api in MAY_GIVE_BACK else 0
 
     def allocate(self, line, charge, kind):
         if line.size == 0 or line.addr == 0:
@@ -193,16 +206,24 @@ class Replay:
         if not self.live.add(line.addr, line.addr + line.size):
             self.fail(line, f"block {line.addr:#x} overlaps a live one")
         self.blocks[line.addr] = (line.dev, charge, kind, line.size)
+        if charge or kind == "pool":
+            self.asked[line.dev] += line.size
         return charge
 
+    def forget(self, addr):
+        dev, charge, kind, size = self.blocks.pop(addr)
+        self.live.remove(addr)
+        if charge or kind == "pool":
+            self.asked[dev] -= size
+        return dev, charge, kind, size
+
     def free(self, line):
-        if line.addr == 0 or line.number("captured"):
+        if line.addr == 0 or line.number("captured") or line.number("again"):
             return 0
         if line.addr not in self.blocks:
             self.fail(line, f"{line.addr:#x} is not live")
             return None
-        dev, charge, kind, size = self.blocks.pop(line.addr)
-        self.live.remove(line.addr)
+        dev, charge, kind, size = self.forget(line.addr)
         if size != line.size:
             self.fail(line, f"freed {line.size} bytes of a block of {size}")
         if dev != line.dev:
@@ -221,9 +242,10 @@ class Replay:
                 self.blocks[addr] = (line.dev, 0, "graph", size)
             elif key == "free":
                 addr = int(value, 16)
-                if self.blocks.pop(addr, None) is None:
+                if addr in self.blocks:
+                    self.forget(addr)
+                else:
                     self.fail(line, f"the graph frees {addr:#x}, which is not live")
-                self.live.remove(addr)
         return None
 
     def drop(self, line, handle, reference):
@@ -235,6 +257,7 @@ class Replay:
         if entry[2] > 0 or entry[3] > 0:
             return 0
         del self.handles[handle]
+        self.asked[entry[0]] -= entry[1]
         return entry[1] if entry[0] >= 0 else 0
 
     def unmap(self, line):
@@ -252,12 +275,11 @@ class Replay:
         return -freed
 
     def context(self, line):
-        if line.api in CONTEXT_ENDS and line.number("blocks"):
-            # The blocks of the context are gone; which ones, the line does not say, so the device starts afresh.
-            for addr, (dev, _, kind, _) in list(self.blocks.items()):
-                if dev == line.dev and kind not in ("pool", "graph"):
-                    del self.blocks[addr]
-                    self.live.remove(addr)
+        for key, value in line.pairs:
+            if key == "freed" and self.blocks.get(int(value, 16), (None,))[0] == line.dev:
+                self.forget(int(value, 16))
+            elif key == "freed":
+                self.fail(line, f"the context frees {value}, which is not live")
         return None
 
 

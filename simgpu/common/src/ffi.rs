@@ -90,6 +90,11 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T: Copy> In<T> {
+    /// The same place, seen as another type: attributes differ in size by their number.
+    pub fn cast<U>(self) -> In<U> {
+        In(self.0.cast())
+    }
+
     /// The value; null is an error.
     pub fn get(self) -> Answer<T> {
         self.at(0)

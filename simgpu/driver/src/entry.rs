@@ -157,11 +157,9 @@ pub(crate) fn logged(
         }
         None => body(state, &mut record),
     };
-    if let Some(log) = log.as_mut().filter(|_| !record.silent) {
-        let used = usize::try_from(record.device)
-            .ok()
-            .and_then(|at| state.devices.get(at))
-            .map_or(0, |device| device.used);
+    if let Some(log) = log.as_mut() {
+        let device = usize::try_from(record.device).ok().and_then(|at| state.devices.get(at));
+        let used = device.map_or((0, 0), |device| (device.used, device.slack));
         log.write(tid(), api, &record, answer.err().unwrap_or(SUCCESS), monotonic_ns(), used);
     }
     answer

@@ -17,5 +17,6 @@ mod ffi;
 mod log;
 mod names;
 mod rc;
+mod share;
 mod state;
 mod thunks;

@@ -19,8 +19,6 @@ pub(crate) struct Record {
     pub(crate) stream: u64,
     /// ` key=value` pairs, each with its leading space.
     pub(crate) extra: String,
-    /// The call turned out not to concern memory.
-    pub(crate) silent: bool,
 }
 
 impl Record {
@@ -79,7 +77,15 @@ impl Log {
     }
 
     /// Writes one line.
-    pub(crate) fn write(&mut self, tid: i32, api: &str, record: &Record, rc: Rc, ns: u64, used: u64) {
+    pub(crate) fn write(
+        &mut self,
+        tid: i32,
+        api: &str,
+        record: &Record,
+        rc: Rc,
+        ns: u64,
+        (used, slack): (u64, u64),
+    ) {
         self.seq += 1;
         self.line.clear();
         let Record { device, addr, size, stream, extra, .. } = record;
@@ -88,7 +94,7 @@ impl Log {
             0 => write!(self.line, "0"),
             stream => write!(self.line, "{stream:#x}"),
         };
-        let _ = writeln!(self.line, " {rc} ns={ns} used={used}{extra}");
+        let _ = writeln!(self.line, " {rc} ns={ns} used={used} slack={slack}{extra}");
         // A full disk must not fail the simulated call; the checker sees the gap in the sequence.
         let _ = self.file.write(self.line.as_bytes());
     }

@@ -4,19 +4,21 @@ use core::ffi::c_char;
 
 use crate::device_attributes::{FIRST_BUS, attribute};
 use crate::entry::{
-    config, current_handle, exports, initialise, logged, pop_current, push_current, ready, set_current,
-    with_context, with_state,
+    config, current, current_handle, exports, initialise, logged, pop_current, push_current, ready,
+    set_current, with_context, with_state,
 };
 use crate::ffi::{In, Out, Text};
 use crate::log::Record;
 use crate::rc::{
-    self, Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, PEER_ACCESS_ALREADY_ENABLED,
+    self, Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED,
     PEER_ACCESS_NOT_ENABLED, SUCCESS,
 };
 use crate::state::{Context, State};
 
 /// CUDA version that the driver claims; new enough for every toolkit that asks.
 pub(crate) const DRIVER_VERSION: i32 = 13030;
+/// `CU_GREEN_CTX_DEFAULT_STREAM`, the only flag there is and a required one.
+const GREEN_DEFAULT_STREAM: u32 = 1;
 /// `cuCtxGetApiVersion`'s answer.
 const API_VERSION: u32 = 3020;
 
@@ -60,25 +62,60 @@ fn end_context(state: &mut State, record: &mut Record, handle: u64) -> Answer {
     record.note_hex("context", handle);
     let blocks = state.end_context(handle)?;
     record.note("ended", 1);
-    record.note("blocks", blocks);
+    for addr in blocks {
+        record.note_hex("freed", addr);
+    }
     Ok(())
 }
 
-fn release_primary(api: &'static str, device: u32, reset: bool) -> Answer {
+/// Takes the primary context; the first one to do so wakes it.
+fn retain_primary(state: &mut State, record: &mut Record, device: u32) -> Answer<u64> {
+    record.device = device as i32;
+    let (handle, context) = state.primary(device)?;
+    let asleep = !context.active;
+    record.note_hex("context", handle);
+    if asleep {
+        state.charge_context(device)?;
+        record.note("woke", 1);
+    }
+    let (_, context) = state.primary(device)?;
+    context.active = true;
+    context.retains += 1;
+    Ok(handle)
+}
+
+/// Lets the primary context go; the last one to do so ends it.
+fn release_primary(state: &mut State, record: &mut Record, device: u32) -> Answer {
+    record.device = device as i32;
+    let (handle, context) = state.primary(device)?;
+    if context.retains == 0 {
+        return Err(INVALID_CONTEXT);
+    }
+    context.retains -= 1;
+    if context.retains == 0 { end_context(state, record, handle) } else { Ok(()) }
+}
+
+fn release(api: &'static str, device: u32) -> Answer {
+    logged(api, Record::default(), |state, record| release_primary(state, record, device))
+}
+
+fn reset(api: &'static str, device: u32) -> Answer {
     logged(api, Record::default(), |state, record| {
         record.device = device as i32;
-        let (handle, context) = state.primary(device)?;
-        if !reset {
-            if context.retains == 0 {
-                return Err(INVALID_CONTEXT);
-            }
-            context.retains -= 1;
-            if context.retains > 0 {
-                record.silent = true;
-                return Ok(());
-            }
-        }
+        let handle = state.primary(device)?.0;
         end_context(state, record, handle)
+    })
+}
+
+fn destroy(api: &'static str, context: u64) -> Answer {
+    logged(api, Record::default(), |state, record| {
+        let known = state.active_context(context).filter(|known| !known.primary).ok_or(INVALID_CONTEXT)?;
+        record.device = known.device as i32;
+        end_context(state, record, context)?;
+        if current_handle() == context {
+            pop_current();
+        }
+        Ok(())
     })
 }
 
@@ -177,23 +214,14 @@ exports! {
     memory 7000 cuDevicePrimaryCtxRetain(out: Out<u64>, device: u32) {
         logged(API, Record::default(), |state, record| {
             out.check()?;
-            record.device = device as i32;
-            let (handle, context) = state.primary(device)?;
-            let asleep = !context.active;
-            record.note_hex("context", handle);
-            // Only the retain that wakes the context changes memory.
-            record.silent = !asleep;
-            if asleep {
-                state.charge_context(device)?;
-            }
-            let (_, context) = state.primary(device)?;
-            context.active = true;
-            context.retains += 1;
+            let handle = retain_primary(state, record, device)?;
             out.put(handle)
         })
     }
-    memory 11000 cuDevicePrimaryCtxRelease_v2(device: u32) { release_primary(API, device, false) }
-    memory 11000 cuDevicePrimaryCtxReset_v2(device: u32) { release_primary(API, device, true) }
+    memory 7000 cuDevicePrimaryCtxRelease(device: u32) { release(API, device) }
+    memory 11000 cuDevicePrimaryCtxRelease_v2(device: u32) { release(API, device) }
+    memory 7000 cuDevicePrimaryCtxReset(device: u32) { reset(API, device) }
+    memory 11000 cuDevicePrimaryCtxReset_v2(device: u32) { reset(API, device) }
     plain 11000 cuDevicePrimaryCtxSetFlags_v2(device: u32, flags: u32) {
         with_state(|state| {
             state.primary(device)?.1.flags = flags;
@@ -208,6 +236,7 @@ exports! {
             Ok(())
         })
     }
+    memory 2000 cuCtxCreate(out: Out<u64>, flags: u32, device: u32) { create_context(API, out, flags, device) }
     memory 3020 cuCtxCreate_v2(out: Out<u64>, flags: u32, device: u32) { create_context(API, out, flags, device) }
     memory 11040 cuCtxCreate_v3(out: Out<u64>, _affinity: In<u8>, _count: i32, flags: u32, device: u32) {
         create_context(API, out, flags, device)
@@ -215,15 +244,34 @@ exports! {
     memory 12050 cuCtxCreate_v4(out: Out<u64>, _params: In<u8>, flags: u32, device: u32) {
         create_context(API, out, flags, device)
     }
-    memory 4000 cuCtxDestroy_v2(context: u64) {
+    memory 2000 cuCtxDestroy(context: u64) { destroy(API, context) }
+    memory 4000 cuCtxDestroy_v2(context: u64) { destroy(API, context) }
+    // A green context is the primary one with fewer multiprocessors, and holds it.
+    memory 12040 cuGreenCtxCreate(out: Out<u64>, resources: u64, device: u32, flags: u32) {
         logged(API, Record::default(), |state, record| {
-            let known = state.active_context(context).filter(|known| !known.primary).ok_or(INVALID_CONTEXT)?;
-            record.device = known.device as i32;
-            end_context(state, record, context)?;
-            if current_handle() == context {
-                pop_current();
+            out.check()?;
+            if resources == 0 || flags != GREEN_DEFAULT_STREAM {
+                return Err(INVALID_VALUE);
             }
-            Ok(())
+            retain_primary(state, record, device)?;
+            let green = state.handle();
+            record.note_hex("green", green);
+            state.greens.insert(green, device);
+            out.put(green)
+        })
+    }
+    memory 12040 cuGreenCtxDestroy(green: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("green", green);
+        logged(API, asked, |state, record| {
+            let device = state.greens.remove(&green).ok_or(INVALID_VALUE)?;
+            release_primary(state, record, device)
+        })
+    }
+    plain 12050 cuCtxFromGreenCtx(out: Out<u64>, green: u64) {
+        with_state(|state| {
+            let device = *state.greens.get(&green).ok_or(INVALID_VALUE)?;
+            out.put(state.primary(device)?.0)
         })
     }
     plain 4000 cuCtxGetCurrent(out: Out<u64>) {
@@ -270,7 +318,11 @@ exports! {
             Ok(())
         })
     }
-    plain 3010 cuCtxSetLimit(_limit: u32, _value: u64) { with_context(|_, _| Ok(())) }
+    memory 3010 cuCtxSetLimit(limit: u32, value: u64) {
+        let mut asked = Record::bytes(value);
+        asked.note("limit", u64::from(limit));
+        logged(API, asked, |state, _| current(state).map(|_| ()))
+    }
     plain 3010 cuCtxGetLimit(out: Out<u64>, limit: u32) {
         with_context(|_, _| out.put(match limit {
             0 => 1024,
@@ -284,7 +336,6 @@ exports! {
     plain 4020 cuCtxGetSharedMemConfig(out: Out<u32>) { with_context(|_, _| out.put(0)) }
     plain 4020 cuCtxSetSharedMemConfig(_config: u32) { with_context(|_, _| Ok(())) }
     plain 11000 cuCtxResetPersistingL2Cache() { with_context(|_, _| Ok(())) }
-    plain 12050 cuCtxFromGreenCtx(_out: Out<u64>, _green: u64) { Err(NOT_SUPPORTED) }
 }
 
 /// Bytes charged on a device and its capacity, for the simulated NVML: the tool that asks a real NVML sees the same totals, and no

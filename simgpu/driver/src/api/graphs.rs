@@ -26,17 +26,26 @@ fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind
     })
 }
 
-fn instantiate(out: Out<u64>, graph: u64, flags: u64) -> Answer {
-    with_state(|state| {
+fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> Answer {
+    let mut asked = Record::default();
+    asked.note_hex("graph", graph);
+    logged(api, asked, |state, record| {
         out.check()?;
         let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
         for (ordinal, addr) in graph.allocations() {
             state.device(ordinal)?.share_graph_span(addr);
         }
         let handle = state.handle();
+        record.note_hex("exec", handle);
         state.graphs.execs.insert(handle, Exec { graph, auto_free: flags & AUTO_FREE_ON_LAUNCH != 0 });
         out.put(handle)
     })
+}
+
+fn upload(api: &'static str, exec: u64, stream: u64) -> Answer {
+    let mut asked = Record::default().on(stream);
+    asked.note_hex("exec", exec);
+    logged(api, asked, |state, _| state.graphs.execs.get(&exec).map(|_| ()).ok_or(INVALID_HANDLE))
 }
 
 fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer {
@@ -45,10 +54,11 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer
     logged(api, asked, |state, record| {
         let current = current(state)?;
         let key = key_of(state, current, stream, per_thread)?;
-        let nodes = state.graphs.execs.get(&exec).ok_or(INVALID_HANDLE)?.graph.steps();
-        // Most graphs allocate nothing: their launches are no memory calls.
-        record.silent = nodes.is_empty();
+        if !state.graphs.execs.contains_key(&exec) {
+            return Err(INVALID_HANDLE);
+        }
         if state.captured_work(key, kind::GRAPH, None)? {
+            record.note("captured", 1);
             return Ok(());
         }
         for step in state.launch(exec, current.context)? {
@@ -150,8 +160,10 @@ exports! {
             out.put(handle)
         })
     }
-    plain 10000 cuGraphDestroy(graph: u64) {
-        with_state(|state| {
+    memory 10000 cuGraphDestroy(graph: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("graph", graph);
+        logged(API, asked, |state, _| {
             let graph = state.graphs.made.remove(&graph).ok_or(INVALID_HANDLE)?;
             state.drop_allocations(graph.allocations());
             Ok(())
@@ -253,6 +265,11 @@ exports! {
     ) {
         add_any_node(API, out, graph, dependencies, count, params)
     }
+    memory 13040 cuGraphAddNode_v3(
+        out: Out<u64>, graph: u64, dependencies: In<u64>, _edges: In<u64>, count: u64, params: Out<NodeParams>,
+    ) {
+        add_any_node(API, out, graph, dependencies, count, params)
+    }
     plain 12030 cuGraphConditionalHandleCreate(out: Out<u64>, graph: u64, _context: u64, _default: u32, _flags: u32) {
         with_state(|state| {
             if !state.graphs.made.contains_key(&graph) {
@@ -263,15 +280,23 @@ exports! {
             out.put(state.handle())
         })
     }
-    plain 11000 cuGraphInstantiate_v2(out: Out<u64>, graph: u64, _node: Out<u64>, _text: Out<u8>, _size: u64) {
-        instantiate(out, graph, 0)
+    memory 10000 cuGraphInstantiate(out: Out<u64>, graph: u64, _node: Out<u64>, _text: Out<u8>, _size: u64) {
+        instantiate(API, out, graph, 0)
     }
-    plain 11040 cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) { instantiate(out, graph, flags) }
-    plain 12000 cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, params: In<u64>) {
-        instantiate(out, graph, params.get()?)
+    memory 11000 cuGraphInstantiate_v2(out: Out<u64>, graph: u64, _node: Out<u64>, _text: Out<u8>, _size: u64) {
+        instantiate(API, out, graph, 0)
     }
-    plain 10000 cuGraphExecDestroy(exec: u64) {
-        with_state(|state| {
+    memory 11040 cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) { instantiate(API, out, graph, flags) }
+    memory 12000 cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, params: In<u64>) {
+        instantiate(API, out, graph, params.get()?)
+    }
+    memory 12000 cuGraphInstantiateWithParams_ptsz(out: Out<u64>, graph: u64, params: In<u64>) {
+        instantiate(API, out, graph, params.get()?)
+    }
+    memory 10000 cuGraphExecDestroy(exec: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("exec", exec);
+        logged(API, asked, |state, _| {
             let exec = state.graphs.execs.remove(&exec).ok_or(INVALID_HANDLE)?;
             state.drop_allocations(exec.graph.allocations());
             Ok(())
@@ -279,9 +304,8 @@ exports! {
     }
     memory 10000 cuGraphLaunch(exec: u64, stream: u64) { launch(API, exec, stream, false) }
     memory 10000 cuGraphLaunch_ptsz(exec: u64, stream: u64) { launch(API, exec, stream, true) }
-    plain 11010 cuGraphUpload(exec: u64, _stream: u64) {
-        with_state(|state| state.graphs.execs.get(&exec).map(|_| ()).ok_or(INVALID_HANDLE))
-    }
+    memory 11010 cuGraphUpload(exec: u64, stream: u64) { upload(API, exec, stream) }
+    memory 11010 cuGraphUpload_ptsz(exec: u64, stream: u64) { upload(API, exec, stream) }
     plain 12000 cuGraphExecGetFlags(exec: u64, out: Out<u64>) {
         with_state(|state| out.put(u64::from(state.graphs.execs.get(&exec).ok_or(INVALID_HANDLE)?.auto_free)))
     }

@@ -1,9 +1,9 @@
-//! Linear memory: `cuMemAlloc` and its relatives, pinned host memory, arrays, and questions about addresses.
+//! Linear memory: `cuMemAlloc` and its relatives, pinned host memory, and questions about addresses.
 
 use crate::entry::{capture_mode, current, exports, logged, tid, with_context, with_state};
 use crate::ffi::{In, Out};
 use crate::log::Record;
-use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::rc::{Answer, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::state::State;
 use crate::state::device::Home;
 
@@ -77,68 +77,13 @@ fn host_allocate(api: &'static str, out: Out<u64>, size: u64, flags: u32) -> Ans
     })
 }
 
-/// Bytes of one channel, by the header's array format.
-fn format_bytes(format: u32) -> Option<u64> {
-    match format {
-        1 | 8 => Some(1),
-        2 | 9 | 0x10 => Some(2),
-        3 | 0x0a | 0x20 => Some(4),
-        _ => None,
-    }
-}
-
-/// `width, height, depth, format and channels, flags` of an array descriptor.
-fn array_bytes(width: u64, height: u64, depth: u64, format: u32, channels: u32) -> Answer<u64> {
-    let element = format_bytes(format).filter(|_| [1, 2, 4].contains(&channels)).ok_or(INVALID_VALUE)?;
-    if width == 0 {
-        return Err(INVALID_VALUE);
-    }
-    let row = width.checked_mul(element * u64::from(channels)).ok_or(OUT_OF_MEMORY)?;
-    row.checked_mul(height.max(1)).and_then(|size| size.checked_mul(depth.max(1))).ok_or(OUT_OF_MEMORY)
-}
-
-fn allocate_array(api: &'static str, out: Out<u64>, size: Answer<u64>, home: Home) -> Answer {
-    logged(api, Record::bytes(size.unwrap_or(0)), |state, record| {
-        out.check()?;
+fn host_register(api: &'static str, addr: u64, size: u64, flags: u32) -> Answer {
+    let mut asked = Record { addr, ..Record::bytes(size) };
+    asked.note("flags", u64::from(flags));
+    logged(api, asked, |state, _| {
         let current = current(state)?;
-        state.graphs.unsafe_call(tid(), capture_mode())?;
-        let (device, pages) = state.device_and_pages(current.device)?;
-        record.addr = device.alloc(pages, size?, home, current.context)?;
-        out.put(record.addr)
+        state.host_register(addr, size, flags, current.context)
     })
-}
-
-fn free_array(api: &'static str, handle: u64, kind: Home) -> Answer {
-    logged(api, Record::about(handle), |state, record| {
-        current(state)?;
-        let ordinal = state.device_of(handle).ok_or(INVALID_HANDLE)?;
-        record.device = ordinal as i32;
-        state.graphs.unsafe_call(tid(), capture_mode())?;
-        let (device, pages) = state.device_and_pages(ordinal)?;
-        record.size = device.free_array(pages, handle, kind)?.size;
-        Ok(())
-    })
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ArrayDescriptor {
-    width: u64,
-    height: u64,
-    format: u32,
-    channels: u32,
-}
-
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Array3dDescriptor {
-    width: u64,
-    height: u64,
-    depth: u64,
-    format: u32,
-    channels: u32,
-    flags: u32,
-    reserved: u32,
 }
 
 /// What an address belongs to.
@@ -252,14 +197,8 @@ exports! {
             state.host_free(addr).map(|_| ())
         })
     }
-    memory 6050 cuMemHostRegister_v2(addr: u64, size: u64, flags: u32) {
-        let mut asked = Record { addr, ..Record::bytes(size) };
-        asked.note("flags", u64::from(flags));
-        logged(API, asked, |state, _| {
-            let current = current(state)?;
-            state.host_register(addr, size, flags, current.context)
-        })
-    }
+    memory 4000 cuMemHostRegister(addr: u64, size: u64, flags: u32) { host_register(API, addr, size, flags) }
+    memory 6050 cuMemHostRegister_v2(addr: u64, size: u64, flags: u32) { host_register(API, addr, size, flags) }
     memory 4000 cuMemHostUnregister(addr: u64) {
         logged(API, Record::about(addr), |state, record| {
             current(state)?;
@@ -276,27 +215,6 @@ exports! {
     plain 2030 cuMemHostGetFlags(out: Out<u32>, addr: u64) {
         with_context(|state, _| out.put(state.host_block_at(addr).ok_or(INVALID_VALUE)?.1.flags))
     }
-
-    memory 3020 cuArrayCreate_v2(out: Out<u64>, descriptor: In<ArrayDescriptor>) {
-        let size = descriptor.get().and_then(|d| array_bytes(d.width, d.height, 1, d.format, d.channels));
-        allocate_array(API, out, size, Home::Array)
-    }
-    memory 3020 cuArray3DCreate_v2(out: Out<u64>, descriptor: In<Array3dDescriptor>) {
-        let size = descriptor.get().and_then(|d| array_bytes(d.width, d.height, d.depth, d.format, d.channels));
-        allocate_array(API, out, size, Home::Array)
-    }
-    memory 2000 cuArrayDestroy(handle: u64) { free_array(API, handle, Home::Array) }
-    memory 5000 cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Array3dDescriptor>, levels: u32) {
-        let size = descriptor.get().and_then(|d| {
-            (0..levels.max(1)).try_fold(0_u64, |sum, level| {
-                let side = |side: u64| if side == 0 { 0 } else { (side >> level.min(63)).max(1) };
-                let bytes = array_bytes(side(d.width), side(d.height), side(d.depth), d.format, d.channels)?;
-                sum.checked_add(bytes).ok_or(OUT_OF_MEMORY)
-            })
-        });
-        allocate_array(API, out, size, Home::Mipmapped)
-    }
-    memory 5000 cuMipmappedArrayDestroy(handle: u64) { free_array(API, handle, Home::Mipmapped) }
 
     plain 3020 cuMemGetInfo_v2(free: Out<u64>, total: Out<u64>) {
         with_context(|state, current| {
@@ -343,19 +261,6 @@ exports! {
         with_context(|_, _| Ok(()))
     }
 
-    // No other process can see this one's memory.
-    memory 4010 cuIpcGetMemHandle(_handle: Out<u8>, addr: u64) {
-        logged(API, Record::about(addr), |_, _| Err(NOT_SUPPORTED))
-    }
-    memory 11000 cuIpcOpenMemHandle_v2(_out: Out<u64>, _handle: IpcHandle, _flags: u32) {
-        logged(API, Record::default(), |_, _| Err(NOT_SUPPORTED))
-    }
-    memory 4010 cuIpcCloseMemHandle(addr: u64) {
-        logged(API, Record::about(addr), |_, _| Err(NOT_SUPPORTED))
-    }
+    // A function of a driver that does not exist yet, with its arguments in another order: what a tracer must not take for `cuMemAlloc_v2`.
+    memory 99000 cuMemAlloc_v3(_flags: u64, size: u64, dptr: Out<u64>) { allocate(API, dptr, size, Home::Direct) }
 }
-
-/// The 64 bytes that an IPC handle is passed by value in.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct IpcHandle([u64; 8]);

@@ -1,8 +1,9 @@
 //! Code: modules, libraries, functions and their launches. Nothing is read and nothing runs.
 
 use crate::api::streams::with_stream;
-use crate::entry::{config, exports, ready, with_context, with_state};
+use crate::entry::{config, current, exports, logged, ready, with_context, with_state};
 use crate::ffi::{In, Out, Text};
+use crate::log::Record;
 use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
 use crate::state::GLOBAL_SIZE;
 use crate::state::graph::kind;
@@ -14,6 +15,25 @@ fn fresh(out: Out<u64>) -> Answer {
 /// `cuLibrary*` needs no current context.
 fn fresh_anywhere(out: Out<u64>) -> Answer {
     with_state(|state| out.put(state.handle()))
+}
+
+/// Code is loaded: a line in the log, for a device needs memory for it that no call tells.
+fn load(api: &'static str, out: Out<u64>, needs_context: bool) -> Answer {
+    logged(api, Record::default(), |state, record| {
+        out.check()?;
+        if needs_context {
+            current(state)?;
+        }
+        let handle = state.handle();
+        record.note_hex("module", handle);
+        out.put(handle)
+    })
+}
+
+fn unload(api: &'static str, module: u64, needs_context: bool) -> Answer {
+    let mut asked = Record::default();
+    asked.note_hex("module", module);
+    logged(api, asked, |state, _| if needs_context { current(state).map(|_| ()) } else { Ok(()) })
 }
 
 fn global(out: Out<u64>, size: Out<u64>, module: u64, name: Text) -> Answer {
@@ -69,11 +89,11 @@ pub(crate) struct LaunchConfig {
 }
 
 exports! {
-    plain 2000 cuModuleLoad(out: Out<u64>, _path: Text) { fresh(out) }
-    plain 2000 cuModuleLoadData(out: Out<u64>, _image: u64) { fresh(out) }
-    plain 2010 cuModuleLoadDataEx(out: Out<u64>, _image: u64, _count: u32, _options: u64, _values: u64) { fresh(out) }
-    plain 2000 cuModuleLoadFatBinary(out: Out<u64>, _image: u64) { fresh(out) }
-    plain 2000 cuModuleUnload(_module: u64) { with_context(|_, _| Ok(())) }
+    memory 2000 cuModuleLoad(out: Out<u64>, _path: Text) { load(API, out, true) }
+    memory 2000 cuModuleLoadData(out: Out<u64>, _image: u64) { load(API, out, true) }
+    memory 2010 cuModuleLoadDataEx(out: Out<u64>, _image: u64, _count: u32, _options: u64, _values: u64) { load(API, out, true) }
+    memory 2000 cuModuleLoadFatBinary(out: Out<u64>, _image: u64) { load(API, out, true) }
+    memory 2000 cuModuleUnload(module: u64) { unload(API, module, true) }
     plain 2000 cuModuleGetFunction(out: Out<u64>, _module: u64, name: Text) {
         name.get()?;
         fresh(out)
@@ -96,17 +116,17 @@ exports! {
     }
     plain 5050 cuLinkDestroy(_state: u64) { Ok(()) }
 
-    plain 12000 cuLibraryLoadData(
+    memory 12000 cuLibraryLoadData(
         out: Out<u64>, _image: u64, _options: u64, _values: u64, _count: u32, _lib_options: u64, _lib_values: u64, _lib_count: u32,
     ) {
-        fresh_anywhere(out)
+        load(API, out, false)
     }
-    plain 12000 cuLibraryLoadFromFile(
+    memory 12000 cuLibraryLoadFromFile(
         out: Out<u64>, _path: Text, _options: u64, _values: u64, _count: u32, _lib_options: u64, _lib_values: u64, _lib_count: u32,
     ) {
-        fresh_anywhere(out)
+        load(API, out, false)
     }
-    plain 12000 cuLibraryUnload(_library: u64) { Ok(()) }
+    memory 12000 cuLibraryUnload(library: u64) { unload(API, library, false) }
     plain 12000 cuLibraryGetKernel(out: Out<u64>, _library: u64, name: Text) {
         name.get()?;
         fresh_anywhere(out)

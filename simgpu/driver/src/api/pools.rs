@@ -1,11 +1,14 @@
 //! Stream-ordered allocation: pools, and allocation nodes while a stream is captured.
 
 use crate::api::streams::key_of;
+use crate::api::virtual_memory::POSIX_FD;
 use crate::entry::{current, exports, logged, with_state};
 use crate::ffi::{In, Out};
 use crate::log::Record;
 use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::share;
 use crate::state::device::Home;
+use crate::state::foreign::{Subject, TOKEN, Token};
 use crate::state::graph::{MemoryStep, kind};
 use crate::state::pool::Pool;
 
@@ -64,8 +67,8 @@ fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> Answer {
         }
         // Memory of `cuMemAlloc` may be freed in stream order too, managed memory and arrays may not.
         match block.ok_or(INVALID_VALUE)?.home {
-            Home::Direct | Home::Pool(_) | Home::Graph => state.free(addr).map(|_| ()),
-            Home::Managed | Home::Array | Home::Mipmapped => Err(INVALID_VALUE),
+            Home::Direct | Home::Pool(_) | Home::Graph | Home::Imported => state.free(addr).map(|_| ()),
+            Home::Managed | Home::Array | Home::Mipmapped | Home::Ipc => Err(INVALID_VALUE),
         }
     })
 }
@@ -80,6 +83,13 @@ fn pool_value(pool: &Pool, attribute: u32) -> Answer<u64> {
         8 => Ok(pool.used_high),
         _ => Err(INVALID_VALUE),
     }
+}
+
+fn about_attribute(pool: u64, attribute: u32) -> Record {
+    let mut asked = Record::default();
+    asked.note_hex("pool", pool);
+    asked.note("attribute", u64::from(attribute));
+    asked
 }
 
 exports! {
@@ -104,7 +114,8 @@ exports! {
             let ordinal = u32::try_from(props.location_id).map_err(|_| INVALID_DEVICE)?;
             record.device = ordinal as i32;
             let handle = state.handle();
-            state.device(ordinal)?.pools.insert(handle, Pool::default());
+            let shareable = props.handle_types & POSIX_FD != 0;
+            state.device(ordinal)?.pools.insert(handle, Pool::made(shareable));
             record.note_hex("pool", handle);
             out.put(handle)
         })
@@ -130,19 +141,23 @@ exports! {
             device.trim_pool(pages, pool, keep).map(|_| ())
         })
     }
-    plain 11020 cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<u8>) {
-        with_state(|state| {
+    memory 11020 cuMemPoolGetAttribute(pool: u64, attribute: u32, out: Out<u8>) {
+        logged(API, about_attribute(pool, attribute), |state, record| {
             let ordinal = state.pool_device(pool)?;
+            record.device = ordinal as i32;
             if (1..=3).contains(&attribute) {
+                record.size = 1;
                 return out.cast::<u32>().put(1);
             }
-            let value = pool_value(&state.device(ordinal)?.pools[&pool], attribute)?;
-            out.cast::<u64>().put(value)
+            record.size = pool_value(&state.device(ordinal)?.pools[&pool], attribute)?;
+            out.cast::<u64>().put(record.size)
         })
     }
-    plain 11020 cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) {
-        with_state(|state| {
+    memory 11020 cuMemPoolSetAttribute(pool: u64, attribute: u32, value: In<u64>) {
+        logged(API, about_attribute(pool, attribute), |state, record| {
             let ordinal = state.pool_device(pool)?;
+            record.device = ordinal as i32;
+            record.size = if (1..=3).contains(&attribute) { value.cast::<u32>().get()?.into() } else { value.get()? };
             let Some(pool) = state.device(ordinal)?.pools.get_mut(&pool) else { return Err(INVALID_VALUE) };
             match attribute {
                 1..=3 => {}
@@ -181,9 +196,72 @@ exports! {
             Ok(())
         })
     }
-    // No other process can see this one's pools.
-    plain 11020 cuMemPoolExportToShareableHandle(_out: Out<u8>, _pool: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
-    plain 11020 cuMemPoolImportFromShareableHandle(_out: Out<u64>, _handle: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
-    plain 11020 cuMemPoolExportPointer(_out: Out<u8>, _addr: u64) { Err(NOT_SUPPORTED) }
-    plain 11020 cuMemPoolImportPointer(_out: Out<u64>, _pool: u64, _data: In<u8>) { Err(NOT_SUPPORTED) }
+    memory 13000 cuMemSetMemPool(place: In<[u32; 2]>, _kind: u32, pool: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        logged(API, asked, |state, record| {
+            let [kind, device] = place.get()?;
+            if kind != 1 || state.pool_device(pool)? != device {
+                return Err(INVALID_VALUE);
+            }
+            record.device = device as i32;
+            state.device(device)?.current_pool = pool;
+            Ok(())
+        })
+    }
+    memory 11020 cuMemPoolExportToShareableHandle(out: Out<i32>, pool: u64, kind: u32, _flags: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        logged(API, asked, |state, record| {
+            out.check()?;
+            let device = state.pool_device(pool)?;
+            record.device = device as i32;
+            if kind != POSIX_FD || !state.device(device)?.pools[&pool].shareable {
+                return Err(INVALID_VALUE);
+            }
+            let pid = std::process::id();
+            out.put(share::make(Token { subject: Subject::Pool, pid, device, name: pool, size: 0 })?)
+        })
+    }
+    memory 11020 cuMemPoolImportFromShareableHandle(out: Out<u64>, os_handle: u64, kind: u32, _flags: u64) {
+        logged(API, Record::default(), |state, record| {
+            out.check()?;
+            if kind != POSIX_FD {
+                return Err(INVALID_VALUE);
+            }
+            let token = share::read(os_handle as i32, Subject::Pool)?;
+            record.device = token.device as i32;
+            let handle = state.handle();
+            state.device(token.device)?.pools.insert(handle, Pool::imported());
+            record.note_hex("pool", handle);
+            out.put(handle)
+        })
+    }
+    memory 11020 cuMemPoolExportPointer(out: Out<[u8; TOKEN]>, addr: u64) {
+        logged(API, Record::about(addr), |state, record| {
+            out.check()?;
+            let device = state.device_of(addr).ok_or(INVALID_VALUE)?;
+            record.device = device as i32;
+            let block = state.devices[device as usize].blocks.get(&addr).copied().ok_or(INVALID_VALUE)?;
+            let Home::Pool(_) = block.home else { return Err(INVALID_VALUE) };
+            let pid = std::process::id();
+            out.put(Token { subject: Subject::Block, pid, device, name: addr, size: block.size }.to_bytes())
+        })
+    }
+    memory 11020 cuMemPoolImportPointer(out: Out<u64>, pool: u64, data: In<[u8; TOKEN]>) {
+        let mut asked = Record::default();
+        asked.note_hex("pool", pool);
+        logged(API, asked, |state, record| {
+            out.check()?;
+            let token = Token::from_bytes(&data.get()?, Subject::Block)?;
+            let ordinal = state.pool_device(pool)?;
+            (record.device, record.size) = (ordinal as i32, token.size);
+            let (device, pages) = state.device_and_pages(ordinal)?;
+            if !device.pools[&pool].imported {
+                return Err(INVALID_VALUE);
+            }
+            record.addr = device.alloc(pages, token.size, Home::Imported, 0)?;
+            out.put(record.addr)
+        })
+    }
 }

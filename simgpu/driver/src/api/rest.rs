@@ -22,7 +22,7 @@ macro_rules! unsupported {
 }
 
 unsupported! {
-    4000: cuGraphicsUnregisterResource cuGraphicsMapResources cuGraphicsUnmapResources cuGraphicsResourceGetMappedPointer_v2
+    4000: cuGraphicsUnregisterResource
         cuGraphicsSubResourceGetMappedArray cuTexRefCreate cuTexRefDestroy cuTexRefSetArray cuTexRefSetAddress_v2
         cuModuleGetTexRef cuModuleGetSurfRef cuParamSetSize cuMemcpy3D_v2 cuMemcpy3DAsync_v2 cuMemcpy3DPeer cuMemcpy3DPeerAsync
         cuMemcpyHtoA_v2 cuMemcpyAtoH_v2 cuMemcpyDtoA_v2 cuMemcpyAtoD_v2 cuMemcpyAtoA_v2 cuMemcpyHtoAAsync_v2 cuMemcpyAtoHAsync_v2
@@ -31,7 +31,7 @@ unsupported! {
         cuMemRangeGetAttribute cuMemRangeGetAttributes cuDeviceGetTexture1DLinearMaxWidth;
     8000: cuStreamWaitValue32 cuStreamWriteValue32 cuStreamBatchMemOp;
     9000: cuStreamWaitValue64 cuStreamWriteValue64 cuLaunchCooperativeKernelMultiDevice;
-    10000: cuImportExternalMemory cuExternalMemoryGetMappedBuffer cuExternalMemoryGetMappedMipmappedArray cuDestroyExternalMemory
+    10000:
         cuImportExternalSemaphore cuSignalExternalSemaphoresAsync cuWaitExternalSemaphoresAsync cuDestroyExternalSemaphore
         cuGraphExecKernelNodeSetParams_v2 cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
         cuGraphExecHostNodeSetParams cuGraphExecUpdate_v2 cuGraphKernelNodeGetParams_v2 cuGraphKernelNodeSetParams_v2
@@ -40,22 +40,21 @@ unsupported! {
         cuGraphNodeGetDependentNodes cuGraphRemoveDependencies;
     11000: cuStreamCopyAttributes cuStreamGetAttribute cuStreamSetAttribute cuGraphKernelNodeCopyAttributes
         cuGraphKernelNodeGetAttribute cuGraphKernelNodeSetAttribute cuDeviceGetNvSciSyncAttributes;
-    11010: cuMemMapArrayAsync cuArrayGetSparseProperties cuMipmappedArrayGetSparseProperties cuArrayGetPlane
+    11010: cuArrayGetSparseProperties cuMipmappedArrayGetSparseProperties cuArrayGetPlane
         cuGraphAddExternalSemaphoresSignalNode cuGraphAddExternalSemaphoresWaitNode cuGraphAddEventWaitNode
         cuGraphEventRecordNodeGetEvent cuGraphEventWaitNodeGetEvent cuGraphMemAllocNodeGetParams cuGraphMemFreeNodeGetParams;
     11030: cuFlushGPUDirectRDMAWrites cuDeviceGetExecAffinitySupport cuCtxGetExecAffinity cuMemGetHandleForAddressRange;
-    11060: cuArrayGetMemoryRequirements cuMipmappedArrayGetMemoryRequirements cuGraphNodeSetEnabled cuGraphNodeGetEnabled
+    11060: cuGraphNodeSetEnabled cuGraphNodeGetEnabled
         cuGraphAddBatchMemOpNode;
     12000: cuTensorMapEncodeIm2col cuTensorMapReplaceAddress cuKernelGetName cuKernelGetParamInfo cuKernelGetLibrary
         cuFuncGetName cuFuncGetParamInfo cuModuleEnumerateFunctions cuModuleGetFunctionCount cuLibraryEnumerateKernels
         cuCtxSetFlags cuCoredumpGetAttribute cuCoredumpSetAttribute;
-    12010: cuMulticastCreate cuMulticastAddDevice cuMulticastBindMem cuMulticastBindAddr cuMulticastUnbind
-        cuMulticastGetGranularity;
-    12040: cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuGreenCtxGetDevResource
-        cuDevResourceGenerateDesc cuDevSmResourceSplitByCount cuDeviceGetDevResource cuCtxGetDevResource cuStreamGetGreenCtx
+    12040: cuGreenCtxRecordEvent cuGreenCtxWaitEvent cuGreenCtxGetDevResource
+        cuDevSmResourceSplitByCount cuCtxGetDevResource cuStreamGetGreenCtx
         cuCtxRecordEvent cuCtxWaitEvent;
     12050: cuGreenCtxStreamCreate;
     12080: cuLogsRegisterCallback cuLogsUnregisterCallback cuLogsCurrent cuLogsDumpToFile cuLogsDumpToMemory
-        cuMemBatchDecompressAsync cuMemcpyBatchAsync cuMemcpy3DBatchAsync cuCheckpointProcessGetState;
-    13000: cuMemGetDefaultMemPool cuMemGetMemPool cuMemSetMemPool cuMemPrefetchBatchAsync cuMemDiscardBatchAsync;
+        cuMemBatchDecompressAsync cuMemcpyBatchAsync cuMemcpy3DBatchAsync cuCheckpointProcessGetState
+        cuCheckpointProcessLock cuCheckpointProcessCheckpoint cuCheckpointProcessRestore cuCheckpointProcessUnlock;
+    13000: cuMemGetDefaultMemPool cuMemGetMemPool cuMemPrefetchBatchAsync cuMemDiscardBatchAsync;
 }

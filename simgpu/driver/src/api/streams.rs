@@ -280,7 +280,7 @@ exports! {
     plain 2000 cuEventElapsedTime(out: Out<f32>, start: u64, end: u64) { elapsed(out, start, end) }
     plain 12080 cuEventElapsedTime_v2(out: Out<f32>, start: u64, end: u64) { elapsed(out, start, end) }
     plain 4010 cuIpcGetEventHandle(_handle: Out<u8>, _event: u64) { Err(NOT_SUPPORTED) }
-    plain 4010 cuIpcOpenEventHandle(_out: Out<u64>, _handle: crate::api::memory::IpcHandle) { Err(NOT_SUPPORTED) }
+    plain 4010 cuIpcOpenEventHandle(_out: Out<u64>, _handle: crate::api::interop::IpcHandle) { Err(NOT_SUPPORTED) }
     plain 2000 cuCtxSynchronize() { synchronise_context() }
     plain 13000 cuCtxSynchronize_v2(context: u64) {
         if context == 0 || context == current_handle() { synchronise_context() } else { settle() }

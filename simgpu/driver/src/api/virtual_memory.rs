@@ -3,9 +3,14 @@
 use crate::entry::{exports, logged, ready, with_state};
 use crate::ffi::{In, Out};
 use crate::log::Record;
-use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE};
+use crate::share;
 use crate::state::State;
+use crate::state::foreign::{Subject, Token};
 use crate::state::vmm::GRANULARITY;
+
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+pub(crate) const POSIX_FD: u32 = 1;
 
 /// `CUmemAllocationProp`: type, handle types, location type and id, then things we only give back.
 #[repr(C)]
@@ -175,7 +180,42 @@ exports! {
             out.put(if mapping.accessible { 3 } else { 0 })
         })
     }
-    // No other process can see this one's memory.
-    plain 10020 cuMemExportToShareableHandle(_out: Out<u8>, _handle: u64, _kind: u32, _flags: u64) { Err(NOT_SUPPORTED) }
-    plain 10020 cuMemImportFromShareableHandle(_out: Out<u64>, _os_handle: u64, _kind: u32) { Err(NOT_SUPPORTED) }
+    memory 10020 cuMemExportToShareableHandle(out: Out<i32>, handle: u64, kind: u32, _flags: u64) {
+        let mut asked = Record::default();
+        asked.note_hex("handle", handle);
+        logged(API, asked, |state, record| {
+            out.check()?;
+            if let Some(device) = device_of_handle(state, handle) {
+                record.device = device;
+            }
+            let physical = *state.vmm()?.handles.get(&handle).ok_or(INVALID_VALUE)?;
+            // The only kind there is here, and only for memory that was made for it.
+            if kind != POSIX_FD || physical.prop[4] & POSIX_FD as u8 == 0 {
+                return Err(INVALID_VALUE);
+            }
+            let (pid, device) = (std::process::id(), physical.device.unwrap_or(0));
+            out.put(share::make(Token { subject: Subject::Physical, pid, device, name: handle, size: physical.size })?)
+        })
+    }
+    memory 10020 cuMemImportFromShareableHandle(out: Out<u64>, os_handle: u64, kind: u32) {
+        logged(API, Record::default(), |state, record| {
+            out.check()?;
+            if kind != POSIX_FD {
+                return Err(INVALID_VALUE);
+            }
+            let token = share::read(os_handle as i32, Subject::Physical)?;
+            record.size = token.size;
+            let handle = if token.pid == std::process::id() {
+                state.vmm()?.refer(token.name)?;
+                token.name
+            } else {
+                let handle = state.handle();
+                state.vmm()?.create(handle, token.size, None, [0; 32])?;
+                handle
+            };
+            record.device = device_of_handle(state, handle).unwrap_or(-1);
+            record.note_hex("handle", handle);
+            out.put(handle)
+        })
+    }
 }

@@ -30,6 +30,10 @@ pub(crate) enum Home {
     Pool(u64),
     /// An allocation node of a launched graph.
     Graph,
+    /// Memory of another process, opened by its handle: closed by its own call.
+    Ipc,
+    /// Memory of another process or API, mapped here: freed like the program's own.
+    Imported,
 }
 
 /// A live block that the program knows by its address.
@@ -37,8 +41,10 @@ pub(crate) enum Home {
 pub(crate) struct Block {
     /// Bytes the program asked for.
     pub(crate) size: u64,
-    /// Bytes it takes.
+    /// Addresses it takes.
     pub(crate) span: u64,
+    /// Bytes of the device that it takes by itself (a pool's and a graph's are charged to those).
+    pub(crate) charge: u64,
     pub(crate) home: Home,
     /// The context that dies with the block's memory.
     pub(crate) context: u64,
@@ -58,6 +64,8 @@ struct GraphSpan {
 pub(crate) struct Device {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
+    /// The part of `used` that no live allocation asked for: rounding, what pools hold, contexts.
+    pub(crate) slack: u64,
     space: AddressSpace,
     pub(crate) blocks: BTreeMap<u64, Block>,
     pub(crate) pools: BTreeMap<u64, Pool>,
@@ -84,6 +92,7 @@ impl Device {
         Self {
             capacity,
             used: 0,
+            slack: 0,
             space: AddressSpace::new(base, len),
             blocks: BTreeMap::new(),
             pools: BTreeMap::from([(default_pool, Pool::default())]),
@@ -150,13 +159,27 @@ impl Device {
         home: Home,
         context: u64,
     ) -> Answer<u64> {
+        let charged = !matches!(home, Home::Managed | Home::Ipc | Home::Imported);
+        self.alloc_charged(pages, size, home, context, charged)
+    }
+
+    /// The same, for what may or may not have memory of this device behind it.
+    pub(crate) fn alloc_charged(
+        &mut self,
+        pages: &mut dyn Pages,
+        size: u64,
+        home: Home,
+        context: u64,
+        charged: bool,
+    ) -> Answer<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
         let span = direct_span(size).ok_or(OUT_OF_MEMORY)?;
-        let charge = if home == Home::Managed { 0 } else { span };
+        let charge = if charged { span } else { 0 };
         let addr = self.take_span(pages, span, charge)?;
-        self.blocks.insert(addr, Block { size, span, home, context });
+        self.slack += charge.saturating_sub(size);
+        self.blocks.insert(addr, Block { size, span, charge, home, context });
         Ok(addr)
     }
 
@@ -172,7 +195,7 @@ impl Device {
             return Err(INVALID_VALUE);
         }
         let span = Pool::span(size).ok_or(OUT_OF_MEMORY)?;
-        let open = self.pools.get_mut(&pool).filter(|pool| !pool.closed);
+        let open = self.pools.get_mut(&pool).filter(|pool| !pool.closed && !pool.imported);
         let cut = open.ok_or(INVALID_HANDLE)?.cut(span);
         let addr = if let Some(found) = cut {
             found
@@ -182,26 +205,28 @@ impl Device {
                 Ok(base) => (exact.max(CHUNK), base),
                 Err(_) => (exact, self.take_span(pages, exact, exact)?),
             };
+            self.slack += len;
             let pool = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?;
             pool.add_chunk(base, len);
             pool.cut(span).ok_or(OUT_OF_MEMORY)?
         };
-        self.blocks.insert(addr, Block { size, span, home: Home::Pool(pool), context });
+        self.slack -= size;
+        self.blocks.insert(addr, Block { size, span, charge: 0, home: Home::Pool(pool), context });
         Ok(addr)
     }
 
     /// Frees the block that starts at `addr`; arrays are only freed by their own calls.
     pub(crate) fn free(&mut self, pages: &mut dyn Pages, addr: u64) -> Answer<Block> {
         let block = *self.blocks.get(&addr).ok_or(INVALID_VALUE)?;
-        if matches!(block.home, Home::Array | Home::Mipmapped) {
+        if matches!(block.home, Home::Array | Home::Mipmapped | Home::Ipc) {
             return Err(INVALID_VALUE);
         }
         self.release(pages, addr, block);
         Ok(block)
     }
 
-    /// Frees an array of the given kind.
-    pub(crate) fn free_array(&mut self, pages: &mut dyn Pages, handle: u64, kind: Home) -> Answer<Block> {
+    /// Frees a block of the given kind by the call that only that kind has: an array, or memory of another process.
+    pub(crate) fn free_kind(&mut self, pages: &mut dyn Pages, handle: u64, kind: Home) -> Answer<Block> {
         let block = *self.blocks.get(&handle).filter(|block| block.home == kind).ok_or(INVALID_HANDLE)?;
         self.release(pages, handle, block);
         Ok(block)
@@ -210,13 +235,14 @@ impl Device {
     fn release(&mut self, pages: &mut dyn Pages, addr: u64, block: Block) {
         self.blocks.remove(&addr);
         match block.home {
-            Home::Direct | Home::Array | Home::Mipmapped => {
-                self.drop_span(pages, addr, block.span, block.span);
+            Home::Direct | Home::Array | Home::Mipmapped | Home::Managed | Home::Ipc | Home::Imported => {
+                self.drop_span(pages, addr, block.span, block.charge);
+                self.slack -= block.charge.saturating_sub(block.size);
             }
-            Home::Managed => self.drop_span(pages, addr, block.span, 0),
             Home::Pool(handle) => {
                 let Some(pool) = self.pools.get_mut(&handle) else { return };
                 pool.put(addr, block.span);
+                self.slack += block.size;
                 if pool.closed {
                     self.bury_pool(pages, handle);
                 }
@@ -228,8 +254,8 @@ impl Device {
         }
     }
 
-    /// Frees every block of a context that dies; pools and graphs belong to the device and stay.
-    pub(crate) fn free_context(&mut self, pages: &mut dyn Pages, context: u64) -> u64 {
+    /// Frees every block of a context that dies, and says which; pools and graphs belong to the device and stay.
+    pub(crate) fn free_context(&mut self, pages: &mut dyn Pages, context: u64) -> Vec<u64> {
         let dying: Vec<_> = self
             .blocks
             .iter()
@@ -238,11 +264,10 @@ impl Device {
             })
             .map(|(&addr, &block)| (addr, block))
             .collect();
-        let count = dying.len() as u64;
-        for (addr, block) in dying {
+        for &(addr, block) in &dying {
             self.release(pages, addr, block);
         }
-        count
+        dying.into_iter().map(|(addr, _)| addr).collect()
     }
 
     /// Gives unused chunks back, keeping in each pool what `keep` says; returns the bytes given back.
@@ -252,6 +277,7 @@ impl Device {
             .into_iter()
             .map(|(base, len)| {
                 self.drop_span(pages, base, len, len);
+                self.slack -= len;
                 len
             })
             .sum()
@@ -264,6 +290,7 @@ impl Device {
             .into_iter()
             .map(|(base, len)| {
                 self.drop_span(pages, base, len, len);
+                self.slack -= len;
                 len
             })
             .sum())
@@ -330,12 +357,14 @@ impl Device {
                 return Err(OUT_OF_MEMORY);
             }
             raise(&mut self.graph_reserved, node.span);
+            self.slack += node.span - node.size;
             if let Some(node) = self.graph_spans.get_mut(&addr) {
                 node.charged = true;
             }
         }
         raise(&mut self.graph_used, node.span);
-        self.blocks.insert(addr, Block { size: node.size, span: node.span, home: Home::Graph, context });
+        self.blocks
+            .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context });
         Ok(())
     }
 
@@ -350,6 +379,7 @@ impl Device {
         let Some(node) = self.graph_spans.get_mut(&addr).filter(|node| node.charged) else { return 0 };
         node.charged = false;
         let span = node.span;
+        self.slack -= span - node.size;
         pages.decommit(addr, span);
         self.refund(span);
         self.graph_reserved[0] -= span;

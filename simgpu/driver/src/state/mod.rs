@@ -4,6 +4,7 @@
 //! Nothing in here is `unsafe` or knows of C; the exported functions in `api` translate.
 
 pub(crate) mod device;
+pub(crate) mod foreign;
 pub(crate) mod graph;
 pub(crate) mod pages;
 pub(crate) mod pool;
@@ -19,6 +20,7 @@ use crate::rc::{
     INVALID_VALUE, OUT_OF_MEMORY,
 };
 use device::{Block, Device};
+use foreign::Foreign;
 use graph::{Graphs, MemoryStep, Node};
 use pages::Pages;
 use vmm::{Refund, Vmm};
@@ -87,6 +89,9 @@ pub(crate) struct State {
     pub(crate) host: BTreeMap<u64, HostBlock>,
     pub(crate) vmm: Option<Vmm>,
     pub(crate) graphs: Graphs,
+    pub(crate) foreign: Foreign,
+    /// Green contexts, by handle: their device.
+    pub(crate) greens: BTreeMap<u64, u32>,
     /// Pairs of devices (from, to) between which access was enabled.
     pub(crate) peers: Vec<(u32, u32)>,
     globals: Vec<BTreeMap<(u64, Vec<u8>), u64>>,
@@ -105,6 +110,8 @@ impl State {
             host: BTreeMap::new(),
             vmm: None,
             graphs: Graphs::default(),
+            foreign: Foreign::default(),
+            greens: BTreeMap::new(),
             peers: Vec::new(),
             globals: Vec::new(),
             globals_base: Vec::new(),
@@ -275,15 +282,17 @@ impl State {
     pub(crate) fn charge_context(&mut self, device: u32) -> Answer {
         let bytes = self.config.context_bytes;
         let (device, pages) = self.device_and_pages(device)?;
-        device.charge(pages, bytes)
+        device.charge(pages, bytes)?;
+        device.slack += bytes;
+        Ok(())
     }
 
-    /// Ends a context: its blocks are freed and its own bytes returned; the number of blocks.
-    pub(crate) fn end_context(&mut self, handle: u64) -> Answer<u64> {
+    /// Ends a context: its blocks are freed and its own bytes returned; the addresses of the blocks.
+    pub(crate) fn end_context(&mut self, handle: u64) -> Answer<Vec<u64>> {
         let bytes = self.config.context_bytes;
         let context = self.contexts.get_mut(&handle).ok_or(INVALID_VALUE)?;
         if !context.active {
-            return Ok(0);
+            return Ok(Vec::new());
         }
         context.active = false;
         context.retains = 0;
@@ -301,7 +310,11 @@ impl State {
         }
         let (device, pages) = self.device_and_pages(ordinal)?;
         device.refund(bytes);
-        Ok(device.free_context(pages, handle))
+        device.slack -= bytes;
+        let freed = device.free_context(pages, handle);
+        let blocks = &self.devices[ordinal as usize].blocks;
+        self.foreign.opened.retain(|addr, _| blocks.contains_key(addr));
+        Ok(freed)
     }
 
     /// Notes work on a stream: a node if it is capturing.

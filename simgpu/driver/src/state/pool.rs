@@ -22,6 +22,10 @@ pub(crate) struct Pool {
     chunks: BTreeMap<u64, u64>,
     /// Destroyed by the program while blocks were live in it.
     pub(crate) closed: bool,
+    /// Another process's: blocks of it can be mapped, none can be made.
+    pub(crate) imported: bool,
+    /// May be made visible to other processes.
+    pub(crate) shareable: bool,
     pub(crate) threshold: u64,
     pub(crate) reserved: u64,
     pub(crate) reserved_high: u64,
@@ -36,6 +40,8 @@ impl Default for Pool {
             space,
             chunks: BTreeMap::new(),
             closed: false,
+            imported: false,
+            shareable: false,
             threshold: 0,
             reserved: 0,
             reserved_high: 0,
@@ -46,6 +52,16 @@ impl Default for Pool {
 }
 
 impl Pool {
+    /// A pool of this process.
+    pub(crate) fn made(shareable: bool) -> Self {
+        Self { shareable, ..Self::default() }
+    }
+
+    /// Another process's pool.
+    pub(crate) fn imported() -> Self {
+        Self { imported: true, ..Self::default() }
+    }
+
     /// Bytes that a request of `size` takes in a pool.
     pub(crate) fn span(size: u64) -> Option<u64> {
         round_up(size, BLOCK_ALIGN)

@@ -109,6 +109,13 @@ impl Vmm {
         Ok(self.bury(handle))
     }
 
+    /// Adds a reference to a handle.
+    pub(crate) fn refer(&mut self, handle: u64) -> Answer {
+        let physical = self.handles.get_mut(&handle).ok_or(INVALID_VALUE)?;
+        physical.references += 1;
+        Ok(())
+    }
+
     /// Adds a reference to the handle mapped at an address.
     pub(crate) fn retain(&mut self, addr: u64) -> Answer<u64> {
         let handle = self.mapping_at(addr).ok_or(INVALID_VALUE)?.1.handle;
