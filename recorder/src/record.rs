@@ -53,6 +53,7 @@ impl Draft {
 pub struct Call {
     session: &'static Session,
     ring: Ring,
+    index: usize,
     number: u64,
     event: Event,
 }
@@ -71,6 +72,8 @@ pub fn begin(draft: &Draft) -> Option<Call> {
 
 fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<Call> {
     let block = local.block(session)?;
+    let index = block.lane.index();
+    let _inside = session.go_inside(index)?;
     let (python_stack, native_stack) = stacks(session, block);
     if !block.lane.reserve(session, 1) {
         session.shared.count(Counter::DroppedEvents);
@@ -83,21 +86,24 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
     }
     let number = block.lane.push(&event.to_words());
-    Some(Call { session, ring, number, event })
+    Some(Call { session, ring, index, number, event })
 }
 
 impl Call {
     /// Completes the record of a call that returned. `fill` adds what the call gave.
     #[inline]
     pub fn finish(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
-        self.event.result = result;
-        self.event.in_flight = false;
-        fill(&mut self.event);
-        if self.event.seq == NO_SEQ {
-            self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-            self.event.time_ns = now_ns();
+        // When the recording ended meanwhile, the call stays in the trace as one that had not returned.
+        if let Some(_inside) = self.session.go_inside(self.index) {
+            self.event.result = result;
+            self.event.in_flight = false;
+            fill(&mut self.event);
+            if self.event.seq == NO_SEQ {
+                self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+                self.event.time_ns = now_ns();
+            }
+            self.ring.store(self.number, &self.event.to_words());
         }
-        self.ring.store(self.number, &self.event.to_words());
         with_local(|local| local.busy.set(false));
     }
 }
@@ -107,18 +113,24 @@ impl Call {
 pub fn event(draft: &Draft) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
-        if let Some(block) = local.block(session) {
-            let (python_stack, native_stack) = stacks(session, block);
-            if block.lane.reserve(session, 1) {
-                let mut event = event_from(draft, python_stack, native_stack);
-                event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-                block.lane.push(&event.to_words());
-            } else {
-                session.shared.count(Counter::DroppedEvents);
-            }
-        }
+        event_inside(local, session, draft);
         local.busy.set(false);
     });
+}
+
+#[inline]
+fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
+    let block = local.block(session)?;
+    let _inside = session.go_inside(block.lane.index())?;
+    let (python_stack, native_stack) = stacks(session, block);
+    if block.lane.reserve(session, 1) {
+        let mut event = event_from(draft, python_stack, native_stack);
+        event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+        block.lane.push(&event.to_words());
+    } else {
+        session.shared.count(Counter::DroppedEvents);
+    }
+    Some(())
 }
 
 /// Counts something outside of any event.

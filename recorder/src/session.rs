@@ -7,17 +7,19 @@
 //! A child of a process that already recorded never records: CUDA does not work there, and the driver says so itself.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
 use crate::config::{Config, OnFull};
 use crate::output::{self, Names, Output};
+use crate::own_file::{self, OwnFile};
 use crate::python::Interpreter;
 use crate::say::{describe, say};
 use crate::shared::{self, RINGS, Ring, Shared};
+use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
-use crate::{clock, facts, writer};
+use crate::{barrier, clock, facts, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
 /// One recording.
@@ -43,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) path: PathBuf,
     pid: u32,
     owners: [AtomicU32; RINGS],
+    inside: [CachePadded<AtomicBool>; RINGS],
+    detached: CachePadded<AtomicBool>,
     blocks: *mut ThreadBlock,
     wake: CachePadded<AtomicU32>,
     close_asked: AtomicBool,
@@ -55,6 +59,17 @@ pub(crate) struct Session {
 unsafe impl Send for Session {}
 // SAFETY: as above; everything else is atomic or constant.
 unsafe impl Sync for Session {}
+
+/// The calling thread is writing to its ring.
+#[derive(Debug)]
+pub(crate) struct Inside(&'static AtomicBool);
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 /// The page that is empty again in a child.
 #[derive(Debug)]
@@ -71,8 +86,6 @@ const OFF: u32 = 3;
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 /// Not wiped by a fork: tells a child that its parent recorded.
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
-/// Descriptors a child closes, so that it does not hold the lock of its parent's trace.
-static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 /// Longest wait for another thread that is just starting the session.
 const START_PATIENCE_NS: u64 = 5_000_000_000;
 
@@ -163,13 +176,7 @@ extern "C" fn in_child() {
         let recorded = SESSIONS.load(Ordering::Acquire) != 0;
         guard.state.store(if recorded { OFF } else { IDLE }, Ordering::Release);
     }
-    for descriptor in &INHERITED {
-        let descriptor = descriptor.swap(-1, Ordering::AcqRel);
-        if descriptor >= 0 {
-            // SAFETY: our own descriptor, which nothing in the child uses.
-            unsafe { libc::close(descriptor) };
-        }
-    }
+    own_file::close_inherited();
 }
 
 fn start() -> Option<&'static Session> {
@@ -181,7 +188,7 @@ fn start() -> Option<&'static Session> {
     };
     let path = PathBuf::from(names.expand(&config.output));
     let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
-    match start_at(&config, &names, &path) {
+    match without_write_signals(|| start_at(&config, &names, &path)) {
         Ok(session) => Some(session),
         Err(error) => {
             say(&[
@@ -201,6 +208,14 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
     shared::check_file_size_limit()?;
     let output = output::create(path, names.pid)?;
     let name = output.path.clone();
+    if output.wanted_is_foreign {
+        say(&[
+            &path.to_string_lossy(),
+            " is there and is not a trace; recording to ",
+            &name.to_string_lossy(),
+            ".",
+        ]);
+    }
     let session = start_in(output, config, names);
     if session.is_err() {
         // Nothing was recorded: leave nothing behind.
@@ -223,12 +238,11 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
             (None, Some(format!("Python call sites were not recorded: {why}")))
         }
     };
-    for (slot, file) in INHERITED.iter().zip([&output.trace, &output.ring]) {
-        slot.store(std::os::fd::AsRawFd::as_raw_fd(file), Ordering::Release);
-    }
+    let trace = OwnFile::adopt(output.trace, &output.path)?;
+    let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let session: &'static Session = Box::leak(Box::new(Session {
         generation: SESSIONS.load(Ordering::Acquire) + 1,
-        shared: Shared::create(output.ring, trace_id, names.pid)?,
+        shared: Shared::create(ring, trace_id, names.pid)?,
         on_full: config.on_full,
         native: config.stacks.native,
         python,
@@ -238,6 +252,8 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         path: output.path,
         pid: names.pid,
         owners: [const { AtomicU32::new(0) }; RINGS],
+        inside: [const { CachePadded::new(AtomicBool::new(false)) }; RINGS],
+        detached: CachePadded::new(AtomicBool::new(false)),
         blocks: map_blocks()?,
         wake: CachePadded::new(AtomicU32::new(0)),
         close_asked: AtomicBool::new(false),
@@ -246,7 +262,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         said: AtomicBool::new(false),
     }));
     let meta = facts::first(config, names, trace_id, note);
-    writer::spawn(session, output.trace, &meta)?;
+    writer::spawn(session, trace, &meta)?;
     Ok(session)
 }
 
@@ -266,8 +282,8 @@ fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
 }
 
 impl Session {
-    /// A ring and a block for the calling thread.
-    pub(crate) fn claim_ring(&self) -> Option<(Ring, *mut ThreadBlock)> {
+    /// A ring, its number and a block for the calling thread.
+    pub(crate) fn claim_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
         // SAFETY: no arguments, no effect.
         let thread = unsafe { libc::gettid() } as u32;
         for attempt in 0..2 {
@@ -284,7 +300,7 @@ impl Session {
                 }
                 ring.thread().store(thread, Ordering::Release);
                 // SAFETY: `index` is below RINGS, the length of the table.
-                return Some((ring, unsafe { self.blocks.add(index) }));
+                return Some((index, ring, unsafe { self.blocks.add(index) }));
             }
             if attempt == 0 {
                 // Perhaps owners have ended: the writer finds out.
@@ -307,6 +323,25 @@ impl Session {
     /// Gives the ring of a thread that ended, and that was emptied, to whoever comes next.
     pub(crate) fn release_ring(&self, index: usize) {
         self.owners[index].store(0, Ordering::Release);
+    }
+
+    /// Marks the owner of a ring as busy with it; `None` once recording is over. The mark is a plain store: whoever ends the
+    /// recording makes all threads agree on the order (see [`Self::detach`]), so the hooks need no fence of their own.
+    #[inline]
+    pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside> {
+        let flag = &*self.inside[index];
+        flag.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let inside = Inside(flag);
+        (!self.detached.load(Ordering::Acquire)).then_some(inside)
+    }
+
+    /// From now on no hook begins to record; true if none is in the middle of it either.
+    pub(crate) fn detach(&self) -> bool {
+        self.detached.store(true, Ordering::SeqCst);
+        detach();
+        barrier::all_threads();
+        !self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
     }
 
     /// The process this session belongs to.
@@ -337,6 +372,7 @@ impl Session {
 
     /// Nothing is recorded any more; the trace is finished.
     pub(crate) fn mark_closed(&self) {
+        self.detached.store(true, Ordering::Release);
         detach();
         self.closed.store(1, Ordering::Release);
         futex_wake(&self.closed);
@@ -353,6 +389,7 @@ impl Session {
             return;
         }
         self.shared.set_end(END_STOPPED, 0, clock::now_ns());
+        self.detached.store(true, Ordering::Release);
         detach();
         let mut line = vec!["recording stopped: "];
         line.extend_from_slice(why);

@@ -66,6 +66,8 @@ pub(crate) struct ThreadBlock {
 #[derive(Debug)]
 pub(crate) struct Lane {
     ring: Option<Ring>,
+    /// The ring's number.
+    index: usize,
     head: u64,
     /// A tail seen earlier: the real one is at least that.
     tail: u64,
@@ -176,6 +178,11 @@ impl Lane {
     pub(crate) fn ring(&self) -> Option<Ring> {
         self.ring
     }
+
+    /// The ring's number.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
 }
 
 impl Local {
@@ -210,11 +217,12 @@ impl Local {
             }
         }
         match session.claim_ring() {
-            Some((ring, block)) => {
+            Some((index, ring, block)) => {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
                 let head = ring.head().load(Ordering::Acquire);
-                block_ref.lane = Lane { ring: Some(ring), head, tail: ring.tail().load(Ordering::Acquire) };
+                block_ref.lane =
+                    Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };
                 self.block.set(block);
             }
             None if first_try => {

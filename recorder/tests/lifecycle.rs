@@ -19,6 +19,10 @@ const MANY: u64 = 40_000;
 
 #[test]
 fn scenario() {
+    if std::env::var_os("SIGPIPE_KILLS").is_some() {
+        // SAFETY: the disposition that most programs have; Rust's runtime changes it.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     match asked_scenario().as_deref() {
         None => return,
         Some("exit") => {
@@ -77,6 +81,58 @@ fn scenario() {
                     });
                 }
             });
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("exit_in_a_storm") => {
+            for thread in 0..8u64 {
+                std::thread::spawn(move || {
+                    for i in 0.. {
+                        call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
+                        block(EventKind::BLOCK_ALLOC, thread << 32 | i, 512);
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            gpumemtrace_recorder::end_at_exit();
+        }
+        Some("closed_descriptors") => {
+            block(EventKind::BLOCK_ALLOC, 0, 512);
+            // SAFETY: what a daemon does to all descriptors, ours among them.
+            unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+            let folder = std::path::PathBuf::from(std::env::var_os("GPUMEMTRACE_OUTPUT").unwrap());
+            let files: Vec<std::fs::File> = (0..1200)
+                .map(|_| std::fs::File::create(folder.with_file_name("precious")).unwrap())
+                .collect();
+            for i in 1..MANY {
+                block(EventKind::BLOCK_ALLOC, i, 512);
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| block(EventKind::BLOCK_ALLOC, MANY, 512));
+            });
+            gpumemtrace_recorder::end_at_exit();
+            drop(files);
+        }
+        Some("child_files") => {
+            block(EventKind::BLOCK_ALLOC, 0, 512);
+            // SAFETY: makes our numbers mean files of the program's, then a child, which must keep them open.
+            let status = unsafe {
+                let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+                for number in 3..2000 {
+                    libc::dup2(null, number);
+                }
+                match libc::fork() {
+                    0 => {
+                        let lost = (3..1000).filter(|number| libc::fcntl(*number, libc::F_GETFD) < 0).count();
+                        libc::_exit(i32::from(lost != 0))
+                    }
+                    child => {
+                        let mut status = 0;
+                        libc::waitpid(child, &raw mut status, 0);
+                        status
+                    }
+                }
+            };
+            assert_eq!(status, 0, "a child lost files that were not ours");
             gpumemtrace_recorder::end_at_exit();
         }
         Some("many_short_threads") => {
@@ -220,6 +276,45 @@ fn sixty_four_threads_have_one_order() {
         assert_eq!(event.addr & 0xffff_ffff, next[thread], "each thread's events in its own order");
         next[thread] += 1;
     }
+}
+
+#[test]
+fn an_exit_in_a_storm_leaves_no_hole() {
+    for _ in 0..10 {
+        let (_folder, trace, status) = traced("exit_in_a_storm");
+        assert!(status.success());
+        let left = Left::read(&trace);
+        assert!(left.events.len() > 1000);
+        assert_eq!(left.missing(), 0);
+        assert!(left.unplaced.len() <= 8, "calls that had not returned: one a thread at most");
+        assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
+    }
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_its_files_and_its_trace() {
+    let (folder, trace, status) = traced("closed_descriptors");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len() as u64, left.missing()), (MANY + 1, 0));
+    assert_eq!(std::fs::metadata(folder.path().join("precious")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_child_closes_none_of_the_programs_files() {
+    let (_folder, trace, status) = traced("child_files");
+    assert!(status.success());
+    assert_eq!(Left::read(&trace).missing(), 0);
+}
+
+#[test]
+fn a_closed_stderr_ends_no_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = command("exit", &folder.path().join("missing/run.trace"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = program.env("SIGPIPE_KILLS", "1").stderr(writer).status().unwrap();
+    assert!(status.success(), "{status:?}");
 }
 
 #[test]
