@@ -12,7 +12,9 @@
 mod barrier;
 mod clock;
 mod config;
+mod current;
 mod facts;
+mod futex;
 mod modules;
 mod native;
 mod output;

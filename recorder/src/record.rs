@@ -16,8 +16,9 @@ use gpumemtrace_format::{
 };
 
 use crate::clock::now_ns;
+use crate::current::{active_session, running};
 use crate::python::Interpreter;
-use crate::session::{Session, active_session};
+use crate::session::Session;
 use crate::shared::Ring;
 use crate::stack_cache::FrameKey;
 use crate::thread::{Lane, Local, ThreadBlock, with_local};
@@ -135,7 +136,7 @@ fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
 
 /// Counts something outside of any event.
 pub fn count(counter: Counter) {
-    if let Some(session) = crate::session::running() {
+    if let Some(session) = running() {
         session.shared.count(counter);
     }
 }

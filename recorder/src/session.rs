@@ -1,25 +1,23 @@
-//! The life of a recording: started by the first event, ended by the process, never copied by a fork.
+//! One recording, from its start to its end.
 //!
-//! Constraint: any thread may make the first GPU call, a child made by `fork` shares nothing but looks the same, and the
-//! file and threads we make must not appear in processes that never touch a GPU. Consequence: the pointer to the session
-//! lives in a page that the kernel zeroes in a child (`MADV_WIPEONFORK`; an atfork handler does the same on old kernels);
-//! starting is a small state machine in that page; a session is never freed, so a thread inside a hook is always safe.
-//! A child of a process that already recorded never records: CUDA does not work there, and the driver says so itself.
+//! Constraint: the file and threads we make must not appear in processes that never touch a GPU, and threads may be inside a
+//! hook at any moment, also when the recording ends. Consequence: everything is made at the first event ([`crate::current`]
+//! decides who makes it); a session is never freed; at its end hooks are stopped first, then the rings are emptied.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
 use crate::config::{Config, OnFull};
 use crate::output::{self, Names, Output};
-use crate::own_file::{self, OwnFile};
+use crate::own_file::OwnFile;
 use crate::python::Interpreter;
 use crate::say::{describe, say};
 use crate::shared::{self, RINGS, Ring, Shared};
 use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
-use crate::{barrier, clock, facts, writer};
+use crate::{barrier, clock, current, facts, futex, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
 /// One recording.
@@ -71,115 +69,7 @@ impl Drop for Inside {
     }
 }
 
-/// The page that is empty again in a child.
-#[derive(Debug)]
-struct ForkGuard {
-    session: AtomicPtr<Session>,
-    state: AtomicU32,
-}
-
-const IDLE: u32 = 0;
-const STARTING: u32 = 1;
-const RUNNING: u32 = 2;
-const OFF: u32 = 3;
-
-static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
-/// Not wiped by a fork: tells a child that its parent recorded.
-static SESSIONS: AtomicU32 = AtomicU32::new(0);
-/// Longest wait for another thread that is just starting the session.
-const START_PATIENCE_NS: u64 = 5_000_000_000;
-
-fn guard() -> Option<&'static ForkGuard> {
-    // SAFETY: set once to a page that is never unmapped.
-    unsafe { GUARD.load(Ordering::Acquire).as_ref() }
-}
-
-/// The session, if one is running. Never starts one.
-#[inline]
-pub(crate) fn running() -> Option<&'static Session> {
-    // SAFETY: sessions are never freed.
-    guard().and_then(|guard| unsafe { guard.session.load(Ordering::Acquire).as_ref() })
-}
-
-/// The session, started if this is the first event.
-#[inline]
-pub(crate) fn active_session() -> Option<&'static Session> {
-    running().or_else(start_once)
-}
-
-#[cold]
-fn start_once() -> Option<&'static Session> {
-    let guard = guard().or_else(make_guard)?;
-    match guard.state.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            let saved_errno = crate::say::errno();
-            let session = if SESSIONS.load(Ordering::Acquire) == 0 { start() } else { None };
-            if let Some(session) = session {
-                guard.session.store(std::ptr::from_ref(session).cast_mut(), Ordering::Release);
-                SESSIONS.fetch_add(1, Ordering::AcqRel);
-            }
-            guard.state.store(if session.is_some() { RUNNING } else { OFF }, Ordering::Release);
-            crate::say::set_errno(saved_errno);
-            session
-        }
-        Err(STARTING) => {
-            let begin = clock::now_ns();
-            while guard.state.load(Ordering::Acquire) == STARTING {
-                if clock::now_ns() - begin > START_PATIENCE_NS {
-                    return None;
-                }
-                // SAFETY: a plain sleep.
-                unsafe { libc::usleep(100) };
-            }
-            running()
-        }
-        Err(_) => running(),
-    }
-}
-
-fn make_guard() -> Option<&'static ForkGuard> {
-    const PAGE: usize = 4096;
-    // SAFETY: a new private mapping.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
-    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
-    let page = page.cast::<ForkGuard>();
-    match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: a handler without arguments that only uses atomics and `close`.
-        Ok(_) => unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
-        },
-        // Another thread was first.
-        // SAFETY: exactly our page, which nobody else knows.
-        Err(_) => unsafe {
-            libc::munmap(page.cast(), PAGE);
-        },
-    }
-    guard()
-}
-
-extern "C" fn in_child() {
-    if let Some(guard) = guard() {
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
-        let recorded = SESSIONS.load(Ordering::Acquire) != 0;
-        guard.state.store(if recorded { OFF } else { IDLE }, Ordering::Release);
-    }
-    own_file::close_inherited();
-}
-
-fn start() -> Option<&'static Session> {
+pub(crate) fn start() -> Option<&'static Session> {
     let config = Config::from_env();
     let names = Names {
         pid: std::process::id(),
@@ -241,7 +131,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
     let trace = OwnFile::adopt(output.trace, &output.path)?;
     let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let session: &'static Session = Box::leak(Box::new(Session {
-        generation: SESSIONS.load(Ordering::Acquire) + 1,
+        generation: current::next_generation(),
         shared: Shared::create(ring, trace_id, names.pid)?,
         on_full: config.on_full,
         native: config.stacks.native,
@@ -339,7 +229,7 @@ impl Session {
     /// From now on no hook begins to record; true if none is in the middle of it either.
     pub(crate) fn detach(&self) -> bool {
         self.detached.store(true, Ordering::SeqCst);
-        detach();
+        current::forget();
         barrier::all_threads();
         !self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
     }
@@ -353,14 +243,14 @@ impl Session {
     #[inline]
     pub(crate) fn wake_writer(&self) {
         if self.wake.swap(1, Ordering::AcqRel) == 0 {
-            futex_wake(&self.wake);
+            futex::wake(&self.wake);
         }
     }
 
     /// The writer's sleep; true if it was woken.
     pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> bool {
         if self.wake.load(Ordering::Acquire) == 0 {
-            futex_wait(&self.wake, 0, timeout_ns);
+            futex::wait(&self.wake, 0, timeout_ns);
         }
         self.wake.swap(0, Ordering::AcqRel) != 0
     }
@@ -373,9 +263,9 @@ impl Session {
     /// Nothing is recorded any more; the trace is finished.
     pub(crate) fn mark_closed(&self) {
         self.detached.store(true, Ordering::Release);
-        detach();
+        current::forget();
         self.closed.store(1, Ordering::Release);
-        futex_wake(&self.closed);
+        futex::wake(&self.closed);
     }
 
     /// True when recording has stopped early.
@@ -390,7 +280,7 @@ impl Session {
         }
         self.shared.set_end(END_STOPPED, 0, clock::now_ns());
         self.detached.store(true, Ordering::Release);
-        detach();
+        current::forget();
         let mut line = vec!["recording stopped: "];
         line.extend_from_slice(why);
         line.push(". The program goes on; what was recorded until now is in ");
@@ -402,14 +292,6 @@ impl Session {
     /// True once.
     pub(crate) fn say_once(&self) -> bool {
         !self.said.swap(true, Ordering::AcqRel)
-    }
-}
-
-/// From now on no hook records.
-fn detach() {
-    if let Some(guard) = guard() {
-        guard.state.store(OFF, Ordering::Release);
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
     }
 }
 
@@ -428,7 +310,7 @@ pub fn end_at_quick_exit(status: i32) {
 }
 
 fn end(kind: u32, status: i32, patience_ns: u64) {
-    let Some(session) = running() else { return };
+    let Some(session) = current::running() else { return };
     // A child of vfork shares our memory but is not us.
     // SAFETY: no arguments, no effect.
     if unsafe { libc::getpid() } as u32 != session.pid {
@@ -443,30 +325,6 @@ fn end(kind: u32, status: i32, patience_ns: u64) {
         if waited > patience_ns {
             return;
         }
-        futex_wait(&session.closed, 0, patience_ns - waited);
+        futex::wait(&session.closed, 0, patience_ns - waited);
     }
-}
-
-fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
-    let timeout = libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
-    };
-    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by the caller's loop.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            expected,
-            &raw const timeout,
-        )
-    };
-}
-
-fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the word outlives the call.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
-    };
 }
