@@ -16,6 +16,7 @@ use gpumemtrace_format::{
 };
 
 use crate::clock::now_ns;
+use crate::config::NativeStacks;
 use crate::current::{active_session, running};
 use crate::python::Interpreter;
 use crate::session::Session;
@@ -75,7 +76,7 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
     let block = local.block(session)?;
     let index = block.lane.index();
     let _inside = session.go_inside(index)?;
-    let (python_stack, native_stack) = stacks(session, block);
+    let (python_stack, native_stack) = stacks(session, block, draft.kind);
     if !block.lane.reserve(session, 1) {
         session.shared.count(Counter::DroppedEvents);
         return None;
@@ -123,7 +124,7 @@ pub fn event(draft: &Draft) {
 fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
-    let (python_stack, native_stack) = stacks(session, block);
+    let (python_stack, native_stack) = stacks(session, block, draft.kind);
     if block.lane.reserve(session, 1) {
         let mut event = event_from(draft, python_stack, native_stack);
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
@@ -183,12 +184,17 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
 
 /// The ids of the calling thread's stacks.
 #[inline]
-fn stacks(session: &Session, block: &mut ThreadBlock) -> (NodeId, NodeId) {
+fn stacks(session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeId, NodeId) {
     let python = match &session.python {
         Some(interpreter) => python_stack(session, interpreter, block),
         None => NodeId::NONE,
     };
-    let native = if session.native { native_stack(session, block) } else { NodeId::NONE };
+    let is_wanted = match session.native {
+        NativeStacks::None => false,
+        NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
+        NativeStacks::All => true,
+    };
+    let native = if is_wanted { native_stack(session, block) } else { NodeId::NONE };
     (python, native)
 }
 
@@ -250,17 +256,25 @@ fn define_code(
     Some(id)
 }
 
+#[inline(never)]
 fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
-    let ThreadBlock { lane, native, .. } = block;
-    let walk = crate::native::capture(&mut native.frames);
+    let here = 0u8;
+    let from = std::ptr::from_ref(std::hint::black_box(&here)) as usize;
+    let ThreadBlock { lane, native, native_unchanged, .. } = block;
+    if let Some(node) = native_unchanged.node(from) {
+        return node;
+    }
+    let walk = native_unchanged.capture(from, &mut native.frames);
     if walk.truncated {
         session.shared.count(Counter::TruncatedStacks);
     }
-    native.intern(walk.depth, |parent, frame| {
+    let node = native.intern(walk.depth, |parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
         define(session, lane, &native_node_words(node)).then_some(id)
-    })
+    });
+    native_unchanged.remember(node);
+    node
 }
 
 fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {

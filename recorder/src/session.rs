@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
-use crate::config::{Config, OnFull};
+use crate::config::{Config, NativeStacks, OnFull};
 use crate::output::{self, Names, Output};
 use crate::own_file::OwnFile;
 use crate::python::Interpreter;
@@ -29,8 +29,8 @@ pub(crate) struct Session {
     pub(crate) shared: Shared,
     /// What to do when a ring is full.
     pub(crate) on_full: OnFull,
-    /// Whether native stacks are recorded.
-    pub(crate) native: bool,
+    /// Which native stacks are recorded.
+    pub(crate) native: NativeStacks,
     /// The interpreter, if Python stacks are recorded.
     pub(crate) python: Option<Interpreter>,
     /// Next id of a code object.

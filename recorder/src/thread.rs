@@ -12,6 +12,7 @@ use gpumemtrace_format::event::RECORD_WORDS;
 use gpumemtrace_format::{CodeId, Counter};
 
 use crate::config::OnFull;
+use crate::native::Unchanged;
 use crate::python::code::SCRATCH_BYTES;
 use crate::say::say;
 use crate::session::Session;
@@ -56,6 +57,8 @@ pub(crate) struct ThreadBlock {
     pub(crate) python: StackCache,
     /// Native stacks.
     pub(crate) native: StackCache,
+    /// The last of them.
+    pub(crate) native_unchanged: Unchanged,
     /// Code objects this thread has defined.
     pub(crate) codes: CodeCache,
     /// Where a code object is copied to.
@@ -220,6 +223,7 @@ impl Local {
             Some((index, ring, block)) => {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
+                block_ref.native_unchanged.forget();
                 let head = ring.head().load(Ordering::Acquire);
                 block_ref.lane =
                     Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };

@@ -17,6 +17,7 @@ use gpumemtrace_format::{
     CodeDef, Counter, Counters, End, EndReason, Event, Meta, NativeNode, PyNode, ThreadId, columns, defs,
 };
 
+use crate::config::NativeStacks;
 use crate::own_file::OwnFile;
 use crate::session::Session;
 use crate::signals::with_all_blocked;
@@ -178,7 +179,7 @@ impl Writer {
 
     /// Addresses mean something only with the modules they lie in.
     fn add_modules(&mut self, bytes: &mut Vec<u8>) {
-        if !self.session.native {
+        if self.session.native == NativeStacks::None {
             return;
         }
         let generation = modules::generation();
