@@ -10,8 +10,9 @@ import pytest
 
 from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace
 
-#: One for a quick run; scripts/soak sets it for the long one.
+#: Events of each rank's threads, and children of the fork storm: little for a quick run; scripts/soak asks for more.
 SCALE = int(os.environ.get("GPUMEMTRACE_SCALE", "1"))
+FORKS = int(os.environ.get("GPUMEMTRACE_FORKS", "60"))
 
 
 def start(torch_version, folder, *command, check=True, timeout=600, **extra):
@@ -92,9 +93,8 @@ def test_many_threads_on_several_devices(torch_version, tmp_path):
 
 
 def test_forks_in_a_storm(torch_version, tmp_path):
-    forks = 60 * SCALE
-    start(torch_version, tmp_path, WORKLOADS / "storm.py", "--threads", 3, "--pairs", 20_000, "--forks", forks,
-          "--stats", tmp_path)
+    start(torch_version, tmp_path, WORKLOADS / "storm.py", "--threads", 3, "--pairs", max(20_000, 200 * FORKS),
+          "--forks", FORKS, "--stats", tmp_path)
     assert traces(tmp_path) == ["run.trace"], "a child left a file"
     assert_equal_to_torch(tmp_path / "run.trace", json.loads((tmp_path / "stats.0.json").read_text()))
 
