@@ -3,7 +3,8 @@
 //! Constraint: the library is loaded into every child of a traced shell, and a process may end in many ways of which most
 //! run no code of ours. Consequence: the constructor only prepares `dlsym`; everything else waits for the first GPU call.
 //! At `exit` our destructor runs after those of all libraries loaded later, so frees made while they are torn down are
-//! still seen. `_exit` is noted on the way. Everything else (signals, exec) needs no code: the ring file has it.
+//! still seen. `quick_exit` calls us too, and `_exit` is noted on the way. Everything else (signals, exec) needs no code: the
+//! ring file has it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +57,8 @@ mod entry_points {
             std::panic::set_hook(Box::new(|_| {}));
             // SAFETY: no arguments, no effect.
             PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+            // SAFETY: registers a function without arguments of a library that is never unloaded.
+            unsafe { at_quick_exit(end) };
             crate::guard::quietly(|| {
                 super::note_arrival();
                 Some(())
@@ -66,19 +69,23 @@ mod entry_points {
 
     #[used]
     #[unsafe(link_section = ".fini_array")]
-    static DESTRUCTOR: extern "C" fn() = {
-        extern "C" fn destructor() {
-            crate::guard::quietly(|| {
-                gpumemtrace_recorder::end_at_exit();
-                // SAFETY: no arguments, no effect.
-                if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
-                    super::note_departure();
-                }
-                Some(())
-            });
-        }
-        destructor
-    };
+    static DESTRUCTOR: extern "C" fn() = end;
+
+    unsafe extern "C" {
+        /// C11's: libc runs the function at `quick_exit`, which ends the process past the destructors and past our `_exit`.
+        fn at_quick_exit(function: extern "C" fn()) -> c_int;
+    }
+
+    extern "C" fn end() {
+        crate::guard::quietly(|| {
+            gpumemtrace_recorder::end_at_exit();
+            // SAFETY: no arguments, no effect.
+            if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+                super::note_departure();
+            }
+            Some(())
+        });
+    }
 
     /// Ends the process at once, as libc's does, after noting that it did so on purpose.
     #[unsafe(no_mangle)]

@@ -11,7 +11,18 @@ pub(crate) struct Stacks {
     /// Python frames.
     pub(crate) python: bool,
     /// Native frames.
-    pub(crate) native: bool,
+    pub(crate) native: NativeStacks,
+}
+
+/// Which events get a native stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NativeStacks {
+    /// None.
+    None,
+    /// Driver calls that hand something out: they tell whose memory it is.
+    Owners,
+    /// All.
+    All,
 }
 
 /// What a thread does when its ring is full.
@@ -49,10 +60,10 @@ impl Config {
                 0
             })
         };
-        let python = Stacks { python: true, native: false };
-        let native = Stacks { python: false, native: true };
-        let both = Stacks { python: true, native: true };
-        let none = Stacks { python: false, native: false };
+        let python = Stacks { python: true, native: NativeStacks::Owners };
+        let native = Stacks { python: false, native: NativeStacks::All };
+        let both = Stacks { python: true, native: NativeStacks::All };
+        let none = Stacks { python: false, native: NativeStacks::None };
         Self {
             output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()).unwrap_or_else(|| {
                 if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
@@ -83,7 +94,7 @@ mod tests {
     fn nothing_set_is_the_documented_default() {
         let config = with(&[]);
         assert_eq!((config.output.as_str(), config.on_full), ("run.trace", OnFull::Block));
-        assert_eq!(config.stacks, Stacks { python: true, native: false });
+        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
     }
 
     #[test]
@@ -96,7 +107,7 @@ mod tests {
     #[test]
     fn a_mistyped_value_falls_back() {
         let config = with(&[("GPUMEMTRACE_STACKS", "pyhton"), ("GPUMEMTRACE_ON_FULL", "drop")]);
-        assert_eq!(config.stacks, Stacks { python: true, native: false });
+        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
         assert_eq!(config.on_full, OnFull::Drop);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use gpumemtrace_format::{Meta, ModuleDef};
 
-use crate::config::{Config, OnFull, Stacks};
+use crate::config::{Config, NativeStacks, OnFull, Stacks};
 use crate::output::Names;
 use crate::{clock, modules};
 
@@ -60,10 +60,10 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
     let stacks = match config.stacks {
-        Stacks { python: true, native: true } => "both",
-        Stacks { python: true, native: false } => "python",
-        Stacks { python: false, native: true } => "native",
-        Stacks { python: false, native: false } => "none",
+        Stacks { python: true, native: NativeStacks::All } => "both",
+        Stacks { python: true, .. } => "python",
+        Stacks { python: false, native: NativeStacks::None } => "none",
+        Stacks { python: false, .. } => "native",
     };
     meta.set_text("stacks", stacks);
     meta.set_text("on_full", if config.on_full == OnFull::Block { "block" } else { "drop" });

@@ -9,17 +9,22 @@
 //! already happened, and [`end_at_exit`] / [`end_at_quick_exit`] when the process ends. In turn this crate starts itself
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
+mod barrier;
 mod clock;
 mod config;
+mod current;
 mod facts;
+mod futex;
 mod modules;
 mod native;
 mod output;
+mod own_file;
 pub mod python;
 mod record;
 mod say;
 mod session;
 mod shared;
+mod signals;
 pub mod stack_cache;
 mod thread;
 mod writer;

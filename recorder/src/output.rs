@@ -3,15 +3,17 @@
 //! Constraint: many processes may start in one folder at once (ranks, notebooks, restarts), a finished trace must be kept,
 //! one that is being written must never be touched, and a file name prepared by somebody else must not lead us elsewhere.
 //! Consequence: a trace is created under a private name, locked (`flock`, which ends with the process), and only then given
-//! its public name, in a step that fails if the name is taken. A taken name is moved aside if its lock is free (its
-//! process has ended), else the newcomer takes a name with its pid.
+//! its public name, in a step that fails if the name is taken. A taken name is moved aside if it is a trace and its lock is
+//! free (its process has ended), else the newcomer takes a name with its pid. What is not a trace is never touched.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use gpumemtrace_format::block::FILE_MAGIC;
 
 /// A trace file of our own: created, locked, named.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Output {
     pub(crate) ring: File,
     /// Name of the trace.
     pub(crate) path: PathBuf,
+    /// Whether the wanted name belongs to a file that is not a trace.
+    pub(crate) wanted_is_foreign: bool,
 }
 
 /// Values for the placeholders of a pattern.
@@ -66,19 +70,15 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
 
 /// Creates the trace and its ring file.
 pub(crate) fn create(path: &Path, pid: u32) -> io::Result<Output> {
-    let temporary = with_suffix(path, &format!("new.{pid}"));
-    // Left behind by a process with our pid that died in the middle of this function.
-    remove_if_there(&temporary)?;
+    // Pids repeat (containers that share a folder), so the private name has some chance in it.
+    let temporary = with_suffix(path, &format!("new.{pid}-{}", random_word()));
     let trace = create_new(&temporary)?;
     trace.try_lock().map_err(io::Error::from)?;
     let ring_temporary = ring_path(&temporary);
-    remove_if_there(&ring_temporary)?;
-    let result = create_new(&ring_temporary).and_then(|ring| {
-        let path = publish(&temporary, path, pid)?;
-        Ok((ring, path))
-    });
+    let result = create_new(&ring_temporary)
+        .and_then(|ring| publish(&temporary, path, pid).map(|(path, foreign)| (ring, path, foreign)));
     match result {
-        Ok((ring, path)) => Ok(Output { trace, ring, path }),
+        Ok((ring, path, wanted_is_foreign)) => Ok(Output { trace, ring, path, wanted_is_foreign }),
         Err(error) => {
             let _ = std::fs::remove_file(&temporary);
             let _ = std::fs::remove_file(&ring_temporary);
@@ -87,25 +87,25 @@ pub(crate) fn create(path: &Path, pid: u32) -> io::Result<Output> {
     }
 }
 
-/// Gives both files their public names; returns the name the trace got.
-fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<PathBuf> {
-    // Each round lost means that another process won the name meanwhile; after a few, our pid makes the name our own.
-    for _ in 0..16 {
-        if link_both(temporary, wanted)? {
-            return Ok(wanted.to_owned());
-        }
-        if !move_aside(wanted)? {
-            break;
-        }
-    }
+/// Gives both files their public names; returns the name the trace got, and whether the wanted one is not a trace's.
+fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, bool)> {
+    let mut wanted_is_foreign = false;
     let own = with_suffix(wanted, &pid.to_string());
-    for _ in 0..16 {
-        if link_both(temporary, &own)? {
-            return Ok(own);
-        }
-        // A trace of an earlier process with our pid.
-        if !move_aside(&own)? {
-            break;
+    let last = with_suffix(wanted, &format!("{pid}-{}", random_word()));
+    for name in [wanted, &own, &last] {
+        // Each round lost means that another process won the name meanwhile; after a few, take the next name.
+        for _ in 0..16 {
+            if link_both(temporary, name)? {
+                return Ok((name.to_owned(), wanted_is_foreign));
+            }
+            match move_aside(name)? {
+                Moved::Away => {}
+                Moved::NotOurs => {
+                    wanted_is_foreign |= name == wanted;
+                    break;
+                }
+                Moved::NotYet => break,
+            }
         }
     }
     Err(io::Error::new(
@@ -124,35 +124,91 @@ fn link_both(temporary: &Path, name: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Moves a finished trace to `name.1.ext`, `name.2.ext`, ...; false if its process is still alive.
-fn move_aside(path: &Path) -> io::Result<bool> {
-    let held =
+/// What became of a trace that had our name.
+enum Moved {
+    /// The name is free.
+    Away,
+    /// Its process is alive, or there are very many.
+    NotYet,
+    /// It is not a trace.
+    NotOurs,
+}
+
+/// Numbers that are tried for a finished trace.
+const MOST_KEPT: u32 = 10_000;
+
+/// Moves a finished trace to `name.1.ext`, `name.2.ext`, ...; nothing else is ever moved.
+fn move_aside(path: &Path) -> io::Result<Moved> {
+    let there = match std::fs::symlink_metadata(path) {
+        Ok(there) => there,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+        Err(error) => return Err(error),
+    };
+    if !there.is_file() {
+        return Err(io::Error::other("it is a folder, a link, or a device, not a file"));
+    }
+    let mut held =
         match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+            // Somebody else's, perhaps a trace.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Moved::NotYet),
             Err(error) => return Err(error),
         };
     match held.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(false),
+        Err(TryLockError::WouldBlock) => return Ok(Moved::NotYet),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Between opening and locking, another newcomer may have moved this file and put its own, live one here. From now on
-    // nobody can: whoever moves a trace holds its lock, as we do.
-    let (ours, there) = (held.metadata()?, std::fs::symlink_metadata(path));
-    if there.is_ok_and(|there| (there.dev(), there.ino()) != (ours.dev(), ours.ino())) {
-        return Ok(true);
+    // Between looking, opening and locking, another newcomer may have moved this file and put its own, live one here. From
+    // now on nobody can: whoever moves a trace holds its lock, as we do.
+    let ours = held.metadata()?;
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
+        Ok(_) => return Ok(Moved::Away),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+        Err(error) => return Err(error),
     }
-    for number in 1..u32::MAX {
+    if !ours.is_file() || !is_trace_or_empty(&mut held)? {
+        return Ok(Moved::NotOurs);
+    }
+    for number in 1..=MOST_KEPT {
         let aside = with_suffix(path, &number.to_string());
-        if rename_to_new(path, &aside)? {
-            match std::fs::rename(ring_path(path), ring_path(&aside)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => return Ok(true),
-            }
+        if std::fs::symlink_metadata(&aside).is_ok() || !move_ring(path, &aside)? {
+            continue;
         }
+        if rename_to_new(path, &aside)? {
+            return Ok(Moved::Away);
+        }
+        let _ = std::fs::remove_file(ring_path(&aside));
     }
-    Ok(false)
+    Ok(Moved::NotYet)
+}
+
+/// Gives the ring its new name before the trace gets it: a newcomer may put its own ring here as soon as the trace is away.
+/// The old name stays until then, so that a trace is never without its ring. False if the new name is taken.
+fn move_ring(from: &Path, to: &Path) -> io::Result<bool> {
+    let (from, to) = (ring_path(from), ring_path(to));
+    match std::fs::hard_link(&from, &to) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // No hard links here.
+        Err(_) => rename_to_new(&from, &to),
+    }
+}
+
+fn is_trace_or_empty(file: &mut File) -> io::Result<bool> {
+    let mut head = [0; FILE_MAGIC.len()];
+    let len = file.read(&mut head)?;
+    Ok(len == 0 || len == FILE_MAGIC.len() && head == FILE_MAGIC)
+}
+
+fn random_word() -> String {
+    let mut bytes = [0u8; 4];
+    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only makes the name less unlikely.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+    format!("{:08x}", u32::from_ne_bytes(bytes))
 }
 
 /// `run.trace` and `1` give `run.1.trace`.
@@ -175,13 +231,6 @@ fn create_new(path: &Path) -> io::Result<File> {
         .mode(0o600)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Renames unless the new name exists; false if it does (or the old one is gone: somebody else moved it).
@@ -230,12 +279,12 @@ mod tests {
     fn a_finished_trace_is_kept_and_its_ring_with_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
-        std::fs::write(&path, "first").unwrap();
+        std::fs::write(&path, b"gpumtrc\nfirst").unwrap();
         std::fs::write(ring_path(&path), "ring of first").unwrap();
         let output = create(&path, 1).unwrap();
         assert_eq!(output.path, path);
         let aside = folder.path().join("run.1.trace");
-        assert_eq!(std::fs::read(&aside).unwrap(), b"first");
+        assert_eq!(std::fs::read(&aside).unwrap(), b"gpumtrc\nfirst");
         assert_eq!(std::fs::read(ring_path(&aside)).unwrap(), b"ring of first");
         assert_eq!(std::fs::metadata(ring_path(&path)).unwrap().len(), 0);
         drop(output);
@@ -252,6 +301,49 @@ mod tests {
         let second = create(&path, 42).unwrap();
         assert_eq!(second.path, folder.path().join("run.42.trace"));
         assert_eq!(first.path, path);
+    }
+
+    #[test]
+    fn what_is_not_a_trace_is_not_touched() {
+        let folder = tempfile::tempdir().unwrap();
+        let notes = folder.path().join("notes.txt");
+        std::fs::write(&notes, "mine").unwrap();
+        let output = create(&notes, 7).unwrap();
+        assert_eq!((output.path, output.wanted_is_foreign), (folder.path().join("notes.7.txt"), true));
+        assert_eq!(std::fs::read(&notes).unwrap(), b"mine");
+
+        let device = folder.path().join("device");
+        let device_c = std::ffi::CString::new(device.as_os_str().as_bytes()).unwrap();
+        // SAFETY: makes a FIFO under a NUL-terminated name.
+        assert_eq!(unsafe { libc::mkfifo(device_c.as_ptr(), 0o600) }, 0);
+        std::fs::create_dir(folder.path().join("folder")).unwrap();
+        for name in ["device", "folder"] {
+            let error = create(&folder.path().join(name), 7).unwrap_err();
+            assert!(error.to_string().contains("not a file"), "{error}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 5, "nothing else is left");
+    }
+
+    #[test]
+    fn a_pid_seen_before_still_finds_a_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.trace");
+        let outputs: Vec<Output> = (0..3).map(|_| create(&path, 1).unwrap()).collect();
+        assert_eq!(outputs[1].path, folder.path().join("run.1.trace"));
+        assert!(outputs[2].path.file_name().unwrap().to_string_lossy().starts_with("run.1-"));
+    }
+
+    #[test]
+    fn a_trace_is_never_without_its_ring_while_it_is_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.trace");
+        drop(create(&path, 1).unwrap());
+        std::fs::write(ring_path(&path), "ring").unwrap();
+        std::fs::write(ring_path(&with_suffix(&path, "1")), "a ring that lost its trace").unwrap();
+        assert!(matches!(move_aside(&path).unwrap(), Moved::Away));
+        let aside = with_suffix(&path, "2");
+        assert_eq!(std::fs::read(ring_path(&aside)).unwrap(), b"ring");
+        assert!(aside.exists() && !path.exists());
     }
 
     #[test]

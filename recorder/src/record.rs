@@ -16,8 +16,10 @@ use gpumemtrace_format::{
 };
 
 use crate::clock::now_ns;
+use crate::config::NativeStacks;
+use crate::current::{active_session, running};
 use crate::python::Interpreter;
-use crate::session::{Session, active_session};
+use crate::session::Session;
 use crate::shared::Ring;
 use crate::stack_cache::FrameKey;
 use crate::thread::{Lane, Local, ThreadBlock, with_local};
@@ -55,6 +57,7 @@ impl Draft {
 pub struct Call {
     session: &'static Session,
     ring: Ring,
+    index: usize,
     number: u64,
     event: Event,
 }
@@ -73,7 +76,9 @@ pub fn begin(draft: &Draft) -> Option<Call> {
 
 fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<Call> {
     let block = local.block(session)?;
-    let (python_stack, native_stack) = stacks(session, block);
+    let index = block.lane.index();
+    let _inside = session.go_inside(index)?;
+    let (python_stack, native_stack) = stacks(session, block, draft.kind);
     if !block.lane.reserve(session, 1) {
         session.shared.count(Counter::DroppedEvents);
         return None;
@@ -85,21 +90,24 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
     }
     let number = block.lane.push(&event.to_words());
-    Some(Call { session, ring, number, event })
+    Some(Call { session, ring, index, number, event })
 }
 
 impl Call {
     /// Completes the record of a call that returned. `fill` adds what the call gave.
     #[inline]
     pub fn finish(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
-        self.event.result = result;
-        self.event.in_flight = false;
-        fill(&mut self.event);
-        if self.event.seq == NO_SEQ {
-            self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-            self.event.time_ns = now_ns();
+        // When the recording ended meanwhile, the call stays in the trace as one that had not returned.
+        if let Some(_inside) = self.session.go_inside(self.index) {
+            self.event.result = result;
+            self.event.in_flight = false;
+            fill(&mut self.event);
+            if self.event.seq == NO_SEQ {
+                self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+                self.event.time_ns = now_ns();
+            }
+            self.ring.store(self.number, &self.event.to_words());
         }
-        self.ring.store(self.number, &self.event.to_words());
         with_local(|local| local.busy.set(false));
     }
 }
@@ -109,23 +117,29 @@ impl Call {
 pub fn event(draft: &Draft) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
-        if let Some(block) = local.block(session) {
-            let (python_stack, native_stack) = stacks(session, block);
-            if block.lane.reserve(session, 1) {
-                let mut event = event_from(draft, python_stack, native_stack);
-                event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-                block.lane.push(&event.to_words());
-            } else {
-                session.shared.count(Counter::DroppedEvents);
-            }
-        }
+        event_inside(local, session, draft);
         local.busy.set(false);
     });
 }
 
+#[inline]
+fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
+    let block = local.block(session)?;
+    let _inside = session.go_inside(block.lane.index())?;
+    let (python_stack, native_stack) = stacks(session, block, draft.kind);
+    if block.lane.reserve(session, 1) {
+        let mut event = event_from(draft, python_stack, native_stack);
+        event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+        block.lane.push(&event.to_words());
+    } else {
+        session.shared.count(Counter::DroppedEvents);
+    }
+    Some(())
+}
+
 /// Counts something outside of any event.
 pub fn count(counter: Counter) {
-    if let Some(session) = crate::session::running() {
+    if let Some(session) = running() {
         session.shared.count(counter);
     }
 }
@@ -172,12 +186,17 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
 
 /// The ids of the calling thread's stacks.
 #[inline]
-fn stacks(session: &Session, block: &mut ThreadBlock) -> (NodeId, NodeId) {
+fn stacks(session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeId, NodeId) {
     let python = match &session.python {
         Some(interpreter) => python_stack(session, interpreter, block),
         None => NodeId::NONE,
     };
-    let native = if session.native { native_stack(session, block) } else { NodeId::NONE };
+    let is_wanted = match session.native {
+        NativeStacks::None => false,
+        NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
+        NativeStacks::All => true,
+    };
+    let native = if is_wanted { native_stack(session, block) } else { NodeId::NONE };
     (python, native)
 }
 
@@ -239,17 +258,25 @@ fn define_code(
     Some(id)
 }
 
+#[inline(never)]
 fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
-    let ThreadBlock { lane, native, .. } = block;
-    let walk = crate::native::capture(&mut native.frames);
+    let here = 0u8;
+    let from = std::ptr::from_ref(std::hint::black_box(&here)) as usize;
+    let ThreadBlock { lane, native, native_unchanged, .. } = block;
+    if let Some(node) = native_unchanged.node(from) {
+        return node;
+    }
+    let walk = native_unchanged.capture(from, &mut native.frames);
     if walk.truncated {
         session.shared.count(Counter::TruncatedStacks);
     }
-    native.intern(walk.depth, |parent, frame| {
+    let node = native.intern(walk.depth, |parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
         define(session, lane, &native_node_words(node)).then_some(id)
-    })
+    });
+    native_unchanged.remember(node);
+    node
 }
 
 fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {

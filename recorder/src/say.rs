@@ -18,8 +18,10 @@ pub fn say(parts: &[&str]) {
     }
     line[len] = b'\n';
     let saved_errno = errno();
-    // SAFETY: the buffer lives across the call; a failing write has no consequence for us.
-    unsafe { libc::write(2, line.as_ptr().cast(), len + 1) };
+    crate::signals::without_write_signals(|| {
+        // SAFETY: the buffer lives across the call; a failing write has no consequence for us.
+        unsafe { libc::write(2, line.as_ptr().cast(), len + 1) }
+    });
     set_errno(saved_errno);
 }
 

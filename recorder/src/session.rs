@@ -1,23 +1,23 @@
-//! The life of a recording: started by the first event, ended by the process, never copied by a fork.
+//! One recording, from its start to its end.
 //!
-//! Constraint: any thread may make the first GPU call, a child made by `fork` shares nothing but looks the same, and the
-//! file and threads we make must not appear in processes that never touch a GPU. Consequence: the pointer to the session
-//! lives in a page that the kernel zeroes in a child (`MADV_WIPEONFORK`; an atfork handler does the same on old kernels);
-//! starting is a small state machine in that page; a session is never freed, so a thread inside a hook is always safe.
-//! A child of a process that already recorded never records: CUDA does not work there, and the driver says so itself.
+//! Constraint: the file and threads we make must not appear in processes that never touch a GPU, and threads may be inside a
+//! hook at any moment, also when the recording ends. Consequence: everything is made at the first event ([`crate::current`]
+//! decides who makes it); a session is never freed; at its end hooks are stopped first, then the rings are emptied.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
-use crate::config::{Config, OnFull};
+use crate::config::{Config, NativeStacks, OnFull};
 use crate::output::{self, Names, Output};
+use crate::own_file::OwnFile;
 use crate::python::Interpreter;
 use crate::say::{describe, say};
 use crate::shared::{self, RINGS, Ring, Shared};
+use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
-use crate::{clock, facts, writer};
+use crate::{barrier, clock, current, facts, futex, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
 /// One recording.
@@ -29,8 +29,8 @@ pub(crate) struct Session {
     pub(crate) shared: Shared,
     /// What to do when a ring is full.
     pub(crate) on_full: OnFull,
-    /// Whether native stacks are recorded.
-    pub(crate) native: bool,
+    /// Which native stacks are recorded.
+    pub(crate) native: NativeStacks,
     /// The interpreter, if Python stacks are recorded.
     pub(crate) python: Option<Interpreter>,
     /// Next id of a code object.
@@ -43,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) path: PathBuf,
     pid: u32,
     owners: [AtomicU32; RINGS],
+    inside: [CachePadded<AtomicBool>; RINGS],
+    detached: CachePadded<AtomicBool>,
     blocks: *mut ThreadBlock,
     wake: CachePadded<AtomicU32>,
     close_asked: AtomicBool,
@@ -56,123 +58,18 @@ unsafe impl Send for Session {}
 // SAFETY: as above; everything else is atomic or constant.
 unsafe impl Sync for Session {}
 
-/// The page that is empty again in a child.
+/// The calling thread is writing to its ring.
 #[derive(Debug)]
-struct ForkGuard {
-    session: AtomicPtr<Session>,
-    state: AtomicU32,
-}
+pub(crate) struct Inside(&'static AtomicBool);
 
-const IDLE: u32 = 0;
-const STARTING: u32 = 1;
-const RUNNING: u32 = 2;
-const OFF: u32 = 3;
-
-static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
-/// Not wiped by a fork: tells a child that its parent recorded.
-static SESSIONS: AtomicU32 = AtomicU32::new(0);
-/// Descriptors a child closes, so that it does not hold the lock of its parent's trace.
-static INHERITED: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
-/// Longest wait for another thread that is just starting the session.
-const START_PATIENCE_NS: u64 = 5_000_000_000;
-
-fn guard() -> Option<&'static ForkGuard> {
-    // SAFETY: set once to a page that is never unmapped.
-    unsafe { GUARD.load(Ordering::Acquire).as_ref() }
-}
-
-/// The session, if one is running. Never starts one.
-#[inline]
-pub(crate) fn running() -> Option<&'static Session> {
-    // SAFETY: sessions are never freed.
-    guard().and_then(|guard| unsafe { guard.session.load(Ordering::Acquire).as_ref() })
-}
-
-/// The session, started if this is the first event.
-#[inline]
-pub(crate) fn active_session() -> Option<&'static Session> {
-    running().or_else(start_once)
-}
-
-#[cold]
-fn start_once() -> Option<&'static Session> {
-    let guard = guard().or_else(make_guard)?;
-    match guard.state.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            let saved_errno = crate::say::errno();
-            let session = if SESSIONS.load(Ordering::Acquire) == 0 { start() } else { None };
-            if let Some(session) = session {
-                guard.session.store(std::ptr::from_ref(session).cast_mut(), Ordering::Release);
-                SESSIONS.fetch_add(1, Ordering::AcqRel);
-            }
-            guard.state.store(if session.is_some() { RUNNING } else { OFF }, Ordering::Release);
-            crate::say::set_errno(saved_errno);
-            session
-        }
-        Err(STARTING) => {
-            let begin = clock::now_ns();
-            while guard.state.load(Ordering::Acquire) == STARTING {
-                if clock::now_ns() - begin > START_PATIENCE_NS {
-                    return None;
-                }
-                // SAFETY: a plain sleep.
-                unsafe { libc::usleep(100) };
-            }
-            running()
-        }
-        Err(_) => running(),
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
-fn make_guard() -> Option<&'static ForkGuard> {
-    const PAGE: usize = 4096;
-    // SAFETY: a new private mapping.
-    let page = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            PAGE,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
-    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
-    let page = page.cast::<ForkGuard>();
-    match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: a handler without arguments that only uses atomics and `close`.
-        Ok(_) => unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
-        },
-        // Another thread was first.
-        // SAFETY: exactly our page, which nobody else knows.
-        Err(_) => unsafe {
-            libc::munmap(page.cast(), PAGE);
-        },
-    }
-    guard()
-}
-
-extern "C" fn in_child() {
-    if let Some(guard) = guard() {
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
-        let recorded = SESSIONS.load(Ordering::Acquire) != 0;
-        guard.state.store(if recorded { OFF } else { IDLE }, Ordering::Release);
-    }
-    for descriptor in &INHERITED {
-        let descriptor = descriptor.swap(-1, Ordering::AcqRel);
-        if descriptor >= 0 {
-            // SAFETY: our own descriptor, which nothing in the child uses.
-            unsafe { libc::close(descriptor) };
-        }
-    }
-}
-
-fn start() -> Option<&'static Session> {
+pub(crate) fn start() -> Option<&'static Session> {
     let config = Config::from_env();
     let names = Names {
         pid: std::process::id(),
@@ -181,7 +78,7 @@ fn start() -> Option<&'static Session> {
     };
     let path = PathBuf::from(names.expand(&config.output));
     let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
-    match start_at(&config, &names, &path) {
+    match without_write_signals(|| start_at(&config, &names, &path)) {
         Ok(session) => Some(session),
         Err(error) => {
             say(&[
@@ -201,6 +98,14 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
     shared::check_file_size_limit()?;
     let output = output::create(path, names.pid)?;
     let name = output.path.clone();
+    if output.wanted_is_foreign {
+        say(&[
+            &path.to_string_lossy(),
+            " is there and is not a trace; recording to ",
+            &name.to_string_lossy(),
+            ".",
+        ]);
+    }
     let session = start_in(output, config, names);
     if session.is_err() {
         // Nothing was recorded: leave nothing behind.
@@ -223,12 +128,11 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
             (None, Some(format!("Python call sites were not recorded: {why}")))
         }
     };
-    for (slot, file) in INHERITED.iter().zip([&output.trace, &output.ring]) {
-        slot.store(std::os::fd::AsRawFd::as_raw_fd(file), Ordering::Release);
-    }
+    let trace = OwnFile::adopt(output.trace, &output.path)?;
+    let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let session: &'static Session = Box::leak(Box::new(Session {
-        generation: SESSIONS.load(Ordering::Acquire) + 1,
-        shared: Shared::create(output.ring, trace_id, names.pid)?,
+        generation: current::next_generation(),
+        shared: Shared::create(ring, trace_id, names.pid)?,
         on_full: config.on_full,
         native: config.stacks.native,
         python,
@@ -238,6 +142,8 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         path: output.path,
         pid: names.pid,
         owners: [const { AtomicU32::new(0) }; RINGS],
+        inside: [const { CachePadded::new(AtomicBool::new(false)) }; RINGS],
+        detached: CachePadded::new(AtomicBool::new(false)),
         blocks: map_blocks()?,
         wake: CachePadded::new(AtomicU32::new(0)),
         close_asked: AtomicBool::new(false),
@@ -246,7 +152,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         said: AtomicBool::new(false),
     }));
     let meta = facts::first(config, names, trace_id, note);
-    writer::spawn(session, output.trace, &meta)?;
+    writer::spawn(session, trace, &meta)?;
     Ok(session)
 }
 
@@ -266,8 +172,8 @@ fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
 }
 
 impl Session {
-    /// A ring and a block for the calling thread.
-    pub(crate) fn claim_ring(&self) -> Option<(Ring, *mut ThreadBlock)> {
+    /// A ring, its number and a block for the calling thread.
+    pub(crate) fn claim_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
         // SAFETY: no arguments, no effect.
         let thread = unsafe { libc::gettid() } as u32;
         for attempt in 0..2 {
@@ -284,7 +190,7 @@ impl Session {
                 }
                 ring.thread().store(thread, Ordering::Release);
                 // SAFETY: `index` is below RINGS, the length of the table.
-                return Some((ring, unsafe { self.blocks.add(index) }));
+                return Some((index, ring, unsafe { self.blocks.add(index) }));
             }
             if attempt == 0 {
                 // Perhaps owners have ended: the writer finds out.
@@ -309,6 +215,25 @@ impl Session {
         self.owners[index].store(0, Ordering::Release);
     }
 
+    /// Marks the owner of a ring as busy with it; `None` once recording is over. The mark is a plain store: whoever ends the
+    /// recording makes all threads agree on the order (see [`Self::detach`]), so the hooks need no fence of their own.
+    #[inline]
+    pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside> {
+        let flag = &*self.inside[index];
+        flag.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let inside = Inside(flag);
+        (!self.detached.load(Ordering::Acquire)).then_some(inside)
+    }
+
+    /// From now on no hook begins to record; true if none is in the middle of it either.
+    pub(crate) fn detach(&self) -> bool {
+        self.detached.store(true, Ordering::SeqCst);
+        current::forget();
+        barrier::all_threads();
+        !self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
+    }
+
     /// The process this session belongs to.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
@@ -318,14 +243,14 @@ impl Session {
     #[inline]
     pub(crate) fn wake_writer(&self) {
         if self.wake.swap(1, Ordering::AcqRel) == 0 {
-            futex_wake(&self.wake);
+            futex::wake(&self.wake);
         }
     }
 
     /// The writer's sleep; true if it was woken.
     pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> bool {
         if self.wake.load(Ordering::Acquire) == 0 {
-            futex_wait(&self.wake, 0, timeout_ns);
+            futex::wait(&self.wake, 0, timeout_ns);
         }
         self.wake.swap(0, Ordering::AcqRel) != 0
     }
@@ -337,9 +262,10 @@ impl Session {
 
     /// Nothing is recorded any more; the trace is finished.
     pub(crate) fn mark_closed(&self) {
-        detach();
+        self.detached.store(true, Ordering::Release);
+        current::forget();
         self.closed.store(1, Ordering::Release);
-        futex_wake(&self.closed);
+        futex::wake(&self.closed);
     }
 
     /// True when recording has stopped early.
@@ -353,7 +279,8 @@ impl Session {
             return;
         }
         self.shared.set_end(END_STOPPED, 0, clock::now_ns());
-        detach();
+        self.detached.store(true, Ordering::Release);
+        current::forget();
         let mut line = vec!["recording stopped: "];
         line.extend_from_slice(why);
         line.push(". The program goes on; what was recorded until now is in ");
@@ -365,14 +292,6 @@ impl Session {
     /// True once.
     pub(crate) fn say_once(&self) -> bool {
         !self.said.swap(true, Ordering::AcqRel)
-    }
-}
-
-/// From now on no hook records.
-fn detach() {
-    if let Some(guard) = guard() {
-        guard.state.store(OFF, Ordering::Release);
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
     }
 }
 
@@ -391,7 +310,7 @@ pub fn end_at_quick_exit(status: i32) {
 }
 
 fn end(kind: u32, status: i32, patience_ns: u64) {
-    let Some(session) = running() else { return };
+    let Some(session) = current::running() else { return };
     // A child of vfork shares our memory but is not us.
     // SAFETY: no arguments, no effect.
     if unsafe { libc::getpid() } as u32 != session.pid {
@@ -406,30 +325,6 @@ fn end(kind: u32, status: i32, patience_ns: u64) {
         if waited > patience_ns {
             return;
         }
-        futex_wait(&session.closed, 0, patience_ns - waited);
+        futex::wait(&session.closed, 0, patience_ns - waited);
     }
-}
-
-fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
-    let timeout = libc::timespec {
-        tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
-    };
-    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by the caller's loop.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-            expected,
-            &raw const timeout,
-        )
-    };
-}
-
-fn futex_wake(word: &AtomicU32) {
-    // SAFETY: the word outlives the call.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, i32::MAX)
-    };
 }

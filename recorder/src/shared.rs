@@ -8,7 +8,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -19,6 +18,9 @@ use gpumemtrace_format::ring::{
 };
 use gpumemtrace_format::{Counter, EndReason};
 
+use crate::own_file::OwnFile;
+use crate::signals::without_write_signals;
+
 /// Threads that can record at the same time. Rings of threads that ended are used again.
 pub(crate) const RINGS: usize = 96;
 /// Records in one ring: half a mebibyte.
@@ -28,7 +30,7 @@ pub(crate) const RECORDS_PER_RING: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: *mut u8,
-    file: File,
+    file: OwnFile,
 }
 
 // SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
@@ -63,28 +65,14 @@ pub(crate) fn check_file_size_limit() -> io::Result<()> {
 
 impl Shared {
     /// Sizes, maps and heads the file.
-    pub(crate) fn create(file: File, trace_id: [u8; 16], pid: u32) -> io::Result<Self> {
+    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32) -> io::Result<Self> {
         let len = FILE_BYTES;
-        file.set_len(len as u64)?;
-        allocate(&file, 0, PAGE_BYTES)?;
-        // SAFETY: a new mapping of our own file; nothing else is affected.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        file.with(|file| file.set_len(len as u64))?;
+        file.with(|file| allocate(file, 0, PAGE_BYTES))?;
+        let base = file.with(|file| map(file, len))?;
         // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
         // SAFETY: exactly the mapping made above.
-        unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
-        let base = base.cast::<u8>();
+        unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTFORK) };
         let header = encode_header(trace_id, pid, RINGS as u32, RECORDS_PER_RING as u32);
         // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
@@ -134,10 +122,7 @@ impl Shared {
 
     /// True if this path still names our file.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
-        match (self.file.metadata(), std::fs::symlink_metadata(path)) {
-            (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
-            _ => false,
-        }
+        self.file.is_at(path)
     }
 
     /// A ring. `index` is less than [`RINGS`].
@@ -150,8 +135,24 @@ impl Shared {
     /// Makes sure the file system has room for a ring, so that storing to it cannot fail.
     pub(crate) fn allocate_ring(&self, index: usize) -> io::Result<()> {
         let stride = ring_stride(RECORDS_PER_RING);
-        allocate(&self.file, PAGE_BYTES + index * stride, stride)
+        // The limit on file sizes may have been lowered since the start.
+        without_write_signals(|| self.file.with(|file| allocate(file, PAGE_BYTES + index * stride, stride)))
     }
+}
+
+fn map(file: &File, len: usize) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping of our own file; nothing else is affected.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
 }
 
 fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {

@@ -12,6 +12,7 @@ use gpumemtrace_format::event::RECORD_WORDS;
 use gpumemtrace_format::{CodeId, Counter};
 
 use crate::config::OnFull;
+use crate::native::Unchanged;
 use crate::python::code::SCRATCH_BYTES;
 use crate::say::say;
 use crate::session::Session;
@@ -56,6 +57,8 @@ pub(crate) struct ThreadBlock {
     pub(crate) python: StackCache,
     /// Native stacks.
     pub(crate) native: StackCache,
+    /// The last of them.
+    pub(crate) native_unchanged: Unchanged,
     /// Code objects this thread has defined.
     pub(crate) codes: CodeCache,
     /// Where a code object is copied to.
@@ -66,6 +69,8 @@ pub(crate) struct ThreadBlock {
 #[derive(Debug)]
 pub(crate) struct Lane {
     ring: Option<Ring>,
+    /// The ring's number.
+    index: usize,
     head: u64,
     /// A tail seen earlier: the real one is at least that.
     tail: u64,
@@ -176,6 +181,11 @@ impl Lane {
     pub(crate) fn ring(&self) -> Option<Ring> {
         self.ring
     }
+
+    /// The ring's number.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
 }
 
 impl Local {
@@ -210,11 +220,13 @@ impl Local {
             }
         }
         match session.claim_ring() {
-            Some((ring, block)) => {
+            Some((index, ring, block)) => {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
+                block_ref.native_unchanged.forget();
                 let head = ring.head().load(Ordering::Acquire);
-                block_ref.lane = Lane { ring: Some(ring), head, tail: ring.tail().load(Ordering::Acquire) };
+                block_ref.lane =
+                    Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };
                 self.block.set(block);
             }
             None if first_try => {

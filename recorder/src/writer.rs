@@ -5,8 +5,7 @@
 //! and only then moves the tails. It never waits for a thread of the program: a record whose call has not returned simply
 //! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -18,8 +17,11 @@ use gpumemtrace_format::{
     CodeDef, Counter, Counters, End, EndReason, Event, Meta, NativeNode, PyNode, ThreadId, columns, defs,
 };
 
+use crate::config::NativeStacks;
+use crate::own_file::OwnFile;
 use crate::session::Session;
-use crate::{clock, facts, modules, output};
+use crate::signals::with_all_blocked;
+use crate::{barrier, clock, facts, modules, output};
 
 const ZSTD_LEVEL: i32 = 3;
 /// How long the writer sleeps when nobody wakes it.
@@ -27,14 +29,16 @@ const NAP_NS: u64 = 1_000_000_000;
 /// Fewer records than this are left in the rings for up to [`LONGEST_REST_NS`]: they are safe there.
 const WORTH_WRITING: u64 = 2048;
 const LONGEST_REST_NS: u64 = 5_000_000_000;
+/// How long threads that are just recording an event may take to finish it when the process ends.
+const LAST_WORDS_NS: u64 = 300_000_000;
 /// Rows in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
 /// Starts the thread; `meta` is written before this returns, so that the shortest trace still says what it is.
-pub(crate) fn spawn(session: &'static Session, mut trace: File, meta: &Meta) -> io::Result<()> {
+pub(crate) fn spawn(session: &'static Session, trace: OwnFile, meta: &Meta) -> io::Result<()> {
     let mut head = file_header().to_vec();
     head.extend(encode_block(BlockKind::META, &meta.encode(), ZSTD_LEVEL));
-    trace.write_all(&head)?;
+    trace.with(|file| file.write_all_at(&head, 0))?;
     let written = head.len() as u64;
     let mut writer = Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns() };
     let run = move || {
@@ -45,31 +49,15 @@ pub(crate) fn spawn(session: &'static Session, mut trace: File, meta: &Meta) -> 
             session.mark_closed();
         }
     };
-    with_signals_blocked(|| {
+    with_all_blocked(|| {
         std::thread::Builder::new().name("gpumemtrace".to_owned()).stack_size(512 << 10).spawn(run)
     })?;
     Ok(())
 }
 
-/// A thread inherits the mask of its maker.
-fn with_signals_blocked<R>(body: impl FnOnce() -> R) -> R {
-    // SAFETY: an all-zero set is a valid buffer for sigfillset.
-    let (mut all, mut old): (libc::sigset_t, libc::sigset_t) =
-        unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // SAFETY: both sets are ours; the old mask is restored below.
-    unsafe {
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-    }
-    let result = body();
-    // SAFETY: the mask saved above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut()) };
-    result
-}
-
 struct Writer {
     session: &'static Session,
-    trace: File,
+    trace: OwnFile,
     /// Length of the trace up to the last whole block.
     written: u64,
     modules: Option<(u64, u64)>,
@@ -92,24 +80,24 @@ impl Writer {
         // A step behind the program's own threads. Refusal is harmless.
         // SAFETY: 0 is the calling thread on Linux.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
+        barrier::register();
         let second = facts::second(facts::python_version());
         let mut result = self.write(&encode_block(BlockKind::META, &second.encode(), ZSTD_LEVEL));
         while result.is_ok() && !self.session.is_stopped() {
             let woken = self.session.wait_for_work(NAP_NS);
-            let closing = self.session.is_close_asked();
-            if woken || closing || self.is_worth_writing() {
-                result = self.write_round(closing);
-            }
-            if closing && result.is_ok() {
+            if self.session.is_close_asked() {
                 result = self.close();
                 break;
+            }
+            if woken || self.is_worth_writing() {
+                result = self.write_round(false);
             }
             self.release_rings_of_ended_threads();
         }
         if let Err(error) = result {
             self.session.shared.count(Counter::WriteErrors);
             // A block that did not get whole into the file must not look like damage.
-            let _ = self.trace.set_len(self.written);
+            let _ = self.trace.with(|file| file.set_len(self.written));
             let path = self.session.path.to_string_lossy();
             self.session.stop_with(&["cannot write ", &path, ": ", &crate::say::describe(&error)]);
         }
@@ -191,7 +179,7 @@ impl Writer {
 
     /// Addresses mean something only with the modules they lie in.
     fn add_modules(&mut self, bytes: &mut Vec<u8>) {
-        if !self.session.native {
+        if self.session.native == NativeStacks::None {
             return;
         }
         let generation = modules::generation();
@@ -205,13 +193,23 @@ impl Writer {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         // At our own offset: whoever else holds this file open cannot move it.
-        self.trace.write_all_at(bytes, self.written)?;
+        self.trace.with(|file| file.write_all_at(bytes, self.written))?;
         self.written += bytes.len() as u64;
         Ok(())
     }
 
-    /// The last block, and the end of the ring file.
+    /// What is still in the rings, the last block, and the end of the ring file.
     fn close(&mut self) -> io::Result<()> {
+        let begin = clock::now_ns();
+        let mut is_quiet = self.session.detach();
+        while !is_quiet && clock::now_ns() - begin < LAST_WORDS_NS {
+            // One of them may be waiting for room.
+            self.write_round(false)?;
+            // SAFETY: a plain sleep.
+            unsafe { libc::usleep(200) };
+            is_quiet = self.session.detach();
+        }
+        self.write_round(true)?;
         let shared = &self.session.shared;
         let mut counters = Counters::default();
         for (counter, _) in Counter::ALL {
@@ -221,9 +219,10 @@ impl Writer {
         let events = shared.next_seq().load(Ordering::Relaxed);
         let end = End { reason, events, time_ns, message: String::new(), counters };
         self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
-        // Everything is in the trace now. If the name is somebody else's by now, leave it.
+        // Everything is in the trace now, unless a thread was stopped in the middle of an event: then its words come into the
+        // ring file. If the name is somebody else's by now, leave it.
         let ring = output::ring_path(&self.session.path);
-        if self.session.shared.is_file_at(&ring) {
+        if is_quiet && self.session.shared.is_file_at(&ring) {
             let _ = std::fs::remove_file(ring);
         }
         Ok(())

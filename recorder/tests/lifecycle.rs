@@ -6,154 +6,20 @@
     reason = "a scenario ends its own process; what is not checked is said"
 )]
 
+mod scenarios;
 mod support;
 
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
-use gpumemtrace_format::{ApiId, Counter, EndReason, EventKind};
-use gpumemtrace_recorder::{Draft, begin};
-use support::{Left, asked_scenario, block, call, command, ring_path, run};
-
-const MANY: u64 = 40_000;
+use gpumemtrace_format::{Counter, EndReason, EventKind};
+use scenarios::MANY;
+use support::{Left, asked_scenario, command, ring_path, run};
 
 #[test]
 fn scenario() {
-    match asked_scenario().as_deref() {
-        None => return,
-        Some("exit") => {
-            for i in 0..MANY {
-                block(EventKind::BLOCK_ALLOC, i, 512);
-            }
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("incompressible") => {
-            let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
-            for _ in 0..200_000 {
-                noise ^= noise << 13;
-                noise ^= noise >> 7;
-                noise ^= noise << 17;
-                block(EventKind::BLOCK_ALLOC, noise, noise.rotate_left(32));
-            }
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("quick_exit") => {
-            block(EventKind::BLOCK_ALLOC, 1, 512);
-            gpumemtrace_recorder::end_at_quick_exit(7);
-            // SAFETY: ends the process at once, as the hook of `_exit` does next.
-            unsafe { libc::_exit(7) };
-        }
-        Some("killed") => {
-            for i in 0..MANY {
-                block(EventKind::BLOCK_ALLOC, i, 512);
-            }
-            // SAFETY: kills this process.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        }
-        Some("killed_in_calls") => {
-            call(EventKind::DEVICE_ALLOC, 0x1000, 512);
-            std::thread::spawn(|| {
-                let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
-                draft.addr = 0x1000;
-                let _never_finished = begin(&draft);
-                loop {
-                    std::thread::sleep(Duration::from_secs(1));
-                }
-            });
-            std::thread::sleep(Duration::from_millis(100));
-            let mut draft = Draft::new(EventKind::DEVICE_ALLOC, ApiId(1));
-            draft.size = 4096;
-            let _never_finished = begin(&draft);
-            // SAFETY: kills this process.
-            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-        }
-        Some("threads") => {
-            std::thread::scope(|scope| {
-                for thread in 0..64u64 {
-                    scope.spawn(move || {
-                        for i in 0..2000 {
-                            call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
-                        }
-                    });
-                }
-            });
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("many_short_threads") => {
-            for _ in 0..10 {
-                std::thread::scope(|scope| {
-                    for thread in 0..40u64 {
-                        scope.spawn(move || block(EventKind::BLOCK_ALLOC, thread, 512));
-                    }
-                });
-            }
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("drop") => {
-            for i in 0..400_000 {
-                block(EventKind::BLOCK_ALLOC, i, 512);
-            }
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("forks") => {
-            std::thread::scope(|scope| {
-                let storm = scope.spawn(|| {
-                    for i in 0..200_000 {
-                        block(EventKind::BLOCK_ALLOC, i, 512);
-                    }
-                });
-                let mut children = 0;
-                while !storm.is_finished() {
-                    block(EventKind::BLOCK_FREE, 1, 1);
-                    // SAFETY: the child only calls the recorder, which must do nothing there, and `_exit`.
-                    match unsafe { libc::fork() } {
-                        0 => {
-                            for i in 0..100 {
-                                block(EventKind::BLOCK_ALLOC, i, 77);
-                            }
-                            gpumemtrace_recorder::end_at_quick_exit(0);
-                            // SAFETY: ends the child.
-                            unsafe { libc::_exit(0) };
-                        }
-                        child => {
-                            let mut status = 0;
-                            // SAFETY: waits for the child made above.
-                            unsafe { libc::waitpid(child, &raw mut status, 0) };
-                            assert_eq!(status, 0, "a forked child did not end well");
-                            children += 1;
-                        }
-                    }
-                }
-                assert!(children > 3);
-            });
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("fork_first") => {
-            // The parent never records; the child does.
-            // SAFETY: a single-threaded part of the child goes on as a normal process.
-            match unsafe { libc::fork() } {
-                0 => {
-                    block(EventKind::BLOCK_ALLOC, 1, 512);
-                    gpumemtrace_recorder::end_at_exit();
-                    // SAFETY: ends the child.
-                    unsafe { libc::_exit(0) };
-                }
-                child => {
-                    // SAFETY: waits for the child made above.
-                    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-                }
-            }
-        }
-        Some("nested") => {
-            let outer = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
-            call(EventKind::DEVICE_ALLOC, 1, 1);
-            outer.finish(0, |event| event.addr = 9);
-            gpumemtrace_recorder::end_at_exit();
-        }
-        Some("nothing") => {}
-        Some(other) => panic!("{other}"),
+    if let Some(name) = asked_scenario() {
+        scenarios::play(&name);
     }
-    std::process::exit(0);
 }
 
 fn traced(scenario: &str) -> (tempfile::TempDir, std::path::PathBuf, std::process::ExitStatus) {
@@ -220,6 +86,45 @@ fn sixty_four_threads_have_one_order() {
         assert_eq!(event.addr & 0xffff_ffff, next[thread], "each thread's events in its own order");
         next[thread] += 1;
     }
+}
+
+#[test]
+fn an_exit_in_a_storm_leaves_no_hole() {
+    for _ in 0..10 {
+        let (_folder, trace, status) = traced("exit_in_a_storm");
+        assert!(status.success());
+        let left = Left::read(&trace);
+        assert!(left.events.len() > 1000);
+        assert_eq!(left.missing(), 0);
+        assert!(left.unplaced.len() <= 8, "calls that had not returned: one a thread at most");
+        assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
+    }
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_keeps_its_files_and_its_trace() {
+    let (folder, trace, status) = traced("closed_descriptors");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len() as u64, left.missing()), (MANY + 1, 0));
+    assert_eq!(std::fs::metadata(folder.path().join("precious")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_child_closes_none_of_the_programs_files() {
+    let (_folder, trace, status) = traced("child_files");
+    assert!(status.success());
+    assert_eq!(Left::read(&trace).missing(), 0);
+}
+
+#[test]
+fn a_closed_stderr_ends_no_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut program = command("exit", &folder.path().join("missing/run.trace"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = program.env("SIGPIPE_KILLS", "1").stderr(writer).status().unwrap();
+    assert!(status.success(), "{status:?}");
 }
 
 #[test]

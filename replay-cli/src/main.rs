@@ -2,7 +2,7 @@
 //!
 //! Constraint: people and scripts read the result. Consequence: stdout holds the report and nothing else, stderr at most a
 //! few sentences, and the exit code says what happened (see [`exit`]).
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(clippy::print_stderr)] // The command's own messages; stdout goes through one writer.
 
 mod commands;
@@ -26,7 +26,7 @@ struct Cli {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 findings (with --fail-on), 4 budget \
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 findings (with --fail-on; always with doctor), 4 budget \
 exceeded, 5 unreadable input, 6 read but incomplete, 130 interrupted. `run` exits like the command it runs.";
 
 #[derive(Subcommand)]
@@ -39,6 +39,10 @@ enum Command {
     Dump(commands::dump::Args),
     /// Run a command and record its GPU memory.
     Run(commands::run::Args),
+    /// Say what would be recorded on this machine, and prove it.
+    Doctor(commands::doctor::Args),
+    #[command(hide = true)]
+    DoctorProbe(commands::doctor::probe::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -55,6 +59,8 @@ fn main() -> std::process::ExitCode {
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
         Command::Run(args) => commands::run::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
+        Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
     result.unwrap_or_else(|error| exit::of_error(&error)).into()
 }

@@ -54,6 +54,7 @@ def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
         "exit code": "raise SystemExit(3)",
         "exception": "raise ValueError('boom')",
         "quick": "import os; os._exit(5)",
+        "quick_exit": "import ctypes; ctypes.CDLL(None).quick_exit(6)",
         "abort": "import os; os.abort()",
         "killed": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
         "out of memory": "torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
@@ -68,7 +69,8 @@ def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
             done = subprocess.run([python, "-c", code], cwd=folder, env=environment(folder, with_us), capture_output=True, text=True)
             results.append((done.returncode, done.stdout, done.stderr))
         assert results[0] == results[1], name
-        assert (folder / "run.trace").exists(), name
+        report = json.loads(gpumemtrace("replay", folder / "run.trace", "--json"))
+        assert report["traces"][0]["end"] == ("killed" if name in ("abort", "killed") else "exit"), name
 
 
 def test_run_returns_what_the_program_returned(tmp_path, torch_version):

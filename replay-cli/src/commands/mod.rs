@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod info;
 pub(crate) mod replay;

@@ -125,7 +125,8 @@ fn code_of(status: ExitStatus) -> u8 {
     }
 }
 
-fn find_library() -> anyhow::Result<PathBuf> {
+/// The library beside this command.
+pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("GPUMEMTRACE_LIB") {
         let path = PathBuf::from(path);
         return path.canonicalize().map_err(|error| {

@@ -1,0 +1,247 @@
+//! What runs inside the probe process: this command again, started by `doctor`, traced or not.
+//!
+//! Constraint: drivers are called here, so this is the one place of the command with unsafe code, and a driver may crash.
+//! Consequence: it is a process of its own that prints what it found; `doctor` draws the conclusions.
+#![allow(unsafe_code, reason = "foreign functions and a mapping; nowhere else in the command")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::fs::File;
+use std::io;
+
+use libloading::os::unix::{Library, RTLD_NOW, Symbol};
+
+use crate::exit::Exit;
+use crate::output::print;
+
+/// What the probe is asked.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    what: What,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    Maps,
+    Driver,
+    Nvml,
+    Routes,
+}
+
+/// One way to a driver function.
+pub(super) struct Route {
+    pub(super) key: &'static str,
+    pub(super) name: &'static str,
+    /// Its own, so that it can be told apart in the trace.
+    pub(super) size_bytes: u64,
+}
+
+const fn route(key: &'static str, name: &'static str, number: u64) -> Route {
+    Route { key, name, size_bytes: (3 << 20) + number * 4096 }
+}
+
+/// All that are tried.
+pub(super) static ROUTES: &[Route] = &[
+    route("dlsym", "dlsym", 1),
+    route("linked", "linked symbol", 2),
+    route("v1", "cuGetProcAddress", 3),
+    route("v2", "cuGetProcAddress_v2", 4),
+    route("itself", "cuGetProcAddress asked for itself", 5),
+];
+
+/// Does what was asked.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let answer = match args.what {
+        What::Maps => std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string()),
+        What::Driver => driver(),
+        What::Nvml => nvml(),
+        What::Routes => try_routes(),
+    };
+    let (text, exit) = match answer {
+        Ok(text) => (text, Exit::Done),
+        Err(text) => (text, Exit::Findings),
+    };
+    print(&format!("{text}\n"))?;
+    Ok(exit)
+}
+
+type CuInit = unsafe extern "C" fn(c_uint) -> c_int;
+type GetInt = unsafe extern "C" fn(*mut c_int) -> c_int;
+type DeviceName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+type TotalMem = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
+type Retain = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
+type SetCurrent = unsafe extern "C" fn(*mut c_void) -> c_int;
+type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
+type MemFree = unsafe extern "C" fn(u64) -> c_int;
+type NvmlInit = unsafe extern "C" fn() -> c_int;
+type NvmlVersion = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
+type ProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
+type ProcAddressV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+
+fn open(name: &str) -> Result<Library, String> {
+    // SAFETY: loading NVIDIA's libraries runs their constructors, as any CUDA program does.
+    unsafe { Library::open(Some(name), RTLD_NOW) }.map_err(|_| format!("{name} cannot be loaded"))
+}
+
+/// # Safety
+/// The function must have the type `T`.
+unsafe fn find<T>(library: &Library, name: &str) -> Result<Symbol<T>, String> {
+    // SAFETY: by the caller.
+    unsafe { library.get(name) }.map_err(|_| format!("the library has no {name}"))
+}
+
+fn worked(result: c_int, what: &str) -> Result<(), String> {
+    if result == 0 { Ok(()) } else { Err(format!("{what} returns {result}")) }
+}
+
+fn driver() -> Result<String, String> {
+    let cuda = open("libcuda.so.1")?;
+    // SAFETY: the driver's own signatures; out-parameters are ours.
+    unsafe {
+        worked(find::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
+        let (mut version, mut devices) = (0, 0);
+        worked(find::<GetInt>(&cuda, "cuDriverGetVersion")?(&raw mut version), "cuDriverGetVersion")?;
+        worked(find::<GetInt>(&cuda, "cuDeviceGetCount")?(&raw mut devices), "cuDeviceGetCount")?;
+        let mut names = Vec::new();
+        for device in 0..devices {
+            let (mut name, mut total) = ([0 as c_char; 128], 0usize);
+            worked(
+                find::<DeviceName>(&cuda, "cuDeviceGetName")?(name.as_mut_ptr(), 127, device),
+                "cuDeviceGetName",
+            )?;
+            worked(
+                find::<TotalMem>(&cuda, "cuDeviceTotalMem_v2")?(&raw mut total, device),
+                "cuDeviceTotalMem",
+            )?;
+            let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
+            names.push(format!("{name} ({:.1} GiB)", total as f64 / (1u64 << 30) as f64));
+        }
+        if names.is_empty() {
+            return Err("the driver is there, and no device".to_owned());
+        }
+        Ok(format!("CUDA {}.{}: {}", version / 1000, version % 1000 / 10, names.join(", ")))
+    }
+}
+
+fn nvml() -> Result<String, String> {
+    let nvml = open("libnvidia-ml.so.1")?;
+    // SAFETY: NVML's own signatures; the buffer is as long as we say.
+    unsafe {
+        worked(find::<NvmlInit>(&nvml, "nvmlInit_v2")?(), "nvmlInit")?;
+        let mut text = [0 as c_char; 81];
+        let version = find::<NvmlVersion>(&nvml, "nvmlSystemGetDriverVersion")?;
+        worked(version(text.as_mut_ptr(), 80), "nvmlSystemGetDriverVersion")?;
+        Ok(format!("driver {}", CStr::from_ptr(text.as_ptr()).to_string_lossy()))
+    }
+}
+
+/// Allocates and frees through each route; a line each: its key and 0, or why it cannot be tried.
+fn try_routes() -> Result<String, String> {
+    let cuda = open("libcuda.so.1")?;
+    // SAFETY: the driver's own signatures, as in `driver`.
+    unsafe {
+        worked(find::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
+        let mut context = std::ptr::null_mut();
+        let retain = find::<Retain>(&cuda, "cuDevicePrimaryCtxRetain")?;
+        worked(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain")?;
+        worked(find::<SetCurrent>(&cuda, "cuCtxSetCurrent")?(context), "cuCtxSetCurrent")?;
+    }
+    let lines: Vec<String> = ROUTES
+        .iter()
+        .map(|route| {
+            let outcome = allocate_by(route, &cuda).map_or_else(|why| why, |()| "0".to_owned());
+            format!("{} {outcome}", route.key)
+        })
+        .collect();
+    Ok(lines.join("\n"))
+}
+
+fn allocate_by(route: &Route, cuda: &Library) -> Result<(), String> {
+    // SAFETY: each address is looked up under the name whose signature it is given; what is allocated is freed.
+    unsafe {
+        let (alloc, free) = match route.key {
+            "dlsym" => (*find::<MemAlloc>(cuda, "cuMemAlloc_v2")?, *find::<MemFree>(cuda, "cuMemFree_v2")?),
+            "linked" => {
+                // What the loader binds a program to that was linked with libcuda.
+                let everywhere = Library::this();
+                (
+                    *find::<MemAlloc>(&everywhere, "cuMemAlloc_v2")?,
+                    *find::<MemFree>(&everywhere, "cuMemFree_v2")?,
+                )
+            }
+            "v1" => through_v1(*find::<ProcAddressV1>(cuda, "cuGetProcAddress")?)?,
+            "v2" => through_v2(*find::<ProcAddressV2>(cuda, "cuGetProcAddress_v2")?)?,
+            _ => {
+                let first = *find::<ProcAddressV2>(cuda, "cuGetProcAddress_v2")?;
+                let again = look_up_v2(first, "cuGetProcAddress", 12_000)?;
+                through_v2(std::mem::transmute::<*mut c_void, ProcAddressV2>(again))?
+            }
+        };
+        let mut address = 0;
+        worked(alloc(&raw mut address, route.size_bytes as usize), "cuMemAlloc")?;
+        worked(free(address), "cuMemFree")
+    }
+}
+
+/// # Safety
+/// `ask` must be `cuGetProcAddress`.
+unsafe fn through_v1(ask: ProcAddressV1) -> Result<(MemAlloc, MemFree), String> {
+    let look_up = |name: &str| {
+        let c_name = CString::new(name).map_err(|error| error.to_string())?;
+        let mut address = std::ptr::null_mut();
+        // SAFETY: by the caller; the name and the out-parameter are ours.
+        worked(unsafe { ask(c_name.as_ptr(), &raw mut address, 3_020, 0) }, name)?;
+        if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
+    };
+    let (alloc, free) = (look_up("cuMemAlloc")?, look_up("cuMemFree")?);
+    // SAFETY: asked for version 3020, which has these signatures.
+    Ok(unsafe {
+        (
+            std::mem::transmute::<*mut c_void, MemAlloc>(alloc),
+            std::mem::transmute::<*mut c_void, MemFree>(free),
+        )
+    })
+}
+
+/// # Safety
+/// `ask` must be `cuGetProcAddress_v2`.
+unsafe fn look_up_v2(ask: ProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
+    let c_name = CString::new(name).map_err(|error| error.to_string())?;
+    let (mut address, mut status) = (std::ptr::null_mut(), 0);
+    // SAFETY: by the caller; the name and the out-parameters are ours.
+    worked(unsafe { ask(c_name.as_ptr(), &raw mut address, version, 0, &raw mut status) }, name)?;
+    if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
+}
+
+/// # Safety
+/// `ask` must be `cuGetProcAddress_v2`.
+unsafe fn through_v2(ask: ProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
+    // SAFETY: by the caller; version 3020 has these signatures.
+    unsafe {
+        let (alloc, free) = (look_up_v2(ask, "cuMemAlloc", 3_020)?, look_up_v2(ask, "cuMemFree", 3_020)?);
+        Ok((
+            std::mem::transmute::<*mut c_void, MemAlloc>(alloc),
+            std::mem::transmute::<*mut c_void, MemFree>(free),
+        ))
+    }
+}
+
+/// Gives a file room and maps it shared, as the recorder does with its ring file.
+pub(super) fn map_shared(file: &File, length: usize) -> io::Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    fallocate(file, FallocateFlags::empty(), 0, length as u64)?;
+    // SAFETY: a new mapping of our own file, written once inside its length and given back.
+    unsafe {
+        let address = mmap(
+            std::ptr::null_mut(),
+            length,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        )?;
+        address.cast::<u8>().write_volatile(1);
+        munmap(address, length)?;
+    }
+    Ok(())
+}
