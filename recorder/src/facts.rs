@@ -18,14 +18,24 @@ pub type FactSource = fn(&mut Meta);
 
 static SOURCE: OnceLock<FactSource> = OnceLock::new();
 static UNCOVERED: OnceLock<fn() -> u64> = OnceLock::new();
+static SAMPLER: OnceLock<fn()> = OnceLock::new();
 static APIS: OnceLock<&'static [&'static str]> = OnceLock::new();
 
-/// Registers what the hooks can add, the names of the entry points that `ApiId` counts through (the first is unused), and
-/// how to ask for the number of calls that went past the hooks.
-pub fn register(source: FactSource, apis: &'static [&'static str], uncovered: fn() -> u64) {
+/// Registers what the hooks can add, the names of the entry points that `ApiId` counts through (the first is unused), how
+/// to ask for the number of calls that went past the hooks, and what samples what no call tells: called once a second, on
+/// the writer thread, after the first event.
+pub fn register(source: FactSource, apis: &'static [&'static str], uncovered: fn() -> u64, sampler: fn()) {
+    let _ = SAMPLER.set(sampler);
     let _ = SOURCE.set(source);
     let _ = APIS.set(apis);
     let _ = UNCOVERED.set(uncovered);
+}
+
+/// Records what no call tells.
+pub(crate) fn sample() {
+    if let Some(sampler) = SAMPLER.get() {
+        sampler();
+    }
 }
 
 /// Calls that went past the hooks so far.

@@ -31,6 +31,8 @@ const WORTH_WRITING: u64 = 2048;
 const LONGEST_REST_NS: u64 = 5_000_000_000;
 /// How long threads that are just recording an event may take to finish it when the process ends.
 const LAST_WORDS_NS: u64 = 300_000_000;
+/// Between two samples of what no call tells.
+const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
 /// Rows in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
@@ -40,7 +42,8 @@ pub(crate) fn spawn(session: &'static Session, trace: OwnFile, meta: &Meta) -> i
     head.extend(encode_block(BlockKind::META, &meta.encode(), ZSTD_LEVEL));
     trace.with(|file| file.write_all_at(&head, 0))?;
     let written = head.len() as u64;
-    let mut writer = Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns() };
+    let mut writer =
+        Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns(), last_sample_ns: 0 };
     let run = move || {
         // A bug of ours must not leave the program waiting for room in its rings.
         if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
@@ -62,6 +65,7 @@ struct Writer {
     written: u64,
     modules: Option<(u64, u64)>,
     last_write_ns: u64,
+    last_sample_ns: u64,
 }
 
 /// What one round took from the rings.
@@ -88,6 +92,10 @@ impl Writer {
             if self.session.is_close_asked() {
                 result = self.close();
                 break;
+            }
+            if clock::now_ns() - self.last_sample_ns > SAMPLE_EVERY_NS {
+                self.last_sample_ns = clock::now_ns();
+                facts::sample();
             }
             if woken || self.is_worth_writing() {
                 result = self.write_round(false);

@@ -46,6 +46,13 @@ pub struct ThreadId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct ApiId(pub u8);
 
+/// `Event::aux[1]` of a [`EventKind::MEMORY_SAMPLE`]: the driver was asked by the program.
+pub const WITNESS_PROGRAM: u64 = 0;
+/// The driver was asked by the recorder, right after a call that takes memory.
+pub const WITNESS_RECORDER: u64 = 1;
+/// NVML was asked: `size` is what this process uses, with its contexts and its code; aux0 is 0.
+pub const WITNESS_NVML: u64 = 2;
+
 /// What happened. A plain number, because a reader must carry kinds that were invented after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventKind(pub u8);
@@ -173,6 +180,9 @@ impl EventKind {
     pub const MODULE_LOAD: Self = Self(61);
     /// Code unloaded. aux0 = module or library.
     pub const MODULE_UNLOAD: Self = Self(62);
+    /// What the driver says of a device's memory, whoever uses it (`cuMemGetInfo`). size = bytes in use, aux0 = bytes in
+    /// all, aux1 = who was asked: [`WITNESS_PROGRAM`] and the others.
+    pub const MEMORY_SAMPLE: Self = Self(63);
     /// A block handed to a tensor by PyTorch's native allocator. `size` is the block (rounded) size,
     /// aux0 = allocated bytes after, aux1 = reserved bytes after, both of the device.
     pub const BLOCK_ALLOC: Self = Self(64);
@@ -253,6 +263,7 @@ impl EventKind {
         (Self::CONTEXT_LIMIT, "context_limit"),
         (Self::MODULE_LOAD, "module_load"),
         (Self::MODULE_UNLOAD, "module_unload"),
+        (Self::MEMORY_SAMPLE, "memory_sample"),
         (Self::BLOCK_ALLOC, "block_alloc"),
         (Self::BLOCK_FREE, "block_free"),
         (Self::BLOCK_OOM, "oom"),

@@ -2,13 +2,16 @@
 //!
 //! [`table`] declares them, one row each; [`wrapper`] is what a row becomes; [`substitute`] decides when a caller who asks
 //! for the real function gets ours, [`library`] which driver that is; [`uncovered`] counts what is not recorded;
-//! [`questions`] is what a hook asks the driver; [`facts`] is what the driver can tell about itself; [`context`] serves our
+//! [`questions`] is what a hook asks the driver, [`sample`] when it asks what is in use,
+//! [`nvml`] whom the recorder's thread asks; [`facts`] is what the driver can tell about itself; [`context`] serves our
 //! allocator.
 
 mod context;
 mod facts;
 mod library;
+mod nvml;
 mod questions;
+mod sample;
 mod substitute;
 mod table;
 mod uncovered;
@@ -19,7 +22,7 @@ pub(crate) use substitute::replacement_for_name;
 
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
-    gpumemtrace_recorder::register(facts::collect, &table::NAMES, uncovered::calls);
+    gpumemtrace_recorder::register(facts::collect, &table::NAMES, uncovered::calls, nvml::sample);
     gpumemtrace_pytorch_shim::install(gpumemtrace_pytorch_shim::Driver {
         alloc: context::alloc,
         free: context::free,

@@ -13,6 +13,8 @@ use super::wrapper::{NOT_INITIALIZED, Real};
 const PER_THREAD_STREAM: u64 = 2;
 /// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
 const CAPTURE_ACTIVE: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: what this thread asks for breaks no capture.
+const CAPTURE_MODE_RELAXED: c_uint = 2;
 
 macro_rules! questions {
     ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
@@ -37,6 +39,8 @@ questions! {
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
     cuStreamGetCaptureInfo_v2(stream: u64, status: *mut c_uint, id: *mut u64, graph: *mut u64, nodes: *mut u64, count: *mut usize);
     cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     cuArrayGetMemoryRequirements(answer: *mut [u64; 4], array: u64, device: c_int);
     cuMipmappedArrayGetMemoryRequirements(answer: *mut [u64; 4], array: u64, device: c_int);
 }
@@ -75,6 +79,19 @@ pub(crate) fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
         &raw mut count,
     );
     (result == 0 && status == CAPTURE_ACTIVE).then_some(graph)
+}
+
+/// Device, free bytes and all bytes of the calling thread's current context.
+pub(crate) fn memory_in_use() -> Option<(u8, u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    let mut mode = CAPTURE_MODE_RELAXED;
+    let relaxed = cuThreadExchangeStreamCaptureMode(&raw mut mode) == 0;
+    let result = cuMemGetInfo_v2(&raw mut free, &raw mut total);
+    if relaxed {
+        // `mode` holds the thread's own by now.
+        cuThreadExchangeStreamCaptureMode(&raw mut mode);
+    }
+    (result == 0).then(|| (current_device(), free as u64, total as u64))
 }
 
 /// Bytes of the allocation that begins at an address; 0 if unknown.

@@ -16,6 +16,7 @@ use gpumemtrace_recorder::{Call, Draft, begin};
 
 use super::library::{driver_symbol, next_symbol};
 use super::questions::current_device;
+use super::sample;
 use crate::guard::quietly;
 
 /// `CUresult` of a driver that is not there.
@@ -81,11 +82,16 @@ pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<
 pub(crate) fn after(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Event)) {
     if let Some(call) = call {
         quietly(|| {
+            let mut sample = None;
             call.finish(result as u16, |event| {
                 if result == 0 {
                     fill(event);
+                    sample = sample::after(event);
                 }
             });
+            if let Some(sample) = sample {
+                gpumemtrace_recorder::event(&sample);
+            }
             Some(())
         });
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::c_uint;
 
+use gpumemtrace_format::event::WITNESS_PROGRAM;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
@@ -32,5 +33,14 @@ entry_points! { family 0;
     cuMemFree_v2 since 3_020 = "cuMemFree"
     (dptr: Word) => DEVICE_FREE {
         before |draft| { draft.addr = dptr }
+    }
+
+    cuMemGetInfo_v2 since 3_020 = "cuMemGetInfo"
+    (free: *mut usize, total: *mut usize) => MEMORY_SAMPLE {
+        after |event| {
+            let (free, total) = (out(free) as u64, out(total) as u64);
+            event.size = total.saturating_sub(free);
+            event.aux = [total, WITNESS_PROGRAM];
+        }
     }
 }
