@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::book::Now;
 use crate::device::DeviceState;
-use crate::driver::{Change, Driver, Place};
+use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
 use crate::report::{Ending, Losses};
@@ -80,8 +80,8 @@ pub struct Analysis {
     pub oom_count: u64,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
-    /// Pinned host memory: now and at its peak.
-    pub host: (u64, u64),
+    /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
+    pub apart: Vec<(Place, u64, u64)>,
 }
 
 /// The state of a device, made when it is first seen.
@@ -102,9 +102,8 @@ struct Pass {
     step: u32,
     ooms: Vec<OomRecord>,
     oom_count: u64,
-    host: FxHashMap<u64, u64>,
-    host_bytes: u64,
-    host_peak: u64,
+    apart: Totals,
+    apart_peaks: FxHashMap<Place, u64>,
 }
 
 /// Analyses a trace.
@@ -140,9 +139,8 @@ impl Pass {
             step: 0,
             ooms: Vec::new(),
             oom_count: 0,
-            host: FxHashMap::default(),
-            host_bytes: 0,
-            host_peak: 0,
+            apart: Totals::default(),
+            apart_peaks: FxHashMap::default(),
         }
     }
 
@@ -191,8 +189,10 @@ impl Pass {
             let ordinal = match place {
                 Place::Device(ordinal) => ordinal,
                 Place::UnknownDevice => NO_DEVICE,
-                Place::Host => {
-                    self.host_change(change);
+                Place::Host | Place::Managed | Place::Foreign => {
+                    self.apart.apply(&change);
+                    let peak = self.apart_peaks.entry(place).or_default();
+                    *peak = (*peak).max(self.apart.of(place));
                     continue;
                 }
             };
@@ -224,20 +224,6 @@ impl Pass {
                 }
             }
         }
-    }
-
-    fn host_change(&mut self, change: Change) {
-        match change {
-            Change::Alloc { key, bytes, .. } => {
-                let old = self.host.insert(key, bytes).unwrap_or(0);
-                self.host_bytes = self.host_bytes.saturating_add(bytes).saturating_sub(old);
-            }
-            Change::Free { key, .. } => {
-                let bytes = self.host.remove(&key).unwrap_or(0);
-                self.host_bytes = self.host_bytes.saturating_sub(bytes);
-            }
-        }
-        self.host_peak = self.host_peak.max(self.host_bytes);
     }
 
     fn oom(&mut self, event: &Event, stack: StackId) {
@@ -298,6 +284,28 @@ impl Pass {
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
+        if head.meta.text("attached") == Some("late") {
+            notes.push(
+                "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"
+                    .to_owned(),
+            );
+        }
+        let apart: Vec<(Place, u64, u64)> = self
+            .apart
+            .iter()
+            .map(|(place, now)| (place, now, self.apart_peaks.get(&place).copied().unwrap_or(0)))
+            .collect();
+        for (place, _, peak) in &apart {
+            match place {
+                Place::Managed => notes.push(format!(
+                    "managed memory of up to {peak} bytes is not counted: no call tells on which device or host it lies"
+                )),
+                Place::Foreign => notes.push(format!(
+                    "memory of other processes or APIs of up to {peak} bytes was mapped, and is not counted as this process's"
+                )),
+                Place::Host | Place::Device(_) | Place::UnknownDevice => {}
+            }
+        }
         if losses.in_flight_calls > 0 {
             let calls = losses.in_flight_calls;
             notes.push(format!(
@@ -325,7 +333,7 @@ impl Pass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             failed_calls: self.driver.failed_calls,
-            host: (self.host_bytes, self.host_peak),
+            apart,
         }
     }
 }

@@ -5,8 +5,10 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use gpumemtrace_format::{Counter, Event, Meta, NO_DEVICE, NO_SEQ, Value};
+use gpumemtrace_replay::driver::{Driver, Place, Totals};
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::linetable::line_at;
+use gpumemtrace_replay::symbols::StackId;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
@@ -20,6 +22,9 @@ pub(crate) struct Args {
     /// Also print what the stack numbers stand for
     #[arg(long)]
     stacks: bool,
+    /// After each driver call, also print the bytes held by then: held=PLACE:BYTES,...
+    #[arg(long)]
+    totals: bool,
 }
 
 /// Does it.
@@ -60,8 +65,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
+    let mut held = args.totals.then(Held::default);
     let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| match line(
-        &mut out, event, &head.meta,
+        &mut out,
+        event,
+        &head.meta,
+        held.as_mut(),
     ) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
@@ -74,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         return Err(error.into());
     }
     for event in &body.order.unplaced {
-        line(&mut out, event, &head.meta)?;
+        line(&mut out, event, &head.meta, None)?;
     }
     if args.stacks {
         stacks(&mut out, &head)?;
@@ -83,7 +92,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
 }
 
-fn line(out: &mut impl Write, event: &Event, meta: &Meta) -> std::io::Result<()> {
+/// What driver calls hold, as events pass.
+#[derive(Default)]
+struct Held {
+    driver: Driver,
+    totals: Totals,
+}
+
+impl Held {
+    fn after(&mut self, event: &Event) -> String {
+        self.driver.event(event, StackId(0));
+        for change in &self.driver.changes {
+            self.totals.apply(change);
+        }
+        let places = self.totals.iter().map(|(place, bytes)| match place {
+            Place::Device(ordinal) => format!("{ordinal}:{bytes}"),
+            Place::UnknownDevice => format!("?:{bytes}"),
+            Place::Host => format!("host:{bytes}"),
+            Place::Managed => format!("managed:{bytes}"),
+            Place::Foreign => format!("foreign:{bytes}"),
+        });
+        places.collect::<Vec<_>>().join(",")
+    }
+}
+
+fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held>) -> std::io::Result<()> {
     match event.seq {
         NO_SEQ => write!(out, "seq=?")?,
         seq => write!(out, "seq={seq}")?,
@@ -113,6 +146,12 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta) -> std::io::Result<()>
         event.python_stack.0,
         event.native_stack.0
     )?;
+    if event.flags != 0 {
+        write!(out, " flags={}", event.flags)?;
+    }
+    if let Some(held) = held.filter(|_| event.kind.is_driver_call()) {
+        write!(out, " held={}", held.after(event))?;
+    }
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
 }
 

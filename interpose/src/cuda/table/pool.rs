@@ -9,7 +9,7 @@ use gpumemtrace_format::{ApiId, EventKind, FLAG_CAPTURED};
 use gpumemtrace_recorder::Draft;
 
 use super::{Word, entry_points, first_id};
-use crate::cuda::questions::{allocation_bytes, captured_into, current_context};
+use crate::cuda::questions::{allocation_bytes, captured_into};
 use crate::cuda::wrapper::{NOT_INITIALIZED, after, before, field, location, out};
 
 /// Attributes of a pool whose value is a 64-bit number: release threshold, reserved and used bytes with their peaks.
@@ -124,7 +124,7 @@ entry_points! { family 2;
 
     cuMemPoolImportPointer since 11_020 = "cuMemPoolImportPointer"
     (dptr: *mut Word, pool: Word, data: *mut c_void) => FOREIGN_OPEN {
-        before |draft| { draft.aux = [pool, current_context()] }
+        before |draft| { draft.aux[0] = pool }
         after |event| {
             event.addr = out(dptr);
             event.size = allocation_bytes(event.addr);

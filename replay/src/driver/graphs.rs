@@ -1,0 +1,181 @@
+//! Memory of graphs.
+//!
+//! A node that allocates costs nothing until an executable instance of its graph is launched; then its block is live until a
+//! node, a call or the next launch (with the flag for it) frees it. The device keeps the memory behind a node for the next
+//! launch, until it is trimmed, or until no graph and no instance can launch the node any more and its block is not live.
+//!
+//! These are the rules of the simulated driver. That real ones keep to them has not been verified on a device: they may share
+//! memory between nodes that are never live at the same time, and then hold less.
+
+use gpumemtrace_format::{Event, EventKind};
+use rustc_hash::FxHashMap;
+
+use super::Place;
+use crate::symbols::StackId;
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+const AUTO_FREE_ON_LAUNCH: u64 = 1;
+
+/// True for calls about graphs.
+pub(super) fn concerns(kind: EventKind) -> bool {
+    (EventKind::GRAPH_ALLOC_NODE.0..=EventKind::GRAPH_TRIM.0).contains(&kind.0)
+}
+
+/// True for nodes, which come by capture too.
+pub(super) fn is_node(kind: EventKind) -> bool {
+    matches!(kind, EventKind::GRAPH_ALLOC_NODE | EventKind::GRAPH_FREE_NODE)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Alloc(u64),
+    Free(u64),
+}
+
+/// The memory behind an allocating node.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    place: Place,
+    bytes: u64,
+    stack: StackId,
+    /// Graphs and instances that can launch it.
+    owners: u32,
+    /// The device holds memory for it.
+    charged: bool,
+    /// Its block is the program's.
+    live: bool,
+}
+
+/// What happened to the device's memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Effect {
+    /// The device took memory for a node.
+    Charge { addr: u64, place: Place, bytes: u64, stack: StackId },
+    /// The device gave it back.
+    Uncharge { addr: u64, place: Place },
+}
+
+/// What an event did.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    /// To memory of graphs.
+    pub(super) effects: Vec<Effect>,
+    /// Addresses of other blocks that a launch freed.
+    pub(super) frees: Vec<u64>,
+}
+
+/// All graphs.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    steps: FxHashMap<u64, Vec<Step>>,
+    instances: FxHashMap<u64, (Vec<Step>, bool)>,
+    nodes: FxHashMap<u64, Node>,
+}
+
+impl Graphs {
+    /// Takes an event of a kind that [`concerns`] graphs.
+    pub(super) fn event(&mut self, event: &Event, stack: StackId) -> Outcome {
+        let mut outcome = Outcome::default();
+        let [handle, of] = event.aux;
+        match event.kind {
+            EventKind::GRAPH_ALLOC_NODE => {
+                let place = Place::of(event.device);
+                let node = Node { place, bytes: event.size, stack, owners: 1, charged: false, live: false };
+                self.nodes.insert(event.addr, node);
+                self.steps.entry(handle).or_default().push(Step::Alloc(event.addr));
+            }
+            EventKind::GRAPH_FREE_NODE => {
+                self.steps.entry(handle).or_default().push(Step::Free(event.addr));
+            }
+            EventKind::GRAPH_INSTANTIATE => {
+                let steps = self.steps.get(&of).cloned().unwrap_or_default();
+                for addr in allocations(&steps) {
+                    if let Some(node) = self.nodes.get_mut(&addr) {
+                        node.owners += 1;
+                    }
+                }
+                self.instances.insert(handle, (steps, event.size & AUTO_FREE_ON_LAUNCH != 0));
+            }
+            EventKind::GRAPH_LAUNCH => self.launch(handle, &mut outcome),
+            EventKind::GRAPH_DESTROY => {
+                let steps = self.steps.remove(&handle).unwrap_or_default();
+                self.disown(&steps, &mut outcome.effects);
+            }
+            EventKind::GRAPH_EXEC_DESTROY => {
+                let steps = self.instances.remove(&handle).unwrap_or_default().0;
+                self.disown(&steps, &mut outcome.effects);
+            }
+            EventKind::GRAPH_TRIM => {
+                let place = Place::of(event.device);
+                let idle = self.nodes.iter_mut().filter(|(_, node)| node.place == place && !node.live);
+                for (&addr, node) in idle.filter(|(_, node)| node.charged) {
+                    node.charged = false;
+                    outcome.effects.push(Effect::Uncharge { addr, place });
+                }
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// The program frees a block by its address; `None` if it is not a graph's.
+    pub(super) fn free(&mut self, addr: u64) -> Option<Vec<Effect>> {
+        let node = self.nodes.get_mut(&addr).filter(|node| node.live)?;
+        node.live = false;
+        let mut effects = Vec::new();
+        self.drop_if_orphaned(addr, &mut effects);
+        Some(effects)
+    }
+
+    fn launch(&mut self, instance: u64, outcome: &mut Outcome) {
+        let Some((steps, auto_free)) = self.instances.get(&instance).cloned() else { return };
+        if auto_free {
+            for addr in allocations(&steps) {
+                if let Some(node) = self.nodes.get_mut(&addr) {
+                    node.live = false;
+                }
+            }
+        }
+        for step in steps {
+            match step {
+                Step::Alloc(addr) => {
+                    let Some(node) = self.nodes.get_mut(&addr) else { continue };
+                    node.live = true;
+                    if !std::mem::replace(&mut node.charged, true) {
+                        let Node { place, bytes, stack, .. } = *node;
+                        outcome.effects.push(Effect::Charge { addr, place, bytes, stack });
+                    }
+                }
+                Step::Free(addr) => match self.free(addr) {
+                    Some(effects) => outcome.effects.extend(effects),
+                    None => outcome.frees.push(addr),
+                },
+            }
+        }
+    }
+
+    fn disown(&mut self, steps: &[Step], effects: &mut Vec<Effect>) {
+        for addr in allocations(steps) {
+            if let Some(node) = self.nodes.get_mut(&addr) {
+                node.owners = node.owners.saturating_sub(1);
+            }
+            self.drop_if_orphaned(addr, effects);
+        }
+    }
+
+    fn drop_if_orphaned(&mut self, addr: u64, effects: &mut Vec<Effect>) {
+        let Some(node) = self.nodes.get(&addr).filter(|node| node.owners == 0 && !node.live) else { return };
+        if node.charged {
+            effects.push(Effect::Uncharge { addr, place: node.place });
+        }
+        self.nodes.remove(&addr);
+    }
+}
+
+fn allocations(steps: &[Step]) -> Vec<u64> {
+    let addresses = steps.iter().filter_map(|step| match step {
+        Step::Alloc(addr) => Some(*addr),
+        Step::Free(_) => None,
+    });
+    addresses.collect()
+}
