@@ -5,7 +5,9 @@
 //! the real one with stack and arguments untouched. Only a name that begins with "cu", asked of a real handle, takes the
 //! other path, and there the real look-up comes first: what it does not find, we do not invent.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub(crate) type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -49,8 +51,8 @@ pub(crate) fn loaded_library(name: &CStr) -> *mut c_void {
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
 }
 
-/// True if the address lies in a library whose file name begins so.
-pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
+/// The file of the library in which an address lies, as the loader names it.
+pub(crate) fn library_at(address: *const c_void) -> Option<&'static Path> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -60,12 +62,18 @@ pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
     // SAFETY: any address may be asked about; the buffer is ours.
     let found: c_int = unsafe { libc::dladdr(address, &raw mut info) };
     if found == 0 || info.dli_fname.is_null() {
-        return false;
+        return None;
     }
     // SAFETY: the loader's names are NUL-terminated and live as long as the library.
     let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    name.starts_with(prefix.as_bytes())
+    Some(Path::new(OsStr::from_bytes(path)))
+}
+
+/// True if the address lies in a library whose file name begins so.
+pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
+    library_at(address)
+        .and_then(Path::file_name)
+        .is_some_and(|name| name.as_bytes().starts_with(prefix.as_bytes()))
 }
 
 #[cfg(all(not(test), target_arch = "x86_64"))]

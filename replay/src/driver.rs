@@ -267,6 +267,7 @@ mod tests {
             aux,
             python_stack: NodeId::NONE,
             native_stack: NodeId::NONE,
+            detail: None,
         }
     }
 

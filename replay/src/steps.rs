@@ -304,6 +304,7 @@ mod tests {
             aux: [1, 0],
             python_stack: NodeId::NONE,
             native_stack: NodeId::NONE,
+            detail: None,
         }
     }
 

@@ -19,7 +19,7 @@ pub mod ring;
 pub mod wire;
 
 pub use defs::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
-pub use event::{ApiId, Event, EventKind, NO_DEVICE, NO_SEQ, ThreadId};
+pub use event::{ApiId, Detail, Event, EventKind, NO_DEVICE, NO_SEQ, ThreadId, TrackerState};
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,

@@ -84,6 +84,7 @@ pub(crate) fn before(draft: &mut Draft) -> Option<Call> {
         if draft.device == NO_DEVICE {
             draft.device = current_device();
         }
+        crate::torch::before_driver_alloc(draft.kind, draft.size);
         begin(draft)
     })
 }
