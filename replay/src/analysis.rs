@@ -293,6 +293,7 @@ impl Pass {
             unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
             uncovered_calls: counter(Counter::UncoveredCalls),
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
+            tracker_mismatches: counter(Counter::TrackerMismatches),
         };
         let incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
         let (ending, ending_detail) = head.ending();

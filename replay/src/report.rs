@@ -133,6 +133,8 @@ pub struct Losses {
     pub uncovered_calls: u64,
     /// Calls that had not returned when the process died. Not a loss: nobody knows how they ended.
     pub in_flight_calls: u64,
+    /// Blocks of which PyTorch's tracker and its report did not say the same; what they asked for is not known.
+    pub tracker_mismatches: u64,
 }
 
 /// A device's numbers.

@@ -74,6 +74,7 @@ fn before_first_entries(kind: EventKind, bytes: u64) {
             // SAFETY: `find` has checked that this is the function of that object's class. A C++ class that is not trivial is
             // passed by address; ours has the layout of libstdc++'s std::function, which PyTorch moves or copies from.
             unsafe { attach(this, &raw mut function) };
+            tracker::attached();
         }
     }
     gpumemtrace_recorder::set_errno(errno);
@@ -188,7 +189,7 @@ fn layout_of(version: &str) -> Option<&'static Layout> {
 struct StdFunction {
     functor: [usize; 2],
     manager: unsafe extern "C" fn(*mut [usize; 2], *const [usize; 2], u32) -> bool,
-    invoker: unsafe extern "C" fn(*const [usize; 2], *const u8),
+    invoker: unsafe extern "C" fn(*const [usize; 2], *const u64),
 }
 
 impl StdFunction {

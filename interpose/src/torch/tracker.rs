@@ -46,6 +46,8 @@ pub(super) enum Phase {
     Waiting,
     /// A thread is looking for it.
     Trying,
+    /// The tracker is being attached, device by device: entries may come, and blocks without one too.
+    Attaching,
     /// Attached; no entry has been confirmed yet.
     Checking,
     /// Attached and confirmed.
@@ -83,8 +85,9 @@ pub(super) fn phase() -> Phase {
     match PHASE.load(Ordering::Acquire) {
         0 => Phase::Waiting,
         1 => Phase::Trying,
-        2 => Phase::Checking,
-        3 => Phase::On,
+        2 => Phase::Attaching,
+        3 => Phase::Checking,
+        4 => Phase::On,
         _ => Phase::Off,
     }
 }
@@ -115,8 +118,13 @@ pub(super) fn switch_off(state: TrackerState, line: Option<&str>) {
 /// Entries may come from now on, with this layout.
 pub(super) fn expect_entries(layout: &'static Layout) {
     LAYOUT.store(std::ptr::from_ref(layout).cast_mut(), Ordering::Release);
-    PHASE.store(Phase::Checking as u8, Ordering::Release);
+    PHASE.store(Phase::Attaching as u8, Ordering::Release);
     note(TrackerState::Attached);
+}
+
+/// It is attached to every device.
+pub(super) fn attached() {
+    change(Phase::Attaching, Phase::Checking);
 }
 
 fn note(state: TrackerState) {
@@ -143,14 +151,14 @@ impl Entry {
     /// # Safety
     /// `entry` is a `TraceEntry` of the version that `layout` describes.
     #[inline]
-    unsafe fn read(entry: *const u8, layout: &Layout) -> Self {
+    unsafe fn read(entry: *const u64, layout: &Layout) -> Self {
         // SAFETY: the caller's promise; all fields are plain numbers at their natural alignment.
-        let word = |offset: usize| unsafe { entry.add(offset).cast::<u64>().read() };
+        let word = |offset: usize| unsafe { entry.byte_add(offset).read() };
         Self {
             // SAFETY: as above.
-            action: unsafe { entry.add(layout.action).cast::<u32>().read() },
+            action: unsafe { entry.byte_add(layout.action).cast::<u32>().read() },
             // SAFETY: as above; where the field is wider, this is its low byte.
-            device: unsafe { entry.add(layout.device).read() },
+            device: unsafe { entry.byte_add(layout.device).cast::<u8>().read() },
             addr: word(layout.addr),
             size: word(layout.size),
             stream: word(layout.stream),
@@ -173,7 +181,7 @@ fn pack_pool(first: u64, second: u64) -> u64 {
 }
 
 /// PyTorch calls this for every entry. The first argument is the (empty) state of a `std::function`.
-pub(super) unsafe extern "C" fn on_entry(_state: *const [usize; 2], entry: *const u8) {
+pub(super) unsafe extern "C" fn on_entry(_state: *const [usize; 2], entry: *const u64) {
     quietly(|| {
         if phase() == Phase::Off {
             return None;
@@ -187,7 +195,7 @@ pub(super) unsafe extern "C" fn on_entry(_state: *const [usize; 2], entry: *cons
 }
 
 fn take(entry: Entry, actions: u32) {
-    if phase() == Phase::Checking && !is_plausible(&entry, actions) {
+    if phase() != Phase::On && !is_plausible(&entry, actions) {
         return disagree();
     }
     let kind = match entry.action {
@@ -248,12 +256,17 @@ fn completes_pending(completed: &Entry) -> bool {
 #[inline]
 pub(super) fn join(draft: &mut Draft) {
     let phase = phase();
-    if !matches!(phase, Phase::Checking | Phase::On) {
+    if !matches!(phase, Phase::Attaching | Phase::Checking | Phase::On) {
         return;
     }
     let Pending { entry, completed } = PENDING.replace(Pending { entry: None, completed: false });
     let Some(entry) = entry.filter(|entry| is_of(entry, draft)) else {
-        return if phase == Phase::On { mismatch() } else { disagree() };
+        return match phase {
+            Phase::On => mismatch(),
+            Phase::Checking => disagree(),
+            // A thread on a device that has no tracker yet.
+            _ => {}
+        };
     };
     draft.detail = Some(entry.detail());
     draft.flags = if completed { FREED_AT_ONCE } else { 0 };
@@ -281,7 +294,7 @@ fn mismatch() {
 
 #[cold]
 fn disagree() {
-    if change(Phase::Checking, Phase::Off) {
+    if change(Phase::Checking, Phase::Off) || change(Phase::Attaching, Phase::Off) {
         switch_off(
             TrackerState::Disagreed,
             Some(&format!("PyTorch's allocator tracker does not tell what its allocator does{WITHOUT}")),
@@ -316,7 +329,7 @@ mod tests {
         // Eight words: action and device, address, two of a shared_ptr, stream, size, pool.
         let words: [u64; 8] = [3 | 1 << 32, 0x1000, 11, 12, 9, 77, 2, 5];
         // SAFETY: the words are as long as the layout.
-        let read = unsafe { Entry::read(words.as_ptr().cast(), &layout) };
+        let read = unsafe { Entry::read(words.as_ptr(), &layout) };
         assert_eq!(
             read,
             Entry { action: 3, device: 1, addr: 0x1000, size: 77, stream: 9, pool: 2 << 32 | 5 }
