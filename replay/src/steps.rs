@@ -123,9 +123,7 @@ impl StepClock {
             Rule::Optimizer(line) => {
                 u32::from(is_block && self.bursts.begins(event.thread, optimizer == line))
             }
-            Rule::Period(token) => {
-                u32::from(Token { kind: event.kind, stack, size: event.size } == token)
-            }
+            Rule::Period(token) => u32::from(Token { kind: event.kind, stack, size: event.size } == token),
             Rule::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
                 (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)

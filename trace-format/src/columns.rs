@@ -22,7 +22,7 @@
 
 use crate::defs::NodeId;
 use crate::event::{ApiId, Event, EventKind, ThreadId};
-use crate::wire::{Cursor, WireError, put_bytes, put_delta, put_varint};
+use crate::wire::{Cursor, WireError, add_delta, put_bytes, put_delta, put_varint};
 
 /// Most rows one block may have.
 pub const MAX_ROWS: usize = 1 << 20;
@@ -42,6 +42,10 @@ const AUX1: u8 = 11;
 const PYTHON: u8 = 12;
 const NATIVE: u8 = 13;
 const COLUMNS: usize = 14;
+/// Columns of varints, one a row.
+const NUMBER_COLUMNS: usize = 9;
+/// Rows that are decoded together.
+const CHUNK_ROWS: usize = 128;
 
 const IN_FLIGHT: u8 = 0x80;
 
@@ -120,33 +124,66 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
     let mut events = Vec::with_capacity(rows);
     let mut last = Predictor::new();
     let (mut thread, mut left_in_run) = (ThreadId(0), 0u64);
-    for _ in 0..rows {
-        while left_in_run == 0 {
-            thread = ThreadId(runs.varint_u32()?);
-            left_in_run = runs.varint()?;
+    // Column by column over a few rows at a time: one cursor stays in registers, and what it gives in the nearest cache.
+    let mut numbers = [[0u64; CHUNK_ROWS]; NUMBER_COLUMNS];
+    while events.len() < rows {
+        let here = CHUNK_ROWS.min(rows - events.len());
+        let [seqs, times, addrs, sizes, aux0s, aux1s, results, pythons, natives] = &mut numbers;
+        for (column, values) in [
+            (&mut size, sizes),
+            (&mut aux0, aux0s),
+            (&mut aux1, aux1s),
+            (&mut result, results),
+            (&mut python, pythons),
+            (&mut native, natives),
+        ] {
+            column.varints(&mut values[..here])?;
         }
-        left_in_run -= 1;
-        let raw_flags = flags.byte()?;
-        let mut event = Event {
-            seq: seq.delta(last.seq.wrapping_add(1))?,
-            time_ns: time.delta(last.time_ns)?,
-            thread,
-            kind: EventKind(kind.byte()?),
-            device: device.byte()?,
-            api: ApiId(api.byte()?),
-            flags: raw_flags & !IN_FLIGHT,
-            result: u16::try_from(result.varint()?).map_err(|_| WireError::Range)?,
-            in_flight: raw_flags & IN_FLIGHT != 0,
-            addr: addr.delta(last.addr)?,
-            size: size.varint()?,
-            aux: [0; 2],
-            python_stack: NodeId(python.varint_u32()?),
-            native_stack: NodeId(native.varint_u32()?),
-        };
-        let predicted = last.aux(event.kind, event.device, event.size);
-        event.aux = [aux0.delta(predicted[0])?, aux1.delta(predicted[1])?];
-        last.update(&event);
-        events.push(event);
+        // The predictor runs ahead here and is led through the same values again below.
+        for value in &mut seqs[..here] {
+            last.seq = seq.delta(last.seq.wrapping_add(1))?;
+            *value = last.seq;
+        }
+        for (column, values, before) in
+            [(&mut time, times, &mut last.time_ns), (&mut addr, addrs, &mut last.addr)]
+        {
+            for value in &mut values[..here] {
+                *before = column.delta(*before)?;
+                *value = *before;
+            }
+        }
+        let (kinds, devices) = (kind.take(here)?, device.take(here)?);
+        let (apis, all_flags) = (api.take(here)?, flags.take(here)?);
+        for row in 0..here {
+            while left_in_run == 0 {
+                thread = ThreadId(runs.varint_u32()?);
+                left_in_run = runs.varint()?;
+            }
+            left_in_run -= 1;
+            let [seq, time_ns, addr, size, aux0, aux1, result, python, native] =
+                numbers.each_ref().map(|values| values[row]);
+            let node = |id| u32::try_from(id).map(NodeId).map_err(|_| WireError::Range);
+            let mut event = Event {
+                seq,
+                time_ns,
+                thread,
+                kind: EventKind(kinds[row]),
+                device: devices[row],
+                api: ApiId(apis[row]),
+                flags: all_flags[row] & !IN_FLIGHT,
+                result: u16::try_from(result).map_err(|_| WireError::Range)?,
+                in_flight: all_flags[row] & IN_FLIGHT != 0,
+                addr,
+                size,
+                aux: [0; 2],
+                python_stack: node(python)?,
+                native_stack: node(native)?,
+            };
+            let predicted = last.aux(event.kind, event.device, size);
+            event.aux = [add_delta(predicted[0], aux0), add_delta(predicted[1], aux1)];
+            last.update(&event);
+            events.push(event);
+        }
     }
     let all = [runs, kind, device, api, flags, result, seq, time, addr, size, aux0, aux1, python, native];
     if left_in_run != 0 || all.iter().any(|column| !column.is_empty()) {

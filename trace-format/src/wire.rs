@@ -59,6 +59,12 @@ pub fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
+/// Undoes the folding of [`put_delta`].
+#[inline]
+pub fn add_delta(previous: u64, folded: u64) -> u64 {
+    previous.wrapping_add(unzigzag(folded) as u64)
+}
+
 /// A bounded reader over a slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
@@ -82,14 +88,44 @@ impl<'a> Cursor<'a> {
     }
 
     /// One byte.
+    #[inline]
     pub fn byte(&mut self) -> Result<u8, WireError> {
         let (&first, rest) = self.rest.split_first().ok_or(WireError::UnexpectedEnd)?;
         self.rest = rest;
         Ok(first)
     }
 
-    /// A varint.
+    /// A varint. Most are one byte long.
+    #[inline]
     pub fn varint(&mut self) -> Result<u64, WireError> {
+        match self.rest {
+            [first, rest @ ..] if *first < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(*first))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    /// Up to eight bytes are taken at once: where the first clear high bit is tells the length, then the gaps of one bit
+    /// between groups of 7, of 14 and of 28 bits are closed.
+    fn long_varint(&mut self) -> Result<u64, WireError> {
+        let Some(bytes) = self.rest.first_chunk::<8>() else { return self.varint_by_bytes() };
+        let word = u64::from_le_bytes(*bytes);
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends == 0 {
+            return self.varint_by_bytes();
+        }
+        let len = ends.trailing_zeros() as usize / 8 + 1;
+        self.rest = &self.rest[len..];
+        let value = word & (u64::MAX >> (64 - 8 * len)) & 0x7f7f_7f7f_7f7f_7f7f;
+        let value = (value & 0x7f00_7f00_7f00_7f00) >> 1 | value & 0x007f_007f_007f_007f;
+        let value = (value & 0x3fff_0000_3fff_0000) >> 2 | value & 0x0000_3fff_0000_3fff;
+        Ok((value & 0x0fff_ffff_0000_0000) >> 4 | value & 0x0fff_ffff)
+    }
+
+    #[cold]
+    fn varint_by_bytes(&mut self) -> Result<u64, WireError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -105,13 +141,23 @@ impl<'a> Cursor<'a> {
     }
 
     /// A varint that must fit 32 bits.
+    #[inline]
     pub fn varint_u32(&mut self) -> Result<u32, WireError> {
         u32::try_from(self.varint()?).map_err(|_| WireError::Range)
     }
 
     /// A value told as its difference from `previous`.
+    #[inline]
     pub fn delta(&mut self, previous: u64) -> Result<u64, WireError> {
-        Ok(previous.wrapping_add(unzigzag(self.varint()?) as u64))
+        Ok(add_delta(previous, self.varint()?))
+    }
+
+    /// As many varints as there is room for.
+    pub fn varints(&mut self, values: &mut [u64]) -> Result<(), WireError> {
+        values.iter_mut().try_for_each(|value| {
+            *value = self.varint()?;
+            Ok(())
+        })
     }
 
     /// A count of things of which each takes at least `min_bytes_each` (1 or more) of what follows: so a hostile count can
@@ -161,6 +207,19 @@ mod tests {
             prop_assert_eq!(cursor.varint(), Ok(value));
             prop_assert_eq!(cursor.delta(previous), Ok(value));
             prop_assert!(cursor.is_empty());
+        }
+
+        #[test]
+        fn varints_of_every_length_come_back_wherever_the_data_ends(
+            value: u64, bits in 0u32..64, after in proptest::collection::vec(any::<u8>(), 0..12),
+        ) {
+            let value = value >> bits;
+            let mut out = Vec::new();
+            put_varint(&mut out, value);
+            out.extend(&after);
+            let mut cursor = Cursor::new(&out);
+            prop_assert_eq!(cursor.varint(), Ok(value));
+            prop_assert_eq!(cursor.remaining(), after.len());
         }
 
         #[test]
