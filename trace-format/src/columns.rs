@@ -129,29 +129,25 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
     while events.len() < rows {
         let here = CHUNK_ROWS.min(rows - events.len());
         let [seqs, times, addrs, sizes, aux0s, aux1s, results, pythons, natives] = &mut numbers;
-        for (column, values) in [
-            (&mut size, sizes),
-            (&mut aux0, aux0s),
-            (&mut aux1, aux1s),
-            (&mut result, results),
-            (&mut python, pythons),
-            (&mut native, natives),
-        ] {
-            column.varints(&mut values[..here])?;
-        }
         // The predictor runs ahead here and is led through the same values again below.
-        for value in &mut seqs[..here] {
-            last.seq = seq.delta(last.seq.wrapping_add(1))?;
-            *value = last.seq;
-        }
-        for (column, values, before) in
-            [(&mut time, times, &mut last.time_ns), (&mut addr, addrs, &mut last.addr)]
-        {
-            for value in &mut values[..here] {
-                *before = column.delta(*before)?;
-                *value = *before;
-            }
-        }
+        fill(&mut seq, &mut seqs[..here], |folded| {
+            last.seq = add_delta(last.seq.wrapping_add(1), folded);
+            last.seq
+        })?;
+        fill(&mut time, &mut times[..here], |folded| {
+            last.time_ns = add_delta(last.time_ns, folded);
+            last.time_ns
+        })?;
+        fill(&mut addr, &mut addrs[..here], |folded| {
+            last.addr = add_delta(last.addr, folded);
+            last.addr
+        })?;
+        fill(&mut size, &mut sizes[..here], |value| value)?;
+        fill(&mut aux0, &mut aux0s[..here], |folded| folded)?;
+        fill(&mut aux1, &mut aux1s[..here], |folded| folded)?;
+        fill(&mut result, &mut results[..here], |value| value)?;
+        fill(&mut python, &mut pythons[..here], |value| value)?;
+        fill(&mut native, &mut natives[..here], |value| value)?;
         let (kinds, devices) = (kind.take(here)?, device.take(here)?);
         let (apis, all_flags) = (api.take(here)?, flags.take(here)?);
         for row in 0..here {
@@ -160,8 +156,17 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
                 left_in_run = runs.varint()?;
             }
             left_in_run -= 1;
-            let [seq, time_ns, addr, size, aux0, aux1, result, python, native] =
-                numbers.each_ref().map(|values| values[row]);
+            let [seq, time_ns, addr, size, aux0, aux1, result, python, native] = [
+                numbers[0][row],
+                numbers[1][row],
+                numbers[2][row],
+                numbers[3][row],
+                numbers[4][row],
+                numbers[5][row],
+                numbers[6][row],
+                numbers[7][row],
+                numbers[8][row],
+            ];
             let node = |id| u32::try_from(id).map(NodeId).map_err(|_| WireError::Range);
             let mut event = Event {
                 seq,
@@ -190,6 +195,22 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
         return Err(WireError::Range);
     }
     Ok(events)
+}
+
+/// The next values of a column of varints.
+#[inline]
+fn fill(
+    column: &mut Cursor<'_>,
+    values: &mut [u64],
+    mut of: impl FnMut(u64) -> u64,
+) -> Result<(), WireError> {
+    // A copy, so that it stays in registers.
+    let mut cursor = *column;
+    for value in values {
+        *value = of(cursor.varint()?);
+    }
+    *column = cursor;
+    Ok(())
 }
 
 /// What writer and reader both know before a row. They must update it identically: it is one type for that reason.
