@@ -167,15 +167,13 @@ impl Pass {
         match event.kind {
             EventKind::BLOCK_ALLOC => {
                 let when = (self.time_ns, self.step);
-                let ranges = self.driver.ranges();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_alloc(event, (stack, facts.site), when, ranges);
+                device.block_alloc(event, (stack, facts.site), when, &self.driver);
             }
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
-                let ranges = self.driver.ranges();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, facts.site, when, ranges);
+                device.block_free(event, facts.site, when, &self.driver);
             }
             EventKind::BLOCK_OOM => self.oom(event, stack),
             kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
@@ -216,12 +214,9 @@ impl Pass {
             device.peak_device = device.peak_device.max(bytes);
             device.torch.observe(Now { device: bytes, ..now });
         }
-        for index in 0..self.driver.range_changes.len() {
-            let change = self.driver.range_changes[index];
-            for (device, ordinal) in self.devices.iter_mut().zip(0..=u8::MAX) {
-                if let Some(device) = device {
-                    device.range_changed(change, self.driver.ranges(), ordinal);
-                }
+        if self.driver.ranges_changed {
+            for device in self.devices.iter_mut().flatten() {
+                device.ranges_changed(&self.driver.removed_ranges);
             }
         }
     }

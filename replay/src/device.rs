@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::Event;
 
 use crate::book::{Book, LiveBlock, Now};
-use crate::driver::{Range, RangeChange};
+use crate::driver::{Driver, Range};
 use crate::frag::{Gap, PeakState, Snapshot, Touched, explain, of_device};
 use crate::symbols::{SiteId, StackId};
 
@@ -76,34 +76,31 @@ impl DeviceState {
         event: &Event,
         (stack, site): (StackId, SiteId),
         (time_ns, step): (u64, u32),
-        ranges: &BTreeMap<u64, Range>,
+        driver: &Driver,
     ) {
         let now = self.now(event, time_ns, step);
-        self.torch.alloc(event.addr, event.size, stack, site, now);
-        self.touch(event.addr, event.size, ranges);
-        self.peak_state.block_added(event.addr, self.torch.live(), ranges, event.device);
-        self.after_block(event, now);
+        if let Some(lost) = self.torch.alloc(event.addr, event.size, stack, site, now) {
+            self.peak_state.block_removed(event.addr, lost);
+        }
+        self.touch(event.addr, event.size, driver.ranges());
+        self.after_block(event, now, driver);
     }
 
     /// PyTorch gets a block back.
-    pub fn block_free(
-        &mut self,
-        event: &Event,
-        site: SiteId,
-        (time_ns, step): (u64, u32),
-        ranges: &BTreeMap<u64, Range>,
-    ) {
+    pub fn block_free(&mut self, event: &Event, site: SiteId, (time_ns, step): (u64, u32), driver: &Driver) {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, site, now) {
-            self.peak_state.block_removed(event.addr, block, self.torch.live(), ranges, event.device);
+            self.peak_state.block_removed(event.addr, block);
         }
-        self.after_block(event, now);
+        self.after_block(event, now, driver);
     }
 
-    /// A driver range, of whichever device, came or went.
-    pub fn range_changed(&mut self, change: RangeChange, ranges: &BTreeMap<u64, Range>, ordinal: u8) {
+    /// Driver ranges, of whichever device, came or went; these are gone.
+    pub fn ranges_changed(&mut self, removed: &[Range]) {
         self.recent.fill(NO_RANGE);
-        self.peak_state.range_changed(change, self.torch.live(), ranges, ordinal);
+        for range in removed {
+            self.peak_state.range_removed(*range);
+        }
     }
 
     /// The gap at this moment.
@@ -139,14 +136,14 @@ impl DeviceState {
     }
 
     #[inline]
-    fn after_block(&mut self, event: &Event, now: Now) {
+    fn after_block(&mut self, event: &Event, now: Now, driver: &Driver) {
         let sum = self.torch.total().bytes;
         if sum != event.aux[0] {
             self.total_mismatches += 1;
             self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
         }
         if self.reserved > self.peak_state.reserved() {
-            self.peak_state.mark(self.reserved, now.time_ns);
+            self.peak_state.mark(self.reserved, now.time_ns, self.torch.events, driver.ranges_born());
             self.at_peak_reserved = [self.reserved, sum, now.device];
         }
     }
@@ -164,7 +161,7 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
-        let peak = self.peak_state.finish(self.torch.live(), ranges, ordinal);
+        let peak = self.peak_state.snapshot(self.torch.live(), ranges, ordinal);
         let gap = explain(&peak, &self.touched, |block: &LiveBlock| site(block.stack));
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
         let gap = self.gap((time_ns, self.reserved), ranges, ordinal, &site);

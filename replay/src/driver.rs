@@ -69,17 +69,10 @@ pub struct Range {
     pub bytes: u64,
     /// Where.
     pub place: Place,
+    /// Which of all ranges that ever were this is, counted from 1.
+    pub born: u64,
     /// Number of the piece behind a mapping.
     piece: Option<u64>,
-}
-
-/// A change to the ranges, for whoever keeps a copy of their past.
-#[derive(Clone, Copy, Debug)]
-pub enum RangeChange {
-    /// This range is new.
-    Added(Range),
-    /// This range is gone.
-    Removed(Range),
 }
 
 /// All driver memory of a process.
@@ -90,10 +83,13 @@ pub struct Driver {
     piece_of_handle: FxHashMap<u64, u64>,
     next_piece: u64,
     ranges: BTreeMap<u64, Range>,
+    ranges_born: u64,
     /// Changes of the last event.
     pub changes: Vec<Change>,
-    /// Changes of the last event.
-    pub range_changes: Vec<RangeChange>,
+    /// Ranges that the last event removed.
+    pub removed_ranges: Vec<Range>,
+    /// True if it added or removed any.
+    pub ranges_changed: bool,
     /// Calls that returned an error.
     pub failed_calls: u64,
     /// Frees of what was not known.
@@ -101,10 +97,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Takes a driver event; what it did is in `changes` and `range_changes` until the next call.
+    /// Takes a driver event; what it did is in `changes` and `removed_ranges` until the next call.
     pub fn event(&mut self, event: &Event, stack: StackId) {
         self.changes.clear();
-        self.range_changes.clear();
+        self.removed_ranges.clear();
+        self.ranges_changed = false;
         if event.in_flight {
             return;
         }
@@ -162,7 +159,7 @@ impl Driver {
         }
         self.changes.push(Change::Alloc { key: event.addr & !PIECE_KEY, place, bytes: event.size, stack });
         if place != Place::Host {
-            self.add_range(Range { addr: event.addr, bytes: event.size, place, piece: None });
+            self.add_range(event, place, None);
         }
     }
 
@@ -194,7 +191,7 @@ impl Driver {
             self.unmap(event.addr, 1);
         }
         if place != Place::Host {
-            self.add_range(Range { addr: event.addr, bytes: event.size, place, piece });
+            self.add_range(event, place, piece);
         }
     }
 
@@ -225,17 +222,23 @@ impl Driver {
         }
     }
 
-    fn add_range(&mut self, range: Range) {
-        if let Some(old) = self.ranges.insert(range.addr, range) {
-            self.range_changes.push(RangeChange::Removed(old));
-        }
-        self.range_changes.push(RangeChange::Added(range));
+    fn add_range(&mut self, event: &Event, place: Place, piece: Option<u64>) {
+        self.ranges_born += 1;
+        let range = Range { addr: event.addr, bytes: event.size, place, born: self.ranges_born, piece };
+        self.removed_ranges.extend(self.ranges.insert(range.addr, range));
+        self.ranges_changed = true;
     }
 
     fn remove_range(&mut self, addr: u64) {
         if let Some(range) = self.ranges.remove(&addr) {
-            self.range_changes.push(RangeChange::Removed(range));
+            self.removed_ranges.push(range);
+            self.ranges_changed = true;
         }
+    }
+
+    /// How many ranges there ever were.
+    pub fn ranges_born(&self) -> u64 {
+        self.ranges_born
     }
 
     /// Device address ranges with memory behind them, by first address.

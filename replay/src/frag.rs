@@ -7,15 +7,16 @@
 //! `unexplained`: it is never guessed. Only rounded sizes are recorded, so what rounding costs is part of the live bytes.
 //!
 //! Constraint: the moment of the highest reserved bytes is known only at the end, and copying all blocks at each new
-//! maximum costs maxima x blocks. Consequence: [`PeakState`] logs what changes after the last new maximum and copies, with
-//! the log undone, only when the log is as long as what there is to copy: constant cost per event.
+//! maximum costs maxima x blocks. Consequence: blocks and ranges know when they were born, and [`PeakState`] keeps those
+//! that were there at the last maximum and have gone since; with what is still there they are the state then. Nothing is
+//! copied, and what is kept is at most what was there.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use crate::book::LiveBlock;
-use crate::driver::{Place, Range, RangeChange};
+use crate::driver::{Place, Range};
 use crate::symbols::SiteId;
 
 /// Most culprits named.
@@ -132,21 +133,16 @@ fn segments(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<(u64, u64)>> {
     (held == snapshot.reserved).then_some(segments)
 }
 
-#[derive(Debug)]
-enum Change {
-    BlockAdded(u64),
-    BlockRemoved(u64, LiveBlock),
-    RangeAdded(u64),
-    RangeRemoved(Range),
-}
-
 /// The state at the moment of the highest reserved bytes.
 #[derive(Debug, Default)]
 pub struct PeakState {
     reserved: u64,
     time_ns: u64,
-    log: Vec<Change>,
-    copy: Option<Snapshot>,
+    /// The last block and the last range that were born by then.
+    newest_block: u64,
+    newest_range: u64,
+    gone_blocks: Vec<(u64, LiveBlock)>,
+    gone_ranges: Vec<Range>,
 }
 
 impl PeakState {
@@ -155,106 +151,49 @@ impl PeakState {
         self.reserved
     }
 
-    /// This moment is the highest so far.
-    pub fn mark(&mut self, reserved: u64, time_ns: u64) {
-        self.reserved = reserved;
-        self.time_ns = time_ns;
-        self.log.clear();
-        self.copy = None;
-    }
-
-    /// A block was added. Call before [`Self::mark`] for the same event.
-    #[inline]
-    pub fn block_added(
-        &mut self,
-        addr: u64,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        self.push(Change::BlockAdded(addr), live, ranges, device);
-    }
-
-    /// A block was removed.
-    #[inline]
-    pub fn block_removed(
-        &mut self,
-        addr: u64,
-        block: LiveBlock,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        self.push(Change::BlockRemoved(addr, block), live, ranges, device);
-    }
-
-    /// A driver range changed.
-    pub fn range_changed(
-        &mut self,
-        change: RangeChange,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        let change = match change {
-            RangeChange::Added(range) => Change::RangeAdded(range.addr),
-            RangeChange::Removed(range) => Change::RangeRemoved(range),
+    /// This moment is the highest so far; so many blocks and ranges were ever born.
+    pub fn mark(&mut self, reserved: u64, time_ns: u64, newest_block: u64, newest_range: u64) {
+        *self = Self {
+            reserved,
+            time_ns,
+            newest_block,
+            newest_range,
+            gone_blocks: std::mem::take(&mut self.gone_blocks),
+            gone_ranges: std::mem::take(&mut self.gone_ranges),
         };
-        self.push(change, live, ranges, device);
+        self.gone_blocks.clear();
+        self.gone_ranges.clear();
     }
 
-    fn push(
-        &mut self,
-        change: Change,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        if self.copy.is_some() {
-            return;
-        }
-        self.log.push(change);
-        if self.log.len() > live.len() + ranges.len() + 1024 {
-            self.copy = Some(self.undo(live, ranges, device));
-            self.log = Vec::new();
+    /// A block is gone.
+    #[inline]
+    pub fn block_removed(&mut self, addr: u64, block: LiveBlock) {
+        if block.born <= self.newest_block {
+            self.gone_blocks.push((addr, block));
         }
     }
 
-    fn undo(&self, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) -> Snapshot {
-        let mut blocks = live.clone();
-        let mut ranges = ranges.clone();
-        for change in self.log.iter().rev() {
-            match change {
-                Change::BlockAdded(addr) => {
-                    blocks.remove(addr);
-                }
-                Change::BlockRemoved(addr, block) => {
-                    blocks.insert(*addr, *block);
-                }
-                Change::RangeAdded(addr) => {
-                    ranges.remove(addr);
-                }
-                Change::RangeRemoved(range) => {
-                    ranges.insert(range.addr, *range);
-                }
-            }
-        }
-        Snapshot {
-            time_ns: self.time_ns,
-            reserved: self.reserved,
-            blocks: blocks.into_iter().collect(),
-            ranges: of_device(&ranges, device),
+    /// A driver range is gone.
+    pub fn range_removed(&mut self, range: Range) {
+        if range.born <= self.newest_range {
+            self.gone_ranges.push(range);
         }
     }
 
-    /// The state, given how things are now.
-    pub fn finish(
-        &mut self,
+    /// The state then, given how things are now.
+    pub fn snapshot(
+        &self,
         live: &FxHashMap<u64, LiveBlock>,
         ranges: &BTreeMap<u64, Range>,
         device: u8,
     ) -> Snapshot {
-        self.copy.take().unwrap_or_else(|| self.undo(live, ranges, device))
+        let still = live.iter().filter(|(_, block)| block.born <= self.newest_block);
+        let blocks = still.map(|(addr, block)| (*addr, *block)).chain(self.gone_blocks.iter().copied());
+        let still = ranges.values().filter(|range| range.born <= self.newest_range).copied();
+        let all = still.chain(self.gone_ranges.iter().copied());
+        let mut ranges: Vec<Range> = all.filter(|range| range.place == Place::Device(device)).collect();
+        ranges.sort_unstable_by_key(|range| range.addr);
+        Snapshot { time_ns: self.time_ns, reserved: self.reserved, blocks: blocks.collect(), ranges }
     }
 }
 

@@ -25,7 +25,7 @@
 
 use crate::defs::NodeId;
 use crate::event::{ApiId, Detail, Event, EventKind, ThreadId};
-use crate::wire::{Cursor, WireError, put_bytes, put_delta, put_varint};
+use crate::wire::{Cursor, WireError, add_delta, put_bytes, put_delta, put_varint};
 
 /// Most rows one block may have.
 pub const MAX_ROWS: usize = 1 << 20;
@@ -51,6 +51,10 @@ const STREAM: u8 = 15;
 const POOL: u8 = 16;
 /// These and those that are there only with details.
 const ALL_COLUMNS: usize = 17;
+/// Columns of varints, one a row.
+const NUMBER_COLUMNS: usize = 9;
+/// Rows that are decoded together.
+const CHUNK_ROWS: usize = 128;
 
 const IN_FLIGHT: u8 = 0x80;
 const HAS_DETAIL: u8 = 0x40;
@@ -142,41 +146,79 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
     let mut events = Vec::with_capacity(rows);
     let mut last = Predictor::new();
     let (mut thread, mut left_in_run) = (ThreadId(0), 0u64);
-    for _ in 0..rows {
-        while left_in_run == 0 {
-            thread = ThreadId(runs.varint_u32()?);
-            left_in_run = runs.varint()?;
+    // Column by column over a few rows at a time: one cursor stays in registers, and what it gives in the nearest cache.
+    let mut numbers = [[0u64; CHUNK_ROWS]; NUMBER_COLUMNS];
+    while events.len() < rows {
+        let here = CHUNK_ROWS.min(rows - events.len());
+        let [seqs, times, addrs, sizes, aux0s, aux1s, results, pythons, natives] = &mut numbers;
+        // The predictor runs ahead here and is led through the same values again below.
+        fill(&mut seq, &mut seqs[..here], |folded| {
+            last.seq = add_delta(last.seq.wrapping_add(1), folded);
+            last.seq
+        })?;
+        fill(&mut time, &mut times[..here], |folded| {
+            last.time_ns = add_delta(last.time_ns, folded);
+            last.time_ns
+        })?;
+        fill(&mut addr, &mut addrs[..here], |folded| {
+            last.addr = add_delta(last.addr, folded);
+            last.addr
+        })?;
+        fill(&mut size, &mut sizes[..here], |value| value)?;
+        fill(&mut aux0, &mut aux0s[..here], |folded| folded)?;
+        fill(&mut aux1, &mut aux1s[..here], |folded| folded)?;
+        fill(&mut result, &mut results[..here], |value| value)?;
+        fill(&mut python, &mut pythons[..here], |value| value)?;
+        fill(&mut native, &mut natives[..here], |value| value)?;
+        let (kinds, devices) = (kind.take(here)?, device.take(here)?);
+        let (apis, all_flags) = (api.take(here)?, flags.take(here)?);
+        for row in 0..here {
+            while left_in_run == 0 {
+                thread = ThreadId(runs.varint_u32()?);
+                left_in_run = runs.varint()?;
+            }
+            left_in_run -= 1;
+            let [seq, time_ns, addr, size, aux0, aux1, result, python, native] = [
+                numbers[0][row],
+                numbers[1][row],
+                numbers[2][row],
+                numbers[3][row],
+                numbers[4][row],
+                numbers[5][row],
+                numbers[6][row],
+                numbers[7][row],
+                numbers[8][row],
+            ];
+            let node = |id| u32::try_from(id).map(NodeId).map_err(|_| WireError::Range);
+            let mut event = Event {
+                seq,
+                time_ns,
+                thread,
+                kind: EventKind(kinds[row]),
+                device: devices[row],
+                api: ApiId(apis[row]),
+                flags: all_flags[row] & !(IN_FLIGHT | HAS_DETAIL),
+                result: u16::try_from(result).map_err(|_| WireError::Range)?,
+                in_flight: all_flags[row] & IN_FLIGHT != 0,
+                addr,
+                size,
+                aux: [0; 2],
+                python_stack: node(python)?,
+                native_stack: node(native)?,
+                detail: None,
+            };
+            if all_flags[row] & HAS_DETAIL != 0 {
+                event.detail = Some(Detail {
+                    requested_bytes: requested.delta(last.requested(addr, size))?,
+                    stream: stream.delta(last.detail.stream)?,
+                    pool: pool.delta(last.detail.pool)?,
+                });
+            }
+            let predicted = last.aux(event.kind, event.device, size);
+            event.aux = [add_delta(predicted[0], aux0), add_delta(predicted[1], aux1)];
+            last.update(&event);
+            events.push(event);
         }
-        left_in_run -= 1;
-        let raw_flags = flags.byte()?;
-        let mut event = Event {
-            seq: seq.delta(last.seq.wrapping_add(1))?,
-            time_ns: time.delta(last.time_ns)?,
-            thread,
-            kind: EventKind(kind.byte()?),
-            device: device.byte()?,
-            api: ApiId(api.byte()?),
-            flags: raw_flags & !(IN_FLIGHT | HAS_DETAIL),
-            result: u16::try_from(result.varint()?).map_err(|_| WireError::Range)?,
-            in_flight: raw_flags & IN_FLIGHT != 0,
-            addr: addr.delta(last.addr)?,
-            size: size.varint()?,
-            aux: [0; 2],
-            python_stack: NodeId(python.varint_u32()?),
-            native_stack: NodeId(native.varint_u32()?),
-            detail: None,
-        };
-        if raw_flags & HAS_DETAIL != 0 {
-            event.detail = Some(Detail {
-                requested_bytes: requested.delta(last.requested(event.addr, event.size))?,
-                stream: stream.delta(last.detail.stream)?,
-                pool: pool.delta(last.detail.pool)?,
-            });
-        }
-        let predicted = last.aux(event.kind, event.device, event.size);
-        event.aux = [aux0.delta(predicted[0])?, aux1.delta(predicted[1])?];
-        last.update(&event);
-        events.push(event);
     }
     let all = [
         runs, kind, device, api, flags, result, seq, time, addr, size, aux0, aux1, python, native, requested,
@@ -186,6 +228,22 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
         return Err(WireError::Range);
     }
     Ok(events)
+}
+
+/// The next values of a column of varints.
+#[inline]
+fn fill(
+    column: &mut Cursor<'_>,
+    values: &mut [u64],
+    mut of: impl FnMut(u64) -> u64,
+) -> Result<(), WireError> {
+    // A copy, so that it stays in registers.
+    let mut cursor = *column;
+    for value in values {
+        *value = of(cursor.varint()?);
+    }
+    *column = cursor;
+    Ok(())
 }
 
 /// What writer and reader both know before a row. They must update it identically: it is one type for that reason.
