@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId};
+use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::book::Now;
@@ -64,6 +64,8 @@ pub struct Analysis {
     pub incomplete: Vec<String>,
     /// Good to know.
     pub notes: Vec<String>,
+    /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
+    pub tracker: Option<TrackerState>,
     /// How steps were told.
     pub rule: Rule,
     /// Steps begun.
@@ -102,6 +104,7 @@ struct Pass {
     step: u32,
     ooms: Vec<OomRecord>,
     oom_count: u64,
+    tracker: Option<TrackerState>,
     host: FxHashMap<u64, u64>,
     host_bytes: u64,
     host_peak: u64,
@@ -140,6 +143,7 @@ impl Pass {
             step: 0,
             ooms: Vec::new(),
             oom_count: 0,
+            tracker: None,
             host: FxHashMap::default(),
             host_bytes: 0,
             host_peak: 0,
@@ -176,6 +180,14 @@ impl Pass {
                 device.block_free(event, facts.site, when, &self.driver);
             }
             EventKind::BLOCK_OOM => self.oom(event, stack),
+            EventKind::BLOCK_FREE_COMPLETED
+            | EventKind::SEGMENT_ALLOC
+            | EventKind::SEGMENT_FREE
+            | EventKind::SEGMENT_MAP
+            | EventKind::SEGMENT_UNMAP => {
+                device_of(&mut self.devices, event.device, self.step).tracked(event);
+            }
+            EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
             _ => {}
         }
@@ -202,7 +214,7 @@ impl Pass {
             match change {
                 Change::Alloc { key, bytes, stack, .. } => {
                     let after = Now { device: now.device.saturating_add(bytes), ..now };
-                    device.driver.alloc(key, bytes, stack, site, after);
+                    device.driver.alloc(key, (bytes, None), stack, site, after);
                 }
                 Change::Free { key, .. } => {
                     let freed = device.driver.live().get(&key).map_or(0, |block| block.bytes);
@@ -243,7 +255,7 @@ impl Pass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let moment = (event.time_ns, event.aux[1]);
+        let moment = (event.time_ns, event.aux[1], event.detail);
         let site_of = |stack| symbols.facts(stack).site;
         let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
         let mut sites: Vec<(SiteId, Held)> = device
@@ -300,6 +312,12 @@ impl Pass {
                 "{calls} calls had not returned when the process ended; nobody knows how they went"
             ));
         }
+        if losses.tracker_mismatches > 0 {
+            let blocks = losses.tracker_mismatches;
+            notes.push(format!(
+                "{blocks} times PyTorch's tracker and its allocator did not say the same; what those blocks asked for is not known"
+            ));
+        }
         if body.unknown_blocks > 0 {
             notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
         }
@@ -313,6 +331,7 @@ impl Pass {
             losses,
             incomplete,
             notes,
+            tracker: self.tracker,
             rule: self.clock.rule(),
             steps: self.step,
             start_ns,

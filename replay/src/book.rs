@@ -4,6 +4,7 @@
 //! Consequence: one hash map of live blocks, one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
+use gpumemtrace_format::Detail;
 use rustc_hash::FxHashMap;
 
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
@@ -24,6 +25,8 @@ pub struct LiveBlock {
     pub step: u32,
     /// Which event of the book brought it, counted from 1.
     pub born: u64,
+    /// What PyTorch's tracker said of it.
+    pub detail: Option<Detail>,
 }
 
 /// A moment and the values that go with it.
@@ -72,13 +75,14 @@ impl Book {
     pub fn alloc(
         &mut self,
         addr: u64,
-        bytes: u64,
+        (bytes, detail): (u64, Option<Detail>),
         stack: StackId,
         site: SiteId,
         now: Now,
     ) -> Option<LiveBlock> {
         self.events += 1;
-        let lost = self.live.insert(addr, LiveBlock { bytes, stack, step: now.step, born: self.events });
+        let block = LiveBlock { bytes, stack, step: now.step, born: self.events, detail };
+        let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
             self.lost_frees += 1;
             self.change(old.stack, self.site_of(old.stack), now, |held| held.remove(old.bytes));

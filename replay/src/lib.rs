@@ -28,6 +28,7 @@ pub mod oom;
 pub mod origin;
 pub mod report;
 pub mod sections;
+pub mod segments;
 pub mod series;
 pub mod steps;
 pub mod stream;

@@ -96,6 +96,8 @@ pub struct TraceInfo {
     pub mode: Option<Vec<String>>,
     /// Version.
     pub torch: Option<String>,
+    /// How far PyTorch's own tracker was of help: `attached`, or why not. `null` where no PyTorch was met.
+    pub torch_tracker: Option<&'static str>,
     /// Version.
     pub python: Option<String>,
     /// Version.

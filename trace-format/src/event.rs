@@ -262,6 +262,19 @@ pub enum TrackerState {
 }
 
 impl TrackerState {
+    /// The name that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::UnknownVersion => "unknown_version",
+            Self::NoTracker => "no_tracker",
+            Self::Unreadable => "unreadable",
+            Self::OtherAllocator => "other_allocator",
+            Self::CacheOff => "cache_off",
+            Self::Disagreed => "disagreed",
+        }
+    }
+
     /// The state of this number, if this version knows it.
     pub fn from_number(number: u64) -> Option<Self> {
         use TrackerState::{
