@@ -5,7 +5,9 @@
 //! the real one with stack and arguments untouched. Only a name that begins with "cu", asked of a real handle, takes the
 //! other path, and there the real look-up comes first: what it does not find, we do not invent.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub(crate) type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -69,6 +71,11 @@ pub(crate) struct Library {
 }
 
 impl Library {
+    /// The file it was loaded from.
+    pub(crate) fn file(&self) -> &'static Path {
+        Path::new(OsStr::from_bytes(self.path.to_bytes()))
+    }
+
     /// True if its file name begins so.
     pub(crate) fn is_named(&self, prefix: &str) -> bool {
         let name = self.path.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();

@@ -143,7 +143,12 @@ fn file_name(module: &ModuleDef) -> &str {
 /// PyTorch writes its version beside its libraries: `torch/version.py` next to `torch/lib/libc10.so`.
 fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
     let library = modules.iter().find(|module| file_name(module) == "libc10.so")?;
-    let package = Path::new(&library.path).parent()?.parent()?;
+    torch_version_beside(Path::new(&library.path))
+}
+
+/// Version and CUDA version of the PyTorch to which a library in its `lib` folder belongs. Reads a file.
+pub fn torch_version_beside(library: &Path) -> Option<(String, Option<String>)> {
+    let package = library.parent()?.parent()?;
     let text = std::fs::read_to_string(package.join("version.py")).ok()?;
     Some((assigned(&text, "__version__")?, assigned(&text, "cuda")))
 }

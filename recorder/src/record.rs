@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use gpumemtrace_format::event::{Event, STATE_DONE};
 use gpumemtrace_format::ring::{code_head_words, native_node_words, py_node_words};
 use gpumemtrace_format::{
-    ApiId, CodeId, Counter, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
+    ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
 };
 
 use crate::clock::now_ns;
@@ -41,12 +41,14 @@ pub struct Draft {
     pub aux: [u64; 2],
     /// As in the event.
     pub flags: u8,
+    /// What PyTorch's tracker knows of it. For [`event`] only.
+    pub detail: Option<Detail>,
 }
 
 impl Draft {
     /// A draft of which only this much is known.
     pub fn new(kind: EventKind, api: ApiId) -> Self {
-        Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2], flags: 0 }
+        Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2], flags: 0, detail: None }
     }
 }
 
@@ -127,9 +129,12 @@ fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
     let (python_stack, native_stack) = stacks(session, block, draft.kind);
-    if block.lane.reserve(session, 1) {
+    if block.lane.reserve(session, 1 + u64::from(draft.detail.is_some())) {
         let mut event = event_from(draft, python_stack, native_stack);
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+        if let Some(detail) = draft.detail {
+            block.lane.put(&detail.to_words());
+        }
         block.lane.push(&event.to_words());
     } else {
         session.shared.count(Counter::DroppedEvents);
@@ -181,6 +186,8 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
         aux: draft.aux,
         python_stack,
         native_stack,
+        // Travels as a record of its own.
+        detail: None,
     }
 }
 

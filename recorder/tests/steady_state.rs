@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Fewer than wake the writer: waking it is the one system call there is, once a round.
-const EVENTS: u64 = 1500;
+const EVENTS: u64 = 1200;
 static DONE: AtomicU32 = AtomicU32::new(0);
 
 /// From here on, this thread may only end; any other system call kills it.

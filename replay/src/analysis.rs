@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId};
+use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::book::Now;
@@ -64,6 +64,8 @@ pub struct Analysis {
     pub incomplete: Vec<String>,
     /// Good to know.
     pub notes: Vec<String>,
+    /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
+    pub tracker: Option<TrackerState>,
     /// How steps were told.
     pub rule: Rule,
     /// Steps begun.
@@ -104,6 +106,7 @@ struct Pass {
     oom_count: u64,
     apart: Totals,
     apart_peaks: FxHashMap<Place, u64>,
+    tracker: Option<TrackerState>,
 }
 
 /// Analyses a trace.
@@ -141,6 +144,7 @@ impl Pass {
             oom_count: 0,
             apart: Totals::default(),
             apart_peaks: FxHashMap::default(),
+            tracker: None,
         }
     }
 
@@ -165,17 +169,23 @@ impl Pass {
         match event.kind {
             EventKind::BLOCK_ALLOC => {
                 let when = (self.time_ns, self.step);
-                let ranges = self.driver.ranges();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_alloc(event, (stack, facts.site), when, ranges);
+                device.block_alloc(event, (stack, facts.site), when, &self.driver);
             }
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
-                let ranges = self.driver.ranges();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, facts.site, when, ranges);
+                device.block_free(event, facts.site, when, &self.driver);
             }
             EventKind::BLOCK_OOM => self.oom(event, stack),
+            EventKind::BLOCK_FREE_COMPLETED
+            | EventKind::SEGMENT_ALLOC
+            | EventKind::SEGMENT_FREE
+            | EventKind::SEGMENT_MAP
+            | EventKind::SEGMENT_UNMAP => {
+                device_of(&mut self.devices, event.device, self.step).tracked(event);
+            }
+            EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
             _ => {}
         }
@@ -204,7 +214,7 @@ impl Pass {
             match change {
                 Change::Alloc { key, bytes, stack, .. } => {
                     let after = Now { device: now.device.saturating_add(bytes), ..now };
-                    device.driver.alloc(key, bytes, stack, site, after);
+                    device.driver.alloc(key, (bytes, None), stack, site, after);
                 }
                 Change::Free { key, .. } => {
                     let freed = device.driver.live().get(&key).map_or(0, |block| block.bytes);
@@ -216,12 +226,9 @@ impl Pass {
             device.peak_device = device.peak_device.max(bytes);
             device.torch.observe(Now { device: bytes, ..now });
         }
-        for index in 0..self.driver.range_changes.len() {
-            let change = self.driver.range_changes[index];
-            for (device, ordinal) in self.devices.iter_mut().zip(0..=u8::MAX) {
-                if let Some(device) = device {
-                    device.range_changed(change, self.driver.ranges(), ordinal);
-                }
+        if self.driver.ranges_changed {
+            for device in self.devices.iter_mut().flatten() {
+                device.ranges_changed(&self.driver.removed_ranges);
             }
         }
     }
@@ -234,7 +241,7 @@ impl Pass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let moment = (event.time_ns, event.aux[1]);
+        let moment = (event.time_ns, event.aux[1], event.detail);
         let site_of = |stack| symbols.facts(stack).site;
         let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
         let mut sites: Vec<(SiteId, Held)> = device
@@ -279,6 +286,7 @@ impl Pass {
             unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
             uncovered_calls: counter(Counter::UncoveredCalls),
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
+            tracker_mismatches: counter(Counter::TrackerMismatches),
         };
         let incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
         let (ending, ending_detail) = head.ending();
@@ -312,6 +320,12 @@ impl Pass {
                 "{calls} calls had not returned when the process ended; nobody knows how they went"
             ));
         }
+        if losses.tracker_mismatches > 0 {
+            let blocks = losses.tracker_mismatches;
+            notes.push(format!(
+                "{blocks} times PyTorch's tracker and its allocator did not say the same; what those blocks asked for is not known"
+            ));
+        }
         if body.unknown_blocks > 0 {
             notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
         }
@@ -325,6 +339,7 @@ impl Pass {
             losses,
             incomplete,
             notes,
+            tracker: self.tracker,
             rule: self.clock.rule(),
             steps: self.step,
             start_ns,

@@ -68,11 +68,13 @@ pub struct Bins {
     start_ns: Option<u64>,
     width_ns: u64,
     all: Vec<Bin>,
+    /// Where the bin that is being filled ends: asked for at every event.
+    end_ns: u64,
 }
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new() }
+        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new(), end_ns: 0 }
     }
 }
 
@@ -92,7 +94,6 @@ impl Bins {
         self.index(time_ns) >= MAX_BINS
     }
 
-    #[inline]
     fn index(&self, time_ns: u64) -> usize {
         (time_ns.saturating_sub(self.start_ns.unwrap_or(time_ns)) / self.width_ns) as usize
     }
@@ -100,7 +101,7 @@ impl Bins {
     /// True when `time_ns` lies past the bin that is being filled.
     #[inline]
     pub fn begins_new(&self, time_ns: u64) -> bool {
-        self.all.is_empty() || self.index(time_ns) > self.current()
+        time_ns >= self.end_ns
     }
 
     /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
@@ -129,10 +130,25 @@ impl Bins {
                 low_clock: clock,
             });
         }
+        self.update_end();
+    }
+
+    fn update_end(&mut self) {
+        let span = (self.all.len() as u64).saturating_mul(self.width_ns);
+        self.end_ns = self.start_ns.unwrap_or(0).saturating_add(span);
+    }
+
+    /// True when this moment is no extreme of the current bin, as nearly all are.
+    #[inline]
+    pub fn is_within(&self, sample: &Sample) -> bool {
+        self.all.last().is_some_and(|bin| {
+            (bin.low.live..=bin.high.live).contains(&sample.live)
+                && (bin.min_reserved..=bin.max_reserved).contains(&sample.reserved)
+                && (bin.min_device..=bin.max_device).contains(&sample.device)
+        })
     }
 
     /// Takes a moment into the current bin.
-    #[inline]
     pub fn observe(&mut self, sample: Sample) -> Effect {
         let Some(bin) = self.all.last_mut() else { return Effect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);
@@ -186,6 +202,7 @@ impl Bins {
             });
         }
         self.all = joined;
+        self.update_end();
         winners
     }
 }

@@ -1,25 +1,18 @@
 //! The live blocks of one device in one layer, and everything that is summed over them.
 //!
 //! Constraint: every analysis must see each event once, memory must not grow with events, and an event has about 50 ns.
-//! Consequence: one hash map of live blocks, one [`Tally`] per stack and per site, and marks (see [`crate::tally`]) for the
+//! Consequence: one hash map of live blocks, one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
-use std::collections::hash_map::Entry;
-
+use gpumemtrace_format::Detail;
 use rustc_hash::FxHashMap;
 
-use crate::bins::{BinValues, Bins, Effect, MAX_BINS, Sample, halve_values};
+use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
+pub use crate::holders::{Fates, SiteBook};
+use crate::holders::{HIGH, LOW, MARKS, PEAK, STEP, StackBook};
 use crate::series::Series;
 use crate::symbols::{SiteId, StackId};
-use crate::tally::{Held, Marks, Tally};
-
-const PEAK: usize = 0;
-const STEP: usize = 1;
-const HIGH: usize = 2;
-const LOW: usize = 3;
-const MARKS: usize = 4;
-/// Most places of free told apart per site.
-const MAX_FREE_SITES: usize = 16;
+use crate::tally::{Held, Marks};
 
 /// A block that has not been freed.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +23,10 @@ pub struct LiveBlock {
     pub stack: StackId,
     /// Steps begun when it was.
     pub step: u32,
+    /// Which event of the book brought it, counted from 1.
+    pub born: u64,
+    /// What PyTorch's tracker said of it.
+    pub detail: Option<Detail>,
 }
 
 /// A moment and the values that go with it.
@@ -45,48 +42,6 @@ pub struct Now {
     pub device: u64,
 }
 
-/// What happened to the blocks of a site, as counted at a step end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
-    /// Allocated.
-    pub born: u64,
-    /// Freed.
-    pub freed: u64,
-    /// Freed in a later step than they were allocated in.
-    pub freed_late: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct FreeSite {
-    site: SiteId,
-    count: u64,
-    this_step: u64,
-}
-
-/// One site of a book.
-#[derive(Clone, Debug, Default)]
-pub struct SiteBook {
-    tally: Tally<MARKS>,
-    series: Series,
-    step_seen: u32,
-    bins: BinValues,
-    fates: Fates,
-    fates_at_step_end: Fates,
-    free_sites: Vec<FreeSite>,
-}
-
-impl SiteBook {
-    /// At the end of every step.
-    pub fn series(&self) -> &Series {
-        &self.series
-    }
-
-    /// Blocks and bytes now.
-    pub fn now(&self) -> Held {
-        self.tally.now
-    }
-}
-
 /// One layer of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
@@ -94,8 +49,9 @@ pub struct Book {
     total: Held,
     marks: Marks<MARKS>,
     sites: Vec<SiteBook>,
-    stacks: Vec<Tally<MARKS>>,
-    sites_of_stacks: Vec<SiteId>,
+    stacks: Vec<StackBook>,
+    /// By site, once everything is read.
+    stacks_of_sites: Vec<Vec<StackId>>,
     series: Series,
     step: u32,
     bins: Bins,
@@ -115,25 +71,28 @@ impl Book {
         Self { step, ..Self::default() }
     }
 
-    /// A block appears.
-    pub fn alloc(&mut self, addr: u64, bytes: u64, stack: StackId, site: SiteId, now: Now) {
+    /// A block appears; the block that was there, if its free was lost.
+    pub fn alloc(
+        &mut self,
+        addr: u64,
+        (bytes, detail): (u64, Option<Detail>),
+        stack: StackId,
+        site: SiteId,
+        now: Now,
+    ) -> Option<LiveBlock> {
         self.events += 1;
-        let block = LiveBlock { bytes, stack, step: now.step };
-        match self.live.entry(addr) {
-            Entry::Vacant(place) => {
-                place.insert(block);
-            }
-            Entry::Occupied(mut place) => {
-                let old = place.insert(block);
-                self.lost_frees += 1;
-                self.change(old.stack, self.site_of(old.stack), now, |held| held.remove(old.bytes));
-                self.total.remove(old.bytes);
-            }
+        let block = LiveBlock { bytes, stack, step: now.step, born: self.events, detail };
+        let lost = self.live.insert(addr, block);
+        if let Some(old) = lost {
+            self.lost_frees += 1;
+            self.change(old.stack, self.site_of(old.stack), now, |held| held.remove(old.bytes));
+            self.total.remove(old.bytes);
         }
         self.change(stack, site, now, |held| held.add(bytes));
         self.sites[site.0 as usize].fates.born += 1;
         self.total.add(bytes);
         self.observe(now);
+        lost
     }
 
     /// A block goes; the block that went, if it was known.
@@ -146,21 +105,14 @@ impl Book {
         };
         let site = self.site_of(block.stack);
         self.change(block.stack, site, now, |held| held.remove(block.bytes));
-        let book = &mut self.sites[site.0 as usize];
-        book.fates.freed += 1;
-        book.fates.freed_late += u64::from(block.step < now.step);
-        if let Some(entry) = book.free_sites.iter_mut().find(|entry| entry.site == free_site) {
-            entry.this_step += 1;
-        } else if book.free_sites.len() < MAX_FREE_SITES {
-            book.free_sites.push(FreeSite { site: free_site, count: 0, this_step: 1 });
-        }
+        self.sites[site.0 as usize].freed(free_site, block.step < now.step);
         self.total.remove(block.bytes);
         self.observe(now);
         Some(block)
     }
 
     fn site_of(&self, stack: StackId) -> SiteId {
-        self.sites_of_stacks[stack.0 as usize]
+        self.stacks[stack.0 as usize].site
     }
 
     #[inline]
@@ -170,18 +122,17 @@ impl Book {
         }
         let (stack_at, site_at) = (stack.0 as usize, site.0 as usize);
         if stack_at >= self.stacks.len() {
-            self.stacks.resize(stack_at + 1, Tally::default());
-            self.sites_of_stacks.resize(stack_at + 1, SiteId(0));
+            self.stacks.resize(stack_at + 1, StackBook::default());
         }
-        self.sites_of_stacks[stack_at] = site;
         if site_at >= self.sites.len() {
             self.sites.resize(site_at + 1, SiteBook::default());
         }
-        let tally = &mut self.stacks[stack_at];
-        if tally.is_behind(&self.marks) {
-            tally.save(&self.marks);
+        let of_stack = &mut self.stacks[stack_at];
+        of_stack.site = site;
+        if of_stack.tally.is_behind(&self.marks) {
+            of_stack.catch_up(self.step, &self.marks);
         }
-        apply(&mut tally.now);
+        apply(&mut of_stack.tally.now);
         let book = &mut self.sites[site_at];
         if book.tally.is_behind(&self.marks) {
             book.catch_up(self.step, &self.marks, &self.bins);
@@ -206,16 +157,21 @@ impl Book {
             self.peak = sample;
             self.marks.set(PEAK);
         }
-        let effect = self.bins.observe(sample);
-        if effect != Effect::default() {
-            if effect.is_high {
-                self.marks.set(HIGH);
-            }
-            if effect.is_low {
-                self.marks.set(LOW);
-            }
-            self.bins.marked(effect, self.marks.at(HIGH), self.marks.at(LOW));
+        if !self.bins.is_within(&sample) {
+            self.new_extreme(sample);
         }
+    }
+
+    #[cold]
+    fn new_extreme(&mut self, sample: Sample) {
+        let effect = self.bins.observe(sample);
+        if effect.is_high {
+            self.marks.set(HIGH);
+        }
+        if effect.is_low {
+            self.marks.set(LOW);
+        }
+        self.bins.marked(effect, self.marks.at(HIGH), self.marks.at(LOW));
     }
 
     #[cold]
@@ -253,6 +209,13 @@ impl Book {
         for site in &mut self.sites {
             site.catch_up(self.step, &self.marks, &self.bins);
             site.fill_bins(bins, &self.bins);
+        }
+        self.stacks_of_sites.resize(self.sites.len(), Vec::new());
+        for (stack, id) in self.stacks.iter_mut().zip(0..) {
+            stack.catch_up(self.step, &self.marks);
+            if let Some(stacks) = self.stacks_of_sites.get_mut(stack.site.0 as usize) {
+                stacks.push(StackId(id));
+            }
         }
     }
 
@@ -322,67 +285,45 @@ impl Book {
 
     /// Where most of a site's blocks were freed until the end of the last step.
     pub fn main_free_site(&self, site: &SiteBook) -> Option<SiteId> {
-        let best = site.free_sites.iter().max_by_key(|entry| entry.count)?;
-        (best.count > 0).then_some(best.site)
+        site.main_free_site()
     }
 
     /// The stack of a site that held most at the peak.
     pub fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
-        self.main_stack(site, |tally| tally.at(&self.marks, PEAK).bytes)
+        let at_peak = |stack: StackId| self.stacks[stack.0 as usize].tally.at(&self.marks, PEAK).bytes;
+        largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
     }
 
-    /// The stack of a site that held most at the end of the last step.
-    pub fn main_stack_at_step_end(&self, site: SiteId) -> Option<StackId> {
-        self.main_stack(site, |tally| tally.at(&self.marks, STEP).bytes)
+    /// The stack of a site that grew most.
+    pub fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
+        largest(self.stacks_that_grew(site, from, to).map(|(stack, held)| (stack, held.bytes)))
     }
 
-    fn main_stack(&self, site: SiteId, bytes: impl Fn(&Tally<MARKS>) -> u64) -> Option<StackId> {
-        let stacks = self.stacks.iter().zip(&self.sites_of_stacks).zip(0..);
-        stacks
-            .filter(|((_, of), _)| **of == site)
-            .map(|((tally, _), id)| (bytes(tally), StackId(id)))
-            .filter(|(bytes, _)| *bytes > 0)
-            .max_by_key(|(bytes, id)| (*bytes, std::cmp::Reverse(*id)))
-            .map(|(_, id)| id)
+    /// Stacks of a site with what they held more at the end of step `to` than at the end of step `from`, or than nothing. What
+    /// a line holds once and for all (a workspace of a library) says nothing about what it leaks.
+    pub fn stacks_that_grew(
+        &self,
+        site: SiteId,
+        from: Option<u32>,
+        to: u32,
+    ) -> impl Iterator<Item = (StackId, Held)> {
+        self.stacks_of(site).filter_map(move |stack| {
+            let series = &self.stacks[stack.0 as usize].series;
+            let (before, after) = (from.map_or(Held::default(), |step| series.at(step)), series.at(to));
+            let bytes = after.bytes.checked_sub(before.bytes).filter(|bytes| *bytes > 0)?;
+            Some((stack, Held { bytes, blocks: after.blocks.saturating_sub(before.blocks) }))
+        })
     }
 
-    /// Stacks of a site with what they held at the end of the last step.
-    pub fn stacks_at_step_end(&self, site: SiteId) -> impl Iterator<Item = (StackId, Held)> {
-        let stacks = self.stacks.iter().zip(&self.sites_of_stacks).zip(0..);
-        stacks
-            .filter(move |((_, of), _)| **of == site)
-            .map(|((tally, _), id)| (StackId(id), tally.at(&self.marks, STEP)))
-            .filter(|(_, held)| held.bytes > 0)
+    fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
+        self.stacks_of_sites.get(site.0 as usize).into_iter().flatten().copied()
     }
 }
 
-impl SiteBook {
-    /// Does what was put off since this site last changed.
-    #[inline(never)]
-    fn catch_up(&mut self, step: u32, marks: &Marks<MARKS>, bins: &Bins) {
-        if self.step_seen < step {
-            self.series.record(self.step_seen, self.tally.now);
-            self.step_seen = step;
-            self.fates_at_step_end = self.fates;
-            for entry in &mut self.free_sites {
-                entry.count += entry.this_step;
-                entry.this_step = 0;
-            }
-        }
-        self.fill_bins(bins.current(), bins);
-        self.tally.save(marks);
-    }
-
-    /// Finishes the bins before `end`.
-    fn fill_bins(&mut self, end: usize, bins: &Bins) {
-        if self.bins.len() >= end {
-            return;
-        }
-        let all = bins.all();
-        for bin in &all[self.bins.len()..end.min(all.len())] {
-            let high = self.tally.at_clock(bin.high_clock, HIGH).bytes;
-            let low = self.tally.at_clock(bin.low_clock, LOW).bytes;
-            self.bins.push([high, low]);
-        }
-    }
+/// The stack with most bytes; of equals the first.
+fn largest(stacks: impl Iterator<Item = (StackId, u64)>) -> Option<StackId> {
+    stacks
+        .filter(|(_, bytes)| *bytes > 0)
+        .max_by_key(|(id, bytes)| (*bytes, std::cmp::Reverse(*id)))
+        .map(|(id, _)| id)
 }

@@ -4,11 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::Event;
+use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::{Detail, Event, EventKind};
+use rustc_hash::FxHashMap;
 
 use crate::book::{Book, LiveBlock, Now};
-use crate::driver::{Range, RangeChange};
-use crate::frag::{Gap, PeakState, Snapshot, Touched, explain, of_device};
+use crate::driver::{Driver, Range};
+use crate::frag::{Gap, Moment, PeakState, PendingFree, Snapshot, Touched, explain, of_device};
+use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
 
 /// Slots of the cache of segments that were just used.
@@ -33,6 +36,11 @@ pub struct DeviceState {
     pub total_mismatches: u64,
     /// The first of them: seq, our sum, PyTorch's.
     pub first_mismatch: Option<[u64; 3]>,
+    /// Events at which the segments that PyTorch's tracker told do not sum to what PyTorch had reserved.
+    pub segment_mismatches: u64,
+    segments: Segments,
+    /// Blocks requested back that another stream still uses.
+    pending: FxHashMap<u64, PendingFree>,
     peak_state: PeakState,
     touched: Touched,
     recent: Vec<(u64, u64)>,
@@ -76,46 +84,65 @@ impl DeviceState {
         event: &Event,
         (stack, site): (StackId, SiteId),
         (time_ns, step): (u64, u32),
-        ranges: &BTreeMap<u64, Range>,
+        driver: &Driver,
     ) {
         let now = self.now(event, time_ns, step);
-        self.torch.alloc(event.addr, event.size, stack, site, now);
-        self.touch(event.addr, event.size, ranges);
-        self.peak_state.block_added(event.addr, self.torch.live(), ranges, event.device);
-        self.after_block(event, now);
+        if let Some(lost) = self.torch.alloc(event.addr, (event.size, event.detail), stack, site, now) {
+            self.peak_state.block_removed(event.addr, lost);
+        }
+        self.touch(event.addr, event.size, driver.ranges());
+        self.after_block(event, now, driver);
     }
 
     /// PyTorch gets a block back.
-    pub fn block_free(
-        &mut self,
-        event: &Event,
-        site: SiteId,
-        (time_ns, step): (u64, u32),
-        ranges: &BTreeMap<u64, Range>,
-    ) {
+    pub fn block_free(&mut self, event: &Event, site: SiteId, (time_ns, step): (u64, u32), driver: &Driver) {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, site, now) {
-            self.peak_state.block_removed(event.addr, block, self.torch.live(), ranges, event.device);
+            self.peak_state.block_removed(event.addr, block);
+            if event.detail.is_some() && event.flags & FREED_AT_ONCE == 0 {
+                self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
+            }
         }
-        self.after_block(event, now);
+        self.after_block(event, now, driver);
     }
 
-    /// A driver range, of whichever device, came or went.
-    pub fn range_changed(&mut self, change: RangeChange, ranges: &BTreeMap<u64, Range>, ordinal: u8) {
+    /// PyTorch's tracker told something that is not of a block that is handed out.
+    pub fn tracked(&mut self, event: &Event) {
+        if event.kind == EventKind::BLOCK_FREE_COMPLETED
+            && let Some(pending) = self.pending.remove(&event.addr)
+        {
+            self.peak_state.pending_removed(event.addr, pending);
+        }
+        for segment in self.segments.event(event) {
+            self.peak_state.segment_removed(segment);
+        }
+    }
+
+    /// Driver ranges, of whichever device, came or went; these are gone.
+    pub fn ranges_changed(&mut self, removed: &[Range]) {
         self.recent.fill(NO_RANGE);
-        self.peak_state.range_changed(change, self.torch.live(), ranges, ordinal);
+        for range in removed {
+            self.peak_state.range_removed(*range);
+        }
     }
 
     /// The gap at this moment.
     pub fn gap(
         &self,
-        (time_ns, reserved): (u64, u64),
+        (time_ns, reserved, wanted): (u64, u64, Option<Detail>),
         ranges: &BTreeMap<u64, Range>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) -> Gap {
-        let blocks = self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect();
-        let snapshot = Snapshot { time_ns, reserved, blocks, ranges: of_device(ranges, ordinal) };
+        let snapshot = Snapshot {
+            time_ns,
+            reserved,
+            wanted: wanted.map(|detail| (detail.stream, detail.pool)),
+            blocks: self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
+            pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
+            segments: self.segments.iter().copied().collect(),
+            ranges: of_device(ranges, ordinal),
+        };
         explain(&snapshot, &self.touched, |block: &LiveBlock| site(block.stack))
     }
 
@@ -139,14 +166,24 @@ impl DeviceState {
     }
 
     #[inline]
-    fn after_block(&mut self, event: &Event, now: Now) {
+    fn after_block(&mut self, event: &Event, now: Now, driver: &Driver) {
         let sum = self.torch.total().bytes;
         if sum != event.aux[0] {
             self.total_mismatches += 1;
             self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
         }
+        if event.detail.is_some() && self.segments.bytes() != self.reserved {
+            self.segment_mismatches += 1;
+        }
         if self.reserved > self.peak_state.reserved() {
-            self.peak_state.mark(self.reserved, now.time_ns);
+            self.peak_state.mark(Moment {
+                reserved: self.reserved,
+                time_ns: now.time_ns,
+                wanted: event.detail.map(|detail| (detail.stream, detail.pool)),
+                newest_block: self.torch.events,
+                newest_range: driver.ranges_born(),
+                newest_segment: self.segments.born(),
+            });
             self.at_peak_reserved = [self.reserved, sum, now.device];
         }
     }
@@ -164,10 +201,11 @@ impl DeviceState {
         if self.torch.is_empty() {
             return;
         }
-        let peak = self.peak_state.finish(self.torch.live(), ranges, ordinal);
+        let peak =
+            self.peak_state.snapshot(self.torch.live(), &self.pending, &self.segments, ranges, ordinal);
         let gap = explain(&peak, &self.touched, |block: &LiveBlock| site(block.stack));
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
-        let gap = self.gap((time_ns, self.reserved), ranges, ordinal, &site);
+        let gap = self.gap((time_ns, self.reserved, None), ranges, ordinal, &site);
         self.gap_at_end = Some((time_ns, self.reserved, gap));
     }
 }

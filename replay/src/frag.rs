@@ -1,21 +1,30 @@
 //! Reserved bytes that no tensor uses, and who keeps them from being given back.
 //!
-//! Definition: the gap is reserved minus live bytes. A *segment* is a run of driver memory in which PyTorch's allocator ever
-//! placed a block. If the segments sum to what PyTorch says it has reserved, the gap is told exactly: free bytes of segments
-//! without a live block are `cache` (`empty_cache()` would give them back); free bytes of segments with live blocks are
-//! `pinned`, shared equally among the live blocks of the segment and summed by their sites. If they do not, the gap is
-//! `unexplained`: it is never guessed. Only rounded sizes are recorded, so what rounding costs is part of the live bytes.
+//! Definition: the gap is reserved bytes minus what the live blocks asked for, or minus the blocks themselves where nobody
+//! said what was asked for. Its parts:
+//! - `rounding`: blocks are larger than what was asked for; by their lines.
+//! - `pending_free`: requested back, but another stream still uses the block; by the lines that allocated it.
+//! - `cache`: in segments without a block; `empty_cache()` would give it back.
+//! - `stranded_pool`, `stranded_stream`: free beside blocks, in segments that serve another pool or another stream than the
+//!   request for which memory was lacking at that moment.
+//! - `pinned`: free beside blocks, in segments that could have served it.
+//!
+//! What is free beside blocks is shared equally among the blocks of the segment, and summed by their lines. Segments are
+//! those that PyTorch's tracker told; without it, runs of driver memory in which the allocator ever placed a block. If they
+//! do not sum to what PyTorch says it has reserved, all but the rounding is `unexplained`: it is never guessed.
 //!
 //! Constraint: the moment of the highest reserved bytes is known only at the end, and copying all blocks at each new
-//! maximum costs maxima x blocks. Consequence: [`PeakState`] logs what changes after the last new maximum and copies, with
-//! the log undone, only when the log is as long as what there is to copy: constant cost per event.
+//! maximum costs maxima x blocks. Consequence: blocks and ranges know when they were born, and [`PeakState`] keeps those
+//! that were there at the last maximum and have gone since; with what is still there they are the state then. Nothing is
+//! copied, and what is kept is at most what was there.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
 use crate::book::LiveBlock;
-use crate::driver::{Place, Range, RangeChange};
+use crate::driver::{Place, Range};
+use crate::segments::{Segment, Segments};
 use crate::symbols::SiteId;
 
 /// Most culprits named.
@@ -24,6 +33,18 @@ pub const MAX_CULPRITS: usize = 20;
 /// First addresses of the ranges in which PyTorch's allocator ever placed a block.
 pub type Touched = rustc_hash::FxHashSet<u64>;
 
+/// The stream and the pool of a request.
+type Serves = (u64, u64);
+
+/// A block that was requested back and is not free yet.
+#[derive(Clone, Copy, Debug)]
+pub struct PendingFree {
+    /// The block, as it was.
+    pub block: LiveBlock,
+    /// Which event of the book requested it back.
+    pub since: u64,
+}
+
 /// A moment of one device's allocator.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -31,10 +52,25 @@ pub struct Snapshot {
     pub time_ns: u64,
     /// Held by PyTorch.
     pub reserved: u64,
+    /// What memory was lacking for, where that is known.
+    pub wanted: Option<Serves>,
     /// Live blocks by address.
     pub blocks: Vec<(u64, LiveBlock)>,
+    /// Blocks requested back that are not free yet.
+    pub pending: Vec<(u64, LiveBlock)>,
+    /// Segments of PyTorch's allocator, by address; empty where its tracker did not tell them.
+    pub segments: Vec<Segment>,
     /// Driver ranges of the device.
     pub ranges: Vec<Range>,
+}
+
+/// A part of a gap, and whose it is, largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// How much.
+    pub bytes: u64,
+    /// They sum to `bytes`, or are empty where nobody is to blame.
+    pub culprits: Vec<(SiteId, u64)>,
 }
 
 /// A gap and its parts.
@@ -42,219 +78,288 @@ pub struct Snapshot {
 pub struct Gap {
     /// Sum of the live blocks.
     pub live: u64,
-    /// Reserved minus live.
+    /// What they asked for, where that is known of each.
+    pub requested: Option<u64>,
+    /// Reserved minus requested, or minus live.
     pub gap: u64,
-    /// Free in segments with live blocks.
-    pub pinned: u64,
-    /// `pinned` by the sites of those blocks, largest first.
-    pub culprits: Vec<(SiteId, u64)>,
-    /// In segments without live blocks.
+    /// In the order of the header; without `unexplained`.
+    pub rounding: Part,
+    /// See there.
+    pub pending: Part,
+    /// See there.
+    pub stranded_stream: Part,
+    /// See there.
+    pub stranded_pool: Part,
+    /// See there.
+    pub pinned: Part,
+    /// See there.
     pub cache: u64,
     /// The rest.
     pub unexplained: u64,
-    /// Largest contiguous free piece in a segment, where segments are known.
+    /// Largest contiguous free piece in a segment that could serve what was wanted, where segments are known.
     pub largest_free: Option<u64>,
+}
+
+impl Gap {
+    fn known(&self) -> Option<u64> {
+        let parts = [&self.rounding, &self.pending, &self.stranded_stream, &self.stranded_pool, &self.pinned];
+        parts.into_iter().try_fold(self.cache, |sum, part| sum.checked_add(part.bytes))
+    }
+}
+
+/// Bytes by site, on their way to a [`Part`].
+#[derive(Default)]
+struct Shares(FxHashMap<SiteId, u64>);
+
+impl Shares {
+    fn add(&mut self, site: SiteId, bytes: u64) {
+        let sum = self.0.entry(site).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+
+    fn part(self) -> Part {
+        let mut culprits: Vec<(SiteId, u64)> = self.0.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
+        Part { bytes: culprits.iter().map(|(_, bytes)| bytes).fold(0, |a, b| a.saturating_add(*b)), culprits }
+    }
 }
 
 /// Takes a gap apart. `touched`: the ranges in which a block ever was.
 #[allow(clippy::implicit_hasher)] // The set is ours.
 pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlock) -> SiteId) -> Gap {
-    let live: u64 = snapshot.blocks.iter().map(|(_, block)| block.bytes).fold(0, u64::saturating_add);
-    let gap = snapshot.reserved.saturating_sub(live);
-    explain_known(snapshot, touched, live, &site_of)
-        .filter(|known| known.pinned.checked_add(known.cache) == Some(gap))
-        .unwrap_or(Gap { live, gap, unexplained: gap, ..Gap::default() })
+    let sum = |of: fn(&LiveBlock) -> Option<u64>| {
+        snapshot.blocks.iter().try_fold(0u64, |sum, (_, block)| Some(sum.saturating_add(of(block)?)))
+    };
+    let live = sum(|block| Some(block.bytes)).unwrap_or(0);
+    let is_tracked = !snapshot.segments.is_empty();
+    let requested = sum(|block| block.detail.map(|detail| detail.requested_bytes.min(block.bytes)))
+        .filter(|_| is_tracked);
+    let mut rounding = Shares::default();
+    if requested.is_some() {
+        for (_, block) in &snapshot.blocks {
+            let asked = block.detail.map_or(block.bytes, |detail| detail.requested_bytes.min(block.bytes));
+            rounding.add(site_of(block), block.bytes - asked);
+        }
+    }
+    let gap = snapshot.reserved.saturating_sub(requested.unwrap_or(live));
+    let base = Gap { live, requested, gap, rounding: rounding.part(), ..Gap::default() };
+    explain_free(snapshot, touched, base.clone(), &site_of)
+        .filter(|known| known.known() == Some(gap))
+        .unwrap_or(if base.rounding.bytes <= gap {
+            Gap { unexplained: gap - base.rounding.bytes, ..base }
+        } else {
+            Gap { rounding: Part::default(), unexplained: gap, ..base }
+        })
 }
 
 /// `None` where segments and blocks do not fit each other.
-fn explain_known(
+fn explain_free(
     snapshot: &Snapshot,
     touched: &Touched,
-    live: u64,
+    base: Gap,
     site_of: &impl Fn(&LiveBlock) -> SiteId,
 ) -> Option<Gap> {
-    let segments = segments(snapshot, touched)?;
-    let mut blocks: Vec<&(u64, LiveBlock)> = snapshot.blocks.iter().collect();
-    blocks.sort_unstable_by_key(|(addr, _)| *addr);
-    let gap = snapshot.reserved.checked_sub(live)?;
-    let mut result = Gap { live, gap, largest_free: Some(0), ..Gap::default() };
-    let mut culprits: FxHashMap<SiteId, u64> = FxHashMap::default();
+    let runs = tracked_runs(snapshot).or_else(|| runs_of_ranges(snapshot, touched))?;
+    let mut blocks: Vec<(u64, &LiveBlock, bool)> =
+        snapshot.blocks.iter().map(|(addr, block)| (*addr, block, false)).collect();
+    blocks.extend(snapshot.pending.iter().map(|(addr, block)| (*addr, block, true)));
+    blocks.sort_unstable_by_key(|(addr, ..)| *addr);
+    let mut result = Gap { largest_free: Some(0), ..base };
+    let [mut pending, mut stream, mut pool, mut pinned] = [(); 4].map(|()| Shares::default());
     let mut rest = &blocks[..];
-    for (begin, end) in segments {
-        let inside = rest.partition_point(|(addr, _)| *addr < end);
+    for run in runs {
+        let inside = rest.partition_point(|(addr, ..)| *addr < run.end);
         let (here, after) = rest.split_at(inside);
         rest = after;
-        let (mut at, mut free) = (begin, 0u64);
+        let could_serve = match (run.serves, snapshot.wanted) {
+            (Some(serves), Some(wanted)) => serves == wanted,
+            _ => true,
+        };
+        let (mut at, mut free) = (run.begin, 0u64);
         let mut pass = |at: u64, next: u64| {
             let piece = next.checked_sub(at)?;
-            result.largest_free = result.largest_free.max(Some(piece));
+            if could_serve {
+                result.largest_free = result.largest_free.max(Some(piece));
+            }
             free += piece;
             Some(())
         };
-        for (addr, block) in here {
+        for (addr, block, is_pending) in here {
             pass(at, *addr)?;
             at = addr.checked_add(block.bytes)?;
+            if *is_pending {
+                pending.add(site_of(block), block.bytes);
+            }
         }
-        pass(at, end)?;
+        pass(at, run.end)?;
         if here.is_empty() {
             result.cache += free;
             continue;
         }
-        result.pinned += free;
+        let shares = match (run.serves, snapshot.wanted) {
+            (Some((_, its)), Some((_, wanted))) if its != wanted => &mut pool,
+            (Some((its, _)), Some((wanted, _))) if its != wanted => &mut stream,
+            _ => &mut pinned,
+        };
         let (each, left) = (free / here.len() as u64, free % here.len() as u64);
-        for (index, (_, block)) in here.iter().enumerate() {
-            let share = each + u64::from((index as u64) < left);
-            *culprits.entry(site_of(block)).or_default() += share;
+        for (index, (_, block, _)) in here.iter().enumerate() {
+            shares.add(site_of(block), each + u64::from((index as u64) < left));
         }
     }
     if !rest.is_empty() {
         return None;
     }
-    result.culprits = culprits.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
-    result.culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
+    result.pending = pending.part();
+    result.stranded_stream = stream.part();
+    result.stranded_pool = pool.part();
+    result.pinned = pinned.part();
     Some(result)
 }
 
-/// First and last address of each segment. `None` unless they sum to what PyTorch says it has reserved.
-fn segments(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<(u64, u64)>> {
-    let mut segments: Vec<(u64, u64)> = Vec::new();
+/// Memory of the allocator without a hole in it.
+struct Run {
+    begin: u64,
+    end: u64,
+    serves: Option<Serves>,
+}
+
+/// The segments as the tracker told them. `None` unless they sum to what PyTorch says it has reserved.
+fn tracked_runs(snapshot: &Snapshot) -> Option<Vec<Run>> {
+    let held = snapshot.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.bytes))?;
+    if held != snapshot.reserved || snapshot.segments.is_empty() {
+        return None;
+    }
+    let same = |a: &Segment, b: &Segment| {
+        a.is_expandable && b.is_expandable && a.end() == b.addr && a.serves == b.serves
+    };
+    let runs = snapshot.segments.chunk_by(same).map(|pieces| Run {
+        begin: pieces[0].addr,
+        end: pieces[pieces.len() - 1].end(),
+        serves: Some(pieces[0].serves),
+    });
+    Some(runs.collect())
+}
+
+/// Driver memory in which blocks were. `None` unless it sums to what PyTorch says it has reserved.
+fn runs_of_ranges(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<Run>> {
+    let mut runs: Vec<Run> = Vec::new();
     let mut held = 0u64;
     for range in snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)) {
         held = held.checked_add(range.bytes)?;
         let end = range.addr.checked_add(range.bytes)?;
-        match segments.last_mut() {
-            Some((_, last)) if *last > range.addr => return None,
+        match runs.last_mut() {
+            Some(last) if last.end > range.addr => return None,
             // A block may span mapped pieces that follow each other: they are one segment.
-            Some((_, last)) if *last == range.addr => *last = end,
-            _ => segments.push((range.addr, end)),
+            Some(last) if last.end == range.addr => last.end = end,
+            _ => runs.push(Run { begin: range.addr, end, serves: None }),
         }
     }
-    (held == snapshot.reserved).then_some(segments)
+    (held == snapshot.reserved).then_some(runs)
 }
 
-#[derive(Debug)]
-enum Change {
-    BlockAdded(u64),
-    BlockRemoved(u64, LiveBlock),
-    RangeAdded(u64),
-    RangeRemoved(Range),
+/// The moment of the highest reserved bytes, and what had been born by then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moment {
+    /// Held by PyTorch.
+    pub reserved: u64,
+    /// When.
+    pub time_ns: u64,
+    /// What the allocator took more memory for.
+    pub wanted: Option<Serves>,
+    /// The last block.
+    pub newest_block: u64,
+    /// The last driver range.
+    pub newest_range: u64,
+    /// The last segment.
+    pub newest_segment: u64,
 }
 
 /// The state at the moment of the highest reserved bytes.
 #[derive(Debug, Default)]
 pub struct PeakState {
-    reserved: u64,
-    time_ns: u64,
-    log: Vec<Change>,
-    copy: Option<Snapshot>,
+    moment: Moment,
+    gone_blocks: Vec<(u64, LiveBlock)>,
+    gone_pending: Vec<(u64, LiveBlock)>,
+    gone_segments: Vec<Segment>,
+    gone_ranges: Vec<Range>,
 }
 
 impl PeakState {
     /// The highest reserved bytes so far.
     pub fn reserved(&self) -> u64 {
-        self.reserved
+        self.moment.reserved
     }
 
     /// This moment is the highest so far.
-    pub fn mark(&mut self, reserved: u64, time_ns: u64) {
-        self.reserved = reserved;
-        self.time_ns = time_ns;
-        self.log.clear();
-        self.copy = None;
+    pub fn mark(&mut self, moment: Moment) {
+        self.moment = moment;
+        self.gone_blocks.clear();
+        self.gone_pending.clear();
+        self.gone_segments.clear();
+        self.gone_ranges.clear();
     }
 
-    /// A block was added. Call before [`Self::mark`] for the same event.
+    /// A block is gone.
     #[inline]
-    pub fn block_added(
-        &mut self,
-        addr: u64,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        self.push(Change::BlockAdded(addr), live, ranges, device);
-    }
-
-    /// A block was removed.
-    #[inline]
-    pub fn block_removed(
-        &mut self,
-        addr: u64,
-        block: LiveBlock,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        self.push(Change::BlockRemoved(addr, block), live, ranges, device);
-    }
-
-    /// A driver range changed.
-    pub fn range_changed(
-        &mut self,
-        change: RangeChange,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        let change = match change {
-            RangeChange::Added(range) => Change::RangeAdded(range.addr),
-            RangeChange::Removed(range) => Change::RangeRemoved(range),
-        };
-        self.push(change, live, ranges, device);
-    }
-
-    fn push(
-        &mut self,
-        change: Change,
-        live: &FxHashMap<u64, LiveBlock>,
-        ranges: &BTreeMap<u64, Range>,
-        device: u8,
-    ) {
-        if self.copy.is_some() {
-            return;
-        }
-        self.log.push(change);
-        if self.log.len() > live.len() + ranges.len() + 1024 {
-            self.copy = Some(self.undo(live, ranges, device));
-            self.log = Vec::new();
+    pub fn block_removed(&mut self, addr: u64, block: LiveBlock) {
+        if block.born <= self.moment.newest_block {
+            self.gone_blocks.push((addr, block));
         }
     }
 
-    fn undo(&self, live: &FxHashMap<u64, LiveBlock>, ranges: &BTreeMap<u64, Range>, device: u8) -> Snapshot {
-        let mut blocks = live.clone();
-        let mut ranges = ranges.clone();
-        for change in self.log.iter().rev() {
-            match change {
-                Change::BlockAdded(addr) => {
-                    blocks.remove(addr);
-                }
-                Change::BlockRemoved(addr, block) => {
-                    blocks.insert(*addr, *block);
-                }
-                Change::RangeAdded(addr) => {
-                    ranges.remove(addr);
-                }
-                Change::RangeRemoved(range) => {
-                    ranges.insert(range.addr, *range);
-                }
-            }
-        }
-        Snapshot {
-            time_ns: self.time_ns,
-            reserved: self.reserved,
-            blocks: blocks.into_iter().collect(),
-            ranges: of_device(&ranges, device),
+    /// A block that had been requested back is free.
+    pub fn pending_removed(&mut self, addr: u64, pending: PendingFree) {
+        if pending.since <= self.moment.newest_block {
+            self.gone_pending.push((addr, pending.block));
         }
     }
 
-    /// The state, given how things are now.
-    pub fn finish(
-        &mut self,
+    /// A segment, or a piece of it, is gone.
+    pub fn segment_removed(&mut self, segment: Segment) {
+        if segment.born <= self.moment.newest_segment {
+            self.gone_segments.push(segment);
+        }
+    }
+
+    /// A driver range is gone.
+    pub fn range_removed(&mut self, range: Range) {
+        if range.born <= self.moment.newest_range {
+            self.gone_ranges.push(range);
+        }
+    }
+
+    /// The state then, given how things are now.
+    #[allow(clippy::implicit_hasher)] // The maps are ours.
+    pub fn snapshot(
+        &self,
         live: &FxHashMap<u64, LiveBlock>,
+        pending: &FxHashMap<u64, PendingFree>,
+        segments: &Segments,
         ranges: &BTreeMap<u64, Range>,
         device: u8,
     ) -> Snapshot {
-        self.copy.take().unwrap_or_else(|| self.undo(live, ranges, device))
+        let moment = &self.moment;
+        let blocks = live.iter().filter(|(_, block)| block.born <= moment.newest_block);
+        let blocks = blocks.map(|(addr, block)| (*addr, *block)).chain(self.gone_blocks.iter().copied());
+        let pending = pending.iter().filter(|(_, pending)| pending.since <= moment.newest_block);
+        let pending =
+            pending.map(|(addr, pending)| (*addr, pending.block)).chain(self.gone_pending.iter().copied());
+        let segments = segments.iter().filter(|segment| segment.born <= moment.newest_segment).copied();
+        let mut segments: Vec<Segment> = segments.chain(self.gone_segments.iter().copied()).collect();
+        segments.sort_unstable_by_key(|segment| segment.addr);
+        let still = ranges.values().filter(|range| range.born <= moment.newest_range).copied();
+        let all = still.chain(self.gone_ranges.iter().copied());
+        let mut ranges: Vec<Range> = all.filter(|range| range.place == Place::Device(device)).collect();
+        ranges.sort_unstable_by_key(|range| range.addr);
+        Snapshot {
+            time_ns: moment.time_ns,
+            reserved: moment.reserved,
+            wanted: moment.wanted,
+            blocks: blocks.collect(),
+            pending: pending.collect(),
+            segments,
+            ranges,
+        }
     }
 }
 

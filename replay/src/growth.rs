@@ -5,7 +5,9 @@
 //! everything is torn down):
 //! * *rise*: last value minus base. *undone*: the largest rise that was ever followed by a fall to below it (draw-down).
 //! * *growth steps*: where the minimum of all later values rises: what is still there at the end. At least four.
-//! * *regular*: the sequence of differences repeats with some period p (nine steps in ten at least), and four periods fit.
+//! * *regular*: the sequence of differences repeats with some period p, of which four fit: all of it; or nine differences in
+//!   ten, more than half at each place of the period, and either the rate is the Theil-Sen slope of the values or no more
+//!   than two differences are others.
 //! * *not saturating*: the last growth is no older than one and a half periods; or, where irregular, the last third of the
 //!   span brought at least half of an even share, and so did the first two thirds.
 //!
@@ -25,6 +27,10 @@ const SHORT_SPAN: usize = 10;
 const MIN_RISE_OVER_UNDONE: u64 = 3;
 /// Rise over the largest draw-down before the base: what has gone back to the base once may do so again.
 const MIN_RISE_OVER_UNDONE_BEFORE: u64 = 10;
+/// How far from the Theil-Sen slope the rate of a period may be that not all differences follow.
+const MAX_RATE_ERROR: f64 = 0.2;
+/// What happens this often may be something else that the line did once.
+const MAX_DISTURBANCES: usize = 2;
 /// Longest period looked for.
 const MAX_PERIOD: usize = 512;
 /// Most values that go into the statistics, which are quadratic.
@@ -87,9 +93,9 @@ pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
         return None;
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
-    let regular = find_period(&differences);
-    let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
     let statistics = Statistics::of(tail);
+    let regular = find_period(&differences, statistics.slope);
+    let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
     let since_last = span - steps.last().copied().unwrap_or(0);
     let is_steady = match &regular {
         Some(regular) => since_last * 2 <= regular.period * 3,
@@ -182,35 +188,52 @@ struct Regular {
     followed: usize,
 }
 
-/// The smallest period that at least nine of ten differences follow, of which four fit, and that grows.
-fn find_period(differences: &[i64]) -> Option<Regular> {
+/// The smallest period that all differences follow, of which four fit, and that grows; else the smallest that nearly all
+/// follow. Exactness comes first, and the `slope` of the values is asked, because a short period may be followed by nearly all
+/// and miss half of the growth: one block a step and ten more every twelfth.
+fn find_period(differences: &[i64], slope: f64) -> Option<Regular> {
     let longest = (differences.len() / MIN_GROWTH_STEPS).min(MAX_PERIOD);
-    for period in 1..=longest {
-        let same = differences.iter().zip(&differences[period..]).filter(|(a, b)| a == b).count();
-        if same * 10 < (differences.len() - period) * 8 {
-            continue;
-        }
-        let (mut growth, mut followed) = (0i64, 0usize);
-        for phase in 0..period {
-            let (value, count) = mode(differences.iter().skip(phase).step_by(period));
-            growth = growth.saturating_add(value);
-            followed += count;
-        }
-        if growth > 0 && followed * 10 >= differences.len() * 9 {
-            return Some(Regular { period, growth: growth as u64, followed });
-        }
-    }
-    None
+    let is_exact = |period: &usize| differences.iter().zip(&differences[*period..]).all(|(a, b)| a == b);
+    let exact = (1..=longest).find(is_exact).and_then(|period| with_period(differences, period));
+    exact.or_else(|| {
+        (1..=longest).find_map(|period| {
+            let regular = with_period(differences, period)?;
+            let rate = regular.growth as f64 / period as f64;
+            let others = differences.len() - regular.followed;
+            let has_the_rate = (rate - slope).abs() <= slope * MAX_RATE_ERROR || others <= MAX_DISTURBANCES;
+            (others * 10 <= differences.len() && has_the_rate).then_some(regular)
+        })
+    })
 }
 
-fn mode<'a>(values: impl Iterator<Item = &'a i64>) -> (i64, usize) {
-    let mut sorted: Vec<i64> = values.copied().collect();
-    sorted.sort_unstable();
-    sorted
-        .chunk_by(|a, b| a == b)
-        .map(|run| (run[0], run.len()))
-        .max_by_key(|(_, count)| *count)
-        .unwrap_or((0, 0))
+/// What the differences are at each place of a period, if more than half of those at each place are the same and their sum
+/// is a growth.
+fn with_period(differences: &[i64], period: usize) -> Option<Regular> {
+    let (mut growth, mut followed) = (0i64, 0usize);
+    for phase in 0..period {
+        let here = || differences.iter().skip(phase).step_by(period);
+        let value = majority_candidate(here());
+        let count = here().filter(|difference| **difference == value).count();
+        if count * 2 <= here().len() {
+            return None;
+        }
+        growth = growth.saturating_add(value);
+        followed += count;
+    }
+    (growth > 0).then_some(Regular { period, growth: growth as u64, followed })
+}
+
+/// The value that makes up more than half, if there is one (Boyer and Moore's vote); else any of them.
+fn majority_candidate<'a>(values: impl Iterator<Item = &'a i64>) -> i64 {
+    let (mut candidate, mut votes) = (0, 0usize);
+    for value in values {
+        match (votes, *value == candidate) {
+            (0, _) => (candidate, votes) = (*value, 1),
+            (_, true) => votes += 1,
+            (_, false) => votes -= 1,
+        }
+    }
+    candidate
 }
 
 struct Statistics {
@@ -272,6 +295,48 @@ mod tests {
         let values: Vec<u64> = (0..60).map(|k| 1000 + k / 4 * 44).collect();
         let growth = judge(&values, true).unwrap();
         assert_eq!((growth.period, growth.per_value), (Some(4), 11.0));
+    }
+
+    #[test]
+    fn a_leak_every_so_many_steps_has_its_exact_period_from_five_repetitions_on() {
+        for period in 2..=40u64 {
+            for steps in [5 * period + 3, 7 * period, 7 * period + period / 2, 12 * period + 1] {
+                for (start, blocks) in [(0, 1), (period / 2, 1), (period - 1, 3)] {
+                    let values: Vec<u64> =
+                        (0..steps).map(|k| 4 + (k + period - start) / period * blocks).collect();
+                    let growth = judge(&values, true);
+                    // What began before the warm-up was over may have one repetition less to show.
+                    let Some(growth) = growth else {
+                        assert!(steps < 6 * period, "a leak every {period} steps in {steps} is missed");
+                        continue;
+                    };
+                    assert_eq!(
+                        (growth.period, growth.per_value),
+                        (Some(period as usize), blocks as f64 / period as f64),
+                        "every {period} in {steps} from {start}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_period_that_only_most_steps_follow_must_have_the_rate_of_the_values() {
+        // One block a step and ten more every twelfth: period 1 is followed by 11 of 12, at half the rate.
+        let values: Vec<u64> = (0..120).map(|k| k + (k + 3) / 12 * 10).collect();
+        let growth = judge(&values, true).unwrap();
+        assert_eq!((growth.period, growth.per_value), (Some(12), 22.0 / 12.0));
+        // The same with bursts that come when they like: no period, and the rate is what came in all.
+        let bursts = [5, 19, 24, 40, 47, 62, 70, 83, 99, 104, 118];
+        let values: Vec<u64> =
+            (0..120).map(|k| k + bursts.iter().filter(|at| **at <= k).count() as u64 * 10).collect();
+        let growth = judge(&values, true).unwrap();
+        assert_eq!(growth.period, None);
+        assert!((growth.per_value - 229.0 / 119.0).abs() < 0.2, "{}", growth.per_value);
+        // A single disturbance is not the leak's: its period and rate stay.
+        let values: Vec<u64> = (0..120).map(|k| k / 10 + u64::from(k > 77) * 40).collect();
+        let growth = judge(&values, true).unwrap();
+        assert_eq!((growth.period, growth.per_value), (Some(10), 0.1));
     }
 
     #[test]

@@ -2,18 +2,19 @@
 //!
 //! Each site of a device (of PyTorch's blocks where there are any, else of driver memory) is judged by [`crate::growth`] on
 //! its live blocks at step ends, and on its live bytes if the blocks do not grow (one tensor that gets ever larger). Sites
-//! that grow in the very same steps and whose stacks meet in one user line are one finding, a retained graph, under that line;
-//! everything else is a finding of its own.
+//! that grow in the very same steps and whose stacks meet in one user line are one finding, a retained graph, under that line
+//! (see `crate::graphs`); everything else is a finding of its own.
 
 use serde_json::json;
 
 use crate::analysis::Analysis;
 use crate::book::{Book, SiteBook};
 use crate::device::DeviceState;
+use crate::graphs::{self, Graph};
 use crate::growth::{Growth, judge};
 use crate::report::{FreedSiblings, Leak, Quantity};
 use crate::steps::Rule;
-use crate::symbols::{SiteId, StackId};
+use crate::symbols::SiteId;
 use crate::tally::Held;
 
 /// Most findings.
@@ -22,18 +23,21 @@ const MAX_FINDINGS: usize = 200;
 const MAX_MEMBERS: usize = 100;
 /// Steps in which parameters, gradients and optimizer state appear: their growth is nobody's share.
 const WARM_UP: usize = 3;
-/// Fewest lockstep sites that make a retained graph.
-const MIN_GRAPH_SITES: usize = 4;
-/// Share of the growth that the line of a retained graph must hold.
-const GRAPH_SHARE: f64 = 0.9;
+/// Highest confidence in what grows without a period: a cache that is still filling does so too.
+const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
-struct Finding {
-    site: SiteId,
+/// A site that grows.
+pub(crate) struct Finding {
+    /// Whose.
+    pub(crate) site: SiteId,
     blocks: Option<Growth>,
     bytes: Option<Growth>,
-    stride: u32,
-    /// Survivors.
-    held: Held,
+    /// Steps from one value of the series to the next.
+    pub(crate) stride: u32,
+    /// Survivors; of a tensor that grows, what it grew by and the blocks there are.
+    pub(crate) held: Held,
+    /// The last step that ended.
+    pub(crate) to: u32,
     /// Growth of its bytes from the end of this step on, when warm-up is over.
     after_warm_up: (u32, u64),
     born: u64,
@@ -43,9 +47,16 @@ struct Finding {
 }
 
 impl Finding {
-    fn growth(&self) -> &Growth {
+    /// The growth that made it one.
+    pub(crate) fn growth(&self) -> &Growth {
         // One of the two is there: a finding is made from it.
         self.blocks.as_ref().or(self.bytes.as_ref()).unwrap_or(&NONE)
+    }
+
+    /// The step at whose end it had not begun; `None` if it began with the first.
+    pub(crate) fn from(&self) -> Option<u32> {
+        let growth = self.growth();
+        (growth.first > 0).then_some(growth.base as u32 * self.stride)
     }
 
     fn first_step(&self) -> u64 {
@@ -86,10 +97,10 @@ fn device_leaks(trace: usize, analysis: &Analysis, ordinal: u8, device: &DeviceS
     let context = Context { trace, analysis, ordinal, device };
     let mut leaks = Vec::new();
     while !findings.is_empty() {
-        let (graph, rest) = split_graph(&context, findings);
+        let (graph, rest) = graphs::split(book, &analysis.symbols, findings);
         findings = rest;
         match graph {
-            Some((site, stack, members)) => leaks.push(context.graph(site, stack, &members)),
+            Some(graph) => leaks.push(context.graph(&graph)),
             None => {
                 leaks.extend(findings.drain(..).map(|finding| context.leak(&finding)));
             }
@@ -119,7 +130,7 @@ fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
     let last = values.last().copied().unwrap_or_default();
     let held = Held {
         bytes: last.bytes.saturating_sub(before.bytes),
-        blocks: last.blocks.saturating_sub(before.blocks),
+        blocks: if growth_blocks.is_some() { last.blocks.saturating_sub(before.blocks) } else { last.blocks },
     };
     if held.bytes == 0 {
         return None;
@@ -133,80 +144,12 @@ fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
         bytes: growth_bytes,
         stride,
         held,
+        to: steps.saturating_sub(1),
         born: fates.born,
         freed: fates.freed,
         freed_late: fates.freed_late,
         free_site: book.main_free_site(sites),
     })
-}
-
-/// The line of a retained graph, a stack through it, its members.
-type Graph = (SiteId, StackId, Vec<Finding>);
-
-/// Takes a retained graph out of the findings, if there is one.
-fn split_graph(context: &Context<'_>, findings: Vec<Finding>) -> (Option<Graph>, Vec<Finding>) {
-    let book = context.device.main();
-    let key = |finding: &Finding| {
-        let growth = finding.growth();
-        (growth.first, growth.period, growth.growth_steps, finding.stride)
-    };
-    let mut keys: Vec<_> = findings.iter().map(key).collect();
-    keys.sort_unstable();
-    for group in keys.chunk_by(|a, b| a == b).filter(|group| group.len() >= MIN_GRAPH_SITES) {
-        let members: Vec<&Finding> = findings.iter().filter(|finding| key(finding) == group[0]).collect();
-        let total: u64 = members.iter().map(|finding| finding.held.bytes).sum();
-        if members.iter().any(|finding| finding.held.bytes as f64 >= GRAPH_SHARE * total as f64) {
-            continue;
-        }
-        let Some((line, stack, inside)) = meeting_line(context, book, &members, total) else { continue };
-        let (inside, rest): (Vec<Finding>, Vec<Finding>) =
-            findings.into_iter().partition(|finding| inside.contains(&finding.site));
-        return (Some((line, stack, inside)), rest);
-    }
-    (None, findings)
-}
-
-/// The deepest user line that most of the members' bytes were allocated under, and the members wholly under it.
-fn meeting_line(
-    context: &Context<'_>,
-    book: &Book,
-    members: &[&Finding],
-    total: u64,
-) -> Option<(SiteId, StackId, Vec<SiteId>)> {
-    let symbols = &context.analysis.symbols;
-    // line -> (bytes under it, least depth at which it occurs, a stack through it)
-    let mut lines: rustc_hash::FxHashMap<SiteId, (f64, usize, StackId)> = rustc_hash::FxHashMap::default();
-    let mut lines_of_member: Vec<(SiteId, Vec<Vec<SiteId>>)> = Vec::new();
-    for member in members {
-        let stacks: Vec<(StackId, Held)> = book.stacks_at_step_end(member.site).collect();
-        let all: u64 = stacks.iter().map(|(_, held)| held.bytes).sum();
-        let mut paths = Vec::new();
-        for (stack, held) in stacks {
-            let path = symbols.python_path(symbols.facts(stack).python);
-            let mut own: Vec<SiteId> = Vec::new();
-            for (depth, site) in
-                path.iter().rev().enumerate().filter_map(|(d, n)| Some((d, symbols.own_user_site(*n)?)))
-            {
-                if own.contains(&site) {
-                    continue;
-                }
-                own.push(site);
-                let bytes = member.held.bytes as f64 * held.bytes as f64 / all.max(1) as f64;
-                let line = lines.entry(site).or_insert((0.0, depth, stack));
-                line.0 += bytes;
-                line.1 = line.1.min(depth);
-            }
-            paths.push(own);
-        }
-        lines_of_member.push((member.site, paths));
-    }
-    let enough = lines.iter().filter(|(_, (bytes, ..))| *bytes >= GRAPH_SHARE * total as f64);
-    let (line, (_, _, stack)) =
-        enough.max_by_key(|(site, (_, depth, _))| (*depth, std::cmp::Reverse(**site)))?;
-    let under = |paths: &Vec<Vec<SiteId>>| !paths.is_empty() && paths.iter().all(|path| path.contains(line));
-    let inside: Vec<SiteId> =
-        lines_of_member.iter().filter(|(_, paths)| under(paths)).map(|(site, _)| *site).collect();
-    (inside.len() >= MIN_GRAPH_SITES).then_some((*line, *stack, inside))
 }
 
 struct Context<'a> {
@@ -225,25 +168,23 @@ impl Context<'_> {
         let symbols = &self.analysis.symbols;
         let growth = finding.growth();
         let shape = if growth.accelerates { "accelerating" } else { "linear" };
-        let stack = self.device.main().main_stack_at_step_end(finding.site);
+        let stack = self.device.main().main_stack_of_growth(finding.site, finding.from(), finding.to);
         let mut leak = self.base(finding.held, shape, std::slice::from_ref(finding));
         leak.site = symbols.site(finding.site, stack);
         leak
     }
 
-    fn graph(&self, line: SiteId, stack: StackId, members: &[Finding]) -> Leak {
+    fn graph(&self, graph: &Graph) -> Leak {
         let symbols = &self.analysis.symbols;
         let mut held = Held::default();
-        for member in members {
+        for member in &graph.members {
             held.bytes += member.held.bytes;
             held.blocks += member.held.blocks;
         }
-        let mut leak = self.base(held, "retained_graph", members);
-        leak.site = symbols.site(line, Some(stack));
-        let named = members.iter().take(MAX_MEMBERS);
-        leak.members = named
-            .map(|member| symbols.site(member.site, self.device.main().main_stack_at_step_end(member.site)))
-            .collect();
+        let mut leak = self.base(held, "retained_graph", &graph.members);
+        leak.site = symbols.site(graph.line, Some(graph.stack));
+        let named = graph.sources.iter().take(MAX_MEMBERS);
+        leak.members = named.map(|(site, stack)| symbols.site(*site, Some(*stack))).collect();
         leak
     }
 
@@ -296,6 +237,7 @@ impl Context<'_> {
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
         let repeated = 1.0 - 0.5f64.powi(growth.growth_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
+        let most = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
         let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
         let symbols = &analysis.symbols;
         Leak {
@@ -303,13 +245,16 @@ impl Context<'_> {
             site: symbols.site(main.site, None),
             device: u32::from(self.ordinal),
             shape,
-            confidence: confidence.clamp(0.0, 0.999),
+            confidence: confidence.clamp(0.0, most),
             blocks: held.blocks,
             bytes: held.bytes,
             blocks_per_step: per_step(blocks_rate),
             bytes_per_step: per_step(bytes_rate),
             period_steps: period,
             first_step: has_steps.then_some(first_step),
+            last_step: has_steps.then_some(u64::from(main.to)),
+            grows_by: if main.blocks.is_some() { "blocks" } else { "size" },
+            is_regular: growth.period.is_some(),
             share_of_growth: share,
             steps_to_oom,
             freed_siblings: FreedSiblings {

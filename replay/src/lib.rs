@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`input`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form.
+//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -17,7 +17,9 @@ pub mod definitions;
 pub mod device;
 pub mod driver;
 pub mod frag;
+mod graphs;
 pub mod growth;
+mod holders;
 mod idmap;
 pub mod input;
 pub mod leaks;
@@ -26,6 +28,7 @@ pub mod oom;
 pub mod origin;
 pub mod report;
 pub mod sections;
+pub mod segments;
 pub mod series;
 pub mod steps;
 pub mod stream;

@@ -80,6 +80,11 @@ fn is_torch_source(file: &str) -> bool {
     })
 }
 
+/// True for PyTorch's modules and the functions they call: what a forward pass goes through.
+pub fn is_module_code(file: &str) -> bool {
+    file.contains("/torch/nn/")
+}
+
 /// What an optimizer frame does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 pub enum OptimizerCall {

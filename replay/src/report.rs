@@ -96,6 +96,8 @@ pub struct TraceInfo {
     pub mode: Option<Vec<String>>,
     /// Version.
     pub torch: Option<String>,
+    /// How far PyTorch's own tracker was of help: `attached`, or why not. `null` where no PyTorch was met.
+    pub torch_tracker: Option<&'static str>,
     /// Version.
     pub python: Option<String>,
     /// Version.
@@ -133,6 +135,8 @@ pub struct Losses {
     pub uncovered_calls: u64,
     /// Calls that had not returned when the process died. Not a loss: nobody knows how they ended.
     pub in_flight_calls: u64,
+    /// Blocks of which PyTorch's tracker and its report did not say the same; what they asked for is not known.
+    pub tracker_mismatches: u64,
 }
 
 /// A device's numbers.
@@ -297,9 +301,9 @@ pub struct Leak {
     pub shape: &'static str,
     /// 0 to 1.
     pub confidence: f64,
-    /// Survivors at the end of the last complete step.
+    /// Survivors at the end of the last complete step; where one block gets larger, the blocks there are.
     pub blocks: u64,
-    /// Their bytes.
+    /// Their bytes; where one block gets larger, what it grew by.
     pub bytes: u64,
     /// Growth.
     pub blocks_per_step: Option<Quantity>,
@@ -307,15 +311,21 @@ pub struct Leak {
     pub bytes_per_step: Option<Quantity>,
     /// Steps after which the growth repeats.
     pub period_steps: Option<u64>,
-    /// First step that left something behind, counted from 1.
+    /// First step that left something behind, counted from 0.
     pub first_step: Option<u64>,
+    /// The last complete step: `blocks` and `bytes` are as of its end.
+    pub last_step: Option<u64>,
+    /// `blocks`: there are more and more; `size`: they get larger and larger.
+    pub grows_by: &'static str,
+    /// False where growth comes without a period: a cache that is still filling cannot be told from a leak then.
+    pub is_regular: bool,
     /// Of all growth on this device in the same time.
     pub share_of_growth: Option<f64>,
     /// At this rate, with what is free beside PyTorch's own cache.
     pub steps_to_oom: Option<u64>,
     /// What became of the other blocks of the same line.
     pub freed_siblings: FreedSiblings,
-    /// Smaller sites that grow in lockstep.
+    /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it.
     pub members: Vec<Site>,
     /// The numbers behind it.
     pub evidence: Value,

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, NO_DEVICE, Value};
+use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
 
 use crate::analysis::Analysis;
 use crate::device::DeviceState;
-use crate::frag::{Gap, MAX_CULPRITS};
+use crate::frag::{Gap, MAX_CULPRITS, Part};
 use crate::report::{
     Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site,
     SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
@@ -104,6 +104,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
         mode: list("mode"),
         torch: text("torch"),
+        torch_tracker: analysis.tracker.map(TrackerState::name),
         python: text("python"),
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
@@ -278,8 +279,13 @@ fn moment(
             .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
             .collect()
     };
+    let part = |cause, part: &Part| Cause { cause, bytes: part.bytes, culprits: culprits(&part.culprits) };
     let causes = [
-        Cause { cause: "pinned", bytes: gap.pinned, culprits: culprits(&gap.culprits) },
+        part("rounding", &gap.rounding),
+        part("pending_free", &gap.pending),
+        part("stranded_stream", &gap.stranded_stream),
+        part("stranded_pool", &gap.stranded_pool),
+        part("pinned", &gap.pinned),
         Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new() },
         Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new() },
     ];
@@ -289,7 +295,7 @@ fn moment(
         at,
         reserved_bytes: reserved,
         live_bytes: gap.live,
-        requested_bytes: None,
+        requested_bytes: gap.requested,
         gap_bytes: gap.gap,
         causes: causes.into_iter().filter(|cause| cause.bytes > 0).collect(),
     }

@@ -1,11 +1,11 @@
 //! A value at the end of every step, kept only where it changes.
 //!
 //! Constraint: a run may have millions of steps and most sites are the same at the end of each. Consequence: changes only,
-//! and past [`MAX_POINTS`] of them every other step end is given up (the stride doubles), for this series alone.
+//! and past [`MAX_POINTS`] of them (or fewer, where coarser will do) every other step end is given up (the stride doubles), for this series alone.
 
 use crate::tally::Held;
 
-/// Most points a series keeps.
+/// Most points a series keeps unless it is told otherwise.
 pub const MAX_POINTS: usize = 2048;
 
 /// Values at step ends 0, `stride`, 2 `stride`, ...; between two points the earlier one holds. Before the first: zero.
@@ -13,15 +13,21 @@ pub const MAX_POINTS: usize = 2048;
 pub struct Series {
     points: Vec<(u32, Held)>,
     stride: u32,
+    max_points: u32,
 }
 
 impl Default for Series {
     fn default() -> Self {
-        Self { points: Vec::new(), stride: 1 }
+        Self::with_max_points(MAX_POINTS)
     }
 }
 
 impl Series {
+    /// A coarser one.
+    pub fn with_max_points(max_points: usize) -> Self {
+        Self { points: Vec::new(), stride: 1, max_points: max_points as u32 }
+    }
+
     /// The value at the end of `step` and of all later ones until the next call. Steps ascend.
     pub fn record(&mut self, step: u32, value: Held) {
         let step = step.next_multiple_of(self.stride);
@@ -31,7 +37,7 @@ impl Series {
             None if value == Held::default() => return,
             _ => self.points.push((step, value)),
         }
-        if self.points.len() > MAX_POINTS {
+        if self.points.len() > self.max_points as usize {
             self.thin();
         }
     }

@@ -35,9 +35,11 @@ const MIN_PERIODS: u64 = 8;
 /// Equal times, where there are no steps.
 pub const TIME_BINS: u64 = 64;
 
-/// An allocation by its stack and size.
+/// An allocation by its kind, stack and size. PyTorch's allocator gets its own memory from the driver under the stack of the
+/// tensor that asks, and often in its size: these are two tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Token {
+    kind: EventKind,
     stack: StackId,
     size: u64,
 }
@@ -121,10 +123,7 @@ impl StepClock {
             Rule::Optimizer(line) => {
                 u32::from(is_block && self.bursts.begins(event.thread, optimizer == line))
             }
-            Rule::Period(token) => {
-                let allocates = is_allocation(event.kind);
-                u32::from(allocates && event.size == token.size && stack == token.stack)
-            }
+            Rule::Period(token) => u32::from(Token { kind: event.kind, stack, size: event.size } == token),
             Rule::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
                 (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)
@@ -208,7 +207,7 @@ impl Scout {
                 self.torch_allocations += 1;
             }
             if event.kind == EventKind::BLOCK_ALLOC || self.torch_allocations == 0 {
-                self.recur(Token { stack, size: event.size });
+                self.recur(Token { kind: event.kind, stack, size: event.size });
             }
         }
         let steps = self.bursts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -304,6 +303,7 @@ mod tests {
             aux: [1, 0],
             python_stack: NodeId::NONE,
             native_stack: NodeId::NONE,
+            detail: None,
         }
     }
 
@@ -353,6 +353,20 @@ mod tests {
         }
         let (rule, steps) = rule_and_steps(&[], &events);
         assert_eq!((rule.source(), steps), (Some("period"), 20));
+    }
+
+    #[test]
+    fn a_driver_call_like_the_tensor_it_serves_begins_no_step() {
+        let kinds = [EventKind::DEVICE_ALLOC, EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE];
+        let events: Vec<Event> =
+            kinds.iter().cycle().take(60).map(|kind| event(1, *kind, 20 << 20)).collect();
+        let mut scout = Scout::new(&[], Some(1));
+        for event in &events {
+            let _ = scout.event(event, StackId(0), 0);
+        }
+        let mut clock = StepClock::new(scout.rule());
+        let steps: u32 = events.iter().map(|event| clock.begins(event, StackId(0), 0, 0)).sum();
+        assert_eq!((clock.rule().source(), steps), (Some("period"), 20));
     }
 
     #[test]

@@ -206,6 +206,7 @@ mod tests {
             aux: [0; 2],
             python_stack: NodeId::NONE,
             native_stack: NodeId::NONE,
+            detail: None,
         }
     }
 

@@ -292,6 +292,18 @@ impl Symbols {
         (facts.user == Some(facts.own)).then_some(facts.own)
     }
 
+    /// The file that a frame runs, if it is known.
+    pub fn file_of(&self, node: NodeId) -> Option<&str> {
+        let node = self.definitions.python.get(&node)?;
+        self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
+    }
+
+    /// The innermost frame of a stack as a site of its own, whoever wrote it.
+    pub fn innermost(&self, stack: StackId) -> SiteId {
+        let Stack { python, site, .. } = self.facts(stack);
+        self.nodes.get(python.0).map_or(site, |facts| facts.own)
+    }
+
     /// The report's form of a site, with the frames of `stack`.
     pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
         let key = &self.sites[site.0 as usize];

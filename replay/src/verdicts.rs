@@ -45,6 +45,13 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
             let evidence = json!({ "events": device.total_mismatches, "first_seq": seq, "sum_bytes": ours, "torch_bytes": torch });
             add("total_mismatch", Severity::Warning, summary, evidence);
         }
+        if device.segment_mismatches > 0 {
+            let events = device.segment_mismatches;
+            let summary = format!(
+                "device {ordinal}: the segments that PyTorch's tracker told do not sum to what PyTorch had reserved at {events} events"
+            );
+            add("segment_mismatch", Severity::Info, summary, json!({ "events": events }));
+        }
         let (frees, lost) = (device.torch.unmatched_frees, device.torch.lost_frees);
         if frees + lost > 0 {
             let summary = format!(

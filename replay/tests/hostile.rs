@@ -3,7 +3,9 @@
 mod synthetic;
 
 use gpumemtrace_format::ring::RingImage;
-use gpumemtrace_format::{ApiId, CodeDef, CodeId, Event, EventKind, NO_SEQ, NodeId, PyNode, ThreadId};
+use gpumemtrace_format::{
+    ApiId, CodeDef, CodeId, Detail, Event, EventKind, NO_SEQ, NodeId, PyNode, ThreadId,
+};
 use gpumemtrace_replay::{RingFile, report};
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_bytes, ring_file};
@@ -37,6 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
         Just(13),
         Just(14),
         Just(15),
+        64u8..75,
         Just(96),
         any::<u8>()
     ];
@@ -58,6 +61,11 @@ fn event() -> impl Strategy<Value = Event> {
             aux,
             python_stack: NodeId(python),
             native_stack: NodeId(native / 4),
+            detail: (seq % 2 == 0).then_some(Detail {
+                requested_bytes: aux[0],
+                stream: u64::from(native),
+                pool: aux[1],
+            }),
         },
     )
 }

@@ -32,6 +32,7 @@ fn training_loop() -> Vec<Event> {
                 aux: [allocated, 64 << 20],
                 python_stack: NodeId(line as u32 + if alloc { 1 } else { 100 }),
                 native_stack: NodeId::NONE,
+                detail: None,
             }
         })
         .collect()

@@ -8,7 +8,7 @@
 //! payload = rows:varint  column*
 //! column  = id:u8  length:varint  bytes            unknown ids are skipped; a missing known id is an error
 //! RUNS    = (thread:varint  rows:varint)*          thread of each group of rows
-//! KIND, DEVICE, API, FLAGS = one byte a row        flags bit 7: in flight
+//! KIND, DEVICE, API, FLAGS = one byte a row        flags bit 7: in flight; bit 6: has a detail
 //! RESULT  = varint a row
 //! SEQ     = delta from (previous row's seq + 1)    delta: zigzag varint of the wrapping difference
 //! TIME    = delta from the previous row's time
@@ -17,12 +17,15 @@
 //! AUX0    = delta from its prediction              block_alloc / block_free: the device's last aux0 plus / minus size;
 //! AUX1    = delta from its prediction              the device's last aux1; all other kinds: the last value of that kind
 //! PYTHON, NATIVE = varint a row                    node ids
+//! REQUESTED, STREAM, POOL = a row for each detail; all three or none are there
+//!           REQUESTED = delta from what was last asked for at an address of the same slot (addr / 512 mod 4096), or from
+//!           SIZE where there was none; STREAM, POOL = delta from the row before
 //! ```
 //! All "previous" and "last" values start as 0, the previous seq as -1 (so that the first prediction is 0).
 
 use crate::defs::NodeId;
-use crate::event::{ApiId, Event, EventKind, ThreadId};
-use crate::wire::{Cursor, WireError, put_bytes, put_delta, put_varint};
+use crate::event::{ApiId, Detail, Event, EventKind, ThreadId};
+use crate::wire::{Cursor, WireError, add_delta, put_bytes, put_delta, put_varint};
 
 /// Most rows one block may have.
 pub const MAX_ROWS: usize = 1 << 20;
@@ -41,13 +44,24 @@ const AUX0: u8 = 10;
 const AUX1: u8 = 11;
 const PYTHON: u8 = 12;
 const NATIVE: u8 = 13;
+/// Columns that are always there.
 const COLUMNS: usize = 14;
+const REQUESTED: u8 = 14;
+const STREAM: u8 = 15;
+const POOL: u8 = 16;
+/// These and those that are there only with details.
+const ALL_COLUMNS: usize = 17;
+/// Columns of varints, one a row.
+const NUMBER_COLUMNS: usize = 9;
+/// Rows that are decoded together.
+const CHUNK_ROWS: usize = 128;
 
 const IN_FLIGHT: u8 = 0x80;
+const HAS_DETAIL: u8 = 0x40;
 
 /// Encodes rows. Callers group rows by thread, in the order of each thread.
 pub fn encode(events: &[Event]) -> Vec<u8> {
-    let mut columns: [Vec<u8>; COLUMNS] = Default::default();
+    let mut columns: [Vec<u8>; ALL_COLUMNS] = Default::default();
     for run in events.chunk_by(|a, b| a.thread == b.thread) {
         put_varint(&mut columns[RUNS as usize], u64::from(run[0].thread.0));
         put_varint(&mut columns[RUNS as usize], run.len() as u64);
@@ -62,6 +76,11 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
         let [aux0, aux1] = last.aux(event.kind, event.device, event.size);
         put(AUX0, aux0, event.aux[0]);
         put(AUX1, aux1, event.aux[1]);
+        if let Some(detail) = event.detail {
+            put(REQUESTED, last.requested(event.addr, event.size), detail.requested_bytes);
+            put(STREAM, last.detail.stream, detail.stream);
+            put(POOL, last.detail.pool, detail.pool);
+        }
         let mut put = |column: u8, value: u64| put_varint(&mut columns[column as usize], value);
         put(RESULT, u64::from(event.result));
         put(SIZE, event.size);
@@ -70,13 +89,15 @@ pub fn encode(events: &[Event]) -> Vec<u8> {
         columns[KIND as usize].push(event.kind.0);
         columns[DEVICE as usize].push(event.device);
         columns[API as usize].push(event.api.0);
-        columns[FLAGS as usize]
-            .push((event.flags & !IN_FLIGHT) | if event.in_flight { IN_FLIGHT } else { 0 });
+        let in_flight = if event.in_flight { IN_FLIGHT } else { 0 };
+        let has_detail = if event.detail.is_some() { HAS_DETAIL } else { 0 };
+        columns[FLAGS as usize].push((event.flags & !(IN_FLIGHT | HAS_DETAIL)) | in_flight | has_detail);
         last.update(event);
     }
     let mut out = Vec::with_capacity(columns.iter().map(|column| column.len() + 6).sum());
     put_varint(&mut out, events.len() as u64);
-    for (id, column) in columns.iter().enumerate() {
+    let is_there = |id: usize, column: &Vec<u8>| id < COLUMNS || !column.is_empty();
+    for (id, column) in columns.iter().enumerate().filter(|(id, column)| is_there(*id, column)) {
         out.push(id as u8);
         put_bytes(&mut out, column);
     }
@@ -90,7 +111,7 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
     if rows > MAX_ROWS {
         return Err(WireError::Limit);
     }
-    let mut columns: [Option<Cursor<'_>>; COLUMNS] = [None; COLUMNS];
+    let mut columns: [Option<Cursor<'_>>; ALL_COLUMNS] = [None; ALL_COLUMNS];
     while !cursor.is_empty() {
         let id = cursor.byte()?;
         let bytes = cursor.bytes()?;
@@ -113,46 +134,116 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
         Some(mut aux1),
         Some(mut python),
         Some(mut native),
+        requested,
+        stream,
+        pool,
     ] = columns
     else {
         return Err(WireError::UnexpectedEnd);
     };
+    let empty = Cursor::new(&[]);
+    let [mut requested, mut stream, mut pool] = [requested, stream, pool].map(|c| c.unwrap_or(empty));
     let mut events = Vec::with_capacity(rows);
     let mut last = Predictor::new();
     let (mut thread, mut left_in_run) = (ThreadId(0), 0u64);
-    for _ in 0..rows {
-        while left_in_run == 0 {
-            thread = ThreadId(runs.varint_u32()?);
-            left_in_run = runs.varint()?;
+    // Column by column over a few rows at a time: one cursor stays in registers, and what it gives in the nearest cache.
+    let mut numbers = [[0u64; CHUNK_ROWS]; NUMBER_COLUMNS];
+    while events.len() < rows {
+        let here = CHUNK_ROWS.min(rows - events.len());
+        let [seqs, times, addrs, sizes, aux0s, aux1s, results, pythons, natives] = &mut numbers;
+        // The predictor runs ahead here and is led through the same values again below.
+        fill(&mut seq, &mut seqs[..here], |folded| {
+            last.seq = add_delta(last.seq.wrapping_add(1), folded);
+            last.seq
+        })?;
+        fill(&mut time, &mut times[..here], |folded| {
+            last.time_ns = add_delta(last.time_ns, folded);
+            last.time_ns
+        })?;
+        fill(&mut addr, &mut addrs[..here], |folded| {
+            last.addr = add_delta(last.addr, folded);
+            last.addr
+        })?;
+        fill(&mut size, &mut sizes[..here], |value| value)?;
+        fill(&mut aux0, &mut aux0s[..here], |folded| folded)?;
+        fill(&mut aux1, &mut aux1s[..here], |folded| folded)?;
+        fill(&mut result, &mut results[..here], |value| value)?;
+        fill(&mut python, &mut pythons[..here], |value| value)?;
+        fill(&mut native, &mut natives[..here], |value| value)?;
+        let (kinds, devices) = (kind.take(here)?, device.take(here)?);
+        let (apis, all_flags) = (api.take(here)?, flags.take(here)?);
+        for row in 0..here {
+            while left_in_run == 0 {
+                thread = ThreadId(runs.varint_u32()?);
+                left_in_run = runs.varint()?;
+            }
+            left_in_run -= 1;
+            let [seq, time_ns, addr, size, aux0, aux1, result, python, native] = [
+                numbers[0][row],
+                numbers[1][row],
+                numbers[2][row],
+                numbers[3][row],
+                numbers[4][row],
+                numbers[5][row],
+                numbers[6][row],
+                numbers[7][row],
+                numbers[8][row],
+            ];
+            let node = |id| u32::try_from(id).map(NodeId).map_err(|_| WireError::Range);
+            let mut event = Event {
+                seq,
+                time_ns,
+                thread,
+                kind: EventKind(kinds[row]),
+                device: devices[row],
+                api: ApiId(apis[row]),
+                flags: all_flags[row] & !(IN_FLIGHT | HAS_DETAIL),
+                result: u16::try_from(result).map_err(|_| WireError::Range)?,
+                in_flight: all_flags[row] & IN_FLIGHT != 0,
+                addr,
+                size,
+                aux: [0; 2],
+                python_stack: node(python)?,
+                native_stack: node(native)?,
+                detail: None,
+            };
+            if all_flags[row] & HAS_DETAIL != 0 {
+                event.detail = Some(Detail {
+                    requested_bytes: requested.delta(last.requested(addr, size))?,
+                    stream: stream.delta(last.detail.stream)?,
+                    pool: pool.delta(last.detail.pool)?,
+                });
+            }
+            let predicted = last.aux(event.kind, event.device, size);
+            event.aux = [add_delta(predicted[0], aux0), add_delta(predicted[1], aux1)];
+            last.update(&event);
+            events.push(event);
         }
-        left_in_run -= 1;
-        let raw_flags = flags.byte()?;
-        let mut event = Event {
-            seq: seq.delta(last.seq.wrapping_add(1))?,
-            time_ns: time.delta(last.time_ns)?,
-            thread,
-            kind: EventKind(kind.byte()?),
-            device: device.byte()?,
-            api: ApiId(api.byte()?),
-            flags: raw_flags & !IN_FLIGHT,
-            result: u16::try_from(result.varint()?).map_err(|_| WireError::Range)?,
-            in_flight: raw_flags & IN_FLIGHT != 0,
-            addr: addr.delta(last.addr)?,
-            size: size.varint()?,
-            aux: [0; 2],
-            python_stack: NodeId(python.varint_u32()?),
-            native_stack: NodeId(native.varint_u32()?),
-        };
-        let predicted = last.aux(event.kind, event.device, event.size);
-        event.aux = [aux0.delta(predicted[0])?, aux1.delta(predicted[1])?];
-        last.update(&event);
-        events.push(event);
     }
-    let all = [runs, kind, device, api, flags, result, seq, time, addr, size, aux0, aux1, python, native];
+    let all = [
+        runs, kind, device, api, flags, result, seq, time, addr, size, aux0, aux1, python, native, requested,
+        stream, pool,
+    ];
     if left_in_run != 0 || all.iter().any(|column| !column.is_empty()) {
         return Err(WireError::Range);
     }
     Ok(events)
+}
+
+/// The next values of a column of varints.
+#[inline]
+fn fill(
+    column: &mut Cursor<'_>,
+    values: &mut [u64],
+    mut of: impl FnMut(u64) -> u64,
+) -> Result<(), WireError> {
+    // A copy, so that it stays in registers.
+    let mut cursor = *column;
+    for value in values {
+        *value = of(cursor.varint()?);
+    }
+    *column = cursor;
+    Ok(())
 }
 
 /// What writer and reader both know before a row. They must update it identically: it is one type for that reason.
@@ -162,7 +253,12 @@ struct Predictor {
     addr: u64,
     aux_by_kind: [[u64; 2]; 256],
     block_totals_by_device: [[u64; 2]; 256],
+    detail: Detail,
+    requested_by_slot: Vec<u64>,
 }
+
+/// Slots for what was asked for at an address: a block is freed where it was allocated.
+const SLOTS: usize = 4096;
 
 impl Predictor {
     fn new() -> Self {
@@ -172,6 +268,19 @@ impl Predictor {
             addr: 0,
             aux_by_kind: [[0; 2]; 256],
             block_totals_by_device: [[0; 2]; 256],
+            detail: Detail::default(),
+            requested_by_slot: vec![0; SLOTS],
+        }
+    }
+
+    fn slot(addr: u64) -> usize {
+        (addr >> 9) as usize % SLOTS
+    }
+
+    fn requested(&self, addr: u64, size: u64) -> u64 {
+        match self.requested_by_slot[Self::slot(addr)] {
+            0 => size,
+            requested => requested,
         }
     }
 
@@ -188,6 +297,10 @@ impl Predictor {
         self.seq = event.seq;
         self.time_ns = event.time_ns;
         self.addr = event.addr;
+        if let Some(detail) = event.detail {
+            self.detail = detail;
+            self.requested_by_slot[Self::slot(event.addr)] = detail.requested_bytes;
+        }
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 self.block_totals_by_device[event.device as usize] = event.aux;
@@ -205,8 +318,9 @@ mod tests {
 
     fn any_event() -> impl Strategy<Value = Event> {
         let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<[u64; 2]>());
-        let bytes = (any::<u8>(), any::<u8>(), any::<u8>(), 0u8..128);
-        (numbers, bytes, any::<u16>(), any::<bool>(), 0u32..4, any::<u32>(), any::<u32>()).prop_map(
+        let bytes = (any::<u8>(), any::<u8>(), any::<u8>(), 0u8..64);
+        let detail = proptest::option::of(any::<[u64; 3]>());
+        (numbers, bytes, any::<u16>(), any::<bool>(), 0u32..4, any::<u32>(), any::<u32>(), detail).prop_map(
             |(
                 (seq, time_ns, addr, size, aux),
                 (kind, device, api, flags),
@@ -215,6 +329,7 @@ mod tests {
                 thread,
                 py,
                 nat,
+                detail,
             )| Event {
                 seq,
                 time_ns,
@@ -230,6 +345,11 @@ mod tests {
                 aux,
                 python_stack: NodeId(py),
                 native_stack: NodeId(nat),
+                detail: detail.map(|[requested_bytes, stream, pool]| Detail {
+                    requested_bytes,
+                    stream,
+                    pool,
+                }),
             },
         )
     }
@@ -278,6 +398,7 @@ mod tests {
                     aux: [total, 2 << 20],
                     python_stack: NodeId(3),
                     native_stack: NodeId::NONE,
+                    detail: Some(Detail { requested_bytes: 500, stream: 0x7f00_1234, pool: 1 << 32 }),
                 }
             })
             .collect();

@@ -32,6 +32,10 @@ pub const FLAG_ESTIMATED: u8 = 1;
 pub const FLAG_UNBACKED: u8 = 2;
 /// `Event::flags`: the call was captured into a graph instead of being made.
 pub const FLAG_CAPTURED: u8 = 4;
+/// `Event::flags` of a `block_free`: the block was free at once, no other stream was still using it.
+pub const FREED_AT_ONCE: u8 = 1;
+/// `Detail::pool` where the version of PyTorch does not tell it.
+pub const NO_POOL: u64 = u64::MAX;
 
 /// Record state: complete.
 pub const STATE_DONE: u16 = 1;
@@ -188,8 +192,27 @@ impl EventKind {
     pub const BLOCK_ALLOC: Self = Self(64);
     /// A block requested back. Same fields; `size` positive.
     pub const BLOCK_FREE: Self = Self(65);
-    /// PyTorch gave up: `size` is what was asked for, aux0 = allocated, aux1 = reserved.
+    /// PyTorch gave up: `size` is what was asked for, aux0 = allocated, aux1 = reserved. With a detail: addr = bytes that
+    /// the driver said were free.
     pub const BLOCK_OOM: Self = Self(66);
+    /// A block that was requested back earlier is free now: no stream uses it any more. `size` = bytes that had been
+    /// asked for, aux0 = stream, aux1 = pool, as in the kinds below.
+    pub const BLOCK_FREE_COMPLETED: Self = Self(67);
+    /// PyTorch's allocator took a segment from the driver.
+    pub const SEGMENT_ALLOC: Self = Self(68);
+    /// It gave one back.
+    pub const SEGMENT_FREE: Self = Self(69);
+    /// It mapped memory at the end of an expandable segment.
+    pub const SEGMENT_MAP: Self = Self(70);
+    /// It took some away again.
+    pub const SEGMENT_UNMAP: Self = Self(71);
+    /// The program asked for a snapshot of the allocator. `size` = bytes of active blocks.
+    pub const TORCH_SNAPSHOT: Self = Self(72);
+    /// The program named a block.
+    pub const TORCH_ANNOTATE: Self = Self(73);
+    /// Where our part of PyTorch's allocator stands from here on: aux0 is a [`TrackerState`]. Until the first such event
+    /// nothing is known of PyTorch.
+    pub const TRACKER: Self = Self(74);
     /// A mark made by the program. aux0 = what (see `docs/trace-format.md`).
     pub const MARK: Self = Self(96);
     /// In a ring only: head of a code definition. See [`crate::ring`].
@@ -200,6 +223,8 @@ impl EventKind {
     pub const PY_NODE_DEF: Self = Self(202);
     /// In a ring only: one native frame of the stack tree.
     pub const NATIVE_NODE_DEF: Self = Self(203);
+    /// In a ring only: the [`Detail`] of the event in the next record.
+    pub const DETAIL: Self = Self(204);
 
     /// All kinds that stand for something the program did, with the name `dump` and the report use.
     pub const NAMED: &[(Self, &str)] = &[
@@ -267,6 +292,14 @@ impl EventKind {
         (Self::BLOCK_ALLOC, "block_alloc"),
         (Self::BLOCK_FREE, "block_free"),
         (Self::BLOCK_OOM, "oom"),
+        (Self::BLOCK_FREE_COMPLETED, "block_free_completed"),
+        (Self::SEGMENT_ALLOC, "segment_alloc"),
+        (Self::SEGMENT_FREE, "segment_free"),
+        (Self::SEGMENT_MAP, "segment_map"),
+        (Self::SEGMENT_UNMAP, "segment_unmap"),
+        (Self::TORCH_SNAPSHOT, "torch_snapshot"),
+        (Self::TORCH_ANNOTATE, "torch_annotate"),
+        (Self::TRACKER, "tracker"),
         (Self::MARK, "mark"),
     ];
 
@@ -277,7 +310,7 @@ impl EventKind {
 
     /// True for records that only carry definitions from the hook to the writer.
     pub fn is_definition(self) -> bool {
-        (Self::CODE_DEF.0..=Self::NATIVE_NODE_DEF.0).contains(&self.0)
+        (Self::CODE_DEF.0..=Self::DETAIL.0).contains(&self.0)
     }
 
     /// True for the driver's own calls, which may be seen in flight.
@@ -339,7 +372,7 @@ pub struct Event {
     pub device: u8,
     /// Entry point.
     pub api: ApiId,
-    /// [`FLAG_ESTIMATED`] and the like; bit 7 stays clear, a file uses it.
+    /// By kind: [`FLAG_ESTIMATED`] and its like of driver calls, [`FREED_AT_ONCE`]; bits 6 and 7 stay clear, a file uses them.
     pub flags: u8,
     /// `CUresult` of a driver call; 0 is success, and always for PyTorch's events.
     pub result: u16,
@@ -355,6 +388,77 @@ pub struct Event {
     pub python_stack: NodeId,
     /// Innermost native frame.
     pub native_stack: NodeId,
+    /// What PyTorch's own tracker knows of a block; `None` where there is no tracker.
+    pub detail: Option<Detail>,
+}
+
+/// What PyTorch's allocator tells its trackers about a block, beside what it tells everybody.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Detail {
+    /// What was asked for, before rounding.
+    pub requested_bytes: u64,
+    /// The stream the block belongs to.
+    pub stream: u64,
+    /// The pool: both halves of PyTorch's id, the first in the high 32 bits. 0 is the default pool.
+    pub pool: u64,
+}
+
+impl Detail {
+    /// The record that stands in a ring right before its event.
+    pub fn to_words(self) -> [u64; RECORD_WORDS] {
+        let kind = u64::from(EventKind::DETAIL.0) | u64::from(STATE_DONE) << 48;
+        [self.requested_bytes, self.stream, self.pool, 0, 0, 0, 0, kind]
+    }
+
+    /// Reads [`Self::to_words`].
+    pub(crate) fn from_words(words: &[u64; RECORD_WORDS]) -> Self {
+        Self { requested_bytes: words[0], stream: words[1], pool: words[2] }
+    }
+}
+
+/// What we see of PyTorch's allocator, and if it is not everything, why: aux0 of [`EventKind::TRACKER`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u64)]
+pub enum TrackerState {
+    /// Attached: everything.
+    Attached = 1,
+    /// A version whose fields we do not know.
+    UnknownVersion = 2,
+    /// This version of PyTorch has no tracker.
+    NoTracker = 3,
+    /// The library cannot be read, or has not the symbols that every wheel has.
+    Unreadable = 4,
+    /// Another allocator than the native one: each tensor is a call of the driver, or the program's own affair.
+    OtherAllocator = 5,
+    /// The cache is switched off: each tensor is a call of the driver.
+    CacheOff = 6,
+    /// What the tracker said first was not what the allocator reported.
+    Disagreed = 7,
+}
+
+impl TrackerState {
+    /// The name that reports use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::UnknownVersion => "unknown_version",
+            Self::NoTracker => "no_tracker",
+            Self::Unreadable => "unreadable",
+            Self::OtherAllocator => "other_allocator",
+            Self::CacheOff => "cache_off",
+            Self::Disagreed => "disagreed",
+        }
+    }
+
+    /// The state of this number, if this version knows it.
+    pub fn from_number(number: u64) -> Option<Self> {
+        use TrackerState::{
+            Attached, CacheOff, Disagreed, NoTracker, OtherAllocator, UnknownVersion, Unreadable,
+        };
+        [Attached, UnknownVersion, NoTracker, Unreadable, OtherAllocator, CacheOff, Disagreed]
+            .into_iter()
+            .find(|state| *state as u64 == number)
+    }
 }
 
 impl Event {
@@ -401,6 +505,7 @@ impl Event {
             aux: [words[4], words[5]],
             python_stack: NodeId(words[6] as u32),
             native_stack: NodeId((words[6] >> 32) as u32),
+            detail: None,
         })
     }
 }
@@ -418,7 +523,7 @@ mod tests {
         ) {
             let event = Event {
                 seq, time_ns, thread: ThreadId(tid), kind: EventKind(kind), device, api: ApiId(api), flags, result,
-                in_flight, addr, size, aux, python_stack: NodeId(py), native_stack: NodeId(native),
+                in_flight, addr, size, aux, python_stack: NodeId(py), native_stack: NodeId(native), detail: None,
             };
             prop_assert_eq!(Event::from_words(&event.to_words(), ThreadId(tid)), Some(event));
         }

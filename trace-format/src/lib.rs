@@ -20,7 +20,8 @@ pub mod wire;
 
 pub use defs::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
 pub use event::{
-    ApiId, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ, ThreadId,
+    ApiId, Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ,
+    ThreadId, TrackerState,
 };
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
 

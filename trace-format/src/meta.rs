@@ -149,6 +149,8 @@ counters! {
     ThreadsWithoutRing = 7, "threads_without_ring";
     /// Hook entries that had to give up on an internal failure.
     InternalErrors = 8, "internal_errors";
+    /// Blocks of which PyTorch's tracker and its report to the profiler did not say the same. Recorded without details.
+    TrackerMismatches = 9, "tracker_mismatches";
 }
 
 /// Values by [`Counter`]; names unknown to this version are kept in `other`.

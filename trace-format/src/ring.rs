@@ -22,18 +22,19 @@
 //! CODE_DATA  words 0 to 6: payload = file_len:u32 name_len:u32 table_len:u32 file name table
 //! PY_NODE    word 0 id | parent << 32, 1 code, 2 offset (signed)
 //! NATIVE_NODE word 0 id | parent << 32, 1 return address
+//! DETAIL     word 0 bytes asked for, 1 stream, 2 pool: of the event in the next record
 //! ```
 
 use thiserror::Error;
 
 use crate::defs::{CodeDef, CodeId, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
-use crate::event::{Event, EventKind, RECORD_BYTES, RECORD_WORDS, ThreadId};
+use crate::event::{Detail, Event, EventKind, RECORD_BYTES, RECORD_WORDS, ThreadId};
 use crate::meta::{Counter, Counters, EndReason};
 
 /// First bytes of a ring file.
 pub const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
-/// Version of this layout.
-pub const RING_VERSION: u32 = 1;
+/// Version of this layout. 1 had no DETAIL records; it is read as it was.
+pub const RING_VERSION: u32 = 2;
 /// Size of page 0, and what rings are rounded up to.
 pub const PAGE_BYTES: usize = 4096;
 /// Offset of the end word in page 0.
@@ -106,18 +107,19 @@ pub enum Record {
 pub struct RecordDecoder {
     thread: ThreadId,
     code: Option<(CodeDef, Vec<u8>, usize)>,
+    detail: Option<Detail>,
     malformed: u64,
 }
 
 impl RecordDecoder {
     /// For the ring of this thread.
     pub fn new(thread: ThreadId) -> Self {
-        Self { thread, code: None, malformed: 0 }
+        Self { thread, code: None, detail: None, malformed: 0 }
     }
 
     /// True when no definition is half read: a safe place to stop.
     pub fn is_between_records(&self) -> bool {
-        self.code.is_none()
+        self.code.is_none() && self.detail.is_none()
     }
 
     /// Records that made no sense.
@@ -132,7 +134,13 @@ impl RecordDecoder {
             self.code = None;
             self.malformed += 1;
         }
+        let detail = self.detail.take();
+        self.malformed += u64::from(detail.is_some() && kind.is_definition());
         match kind {
+            EventKind::DETAIL => {
+                self.detail = Some(Detail::from_words(words));
+                None
+            }
             EventKind::CODE_DEF => {
                 let len = words[1] as usize;
                 if words[1] > (3 * MAX_TEXT_BYTES) as u64 || len < 12 {
@@ -180,7 +188,7 @@ impl RecordDecoder {
             _ => {
                 let event = Event::from_words(words, self.thread);
                 self.malformed += u64::from(event.is_none());
-                event.map(Record::Event)
+                event.map(|event| Record::Event(Event { detail, ..event }))
             }
         }
     }
@@ -238,7 +246,7 @@ impl RingImage {
         if header[..8] != RING_MAGIC || u32_at(header, 12) != header_crc(header) {
             return Err(RingError::NotARing);
         }
-        if u32_at(header, 8) != RING_VERSION || u32_at(header, 44) as usize != RECORD_BYTES {
+        if !(1..=RING_VERSION).contains(&u32_at(header, 8)) || u32_at(header, 44) as usize != RECORD_BYTES {
             return Err(RingError::Version(u32_at(header, 8)));
         }
         let (rings, per_ring) = (u32_at(header, 36) as usize, u32_at(header, 40) as usize);
@@ -406,6 +414,62 @@ mod tests {
         records.push(py_node_words(node));
         let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
         assert_eq!((image.records, image.malformed), (vec![Record::PyNode(node)], 1));
+    }
+
+    fn block_event(seq: u64) -> Event {
+        Event {
+            seq,
+            time_ns: 5,
+            thread: ThreadId(100),
+            kind: EventKind::BLOCK_ALLOC,
+            device: 0,
+            api: crate::ApiId(0),
+            flags: 0,
+            result: 0,
+            in_flight: false,
+            addr: 0x1000,
+            size: 512,
+            aux: [512, 1024],
+            python_stack: NodeId(1),
+            native_stack: NodeId::NONE,
+            detail: None,
+        }
+    }
+
+    #[test]
+    fn a_detail_belongs_to_the_event_after_it_and_to_no_other() {
+        let detail = Detail { requested_bytes: 500, stream: 7, pool: 1 << 32 };
+        let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4 };
+        let records = vec![
+            detail.to_words(),
+            block_event(0).to_words(),
+            block_event(1).to_words(),
+            detail.to_words(),
+            py_node_words(node),
+            block_event(2).to_words(),
+        ];
+        let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
+        let with_detail = Event { detail: Some(detail), ..block_event(0) };
+        let expected = [
+            Record::Event(with_detail),
+            Record::Event(block_event(1)),
+            Record::PyNode(node),
+            Record::Event(block_event(2)),
+        ];
+        assert_eq!((image.records.as_slice(), image.malformed), (&expected[..], 1));
+    }
+
+    #[test]
+    fn a_ring_of_version_1_is_read() {
+        let mut bytes = image_bytes(8, &[(0, vec![block_event(0).to_words()])]);
+        bytes[8] = 1;
+        let crc = header_crc(&bytes[..48]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(RingImage::decode(&bytes).unwrap().records, [Record::Event(block_event(0))]);
+        bytes[8] = 3;
+        let crc = header_crc(&bytes[..48]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(RingImage::decode(&bytes), Err(RingError::Version(3)));
     }
 
     #[test]

@@ -73,6 +73,7 @@ pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<
         if draft.kind == EventKind::NONE {
             return None;
         }
+        crate::torch::before_driver_alloc(draft.kind, draft.size);
         begin(&draft)
     })
 }

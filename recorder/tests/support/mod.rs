@@ -7,7 +7,9 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::ring::{Record, RingImage};
-use gpumemtrace_format::{ApiId, CodeDef, Counters, End, Event, EventKind, Meta, NO_SEQ, NativeNode, PyNode};
+use gpumemtrace_format::{
+    ApiId, CodeDef, Counters, Detail, End, Event, EventKind, Meta, NO_SEQ, NativeNode, PyNode,
+};
 use gpumemtrace_recorder::{Draft, begin, event};
 
 /// Everything a process left, put together as a reader must.
@@ -133,5 +135,6 @@ pub fn block(kind: EventKind, addr: u64, size: u64) {
     draft.device = 0;
     draft.addr = addr;
     draft.size = size;
+    draft.detail = Some(Detail { requested_bytes: size, stream: 7, pool: 0 });
     event(&draft);
 }

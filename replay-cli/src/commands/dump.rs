@@ -4,7 +4,8 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gpumemtrace_format::{Counter, Event, Meta, NO_DEVICE, NO_SEQ, Value};
+use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, NO_SEQ, Value};
 use gpumemtrace_replay::driver::{Driver, Place, Totals};
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::linetable::line_at;
@@ -151,6 +152,16 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     }
     if let Some(held) = held.filter(|_| event.kind.is_driver_call()) {
         write!(out, " held={}", held.after(event))?;
+    }
+    if let Some(detail) = event.detail {
+        write!(
+            out,
+            " requested={} stream={:#x} pool={:#x}",
+            detail.requested_bytes, detail.stream, detail.pool
+        )?;
+    }
+    if event.kind == EventKind::BLOCK_FREE && event.flags & FREED_AT_ONCE != 0 {
+        out.write_all(b" completed=1")?;
     }
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
 }

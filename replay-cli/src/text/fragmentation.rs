@@ -40,7 +40,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             let words = match cause.cause {
                 "pinned" => "cannot be given back: in segments that live blocks keep, by their lines:",
                 "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
-                "rounding" => "lost to rounding",
+                "rounding" => "lost to rounding, by the lines that asked:",
+                "pending_free" => "freed, but another stream still uses it; allocated by:",
+                "stranded_stream" => "free, but kept for another stream; in segments that live blocks keep:",
+                "stranded_pool" => {
+                    "free, but kept for another memory pool; in segments that live blocks keep:"
+                }
                 "unexplained" => "unexplained: the segments of PyTorch's allocator are not known",
                 other => other,
             };

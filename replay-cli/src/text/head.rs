@@ -32,9 +32,8 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 
 fn facts(info: &TraceInfo) -> Vec<String> {
     let mut facts = Vec::new();
-    facts.push(
-        info.torch.as_ref().map_or_else(|| "PyTorch unknown".to_owned(), |torch| format!("PyTorch {torch}")),
-    );
+    let torch = info.torch.as_deref().unwrap_or("unknown");
+    facts.push(format!("PyTorch {torch}{}", tracker(info)));
     facts.push(
         info.python.as_ref().map_or_else(|| "Python unknown".to_owned(), |python| format!("Python {python}")),
     );
@@ -45,6 +44,20 @@ fn facts(info: &TraceInfo) -> Vec<String> {
         facts.push(format!("rank {rank} of {size}"));
     }
     facts
+}
+
+/// What PyTorch's allocator told beside blocks and totals, which are exact in any case.
+fn tracker(info: &TraceInfo) -> &'static str {
+    match info.torch_tracker {
+        None => "",
+        Some("attached") => " (allocator tracker on)",
+        Some("unknown_version") => " (base hook only: this version's tracker is not known)",
+        Some("no_tracker") => " (base hook only: this version has no tracker)",
+        Some("unreadable") => " (base hook only: its library could not be read)",
+        Some("other_allocator") => " (not its native allocator: tensors are driver calls)",
+        Some("cache_off") => " (cache off: tensors are driver calls)",
+        Some(_) => " (base hook only: its tracker did not say what its allocator did)",
+    }
 }
 
 fn ending(info: &TraceInfo) -> String {

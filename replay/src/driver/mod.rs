@@ -101,15 +101,8 @@ pub struct Range {
     pub bytes: u64,
     /// Where.
     pub place: Place,
-}
-
-/// A change to the ranges, for whoever keeps a copy of their past.
-#[derive(Clone, Copy, Debug)]
-pub enum RangeChange {
-    /// This range is new.
-    Added(Range),
-    /// This range is gone.
-    Removed(Range),
+    /// Which of all ranges that ever were this is, counted from 1.
+    pub born: u64,
 }
 
 /// All driver memory of a process.
@@ -121,8 +114,11 @@ pub struct Driver {
     ranges: BTreeMap<u64, Range>,
     /// Changes of the last event.
     pub changes: Vec<Change>,
-    /// Changes of the last event.
-    pub range_changes: Vec<RangeChange>,
+    ranges_born: u64,
+    /// Ranges that the last event removed.
+    pub removed_ranges: Vec<Range>,
+    /// True if it added or removed any.
+    pub ranges_changed: bool,
     /// Calls that returned an error.
     pub failed_calls: u64,
     /// Frees of what was not known.
@@ -130,10 +126,11 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Takes a driver event; what it did is in `changes` and `range_changes` until the next call.
+    /// Takes a driver event; what it did is in `changes` and `removed_ranges` until the next call.
     pub fn event(&mut self, event: &Event, stack: StackId) {
         self.changes.clear();
-        self.range_changes.clear();
+        self.removed_ranges.clear();
+        self.ranges_changed = false;
         if event.in_flight {
             return;
         }
@@ -149,7 +146,7 @@ impl Driver {
             EventKind::ASYNC_ALLOC => self.add(address, place, None, event, stack),
             EventKind::MANAGED_ALLOC => {
                 self.add(address, Place::Managed, Some(aux1), event, stack);
-                self.add_range(Range { addr: event.addr, bytes: event.size, place });
+                self.add_range(event.addr, event.size, place);
                 true
             }
             EventKind::HOST_ALLOC | EventKind::HOST_REGISTER => {
@@ -254,7 +251,7 @@ impl Driver {
         }
         self.alloc(key, place, event.size, stack);
         if place.is_device() && key >> 60 == space::ADDRESS {
-            self.add_range(Range { addr: event.addr, bytes: event.size, place });
+            self.add_range(event.addr, event.size, place);
         }
         true
     }
@@ -309,7 +306,7 @@ impl Driver {
             match effect {
                 Effect::Charge { addr, place, bytes, stack } => {
                     self.alloc(key(space::GRAPH, addr), place, bytes, stack);
-                    self.add_range(Range { addr, bytes, place });
+                    self.add_range(addr, bytes, place);
                 }
                 Effect::Uncharge { addr, place } => {
                     self.changes.push(Change::Free { key: key(space::GRAPH, addr), place });
@@ -326,7 +323,7 @@ impl Driver {
                 self.alloc(key(space::MAPPING, event.addr), Place::Foreign, event.size, stack);
             }
             Some(place) if place.is_device() => {
-                self.add_range(Range { addr: event.addr, bytes: event.size, place });
+                self.add_range(event.addr, event.size, place);
             }
             _ => {}
         }
@@ -349,17 +346,23 @@ impl Driver {
         }
     }
 
-    fn add_range(&mut self, range: Range) {
-        if let Some(old) = self.ranges.insert(range.addr, range) {
-            self.range_changes.push(RangeChange::Removed(old));
-        }
-        self.range_changes.push(RangeChange::Added(range));
+    fn add_range(&mut self, addr: u64, bytes: u64, place: Place) {
+        self.ranges_born += 1;
+        let range = Range { addr, bytes, place, born: self.ranges_born };
+        self.removed_ranges.extend(self.ranges.insert(addr, range));
+        self.ranges_changed = true;
     }
 
     fn remove_range(&mut self, addr: u64) {
         if let Some(range) = self.ranges.remove(&addr) {
-            self.range_changes.push(RangeChange::Removed(range));
+            self.removed_ranges.push(range);
+            self.ranges_changed = true;
         }
+    }
+
+    /// How many ranges there ever were.
+    pub fn ranges_born(&self) -> u64 {
+        self.ranges_born
     }
 
     /// Device address ranges with memory behind them, by first address.

@@ -21,6 +21,7 @@ fn event(kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Event {
         aux,
         python_stack: NodeId::NONE,
         native_stack: NodeId::NONE,
+        detail: None,
     }
 }
 

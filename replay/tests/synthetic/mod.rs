@@ -105,6 +105,7 @@ impl Synthetic {
             aux,
             python_stack: stack,
             native_stack: NodeId::NONE,
+            detail: None,
         });
     }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, event};
 
+use super::{attach, tracker};
 use crate::dynamic::{loaded_library, real_dlsym};
 use crate::guard::quietly;
 
@@ -69,6 +70,8 @@ fn record_block(pointer: *mut c_void, delta: i64, allocated: usize, reserved: us
         let mut draft = draft(kind, device, allocated, reserved)?;
         draft.addr = pointer as u64;
         draft.size = delta.unsigned_abs();
+        attach::allocator_is_alive();
+        tracker::join(&mut draft);
         event(&draft);
         Some(())
     });
@@ -78,6 +81,7 @@ fn record_oom(size: i64, allocated: usize, reserved: usize, device: u16) {
     quietly(|| {
         let mut draft = draft(EventKind::BLOCK_OOM, device, allocated, reserved)?;
         draft.size = size.unsigned_abs();
+        tracker::join(&mut draft);
         event(&draft);
         Some(())
     });

@@ -1,0 +1,16 @@
+//! PyTorch's native allocator, seen from two sides.
+//!
+//! [`base`] is what it reports of every block to everybody, in every version. [`tracker`] is what it tells those who attach
+//! to it: what was asked for, stream, pool, when a free completed, segments. [`attach`] is how we get there; [`symbols`] and
+//! [`layouts`] are what must be known for that, and where one of them is missing, `base` alone is recorded.
+//!
+//! A block is one event: `tracker` puts its part aside, and `base`, which comes right after it on the same thread, under the
+//! same lock, joins the two.
+
+mod attach;
+mod base;
+mod layouts;
+mod symbols;
+mod tracker;
+
+pub(crate) use attach::before_driver_alloc;
