@@ -53,18 +53,6 @@ fn replay(criterion: &mut Criterion) {
             black_box(report(&[analysis], &[]))
         });
     });
-    group.bench_function("order only", |bencher| {
-        bencher.iter(|| {
-            let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn std::io::Read>);
-            let mut events = 0u64;
-            let mut sink = |_: &gpumemtrace_format::Event| {
-                events += 1;
-                std::ops::ControlFlow::Continue(())
-            };
-            let _ = gpumemtrace_replay::input::read_events(&open, None, &mut sink);
-            events
-        });
-    });
     group.finish();
 }
 

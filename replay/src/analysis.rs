@@ -113,12 +113,12 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
     let mut head = Head::read(input)?;
     let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
     let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
-    read_events(open, head.ring.as_ref(), &mut |event| {
+    read_events(open, &head, &mut |event| {
         let stack = symbols.stack(event.python_stack, event.native_stack);
         scout.event(event, stack, symbols.facts(stack).optimizer)
     })?;
     let mut pass = Pass::new(symbols, StepClock::new(scout.rule()));
-    let body = read_events(open, head.ring.as_ref(), &mut |event| {
+    let body = read_events(open, &head, &mut |event| {
         pass.event(event);
         ControlFlow::Continue(())
     })?;
@@ -283,13 +283,19 @@ impl Pass {
         let dropped = counter(Counter::DroppedEvents);
         let losses = Losses {
             dropped_events: dropped.saturating_add(lost),
-            corrupt_blocks: body.damaged,
+            corrupt_blocks: head.damage.count + body.damage.count,
             truncated_stacks: counter(Counter::TruncatedStacks),
             unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
             uncovered_calls: counter(Counter::UncoveredCalls),
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
         };
-        let incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let mut incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let undefined = symbols.undefined_frames();
+        if undefined > 0 {
+            incomplete.push(format!(
+                "{undefined} stack frames are used and not defined in the file: whose lines they are is not known"
+            ));
+        }
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
@@ -298,9 +304,6 @@ impl Pass {
             notes.push(format!(
                 "{calls} calls had not returned when the process ended; nobody knows how they went"
             ));
-        }
-        if body.unknown_blocks > 0 {
-            notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
         }
         Analysis {
             path,

@@ -82,6 +82,8 @@ pub struct Symbols {
     by_both: FxHashMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
     unresolved: FxHashSet<(bool, u32)>,
+    /// Those of them whose definition is missing.
+    undefined: FxHashSet<(bool, u32)>,
 }
 
 impl Symbols {
@@ -96,6 +98,7 @@ impl Symbols {
             by_both: FxHashMap::default(),
             optimizer_lines: Vec::new(),
             unresolved: FxHashSet::default(),
+            undefined: FxHashSet::default(),
             definitions,
         };
         // Ascending, so that what is numbered here does not depend on a hash map's order.
@@ -125,7 +128,7 @@ impl Symbols {
             Some(facts) if python != NodeId::NONE => (facts.site(), facts.optimizer),
             _ => {
                 if python != NodeId::NONE {
-                    self.unresolved.insert((true, python.0));
+                    self.is_undefined((true, python.0));
                 }
                 (self.native_site(native), 0)
             }
@@ -155,6 +158,16 @@ impl Symbols {
         self.unresolved.len() as u64
     }
 
+    /// Those of them that the file uses and does not define.
+    pub fn undefined_frames(&self) -> u64 {
+        self.undefined.len() as u64
+    }
+
+    fn is_undefined(&mut self, frame: (bool, u32)) {
+        self.unresolved.insert(frame);
+        self.undefined.insert(frame);
+    }
+
     /// Resolves a node and all its callers; iterative, because a stack may be as deep as a file says.
     fn resolve(&mut self, id: NodeId) {
         let mut path = Vec::new();
@@ -169,12 +182,14 @@ impl Symbols {
         }
         while let Some(id) = path.pop() {
             let Some(node) = self.definitions.python.get(&id).copied() else {
-                self.unresolved.insert((true, id.0));
+                self.is_undefined((true, id.0));
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
             let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
-            if node.code == CodeId::UNKNOWN || file.is_none() {
+            if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
+                self.is_undefined((true, id.0));
+            } else if file.is_none() {
                 self.unresolved.insert((true, id.0));
             }
             let origin = file.as_deref().map_or(Origin::Library, origin_of);
@@ -237,7 +252,9 @@ impl Symbols {
             _ => SiteKey::Unknown,
         };
         for (id, module) in &frames {
-            if module.is_none() {
+            if !self.definitions.native.contains_key(id) {
+                self.is_undefined((false, id.0));
+            } else if module.is_none() {
                 self.unresolved.insert((false, id.0));
             }
         }

@@ -52,6 +52,8 @@ pub enum Item {
     Modules(Vec<ModuleDef>),
     /// The process closed the trace.
     End(End),
+    /// A block that was not asked for.
+    Skipped(BlockKind),
     /// A block of a kind this version does not know.
     UnknownBlock(BlockKind),
     /// Bytes that are not what they should be; reading goes on after them.
@@ -60,6 +62,8 @@ pub enum Item {
     Cut {
         /// Where the block began, in bytes.
         offset: u64,
+        /// What it was going to hold, if that much is there.
+        kind: Option<BlockKind>,
     },
 }
 
@@ -72,6 +76,9 @@ pub struct Damage {
     pub len: u64,
     /// What is wrong with it.
     pub why: String,
+    /// True for a block of which only the payload cannot be used, and where the system refused to read on; false for what no
+    /// block header begins, which every reading meets.
+    pub is_in_block: bool,
 }
 
 /// Reads a trace from any source of bytes.
@@ -85,7 +92,32 @@ pub struct TraceReader<R> {
     at_end: bool,
     header_damage: Option<Damage>,
     io_error: Option<std::io::Error>,
-    skips_events: bool,
+    wanted: Wanted,
+    definition_bytes: u64,
+}
+
+/// Which blocks are unpacked; of the others only the header is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    All,
+    EventsOnly,
+    AllButEvents,
+}
+
+impl Wanted {
+    fn has(self, kind: BlockKind) -> bool {
+        match self {
+            Self::All => true,
+            Self::EventsOnly => kind == BlockKind::EVENTS,
+            Self::AllButEvents => kind != BlockKind::EVENTS,
+        }
+    }
+}
+
+/// How many bytes of definitions, unpacked, a reader takes from a file of which it has read so much. A recorder's definitions
+/// pack to about a tenth; without a limit, 100 KB of zeros would unpack to gigabytes.
+pub const fn max_definition_bytes(read_bytes: u64) -> u64 {
+    (16 << 20) + read_bytes.saturating_mul(32)
 }
 
 impl<R: Read> TraceReader<R> {
@@ -99,7 +131,8 @@ impl<R: Read> TraceReader<R> {
             at_end: false,
             header_damage: None,
             io_error: None,
-            skips_events: false,
+            wanted: Wanted::All,
+            definition_bytes: 0,
         };
         reader.fill(FILE_HEADER_BYTES + BLOCK_HEADER_BYTES);
         if let Some(error) = reader.io_error.take() {
@@ -122,7 +155,8 @@ impl<R: Read> TraceReader<R> {
             // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
             None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
                 let why = "the file header is damaged".to_owned();
-                reader.header_damage = Some(Damage { offset: 0, len: FILE_HEADER_BYTES as u64, why });
+                reader.header_damage =
+                    Some(Damage { offset: 0, len: FILE_HEADER_BYTES as u64, why, is_in_block: false });
             }
             None => return Err(OpenError::NotATrace),
         }
@@ -130,11 +164,18 @@ impl<R: Read> TraceReader<R> {
         Ok(reader)
     }
 
-    /// Passes over EVENTS blocks without unpacking them (each is then an empty [`Item::Events`]): for whoever needs the
-    /// definitions first.
+    /// Passes over EVENTS blocks without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
+    /// first.
     #[must_use]
     pub fn without_events(mut self) -> Self {
-        self.skips_events = true;
+        self.wanted = Wanted::AllButEvents;
+        self
+    }
+
+    /// Passes over all blocks but EVENTS: for whoever has the rest.
+    #[must_use]
+    pub fn events_only(mut self) -> Self {
+        self.wanted = Wanted::EventsOnly;
         self
     }
 
@@ -191,7 +232,12 @@ impl<R: Read> TraceReader<R> {
             }
             self.fill(1 << 16);
         }
-        Damage { offset: begin, len: self.offset - begin, why: "no block begins here".to_owned() }
+        Damage {
+            offset: begin,
+            len: self.offset - begin,
+            why: "no block begins here".to_owned(),
+            is_in_block: false,
+        }
     }
 
     fn next_item(&mut self) -> Option<Item> {
@@ -203,7 +249,7 @@ impl<R: Read> TraceReader<R> {
         }
         if let Some(error) = self.io_error.take() {
             let why = format!("the file cannot be read any further: {error}");
-            return Some(Item::Damage(Damage { offset: self.offset, len: 0, why }));
+            return Some(Item::Damage(Damage { offset: self.offset, len: 0, why, is_in_block: true }));
         }
         let unread = self.unread();
         if unread.is_empty() {
@@ -224,19 +270,33 @@ impl<R: Read> TraceReader<R> {
             }
         }
         let offset = self.offset;
-        if self.skips_events && header.kind == BlockKind::EVENTS {
+        if !self.wanted.has(header.kind) {
             self.consume(total);
-            return Some(Item::Events(Vec::new()));
+            return Some(Item::Skipped(header.kind));
+        }
+        if header.kind.is_definitions() {
+            self.definition_bytes += header.raw_len() as u64;
+            if self.definition_bytes > max_definition_bytes(offset + total as u64) {
+                self.definition_bytes -= header.raw_len() as u64;
+                self.consume(total);
+                let why = "it unpacks to more definitions than a file of this size can need".to_owned();
+                return Some(Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true }));
+            }
         }
         let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
         self.consume(total);
-        Some(item.unwrap_or_else(|why| Item::Damage(Damage { offset, len: total as u64, why })))
+        Some(
+            item.unwrap_or_else(|why| {
+                Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true })
+            }),
+        )
     }
 
     fn cut(&mut self) -> Item {
         let offset = self.offset;
+        let kind = self.unread().get(BLOCK_SYNC.len()).copied().map(BlockKind);
         self.consume(self.unread().len());
-        Item::Cut { offset }
+        Item::Cut { offset, kind }
     }
 }
 
@@ -341,6 +401,54 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_cut_block_says_what_it_was_going_to_hold() {
+        let mut file = file_header().to_vec();
+        let begin = file.len();
+        file.extend(encode_block(BlockKind::META, &Meta::default().encode(), 3));
+        for len in begin + 1..file.len() {
+            let kind = (len > begin + 4).then_some(BlockKind::META);
+            assert_eq!(read(&file[..len]), [Item::Cut { offset: begin as u64, kind }], "{len}");
+        }
+    }
+
+    #[test]
+    fn definitions_may_not_unpack_to_more_than_the_file_can_need() {
+        // Each block is 4 MB of equal nodes in a few hundred bytes.
+        let nodes = vec![PyNode::default(); 1_000_000];
+        let block = encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes), 3);
+        let mut file = file_header().to_vec();
+        for _ in 0..10 {
+            file.extend(&block);
+        }
+        let (mut taken, mut refused) = (0, 0);
+        for item in TraceReader::new(&file[..]).unwrap() {
+            match item {
+                Item::PyNodes(nodes) => taken += nodes.len(),
+                Item::Damage(damage) => {
+                    assert!(damage.why.contains("more definitions"));
+                    refused += 1;
+                }
+                item => panic!("{item:?}"),
+            }
+        }
+        assert_eq!((taken / nodes.len() + refused, refused > 0), (10, true));
+        assert!(taken as u64 * 4 <= max_definition_bytes(file.len() as u64));
+    }
+
+    #[test]
+    fn blocks_that_are_not_asked_for_are_passed_over() {
+        let kinds = |reader: TraceReader<&[u8]>| -> Vec<bool> {
+            reader.map(|item| matches!(item, Item::Skipped(_))).collect()
+        };
+        let bytes = sample();
+        assert_eq!(kinds(TraceReader::new(&bytes[..]).unwrap().events_only()), [true, false, true, true]);
+        assert_eq!(
+            kinds(TraceReader::new(&bytes[..]).unwrap().without_events()),
+            [false, true, false, false]
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
     let unreadable = |error| Unreadable(format!("{} {error}", file.name));
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
+    let body = read_events(&|| file.open(), &head, &mut |event| {
         threads.insert(event.thread);
         events += 1;
         ControlFlow::Continue(())
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         out,
         "# losses dropped_events={} corrupt_blocks={} truncated_stacks={} in_flight={}",
         dropped + missing.lost,
-        body.damaged,
+        head.damage.count + body.damage.count,
         counter(Counter::TruncatedStacks),
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
@@ -60,9 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| match line(
-        &mut out, event, &head.meta,
-    ) {
+    let body = read_events(&|| file.open(), &head, &mut |event| match line(&mut out, event, &head.meta) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             failed = Some(error);
