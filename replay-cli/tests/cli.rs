@@ -264,7 +264,7 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
 fn a_small_file_that_unpacks_to_gigabytes_of_definitions_is_read_in_bounded_memory() {
     let folder = Folder::new();
     let mut file = file_header().to_vec();
-    for round in 0..200u32 {
+    for round in 0..110u32 {
         let nodes: Vec<PyNode> = (0..50_000)
             .map(|id| PyNode { id: NodeId(round * 50_000 + id + 1), ..PyNode::default() })
             .collect();
