@@ -85,15 +85,23 @@ pub struct Analysis {
 }
 
 /// The state of a device, made when it is first seen.
-fn device_of(devices: &mut [Option<Box<DeviceState>>], ordinal: u8, step: u32) -> &mut DeviceState {
-    devices[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step)))
+fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
+    let span_ns = devices.span_ns;
+    devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
+}
+
+/// Devices by ordinal.
+struct Devices {
+    all: Vec<Option<Box<DeviceState>>>,
+    /// How long the run lasts; 0 where that is not known.
+    span_ns: u64,
 }
 
 struct Pass {
     symbols: Symbols,
     clock: StepClock,
     driver: Driver,
-    devices: Vec<Option<Box<DeviceState>>>,
+    devices: Devices,
     counts: Vec<u64>,
     threads: FxHashSet<ThreadId>,
     last_thread: Option<ThreadId>,
@@ -117,7 +125,9 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
         let stack = symbols.stack(event.python_stack, event.native_stack);
         scout.event(event, stack, symbols.facts(stack).optimizer)
     })?;
-    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()));
+    let started = head.meta.number("started_ns");
+    let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
+    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()), span_ns);
     let body = read_events(open, &head, &mut |event| {
         pass.event(event);
         ControlFlow::Continue(())
@@ -126,12 +136,12 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
 }
 
 impl Pass {
-    fn new(symbols: Symbols, clock: StepClock) -> Self {
+    fn new(symbols: Symbols, clock: StepClock, span_ns: u64) -> Self {
         Self {
             symbols,
             clock,
             driver: Driver::default(),
-            devices: (0..256).map(|_| None).collect(),
+            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
             counts: vec![0; 256],
             threads: FxHashSet::default(),
             last_thread: None,
@@ -158,7 +168,7 @@ impl Pass {
         let stack = self.symbols.stack(event.python_stack, event.native_stack);
         let facts = self.symbols.facts(stack);
         for _ in 0..self.clock.begins(event, stack, facts.optimizer, self.time_ns) {
-            for device in self.devices.iter_mut().flatten() {
+            for device in self.devices.all.iter_mut().flatten() {
                 device.torch.step_boundary();
                 device.driver.step_boundary();
             }
@@ -215,7 +225,7 @@ impl Pass {
             device.torch.observe(Now { device: bytes, ..now });
         }
         if self.driver.ranges_changed {
-            for device in self.devices.iter_mut().flatten() {
+            for device in self.devices.all.iter_mut().flatten() {
                 device.ranges_changed(&self.driver.removed_ranges);
             }
         }
@@ -269,7 +279,7 @@ impl Pass {
     fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
         let symbols = self.symbols;
         let mut devices = Vec::new();
-        for (device, ordinal) in std::mem::take(&mut self.devices).into_iter().zip(0..=u8::MAX) {
+        for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
             let Some(mut device) = device else { continue };
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;

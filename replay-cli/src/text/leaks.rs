@@ -10,6 +10,8 @@ use crate::output::Style;
 
 /// Beyond this many steps a prediction is no news.
 const FAR_STEPS: u64 = 1_000_000;
+/// Below this many steps no growth can be told.
+const FEW_STEPS: u64 = 5;
 /// Most members named.
 const MAX_MEMBERS: usize = 8;
 
@@ -18,6 +20,9 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     put(out, format_args!("{}", style.bold(&format!("Leaks{}", basis(report.steps.as_ref())))));
     if leaks.is_empty() {
         put(out, format_args!("  None: no line holds more GPU memory from step to step."));
+        if let Some(doubt) = doubt(report.steps.as_ref()) {
+            put(out, format_args!("  {doubt}"));
+        }
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
@@ -97,6 +102,17 @@ pub(super) fn headline(leak: &Leak) -> String {
         };
     }
     text
+}
+
+/// Why nothing found may mean nothing.
+pub(super) fn doubt(steps: Option<&Steps>) -> Option<String> {
+    let steps = steps?;
+    match (steps.source, steps.count.unwrap_or(0)) {
+        (Some(_), number @ 0..FEW_STEPS) => {
+            Some(format!("But {} are too few to tell growth from a start.", count(number, "step")))
+        }
+        _ => None,
+    }
 }
 
 /// `4.00 MiB and 1 block`; of a block that gets larger there are no further blocks to count.
