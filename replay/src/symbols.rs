@@ -10,7 +10,7 @@ use gpumemtrace_format::{CodeId, NodeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::definitions::Definitions;
-use crate::frames::{MAX_FRAMES, SiteKey};
+use crate::frames::SiteKey;
 use crate::idmap::IdMap;
 use crate::linetable::line_at;
 use crate::origin::{OptimizerCall, Origin, optimizer_call, origin_of};
@@ -282,6 +282,7 @@ impl Symbols {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frames::MAX_FRAMES;
     use gpumemtrace_format::{CodeDef, NativeNode, PyNode};
 
     fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {
