@@ -9,6 +9,7 @@ mod commands;
 mod exit;
 mod open;
 mod output;
+mod pattern;
 mod text;
 
 use clap::{Parser, Subcommand};

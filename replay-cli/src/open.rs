@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
 use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::Unreadable;
@@ -27,13 +27,15 @@ impl TraceFile {
     pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), Unreadable> {
         let name = path.display().to_string();
         let refuse = |why: String| Unreadable(format!("{name} {why}"));
+        // Asked before it is opened: opening a pipe waits for whoever writes into it.
+        let facts = std::fs::metadata(path).map_err(|error| refuse(cannot_open(&error)))?;
+        if !facts.is_file() && !facts.is_dir() {
+            return Err(refuse("is not a regular file; a trace is read twice, so save it first".to_owned()));
+        }
         let file = File::open(path).map_err(|error| refuse(cannot_open(&error)))?;
         let facts = file.metadata().map_err(|error| refuse(format!("cannot be read: {error}")))?;
         if facts.is_dir() {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
-        }
-        if !facts.is_file() {
-            return Err(refuse("is not a regular file; a trace is read twice, so save it first".to_owned()));
         }
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(&ring_path(path));
@@ -71,15 +73,30 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
 }
 
 fn read_ring(path: &Path) -> RingFile {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return RingFile::Absent,
-        Err(error) => return RingFile::Unusable(format!("cannot be read ({error})")),
-    };
-    match RingImage::decode(&bytes) {
-        Ok(image) => RingFile::Loaded(Box::new(image)),
-        Err(error) => RingFile::Unusable(error.to_string()),
+    match ring_bytes(path) {
+        Ok(bytes) => match RingImage::decode(&bytes) {
+            Ok(image) => RingFile::Loaded(Box::new(image)),
+            Err(error) => RingFile::Unusable(error.to_string()),
+        },
+        Err(why) => why,
     }
+}
+
+/// The file as far as its first page says that there is something; no more of it than that page until it has been checked.
+fn ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
+    let unreadable = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => RingFile::Absent,
+        _ => RingFile::Unusable(format!("cannot be read ({error})")),
+    };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(RingFile::Unusable("is not a regular file".to_owned()));
+    }
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::with_capacity(PAGE_BYTES);
+    file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    let all = RingImage::file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
+    file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
 }
 
 fn cannot_open(error: &std::io::Error) -> String {

@@ -133,6 +133,50 @@ os.kill(os.getpid(), signal.SIGSEGV)
 }
 
 #[test]
+fn only_names_that_the_recorder_makes_are_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = Synthetic::train(2, |_, _, _| {}).file(1000);
+    fs::write(folder.path().join("trace"), &trace).unwrap();
+    // A pipe would be waited for, a trace of another name is somebody else's.
+    let script =
+        "cp trace run.trace; cp trace run.rank1.trace; cp trace other.trace; mkfifo run.9.trace pipe";
+    let output = command(folder.path())
+        .args(["run", "--", "sh", "-c", script])
+        .timeout(std::time::Duration::from_secs(20))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let wrote: Vec<&str> = errors.lines().filter(|line| line.contains("wrote")).collect();
+    assert_eq!(wrote.len(), 2, "{errors}");
+    assert!(wrote[0].contains("wrote run.rank1.trace;") && wrote[1].contains("wrote run.trace;"), "{errors}");
+    let output = command(folder.path()).args(["run", "--", "true"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("no trace was found: the command made no GPU call"), "{errors}");
+}
+
+#[test]
+fn an_output_that_is_a_folder_means_the_usual_file_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("out")).unwrap();
+    let here = folder.path().canonicalize().unwrap();
+    for given in ["out/", "out"] {
+        let output = command(folder.path())
+            .env_remove("RANK")
+            .args(["run", "--output", given, "--", "sh", "-c", "echo $GPUMEMTRACE_OUTPUT"])
+            .output()
+            .unwrap();
+        let expected = format!("{}\n", here.join("out/run.trace").display());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    }
+    for given in ["missing/", "missing/run.trace"] {
+        let output = command(folder.path()).args(["run", "--output", given, "--", "true"]).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("there is no folder missing"), "{errors}");
+    }
+}
+
+#[test]
 fn without_the_library_it_says_where_it_looked() {
     let mut command = Command::cargo_bin("gpumemtrace").unwrap();
     let output = command.env("GPUMEMTRACE_LIB", "/no/such/lib.so").args(["run", "true"]).output().unwrap();

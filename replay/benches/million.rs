@@ -42,29 +42,42 @@ fn trace() -> Vec<u8> {
     run.file(65_536)
 }
 
+/// A model of many lines: 20,000 stacks of 5,000 sites, no optimizer, a leak at one of them.
+fn wide() -> Vec<u8> {
+    let mut run = Synthetic::new();
+    let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
+    let calls: Vec<NodeId> =
+        (0..4).map(|line| run.frame(main, "/work/serve.py", "handle", 10 + line)).collect();
+    let mut stacks = Vec::new();
+    for file in 0..5 {
+        let file = format!("/work/model{file}.py");
+        for line in 0..1000 {
+            stacks.extend(calls.clone().into_iter().map(|call| run.frame(call, &file, "forward", line + 1)));
+        }
+    }
+    while run.events.len() < EVENTS {
+        let blocks: Vec<u64> =
+            stacks.iter().zip(1..).map(|(stack, size)| run.alloc(*stack, size % 64 * 512)).collect();
+        for addr in blocks.into_iter().rev() {
+            run.release(addr, NodeId::NONE);
+        }
+        run.alloc(stacks[7], 4096);
+    }
+    run.file(65_536)
+}
+
 fn replay(criterion: &mut Criterion) {
-    let bytes = trace();
     let mut group = criterion.benchmark_group("replay");
     group.sample_size(10);
     group.throughput(Throughput::Elements(EVENTS as u64));
-    group.bench_function("all analyses, a million events", |bencher| {
-        bencher.iter(|| {
-            let analysis = synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);
-            black_box(report(&[analysis], &[]))
+    for (name, bytes) in [("training", trace()), ("many lines", wide())] {
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| {
+                let analysis = synthetic::analyse_bytes(black_box(&bytes), RingFile::Absent);
+                black_box(report(&[analysis], &[]))
+            });
         });
-    });
-    group.bench_function("order only", |bencher| {
-        bencher.iter(|| {
-            let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn std::io::Read>);
-            let mut events = 0u64;
-            let mut sink = |_: &gpumemtrace_format::Event| {
-                events += 1;
-                std::ops::ControlFlow::Continue(())
-            };
-            let _ = gpumemtrace_replay::input::read_events(&open, None, &mut sink);
-            events
-        });
-    });
+    }
     group.finish();
 }
 

@@ -87,15 +87,23 @@ pub struct Analysis {
 }
 
 /// The state of a device, made when it is first seen.
-fn device_of(devices: &mut [Option<Box<DeviceState>>], ordinal: u8, step: u32) -> &mut DeviceState {
-    devices[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step)))
+fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
+    let span_ns = devices.span_ns;
+    devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
+}
+
+/// Devices by ordinal.
+struct Devices {
+    all: Vec<Option<Box<DeviceState>>>,
+    /// How long the run lasts; 0 where that is not known.
+    span_ns: u64,
 }
 
 struct Pass {
     symbols: Symbols,
     clock: StepClock,
     driver: Driver,
-    devices: Vec<Option<Box<DeviceState>>>,
+    devices: Devices,
     counts: Vec<u64>,
     threads: FxHashSet<ThreadId>,
     last_thread: Option<ThreadId>,
@@ -115,12 +123,14 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
     let mut head = Head::read(input)?;
     let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
     let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
-    read_events(open, head.ring.as_ref(), &mut |event| {
+    read_events(open, &head, &mut |event| {
         let stack = symbols.stack(event.python_stack, event.native_stack);
         scout.event(event, stack, symbols.facts(stack).optimizer)
     })?;
-    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()));
-    let body = read_events(open, head.ring.as_ref(), &mut |event| {
+    let started = head.meta.number("started_ns");
+    let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
+    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()), span_ns);
+    let body = read_events(open, &head, &mut |event| {
         pass.event(event);
         ControlFlow::Continue(())
     })?;
@@ -128,12 +138,12 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
 }
 
 impl Pass {
-    fn new(symbols: Symbols, clock: StepClock) -> Self {
+    fn new(symbols: Symbols, clock: StepClock, span_ns: u64) -> Self {
         Self {
             symbols,
             clock,
             driver: Driver::default(),
-            devices: (0..256).map(|_| None).collect(),
+            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
             counts: vec![0; 256],
             threads: FxHashSet::default(),
             last_thread: None,
@@ -160,7 +170,7 @@ impl Pass {
         let stack = self.symbols.stack(event.python_stack, event.native_stack);
         let facts = self.symbols.facts(stack);
         for _ in 0..self.clock.begins(event, stack, facts.optimizer, self.time_ns) {
-            for device in self.devices.iter_mut().flatten() {
+            for device in self.devices.all.iter_mut().flatten() {
                 device.torch.step_boundary();
                 device.driver.step_boundary();
             }
@@ -227,7 +237,7 @@ impl Pass {
             device.torch.observe(Now { device: bytes, ..now });
         }
         if self.driver.ranges_changed {
-            for device in self.devices.iter_mut().flatten() {
+            for device in self.devices.all.iter_mut().flatten() {
                 device.ranges_changed(&self.driver.removed_ranges);
             }
         }
@@ -267,7 +277,7 @@ impl Pass {
     fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
         let symbols = self.symbols;
         let mut devices = Vec::new();
-        for (device, ordinal) in std::mem::take(&mut self.devices).into_iter().zip(0..=u8::MAX) {
+        for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
             let Some(mut device) = device else { continue };
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;
@@ -281,14 +291,20 @@ impl Pass {
         let dropped = counter(Counter::DroppedEvents);
         let losses = Losses {
             dropped_events: dropped.saturating_add(lost),
-            corrupt_blocks: body.damaged,
+            corrupt_blocks: head.damage.count + body.damage.count,
             truncated_stacks: counter(Counter::TruncatedStacks),
             unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
             uncovered_calls: counter(Counter::UncoveredCalls),
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
             tracker_mismatches: counter(Counter::TrackerMismatches),
         };
-        let incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let mut incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let undefined = symbols.undefined_frames();
+        if undefined > 0 {
+            incomplete.push(format!(
+                "{undefined} stack frames are used and not defined in the file: whose lines they are is not known"
+            ));
+        }
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
@@ -325,9 +341,6 @@ impl Pass {
             notes.push(format!(
                 "{blocks} times PyTorch's tracker and its allocator did not say the same; what those blocks asked for is not known"
             ));
-        }
-        if body.unknown_blocks > 0 {
-            notes.push(format!("{} blocks from a newer recorder were passed over", body.unknown_blocks));
         }
         Analysis {
             path,

@@ -79,6 +79,12 @@ impl Default for Bins {
 }
 
 impl Bins {
+    /// For a run that is known to last so long: what these bins would come to by halving, without the halving.
+    pub fn for_span(span_ns: u64) -> Self {
+        let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(FIRST_WIDTH_NS);
+        Self { width_ns, ..Self::default() }
+    }
+
     /// Index of the bin that is being filled.
     pub fn current(&self) -> usize {
         self.all.len().saturating_sub(1)
@@ -149,6 +155,7 @@ impl Bins {
     }
 
     /// Takes a moment into the current bin.
+    #[inline] // A sample that is passed in memory costs more than all that is done with it.
     pub fn observe(&mut self, sample: Sample) -> Effect {
         let Some(bin) = self.all.last_mut() else { return Effect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);

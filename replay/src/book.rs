@@ -66,9 +66,9 @@ pub struct Book {
 }
 
 impl Book {
-    /// A book that is opened when this many steps have ended.
-    pub fn at_step(step: u32) -> Self {
-        Self { step, ..Self::default() }
+    /// A book that is opened when this many steps have ended, of a run that lasts so long (0: not known).
+    pub fn at_step(step: u32, span_ns: u64) -> Self {
+        Self { step, bins: Bins::for_span(span_ns), ..Self::default() }
     }
 
     /// A block appears; the block that was there, if its free was lost.
@@ -162,7 +162,7 @@ impl Book {
         }
     }
 
-    #[cold]
+    #[inline] // See `Bins::observe`.
     fn new_extreme(&mut self, sample: Sample) {
         let effect = self.bins.observe(sample);
         if effect.is_high {

@@ -63,11 +63,11 @@ impl DeviceState {
 }
 
 impl DeviceState {
-    /// A device that appears when this many steps have ended.
-    pub fn at_step(step: u32) -> Self {
+    /// A device that appears when this many steps have ended, in a run that lasts so long (0: not known).
+    pub fn at_step(step: u32, span_ns: u64) -> Self {
         Self {
-            torch: Book::at_step(step),
-            driver: Book::at_step(step),
+            torch: Book::at_step(step, span_ns),
+            driver: Book::at_step(step, span_ns),
             recent: vec![NO_RANGE; RECENT],
             ..Self::default()
         }

@@ -2,21 +2,28 @@
 //!
 //! Constraint: definitions come after their use, so sites are known only when the file has been read once; and this crate
 //! opens nothing itself. Consequence: the caller gives a way to open the trace from its start, and it is read twice: first
-//! definitions, metadata and end (events are passed over packed, which costs next to nothing), then the events.
+//! definitions, metadata and end, then the events; each time the rest is passed over packed, which costs next to nothing.
 
 use std::io::Read;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 
+use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{Record, RingImage};
-use gpumemtrace_format::{Counter, Counters, End, EndReason, Event, Meta};
+use gpumemtrace_format::{Counter, Counters, End, EndReason, Event, EventKind, Meta};
 
 use crate::definitions::Definitions;
 use crate::report::Ending;
 use crate::stream::{Merger, OrderSummary};
 
-/// Most damaged places described one by one.
+/// Threads stamp events themselves, a moment before or after what start and end say.
+const TIME_SLACK_NS: u64 = 100_000_000;
+/// A run of which the end is not known is taken to be no longer than this: ten years.
+const LONGEST_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+/// Most damaged places that are kept.
 const MAX_DAMAGE: usize = 100;
+/// Most damaged places described one by one.
+const MAX_DAMAGE_TOLD: usize = 3;
 
 /// What stands beside the trace.
 #[derive(Debug)]
@@ -57,6 +64,56 @@ pub struct Head {
     pub ring_problem: Option<String>,
     /// The recorder still holds the file.
     pub is_locked: bool,
+    /// Places that hold no events and could not be used.
+    pub damage: Damages,
+    /// The file ends inside a block that begins here.
+    pub cut: Option<Cut>,
+    /// Blocks from a newer recorder.
+    pub unknown_blocks: u64,
+}
+
+/// The end of a file, inside a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Where the block begins, in bytes.
+    pub offset: u64,
+    /// What it was going to hold, if that much is there.
+    pub kind: Option<BlockKind>,
+}
+
+impl Cut {
+    /// True where the ring file holds what the block was going to: the recorder lets go of records only when their block is
+    /// whole. Metadata and modules are in no ring.
+    fn is_in_ring(self) -> bool {
+        matches!(
+            self.kind,
+            Some(
+                BlockKind::EVENTS
+                    | BlockKind::CODES
+                    | BlockKind::PY_NODES
+                    | BlockKind::NATIVE_NODES
+                    | BlockKind::END
+            )
+        )
+    }
+}
+
+/// Places of a file that could not be used.
+#[derive(Clone, Debug, Default)]
+pub struct Damages {
+    /// The first ones.
+    pub first: Vec<Damage>,
+    /// How many there are.
+    pub count: u64,
+}
+
+impl Damages {
+    fn add(&mut self, damage: Damage) {
+        self.count += 1;
+        if self.first.len() < MAX_DAMAGE {
+            self.first.push(damage);
+        }
+    }
 }
 
 impl Head {
@@ -69,11 +126,17 @@ impl Head {
             ring: None,
             ring_problem: None,
             is_locked: input.is_locked,
+            damage: Damages::default(),
+            cut: None,
+            unknown_blocks: 0,
         };
         for item in TraceReader::new((input.open)()?)?.without_events() {
             match item {
                 Item::Meta(meta) => head.meta.merge(meta),
                 Item::End(end) => head.end = Some(end),
+                Item::Damage(damage) => head.damage.add(damage),
+                Item::Cut { offset, kind } => head.cut = Some(Cut { offset, kind }),
+                Item::UnknownBlock(_) => head.unknown_blocks += 1,
                 item => head.definitions.take(item),
             }
         }
@@ -112,6 +175,16 @@ impl Head {
             _ => None,
         });
         said.or(times.max())
+    }
+
+    /// The times that events of this run may have.
+    pub fn times(&self) -> RangeInclusive<u64> {
+        let started = self.meta.number("started_ns");
+        let said = self.end.as_ref().map(|end| end.time_ns);
+        let ended = said.or(self.ring.as_ref().map(|ring| ring.end_time_ns).filter(|time| *time > 0));
+        let latest = ended.map(|end| end.saturating_add(TIME_SLACK_NS));
+        let longest = started.map_or(u64::MAX, |start| start.saturating_add(LONGEST_RUN_NS));
+        started.unwrap_or(0).saturating_sub(TIME_SLACK_NS)..=latest.unwrap_or(longest)
     }
 
     /// How the process ended, and what is known beyond that.
@@ -156,43 +229,48 @@ impl Head {
 pub struct Body {
     /// The order.
     pub order: OrderSummary,
-    /// Places that could not be used, the first ones.
-    pub damage: Vec<Damage>,
-    /// How many there were.
-    pub damaged: u64,
-    /// The file ends inside a block that begins here.
-    pub cut: Option<u64>,
-    /// Blocks from a newer recorder.
-    pub unknown_blocks: u64,
+    /// Blocks of events that could not be used.
+    pub damage: Damages,
+    /// Events of a kind that this version does not know.
+    pub unknown_events: u64,
+    /// Events whose time lies outside of the run.
+    pub misdated_events: u64,
 }
 
-/// Hands on all events in order. `sink` may end it early.
+/// Hands on all events in order. `sink` may end it early. An event with a time outside of the run gets that of the event
+/// before it: one wrong record must not stretch every chart.
 pub fn read_events(
     open: &dyn Fn() -> std::io::Result<Box<dyn Read>>,
-    ring: Option<&RingImage>,
+    head: &Head,
     sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
 ) -> Result<Body, OpenError> {
     let mut body = Body::default();
+    let (ring, times) = (head.ring.as_ref(), head.times());
+    let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
+    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
+    let sink = &mut |event: &Event| {
+        unknown += u64::from(!is_known[usize::from(event.kind.0)]);
+        if times.contains(&event.time_ns) {
+            last_ns = event.time_ns;
+            return sink(event);
+        }
+        misdated += 1;
+        sink(&Event { time_ns: last_ns, ..*event })
+    };
     let mut merger = Merger::new();
     let mut stopped = false;
-    for item in TraceReader::new(open()?)? {
+    for item in TraceReader::new(open()?)?.events_only() {
         match item {
             Item::Events(events) => stopped = merger.push(events, sink).is_break(),
-            Item::Damage(damage) => {
-                body.damaged += 1;
-                if body.damage.len() < MAX_DAMAGE {
-                    body.damage.push(damage);
-                }
-            }
-            Item::Cut { offset } => body.cut = Some(offset),
-            Item::UnknownBlock(_) => body.unknown_blocks += 1,
+            // What lies between blocks was told by the first reading.
+            Item::Damage(damage) if damage.is_in_block => body.damage.add(damage),
             _ => {}
         }
         if stopped {
-            return Ok(body);
+            break;
         }
     }
-    if let Some(ring) = ring {
+    if let Some(ring) = ring.filter(|_| !stopped) {
         let events = ring.records.iter().filter_map(|record| match record {
             Record::Event(event) => Some(*event),
             _ => None,
@@ -204,6 +282,7 @@ pub fn read_events(
     if !stopped {
         body.order = merger.finish(sink);
     }
+    (body.unknown_events, body.misdated_events) = (unknown, misdated);
     Ok(body)
 }
 
@@ -225,7 +304,8 @@ pub fn missing(head: &Head, body: &Body, threads: u64) -> Missing {
     let said_end = head.end.is_some() || ring.is_some_and(|ring| ring.end.is_some());
     let dropped = head.counters().is_some_and(|counters| counters.get(Counter::DroppedEvents) > 0);
     let malformed = ring.is_some_and(|ring| ring.malformed > 0);
-    let only_threads = ring.is_some() && !said_end && body.damaged == 0 && !dropped && !malformed;
+    let only_threads =
+        ring.is_some() && !said_end && head.damage.count + body.damage.count == 0 && !dropped && !malformed;
     let may_be_in_flight = only_threads && (holes <= threads.max(1) || head.is_locked);
     if may_be_in_flight {
         Missing { lost: 0, in_flight: holes }
@@ -244,14 +324,40 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
     if missing.lost > 0 {
         reasons.push(format!("{} events are missing from the file", missing.lost));
     }
-    for damage in body.damage.iter().take(3) {
+    let mut damage: Vec<&Damage> = head.damage.first.iter().chain(&body.damage.first).collect();
+    damage.sort_by_key(|damage| damage.offset);
+    for damage in damage.iter().take(MAX_DAMAGE_TOLD) {
         reasons.push(format!("damage at byte {} ({} bytes): {}", damage.offset, damage.len, damage.why));
     }
-    if body.damaged > 3 {
-        reasons.push(format!("{} more damaged places", body.damaged - 3));
+    let more = (head.damage.count + body.damage.count).saturating_sub(MAX_DAMAGE_TOLD as u64);
+    if more > 0 {
+        reasons.push(format!("{more} more damaged places"));
     }
-    if let Some(offset) = body.cut.filter(|_| head.ring.is_none()) {
-        reasons.push(format!("the file ends inside the block at byte {offset}"));
+    // While the recorder writes, the block it is at is not whole yet.
+    let is_being_written = head.is_locked && head.ring.is_some();
+    if let Some(cut) = head.cut.filter(|cut| head.ring.is_none() || !(cut.is_in_ring() || is_being_written)) {
+        let what = match cut.kind {
+            Some(BlockKind::META) => " of metadata",
+            Some(BlockKind::MODULES) => " of modules",
+            _ => "",
+        };
+        reasons.push(format!("the file ends inside the block{what} at byte {}", cut.offset));
+    }
+    if head.unknown_blocks > 0 {
+        let blocks = head.unknown_blocks;
+        reasons.push(format!("{blocks} blocks are from a newer recorder and were passed over"));
+    }
+    if body.unknown_events > 0 {
+        let events = body.unknown_events;
+        reasons.push(format!(
+            "{events} events are of a kind that this gpumemtrace does not know, and are not in the numbers: use a newer one"
+        ));
+    }
+    if body.misdated_events > 0 {
+        let events = body.misdated_events;
+        reasons.push(format!(
+            "{events} events have a time outside of the run; each is placed at the time of the event before it"
+        ));
     }
     if let Some(why) = &head.ring_problem {
         reasons.push(format!("the ring file beside the trace {why}"));

@@ -17,6 +17,7 @@ pub mod definitions;
 pub mod device;
 pub mod driver;
 pub mod frag;
+mod frames;
 mod graphs;
 pub mod growth;
 mod holders;

@@ -27,7 +27,7 @@ const MARK_STEP: u64 = 1;
 /// Steps after which the scout is sure.
 const ENOUGH_STEPS: u64 = 16;
 /// Events after which the scout looks no further if it has seen enough steps.
-const ENOUGH_EVENTS: u64 = 100_000;
+const ENOUGH_EVENTS: u64 = 30_000;
 /// Allocations among which a period is looked for.
 const PERIOD_WINDOW: u64 = 300_000;
 /// Fewest repetitions that make a period.

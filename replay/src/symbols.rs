@@ -10,10 +10,10 @@ use gpumemtrace_format::{CodeId, NodeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::definitions::Definitions;
+use crate::frames::SiteKey;
 use crate::idmap::IdMap;
 use crate::linetable::line_at;
 use crate::origin::{OptimizerCall, Origin, optimizer_call, origin_of};
-use crate::report::{FrameKind, Site, StackFrame};
 
 /// A user line, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -22,16 +22,6 @@ pub struct SiteId(pub u32);
 /// A distinct pair of Python and native stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct StackId(pub u32);
-
-/// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
-const MAX_FRAMES: usize = 4096;
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum SiteKey {
-    Python { file: Option<String>, line: Option<u32>, function: Option<String> },
-    Native { module: String, offset: u64 },
-    Unknown,
-}
 
 /// What begins a step, as far as a stack can tell: an optimizer call and the user line that makes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -43,10 +33,10 @@ pub struct OptimizerLine {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct NodeFacts {
+pub(crate) struct NodeFacts {
     user: Option<SiteId>,
     generated: Option<SiteId>,
-    own: SiteId,
+    pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
 }
@@ -73,15 +63,17 @@ pub struct Stack {
 /// Everything ids resolve to.
 #[derive(Debug)]
 pub struct Symbols {
-    definitions: Definitions,
-    nodes: IdMap<NodeFacts>,
-    sites: Vec<SiteKey>,
+    pub(crate) definitions: Definitions,
+    pub(crate) nodes: IdMap<NodeFacts>,
+    pub(crate) sites: Vec<SiteKey>,
     site_ids: FxHashMap<SiteKey, SiteId>,
     stacks: Vec<Stack>,
     by_python: IdMap<StackId>,
     by_both: FxHashMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
     unresolved: FxHashSet<(bool, u32)>,
+    /// Those of them whose definition is missing.
+    undefined: FxHashSet<(bool, u32)>,
 }
 
 impl Symbols {
@@ -96,6 +88,7 @@ impl Symbols {
             by_both: FxHashMap::default(),
             optimizer_lines: Vec::new(),
             unresolved: FxHashSet::default(),
+            undefined: FxHashSet::default(),
             definitions,
         };
         // Ascending, so that what is numbered here does not depend on a hash map's order.
@@ -125,7 +118,7 @@ impl Symbols {
             Some(facts) if python != NodeId::NONE => (facts.site(), facts.optimizer),
             _ => {
                 if python != NodeId::NONE {
-                    self.unresolved.insert((true, python.0));
+                    self.is_undefined((true, python.0));
                 }
                 (self.native_site(native), 0)
             }
@@ -155,6 +148,16 @@ impl Symbols {
         self.unresolved.len() as u64
     }
 
+    /// Those of them that the file uses and does not define.
+    pub fn undefined_frames(&self) -> u64 {
+        self.undefined.len() as u64
+    }
+
+    fn is_undefined(&mut self, frame: (bool, u32)) {
+        self.unresolved.insert(frame);
+        self.undefined.insert(frame);
+    }
+
     /// Resolves a node and all its callers; iterative, because a stack may be as deep as a file says.
     fn resolve(&mut self, id: NodeId) {
         let mut path = Vec::new();
@@ -169,12 +172,14 @@ impl Symbols {
         }
         while let Some(id) = path.pop() {
             let Some(node) = self.definitions.python.get(&id).copied() else {
-                self.unresolved.insert((true, id.0));
+                self.is_undefined((true, id.0));
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
             let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
-            if node.code == CodeId::UNKNOWN || file.is_none() {
+            if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
+                self.is_undefined((true, id.0));
+            } else if file.is_none() {
                 self.unresolved.insert((true, id.0));
             }
             let origin = file.as_deref().map_or(Origin::Library, origin_of);
@@ -213,7 +218,11 @@ impl Symbols {
         u16::try_from(at + 1).unwrap_or(0)
     }
 
-    fn python_frame(&self, code: CodeId, offset_bytes: i32) -> (Option<String>, Option<String>, Option<u32>) {
+    pub(crate) fn python_frame(
+        &self,
+        code: CodeId,
+        offset_bytes: i32,
+    ) -> (Option<String>, Option<String>, Option<u32>) {
         match self.definitions.codes.get(&code) {
             Some(code) => {
                 let text = |text: &String| (!text.is_empty()).then(|| text.clone());
@@ -237,30 +246,13 @@ impl Symbols {
             _ => SiteKey::Unknown,
         };
         for (id, module) in &frames {
-            if module.is_none() {
+            if !self.definitions.native.contains_key(id) {
+                self.is_undefined((false, id.0));
+            } else if module.is_none() {
                 self.unresolved.insert((false, id.0));
             }
         }
         self.site_id(key)
-    }
-
-    /// Innermost first: node, and module path and offset where the module is known.
-    fn native_frames(&self, innermost: NodeId) -> Vec<(NodeId, Option<(String, u64)>)> {
-        let mut frames = Vec::new();
-        let mut at = innermost;
-        while at != NodeId::NONE && frames.len() < MAX_FRAMES {
-            let Some(node) = self.definitions.native.get(&at) else {
-                frames.push((at, None));
-                break;
-            };
-            // The call is the instruction before the return address, which may be another function's first.
-            let address = node.return_address.saturating_sub(1);
-            let module = self.definitions.module_at(address);
-            frames
-                .push((at, module.map(|m| (m.path.clone(), node.return_address.wrapping_sub(m.load_bias)))));
-            at = node.parent;
-        }
-        frames
     }
 
     fn site_id(&mut self, key: SiteKey) -> SiteId {
@@ -275,77 +267,10 @@ impl Symbols {
         }
     }
 
-    /// Python frames from the innermost outwards, as node ids.
-    pub fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
-        let mut path = Vec::new();
-        let mut at = innermost;
-        while at != NodeId::NONE && path.len() < MAX_FRAMES {
-            path.push(at);
-            at = self.definitions.python.get(&at).map_or(NodeId::NONE, |node| node.parent);
-        }
-        path
-    }
-
     /// The frame's own line as a site, if it is the user's.
     pub fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
         let facts = self.nodes.get(node.0)?;
         (facts.user == Some(facts.own)).then_some(facts.own)
-    }
-
-    /// The file that a frame runs, if it is known.
-    pub fn file_of(&self, node: NodeId) -> Option<&str> {
-        let node = self.definitions.python.get(&node)?;
-        self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
-    }
-
-    /// The innermost frame of a stack as a site of its own, whoever wrote it.
-    pub fn innermost(&self, stack: StackId) -> SiteId {
-        let Stack { python, site, .. } = self.facts(stack);
-        self.nodes.get(python.0).map_or(site, |facts| facts.own)
-    }
-
-    /// The report's form of a site, with the frames of `stack`.
-    pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
-        let key = &self.sites[site.0 as usize];
-        let (file, line, function, module) = match key {
-            SiteKey::Python { file, line, function } => (file.clone(), *line, function.clone(), None),
-            SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
-            SiteKey::Unknown => (None, None, None, None),
-        };
-        let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
-        Site { id: stable_id(key), file, line, function, module, stack }
-    }
-
-    /// The frames of a stack, innermost first: native frames, then the Python frames that led to them.
-    pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
-        let Stack { python, native, .. } = self.facts(stack);
-        let mut frames: Vec<StackFrame> = Vec::new();
-        for (_, module) in self.native_frames(native) {
-            let (module, offset) = module.unzip();
-            frames.push(StackFrame {
-                kind: FrameKind::Native,
-                file: None,
-                line: None,
-                function: None,
-                module,
-                offset,
-            });
-        }
-        for id in self.python_path(python) {
-            let (file, function, line) = match self.definitions.python.get(&id) {
-                Some(node) => self.python_frame(node.code, node.offset_bytes),
-                None => (None, None, None),
-            };
-            frames.push(StackFrame {
-                kind: FrameKind::Python,
-                file,
-                line,
-                function,
-                module: None,
-                offset: None,
-            });
-        }
-        frames
     }
 
     /// All definitions, for `dump`.
@@ -354,32 +279,10 @@ impl Symbols {
     }
 }
 
-/// The same line has the same id in every run: FNV-1a over its parts.
-fn stable_id(key: &SiteKey) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes.iter().chain(&[0xff]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    match key {
-        SiteKey::Python { file, line, function } => {
-            add(file.as_deref().unwrap_or("").as_bytes());
-            add(&line.unwrap_or(0).to_le_bytes());
-            add(function.as_deref().unwrap_or("").as_bytes());
-        }
-        SiteKey::Native { module, offset } => {
-            add(module.as_bytes());
-            add(&offset.to_le_bytes());
-        }
-        SiteKey::Unknown => add(b"unknown"),
-    }
-    format!("{hash:016x}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frames::MAX_FRAMES;
     use gpumemtrace_format::{CodeDef, NativeNode, PyNode};
 
     fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {

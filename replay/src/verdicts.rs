@@ -19,8 +19,14 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
             Some(steps) if steps < 10_000 => Severity::Critical,
             _ => Severity::Warning,
         };
+        let verb = match (leak.grows_by, leak.is_regular) {
+            ("size", _) => "allocates larger and larger blocks",
+            (_, true) => "leaks",
+            (_, false) => "leaks, or fills a cache",
+        };
+        let blocks = if leak.blocks == 1 { "block" } else { "blocks" };
         let summary =
-            format!("{} leaks {} in {} blocks{rate}", place(&leak.site), size(leak.bytes), leak.blocks);
+            format!("{} {verb}: {} in {} {blocks}{rate}", place(&leak.site), size(leak.bytes), leak.blocks);
         add("leak", severity, summary, json!({ "site": leak.site.id, "confidence": leak.confidence }));
     }
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {

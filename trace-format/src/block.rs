@@ -48,6 +48,11 @@ impl BlockKind {
     pub const MODULES: Self = Self(6);
     /// [`crate::meta::End`]: the last block the program wrote. A parent may add metadata behind it.
     pub const END: Self = Self(7);
+
+    /// True for what says what ids mean.
+    pub fn is_definitions(self) -> bool {
+        (Self::CODES.0..=Self::MODULES.0).contains(&self.0)
+    }
 }
 
 /// Why a block could not be unpacked although its header is sound.
@@ -129,6 +134,11 @@ impl BlockHeader {
             raw_len,
             payload_crc: u32_at(bytes, 16),
         })
+    }
+
+    /// Bytes of payload once unpacked.
+    pub fn raw_len(&self) -> usize {
+        self.raw_len
     }
 
     /// Checks and unpacks the payload. Allocates at most `raw_len`, which is at most [`MAX_PAYLOAD_BYTES`].

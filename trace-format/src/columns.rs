@@ -156,15 +156,15 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
             last.seq = add_delta(last.seq.wrapping_add(1), folded);
             last.seq
         })?;
-        fill(&mut time, &mut times[..here], |folded| {
-            last.time_ns = add_delta(last.time_ns, folded);
-            last.time_ns
-        })?;
-        fill(&mut addr, &mut addrs[..here], |folded| {
-            last.addr = add_delta(last.addr, folded);
-            last.addr
-        })?;
-        fill(&mut size, &mut sizes[..here], |value| value)?;
+        // Where the next of them begins is known only when one is read: three columns at once hide each other's waiting.
+        let mut long = [time, addr, size];
+        for ((time_ns, addr), size) in times.iter_mut().zip(addrs.iter_mut()).zip(sizes.iter_mut()).take(here)
+        {
+            last.time_ns = long[0].delta(last.time_ns)?;
+            last.addr = long[1].delta(last.addr)?;
+            (*time_ns, *addr, *size) = (last.time_ns, last.addr, long[2].varint()?);
+        }
+        [time, addr, size] = long;
         fill(&mut aux0, &mut aux0s[..here], |folded| folded)?;
         fill(&mut aux1, &mut aux1s[..here], |folded| folded)?;
         fill(&mut result, &mut results[..here], |value| value)?;
@@ -239,7 +239,19 @@ fn fill(
 ) -> Result<(), WireError> {
     // A copy, so that it stays in registers.
     let mut cursor = *column;
-    for value in values {
+    let mut eights = values.chunks_exact_mut(8);
+    for eight in &mut eights {
+        if let Some(bytes) = cursor.eight_short_varints() {
+            for (value, byte) in eight.iter_mut().zip(bytes) {
+                *value = of(u64::from(byte));
+            }
+            continue;
+        }
+        for value in eight {
+            *value = of(cursor.varint()?);
+        }
+    }
+    for value in eights.into_remainder() {
         *value = of(cursor.varint()?);
     }
     *column = cursor;

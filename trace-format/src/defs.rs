@@ -48,7 +48,7 @@ pub struct CodeDef {
 }
 
 /// A Python frame in the stack tree.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub struct PyNode {
     /// Its id.
     pub id: NodeId,

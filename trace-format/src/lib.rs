@@ -13,6 +13,7 @@ pub mod block;
 pub mod columns;
 pub mod defs;
 pub mod event;
+mod item;
 pub mod meta;
 pub mod reader;
 pub mod ring;

@@ -6,73 +6,15 @@
 
 use std::io::Read;
 
-use thiserror::Error;
-
 use crate::FORMAT_VERSION;
 use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
 };
 use crate::columns;
-use crate::defs::{self, CodeDef, ModuleDef, NativeNode, PyNode};
-use crate::event::Event;
+use crate::defs;
+use crate::item::Wanted;
+pub use crate::item::{Damage, Item, OpenError, max_definition_bytes};
 use crate::meta::{End, Meta};
-
-/// Why a file cannot be read at all.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No bytes.
-    #[error("is empty: the traced program never reached its first GPU call, or the disk was full")]
-    Empty,
-    /// Something else.
-    #[error("is not a gpumemtrace trace")]
-    NotATrace,
-    /// From the future.
-    #[error("has trace version {0}; this gpumemtrace reads version {FORMAT_VERSION}: use a newer one")]
-    Version(u32),
-    /// The system refused.
-    #[error("cannot be read: {0}")]
-    Io(#[from] std::io::Error),
-}
-
-/// One thing found in the file.
-#[derive(Debug, PartialEq)]
-pub enum Item {
-    /// Metadata, to be merged over what came before.
-    Meta(Meta),
-    /// Events, grouped by thread; `seq` gives the order.
-    Events(Vec<Event>),
-    /// Code objects.
-    Codes(Vec<CodeDef>),
-    /// Python frames.
-    PyNodes(Vec<PyNode>),
-    /// Native frames.
-    NativeNodes(Vec<NativeNode>),
-    /// Loaded modules.
-    Modules(Vec<ModuleDef>),
-    /// The process closed the trace.
-    End(End),
-    /// A block of a kind this version does not know.
-    UnknownBlock(BlockKind),
-    /// Bytes that are not what they should be; reading goes on after them.
-    Damage(Damage),
-    /// The file ends inside a block.
-    Cut {
-        /// Where the block began, in bytes.
-        offset: u64,
-    },
-}
-
-/// A place in the file that could not be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Damage {
-    /// Where it begins, in bytes from the start of the file.
-    pub offset: u64,
-    /// How many bytes were passed over.
-    pub len: u64,
-    /// What is wrong with it.
-    pub why: String,
-}
 
 /// Reads a trace from any source of bytes.
 #[derive(Debug)]
@@ -85,7 +27,8 @@ pub struct TraceReader<R> {
     at_end: bool,
     header_damage: Option<Damage>,
     io_error: Option<std::io::Error>,
-    skips_events: bool,
+    wanted: Wanted,
+    definition_bytes: u64,
 }
 
 impl<R: Read> TraceReader<R> {
@@ -99,7 +42,8 @@ impl<R: Read> TraceReader<R> {
             at_end: false,
             header_damage: None,
             io_error: None,
-            skips_events: false,
+            wanted: Wanted::All,
+            definition_bytes: 0,
         };
         reader.fill(FILE_HEADER_BYTES + BLOCK_HEADER_BYTES);
         if let Some(error) = reader.io_error.take() {
@@ -122,7 +66,8 @@ impl<R: Read> TraceReader<R> {
             // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
             None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
                 let why = "the file header is damaged".to_owned();
-                reader.header_damage = Some(Damage { offset: 0, len: FILE_HEADER_BYTES as u64, why });
+                reader.header_damage =
+                    Some(Damage { offset: 0, len: FILE_HEADER_BYTES as u64, why, is_in_block: false });
             }
             None => return Err(OpenError::NotATrace),
         }
@@ -130,11 +75,18 @@ impl<R: Read> TraceReader<R> {
         Ok(reader)
     }
 
-    /// Passes over EVENTS blocks without unpacking them (each is then an empty [`Item::Events`]): for whoever needs the
-    /// definitions first.
+    /// Passes over EVENTS blocks without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
+    /// first.
     #[must_use]
     pub fn without_events(mut self) -> Self {
-        self.skips_events = true;
+        self.wanted = Wanted::AllButEvents;
+        self
+    }
+
+    /// Passes over all blocks but EVENTS: for whoever has the rest.
+    #[must_use]
+    pub fn events_only(mut self) -> Self {
+        self.wanted = Wanted::EventsOnly;
         self
     }
 
@@ -191,7 +143,12 @@ impl<R: Read> TraceReader<R> {
             }
             self.fill(1 << 16);
         }
-        Damage { offset: begin, len: self.offset - begin, why: "no block begins here".to_owned() }
+        Damage {
+            offset: begin,
+            len: self.offset - begin,
+            why: "no block begins here".to_owned(),
+            is_in_block: false,
+        }
     }
 
     fn next_item(&mut self) -> Option<Item> {
@@ -203,7 +160,7 @@ impl<R: Read> TraceReader<R> {
         }
         if let Some(error) = self.io_error.take() {
             let why = format!("the file cannot be read any further: {error}");
-            return Some(Item::Damage(Damage { offset: self.offset, len: 0, why }));
+            return Some(Item::Damage(Damage { offset: self.offset, len: 0, why, is_in_block: true }));
         }
         let unread = self.unread();
         if unread.is_empty() {
@@ -224,19 +181,33 @@ impl<R: Read> TraceReader<R> {
             }
         }
         let offset = self.offset;
-        if self.skips_events && header.kind == BlockKind::EVENTS {
+        if !self.wanted.has(header.kind) {
             self.consume(total);
-            return Some(Item::Events(Vec::new()));
+            return Some(Item::Skipped(header.kind));
+        }
+        if header.kind.is_definitions() {
+            self.definition_bytes += header.raw_len() as u64;
+            if self.definition_bytes > max_definition_bytes(offset + total as u64) {
+                self.definition_bytes -= header.raw_len() as u64;
+                self.consume(total);
+                let why = "it unpacks to more definitions than a file of this size can need".to_owned();
+                return Some(Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true }));
+            }
         }
         let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
         self.consume(total);
-        Some(item.unwrap_or_else(|why| Item::Damage(Damage { offset, len: total as u64, why })))
+        Some(
+            item.unwrap_or_else(|why| {
+                Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true })
+            }),
+        )
     }
 
     fn cut(&mut self) -> Item {
         let offset = self.offset;
+        let kind = self.unread().get(BLOCK_SYNC.len()).copied().map(BlockKind);
         self.consume(self.unread().len());
-        Item::Cut { offset }
+        Item::Cut { offset, kind }
     }
 }
 
@@ -271,6 +242,7 @@ fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
 mod tests {
     use super::*;
     use crate::block::{encode_block, file_header};
+    use crate::defs::PyNode;
     use crate::meta::{Counters, EndReason};
     use proptest::prelude::*;
 
@@ -341,6 +313,54 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_cut_block_says_what_it_was_going_to_hold() {
+        let mut file = file_header().to_vec();
+        let begin = file.len();
+        file.extend(encode_block(BlockKind::META, &Meta::default().encode(), 3));
+        for len in begin + 1..file.len() {
+            let kind = (len > begin + 4).then_some(BlockKind::META);
+            assert_eq!(read(&file[..len]), [Item::Cut { offset: begin as u64, kind }], "{len}");
+        }
+    }
+
+    #[test]
+    fn definitions_may_not_unpack_to_more_than_the_file_can_need() {
+        // Each block is 4 MB of equal nodes in a few hundred bytes.
+        let nodes = vec![PyNode::default(); 1_000_000];
+        let block = encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes), 3);
+        let mut file = file_header().to_vec();
+        for _ in 0..10 {
+            file.extend(&block);
+        }
+        let (mut taken, mut refused) = (0, 0);
+        for item in TraceReader::new(&file[..]).unwrap() {
+            match item {
+                Item::PyNodes(nodes) => taken += nodes.len(),
+                Item::Damage(damage) => {
+                    assert!(damage.why.contains("more definitions"));
+                    refused += 1;
+                }
+                item => panic!("{item:?}"),
+            }
+        }
+        assert_eq!((taken / nodes.len() + refused, refused > 0), (10, true));
+        assert!(taken as u64 * 4 <= max_definition_bytes(file.len() as u64));
+    }
+
+    #[test]
+    fn blocks_that_are_not_asked_for_are_passed_over() {
+        let kinds = |reader: TraceReader<&[u8]>| -> Vec<bool> {
+            reader.map(|item| matches!(item, Item::Skipped(_))).collect()
+        };
+        let bytes = sample();
+        assert_eq!(kinds(TraceReader::new(&bytes[..]).unwrap().events_only()), [true, false, true, true]);
+        assert_eq!(
+            kinds(TraceReader::new(&bytes[..]).unwrap().without_events()),
+            [false, true, false, false]
+        );
     }
 
     #[test]

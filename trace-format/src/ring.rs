@@ -216,7 +216,13 @@ pub enum RingError {
     /// Made by another version.
     #[error("has ring version {0}, which this version does not know")]
     Version(u32),
+    /// Its header claims more than any recorder makes.
+    #[error("would be {0} bytes long by its header, more than any recorder makes")]
+    TooLarge(u64),
 }
+
+/// Largest ring file that is read, in bytes. Recorders make them of about 50 MiB.
+pub const MAX_RING_FILE_BYTES: u64 = 1 << 30;
 
 /// What a process left in its rings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -240,15 +246,25 @@ pub struct RingImage {
 }
 
 impl RingImage {
-    /// Reads the bytes of a ring file. Allocates in proportion to them.
-    pub fn decode(bytes: &[u8]) -> Result<Self, RingError> {
-        let header = bytes.get(..PAGE_BYTES).ok_or(RingError::NotARing)?;
+    /// How long a ring file with this first page is at most. Ask before reading the rest: a file of that name may be anything.
+    pub fn file_bytes(first_page: &[u8]) -> Result<u64, RingError> {
+        let header = first_page.get(..PAGE_BYTES).ok_or(RingError::NotARing)?;
         if header[..8] != RING_MAGIC || u32_at(header, 12) != header_crc(header) {
             return Err(RingError::NotARing);
         }
         if !(1..=RING_VERSION).contains(&u32_at(header, 8)) || u32_at(header, 44) as usize != RECORD_BYTES {
             return Err(RingError::Version(u32_at(header, 8)));
         }
+        let stride = (u64::from(u32_at(header, 40)) * RECORD_BYTES as u64 + RING_RECORDS_AT as u64)
+            .next_multiple_of(PAGE_BYTES as u64);
+        let bytes = stride.saturating_mul(u64::from(u32_at(header, 36))).saturating_add(PAGE_BYTES as u64);
+        if bytes > MAX_RING_FILE_BYTES { Err(RingError::TooLarge(bytes)) } else { Ok(bytes) }
+    }
+
+    /// Reads the bytes of a ring file. Allocates in proportion to them.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RingError> {
+        Self::file_bytes(bytes)?;
+        let header = &bytes[..PAGE_BYTES];
         let (rings, per_ring) = (u32_at(header, 36) as usize, u32_at(header, 40) as usize);
         let end = u64_at(header, END_AT);
         let mut image = Self {
@@ -478,6 +494,16 @@ mod tests {
         let mut bytes = image_bytes(8, &[]);
         bytes[40] ^= 1;
         assert_eq!(RingImage::decode(&bytes), Err(RingError::NotARing));
+    }
+
+    #[test]
+    fn the_first_page_says_how_much_there_is_to_read() {
+        let bytes = image_bytes(8, &[(0, vec![]), (0, vec![])]);
+        assert_eq!(RingImage::file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
+        assert_eq!(RingImage::file_bytes(&bytes[..100]), Err(RingError::NotARing));
+        let mut page = vec![0; PAGE_BYTES];
+        page[..48].copy_from_slice(&encode_header([0; 16], 1, u32::MAX, u32::MAX));
+        assert!(matches!(RingImage::file_bytes(&page), Err(RingError::TooLarge(_))));
     }
 
     proptest! {

@@ -8,6 +8,9 @@
 
 use thiserror::Error;
 
+/// In each of eight bytes the bit that says that the varint goes on.
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
 /// Why bytes could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -67,20 +70,20 @@ pub fn add_delta(previous: u64, folded: u64) -> u64 {
 
 /// The varint that `bytes` begin with, and what follows it. Most are one byte long; of the others up to eight bytes are taken
 /// at once: where the first clear high bit is tells the length, then the gaps between groups of 7, 14 and 28 bits are closed.
-#[inline(always)] // Cursors stay in registers only if nothing takes their address.
-#[allow(clippy::inline_always)]
+#[inline(always)]
+#[allow(clippy::inline_always)] // For `Cursor::varint`.
 fn split_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     if let [first @ 0..0x80, rest @ ..] = bytes {
         return Ok((u64::from(*first), rest));
     }
     let Some(eight) = bytes.first_chunk::<8>() else { return split_varint_by_bytes(bytes) };
     let word = u64::from_le_bytes(*eight);
-    let ends = !word & 0x8080_8080_8080_8080;
+    let ends = !word & HIGH_BITS;
     if ends == 0 {
         return split_varint_by_bytes(bytes);
     }
     let len = ends.trailing_zeros() as usize / 8 + 1;
-    let value = word & (u64::MAX >> (64 - 8 * len)) & 0x7f7f_7f7f_7f7f_7f7f;
+    let value = word & (u64::MAX >> (64 - 8 * len)) & !HIGH_BITS;
     let value = (value & 0x7f00_7f00_7f00_7f00) >> 1 | value & 0x007f_007f_007f_007f;
     let value = (value & 0x3fff_0000_3fff_0000) >> 2 | value & 0x0000_3fff_0000_3fff;
     Ok(((value & 0x0fff_ffff_0000_0000) >> 4 | value & 0x0fff_ffff, &bytes[len..]))
@@ -132,11 +135,23 @@ impl<'a> Cursor<'a> {
     }
 
     /// A varint.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Cursors stay in registers only if nothing takes their address.
     pub fn varint(&mut self) -> Result<u64, WireError> {
         let (value, rest) = split_varint(self.rest)?;
         self.rest = rest;
         Ok(value)
+    }
+
+    /// The next eight varints, if each of them is one byte.
+    #[inline]
+    pub fn eight_short_varints(&mut self) -> Option<[u8; 8]> {
+        let (eight, rest) = self.rest.split_first_chunk::<8>()?;
+        if u64::from_le_bytes(*eight) & HIGH_BITS != 0 {
+            return None;
+        }
+        self.rest = rest;
+        Some(*eight)
     }
 
     /// A varint that must fit 32 bits.
@@ -146,7 +161,8 @@ impl<'a> Cursor<'a> {
     }
 
     /// A value told as its difference from `previous`.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
     pub fn delta(&mut self, previous: u64) -> Result<u64, WireError> {
         Ok(add_delta(previous, self.varint()?))
     }

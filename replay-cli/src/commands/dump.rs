@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
     let unreadable = |error| Unreadable(format!("{} {error}", file.name));
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
+    let body = read_events(&|| file.open(), &head, &mut |event| {
         threads.insert(event.thread);
         events += 1;
         ControlFlow::Continue(())
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         out,
         "# losses dropped_events={} corrupt_blocks={} truncated_stacks={} in_flight={}",
         dropped + missing.lost,
-        body.damaged,
+        head.damage.count + body.damage.count,
         counter(Counter::TruncatedStacks),
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 
     let mut failed = None;
     let mut held = args.totals.then(Held::default);
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| match line(
+    let body = read_events(&|| file.open(), &head, &mut |event| match line(
         &mut out,
         event,
         &head.meta,

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let head = file.with_input(ring, Head::read)?;
     let mut counts = [0u64; 256];
     let mut threads = std::collections::BTreeSet::new();
-    let body = read_events(&|| file.open(), head.ring.as_ref(), &mut |event| {
+    let body = read_events(&|| file.open(), &head, &mut |event| {
         counts[event.kind.0 as usize] += 1;
         threads.insert(event.thread);
         ControlFlow::Continue(())

@@ -21,6 +21,7 @@ use gpumemtrace_format::reader::{Item, TraceReader};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
+use crate::pattern::Pattern;
 
 const LIBRARY: &str = "libgpumemtrace.so";
 const ZSTD_LEVEL: i32 = 3;
@@ -28,7 +29,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// What `run` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the trace goes; %p is the process, %r the rank, %h the host [default: run.trace]
+    /// Where the trace goes, a file or a folder; %p is the process, %r the rank, %h the host [default: run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which call stacks to record
@@ -68,19 +69,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let here = std::env::current_dir().context("the current directory is gone")?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library));
-    let output = args.output.clone().or_else(|| std::env::var_os("GPUMEMTRACE_OUTPUT").map(PathBuf::from));
-    let output = here.join(output.unwrap_or_else(|| PathBuf::from("run.trace")));
-    if args.output.is_some() {
-        command.env("GPUMEMTRACE_OUTPUT", &output);
+    let given = args.output.clone().map(|output| output_file(&here, &output)).transpose()?;
+    if let Some(output) = &given {
+        command.env("GPUMEMTRACE_OUTPUT", output);
     }
+    let expected = Expected::new(&here, given);
     if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
         command.env("GPUMEMTRACE_STACKS", stacks.get_name());
     }
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
     }
-    let folder = output.parent().unwrap_or(&here).to_owned();
-    let before = traces_in(&folder);
+    let before = expected.traces();
     let mut signals = signal_hook::iterator::Signals::new([
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGQUIT,
@@ -113,7 +113,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     });
     let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
-    finish(&folder, &before, u64::from(pid), status, &here);
+    finish(&expected, &before, u64::from(pid), status, &here);
     Ok(Exit::Of(code_of(status)))
 }
 
@@ -155,34 +155,103 @@ fn preload(library: &Path) -> OsString {
     list
 }
 
-/// Identity and time of each trace in a folder.
-fn traces_in(folder: &Path) -> Vec<(PathBuf, u64, SystemTime)> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut found: Vec<(PathBuf, u64, SystemTime)> = entries
-        .filter_map(|entry| {
-            let path = entry.ok()?.path();
-            let facts = path.metadata().ok().filter(fs::Metadata::is_file)?;
-            // The name is the user's choice: what counts is how the file begins.
-            let is_trace = TraceReader::new(File::open(&path).ok()?).is_ok();
-            is_trace.then(|| (path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)))
-        })
-        .collect();
-    found.sort();
-    found
+/// The file that `--output` names, in full: in a folder, the usual one. A folder that is not there is refused before the command
+/// has run for hours.
+fn output_file(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
+    let path = here.join(output);
+    let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let file = if names_folder || path.is_dir() { path.join(default_name()) } else { path };
+    let folder = file.parent().unwrap_or(here);
+    if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
+        let shown = folder.strip_prefix(here).unwrap_or(folder).display();
+        return Err(Refused(format!("--output: there is no folder {shown}; make it first")).into());
+    }
+    Ok(file)
+}
+
+/// As the recorder names a trace if nobody else does.
+fn default_name() -> &'static str {
+    let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
+    if has_rank { "run.rank%r.trace" } else { "run.trace" }
+}
+
+/// Where traces of the command may turn up.
+struct Expected {
+    patterns: Vec<Pattern>,
+    /// The names are relative: the command may have gone elsewhere.
+    is_relative: bool,
+}
+
+impl Expected {
+    fn new(here: &Path, given: Option<PathBuf>) -> Self {
+        let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
+        let named = given.or_else(|| from_env.map(PathBuf::from));
+        let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
+        // A launcher gives its processes ranks of their own.
+        let names = named.map_or_else(
+            || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
+            |name| vec![here.join(name)],
+        );
+        Self { patterns: names.iter().filter_map(|name| Pattern::new(name)).collect(), is_relative }
+    }
+
+    /// The traces of these names that there are, with identity and time.
+    fn traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+        let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
+        for pattern in &self.patterns {
+            let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
+            for entry in entries.filter(|entry| pattern.makes(&entry.file_name().to_string_lossy())) {
+                let path = entry.path();
+                // Asked before it is opened: a pipe would be waited for.
+                let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
+                if File::open(&path).is_ok_and(|file| TraceReader::new(file).is_ok()) {
+                    found.push((path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
+                }
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
 }
 
 /// Says which traces are new, and writes into the command's own how it ended.
-fn finish(folder: &Path, before: &[(PathBuf, u64, SystemTime)], pid: u64, status: ExitStatus, here: &Path) {
-    for (path, inode, modified) in traces_in(folder) {
-        let is_old = before.iter().any(|(_, known, when)| *known == inode && *when == modified);
-        if is_old || is_locked(&path) {
+fn finish(
+    expected: &Expected,
+    before: &[(PathBuf, u64, SystemTime)],
+    pid: u64,
+    status: ExitStatus,
+    here: &Path,
+) {
+    let is_new = |inode: &u64, modified: &SystemTime| {
+        !before.iter().any(|(_, known, when)| known == inode && when == modified)
+    };
+    let new: Vec<PathBuf> = expected
+        .traces()
+        .into_iter()
+        .filter(|(_, inode, modified)| is_new(inode, modified))
+        .map(|(path, ..)| path)
+        .collect();
+    for path in &new {
+        let shown = path.strip_prefix(here).unwrap_or(path).display();
+        if is_locked(path) {
+            eprintln!(
+                "gpumemtrace: {shown} is still being written by a process that the command left behind"
+            );
             continue;
         }
-        if let Err(error) = note_status(&path, pid, status) {
-            eprintln!("gpumemtrace: {}: how the command ended could not be noted: {error:#}", path.display());
+        if let Err(error) = note_status(path, pid, status) {
+            eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
         }
-        let shown = path.strip_prefix(here).unwrap_or(&path).display();
         eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
+    }
+    if new.is_empty() && !expected.patterns.is_empty() {
+        let elsewhere = if expected.is_relative {
+            ", or made it in another folder (--output names a fixed one)"
+        } else {
+            ""
+        };
+        eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
     }
 }
 

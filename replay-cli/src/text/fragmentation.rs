@@ -1,6 +1,7 @@
 //! `--fragmentation`: reserved bytes that no tensor uses, and who keeps them.
 
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::Cause;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
@@ -37,19 +38,9 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             ),
         );
         for cause in &moment.causes {
-            let words = match cause.cause {
-                "pinned" => "cannot be given back: in segments that live blocks keep, by their lines:",
-                "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
-                "rounding" => "lost to rounding, by the lines that asked:",
-                "pending_free" => "freed, but another stream still uses it; allocated by:",
-                "stranded_stream" => "free, but kept for another stream; in segments that live blocks keep:",
-                "stranded_pool" => {
-                    "free, but kept for another memory pool; in segments that live blocks keep:"
-                }
-                "unexplained" => "unexplained: the segments of PyTorch's allocator are not known",
-                other => other,
-            };
-            put(out, format_args!("  {:>11}  {words}", size(cause.bytes)));
+            let words = in_words(cause);
+            let colon = if cause.culprits.is_empty() { "" } else { ", by their lines:" };
+            put(out, format_args!("  {:>11}  {words}{colon}", size(cause.bytes)));
             for culprit in cause.culprits.iter().take(MAX_CULPRITS) {
                 put(
                     out,
@@ -61,5 +52,19 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
                 put(out, format_args!("               {:>11}  other lines", size(rest)));
             }
         }
+    }
+}
+
+/// What a cause means to whoever has never heard its name.
+pub(super) fn in_words(cause: &Cause) -> &str {
+    match cause.cause {
+        "pinned" => "free, but cannot be given back: in segments that live blocks keep",
+        "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
+        "rounding" => "lost to rounding",
+        "pending_free" => "given back, but another stream still uses it",
+        "stranded_stream" => "free, but kept for another stream: in segments that live blocks keep",
+        "stranded_pool" => "free, but kept for another memory pool: in segments that live blocks keep",
+        "unexplained" => "unexplained: the segments of PyTorch's allocator are not known",
+        other => other,
     }
 }

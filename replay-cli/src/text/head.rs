@@ -14,16 +14,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     put(out, format_args!("  {}", facts(info).join(", ")));
     put(out, format_args!("  {}", ending(info)));
     if info.complete {
-        put(
-            out,
-            format_args!(
-                "  Nothing lost: {} recorded{}.",
-                count(info.events.values().sum(), "event"),
-                stacks(info)
-            ),
-        );
+        put(out, format_args!("  Nothing lost: {} recorded.", count(info.events.values().sum(), "event")));
     } else {
         put(out, format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")));
+    }
+    for blemish in blemishes(info) {
+        put(out, format_args!("  - {blemish}"));
     }
     for note in &info.notes {
         put(out, format_args!("  - {}", printable(note)));
@@ -79,22 +75,25 @@ fn ending(info: &TraceInfo) -> String {
     }
 }
 
-fn stacks(info: &TraceInfo) -> String {
+/// What was recorded less well than it should be.
+fn blemishes(info: &TraceInfo) -> Vec<String> {
     let losses = &info.losses;
-    let mut parts = Vec::new();
-    if losses.truncated_stacks > 0 {
-        parts.push(format!("{} stacks cut at the maximum depth", thousands(losses.truncated_stacks)));
-    }
-    if losses.unresolved_frames > 0 {
-        parts.push(format!("{} frames without a name", thousands(losses.unresolved_frames)));
-    }
-    if losses.uncovered_calls > 0 {
-        parts.push(format!(
-            "{} calls of functions that allocate and are not watched",
-            thousands(losses.uncovered_calls)
-        ));
-    }
-    if parts.is_empty() { String::new() } else { format!("; {}", parts.join("; ")) }
+    let all = [
+        (
+            losses.truncated_stacks,
+            "stack was cut at the maximum depth",
+            "stacks were cut at the maximum depth",
+        ),
+        (losses.unresolved_frames, "stack frame has no name", "stack frames have no name"),
+        (
+            losses.uncovered_calls,
+            "driver function that allocates is in use and not watched",
+            "driver functions that allocate are in use and not watched",
+        ),
+    ];
+    let told = all.into_iter().filter(|(number, ..)| *number > 0);
+    told.map(|(number, one, many)| format!("{} {}", thousands(number), if number == 1 { one } else { many }))
+        .collect()
 }
 
 /// What comes from a file must not steer a terminal.

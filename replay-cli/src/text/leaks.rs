@@ -8,6 +8,10 @@ use super::sites::{Sites, short, write_stack};
 use super::{count, percent, put, thousands};
 use crate::output::Style;
 
+/// Beyond this many steps a prediction is no news.
+const FAR_STEPS: u64 = 1_000_000;
+/// Below this many steps no growth can be told.
+const FEW_STEPS: u64 = 5;
 /// Most members named.
 const MAX_MEMBERS: usize = 8;
 
@@ -15,7 +19,10 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     let leaks: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
     put(out, format_args!("{}", style.bold(&format!("Leaks{}", basis(report.steps.as_ref())))));
     if leaks.is_empty() {
-        put(out, format_args!("  None: no line keeps more blocks from step to step."));
+        put(out, format_args!("  None: no line holds more GPU memory from step to step."));
+        if let Some(doubt) = doubt(report.steps.as_ref()) {
+            put(out, format_args!("  {doubt}"));
+        }
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
@@ -34,7 +41,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(
                 out,
                 format_args!(
-                    "   The blocks come from {} below it:",
+                    "   Its blocks come from {} below it:",
                     count(leak.members.len() as u64, "line")
                 ),
             );
@@ -46,7 +53,8 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             }
         }
         if !leak.site.stack.is_empty() {
-            put(out, format_args!("   Allocated at (own lines marked):"));
+            let which = if leak.shape == "retained_graph" { "Most of it is allocated" } else { "Allocated" };
+            put(out, format_args!("   {which} at (own lines marked with >):"));
             write_stack(out, &leak.site.stack, "     ", style);
         }
     }
@@ -54,59 +62,99 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 
 /// `train.py:41 in hook(): ` goes before it.
 pub(super) fn headline(leak: &Leak) -> String {
-    let alive = format!("{} ({}) alive", count(leak.blocks, "block"), size(leak.bytes));
-    let Some(bytes) = leak.bytes_per_step else {
-        return format!("grows over time, {alive}");
+    let when = leak
+        .last_step
+        .map_or_else(|| "near the end".to_owned(), |step| format!("at the end of step {}", thousands(step)));
+    let what = if leak.grows_by == "size" {
+        format!("{} larger {when}", size(leak.bytes))
+    } else {
+        format!("{} ({}) {when}", count(leak.blocks, "block"), size(leak.bytes))
     };
-    let mut text = size(bytes.0.round() as u64);
-    match (leak.blocks_per_step.map(|blocks| blocks.0), leak.period_steps) {
-        (Some(blocks), _) if blocks > 0.0 && blocks.fract() == 0.0 => {
-            text = format!("{text} and {} per step", count(blocks as u64, "block"));
+    let Some(bytes) = leak.bytes_per_step else {
+        return format!("grows over time, {what}");
+    };
+    let mut text = match leak.period_steps {
+        Some(period) if period > 1 => {
+            let in_all = |rate: f64| (rate * period as f64).round() as u64;
+            let blocks = leak.blocks_per_step.map_or(0, |blocks| in_all(blocks.0));
+            format!("{} every {period} steps", amount(in_all(bytes.0), blocks))
         }
-        (Some(blocks), Some(period)) if blocks > 0.0 && period > 1 => {
-            let all = (blocks * period as f64).round() as u64;
-            let bytes = size((bytes.0 * period as f64).round() as u64);
-            text = format!("{bytes} and {} every {period} steps", count(all, "block"));
+        _ => {
+            let about = if leak.is_regular { "" } else { "about " };
+            let blocks = leak.blocks_per_step.map_or(0.0, |blocks| blocks.0);
+            if blocks.fract() == 0.0 {
+                format!("{about}{} per step", amount(bytes.0.round() as u64, blocks as u64))
+            } else {
+                format!("{about}{} and {blocks:.2} blocks per step", size(bytes.0.round() as u64))
+            }
         }
-        (Some(blocks), _) if blocks > 0.0 => text = format!("{text} and {blocks:.2} blocks per step"),
-        _ => text.push_str(" per step"),
-    }
+    };
     if let Some(first) = leak.first_step {
         text = format!("{text} since step {}", thousands(first));
     }
-    text = format!("{text}, {alive}");
-    let judged = leak.evidence.get("judged_at_step").and_then(serde_json::Value::as_u64);
-    if let (Some(left), Some(now)) = (leak.steps_to_oom, judged) {
-        text = format!("{text}; OOM at about step {}", thousands(now.saturating_add(left)));
+    text = format!("{text}, {what}");
+    if let (Some(left), Some(last)) = (leak.steps_to_oom, leak.last_step) {
+        let step = last.saturating_add(left).saturating_add(1);
+        text = if left > FAR_STEPS {
+            format!("{text}; no OOM within a million steps")
+        } else {
+            format!("{text}; OOM at about step {}", thousands(step))
+        };
     }
     text
 }
 
+/// Why nothing found may mean nothing.
+pub(super) fn doubt(steps: Option<&Steps>) -> Option<String> {
+    let steps = steps?;
+    match (steps.source, steps.count.unwrap_or(0)) {
+        (Some(_), number @ 0..FEW_STEPS) => {
+            Some(format!("But {} are too few to tell growth from a start.", count(number, "step")))
+        }
+        _ => None,
+    }
+}
+
+/// `4.00 MiB and 1 block`; of a block that gets larger there are no further blocks to count.
+fn amount(bytes: u64, blocks: u64) -> String {
+    match blocks {
+        0 => size(bytes),
+        blocks => format!("{} and {}", size(bytes), count(blocks, "block")),
+    }
+}
+
 fn explanation(leak: &Leak) -> String {
-    let mut text = match (&leak.freed_siblings.site, leak.freed_siblings.share) {
-        (Some(site), share) if share > 0.0 => {
-            format!(
-                "{} of what this line allocated was freed, mostly at {}; this was not.",
-                percent(share),
-                short(site)
-            )
-        }
-        (None, share) if share > 0.0 => {
-            format!("{} of what this line allocated was freed; this was not.", percent(share))
-        }
-        _ => "Nothing that this line allocated was ever freed.".to_owned(),
-    };
-    if let Some(share) = leak.share_of_growth {
-        text = format!("{text} {} of the device's growth.", percent(share));
-    }
+    let mut parts = Vec::new();
+    let share = leak.freed_siblings.share;
+    let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short(site)));
+    let freed_at = freed_at.unwrap_or_default();
+    parts.push(if leak.grows_by == "size" {
+        "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
+         gets longer."
+            .to_owned()
+    } else if share > 0.0 {
+        format!("{} of what this line allocated was freed{freed_at}; this was not.", percent(share))
+    } else {
+        "Nothing that this line allocated was ever freed.".to_owned()
+    });
     if leak.shape == "retained_graph" {
-        text = format!("{text} Looks like a graph that is kept: its tensors grow in lockstep.");
+        parts.push(
+            "Looks like an autograd graph that is kept: its tensors grow in the same steps.".to_owned(),
+        );
     } else if leak.shape == "accelerating" {
-        text = format!("{text} It speeds up.");
+        parts.push("It speeds up.".to_owned());
     }
-    let confidence =
-        if leak.confidence > 0.99 { ">0.99".to_owned() } else { format!("{:.2}", leak.confidence) };
-    format!("{text} Confidence {confidence}.")
+    if !leak.is_regular {
+        parts.push("It does not grow regularly: a cache that is still filling looks the same.".to_owned());
+    }
+    if let Some(share) = leak.share_of_growth {
+        parts.push(format!("It is {} of the device's growth.", percent(share)));
+    }
+    parts.push(match leak.confidence {
+        confidence if confidence > 0.99 => "Confidence >0.99.".to_owned(),
+        confidence => format!("Confidence {confidence:.2}."),
+    });
+    parts.join(" ")
 }
 
 fn basis(steps: Option<&Steps>) -> String {

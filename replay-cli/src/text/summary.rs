@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::Severity;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{count, duration, leaks, peak, put, thousands};
+use super::{count, duration, fragmentation, leaks, peak, put, thousands};
 use crate::output::Style;
 
 /// Most leaks and sites in a summary.
@@ -98,6 +98,9 @@ fn write_leaks(out: &mut String, report: &Report, trace: usize, style: Style, si
     out.push('\n');
     if found.is_empty() {
         put(out, format_args!("{}", style.bold("No leaks found")));
+        if let Some(doubt) = leaks::doubt(report.steps.as_ref()) {
+            put(out, format_args!("  {doubt}"));
+        }
         return;
     }
     put(out, format_args!("{}", style.bold(&count(found.len() as u64, "leak"))));
@@ -132,7 +135,7 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
         );
         put(out, format_args!("{}", style.bold(&title)));
         for cause in &moment.causes {
-            put(out, format_args!("  {:>11}  {}", size(cause.bytes), cause.cause));
+            put(out, format_args!("  {:>11}  {}", size(cause.bytes), fragmentation::in_words(cause)));
         }
     }
 }

@@ -1,0 +1,128 @@
+//! The frames of a stack, and sites and stacks in the form that reports have.
+
+use gpumemtrace_format::NodeId;
+
+use crate::report::{FrameKind, Site, StackFrame};
+use crate::symbols::{SiteId, Stack, StackId, Symbols};
+
+/// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
+pub(crate) const MAX_FRAMES: usize = 4096;
+
+/// What makes two sites the same.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum SiteKey {
+    Python { file: Option<String>, line: Option<u32>, function: Option<String> },
+    Native { module: String, offset: u64 },
+    Unknown,
+}
+
+impl Symbols {
+    /// Python frames from the innermost outwards, as node ids.
+    pub fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && path.len() < MAX_FRAMES {
+            path.push(at);
+            at = self.definitions.python.get(&at).map_or(NodeId::NONE, |node| node.parent);
+        }
+        path
+    }
+
+    /// The file that a frame runs, if it is known.
+    pub fn file_of(&self, node: NodeId) -> Option<&str> {
+        let node = self.definitions.python.get(&node)?;
+        self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
+    }
+
+    /// The innermost frame of a stack as a site of its own, whoever wrote it.
+    pub fn innermost(&self, stack: StackId) -> SiteId {
+        let Stack { python, site, .. } = self.facts(stack);
+        self.nodes.get(python.0).map_or(site, |facts| facts.own)
+    }
+
+    /// Innermost first: node, and module path and offset where the module is known.
+    pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<(NodeId, Option<(String, u64)>)> {
+        let mut frames = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && frames.len() < MAX_FRAMES {
+            let Some(node) = self.definitions.native.get(&at) else {
+                frames.push((at, None));
+                break;
+            };
+            // The call is the instruction before the return address, which may be another function's first.
+            let address = node.return_address.saturating_sub(1);
+            let module = self.definitions.module_at(address);
+            frames
+                .push((at, module.map(|m| (m.path.clone(), node.return_address.wrapping_sub(m.load_bias)))));
+            at = node.parent;
+        }
+        frames
+    }
+
+    /// The report's form of a site, with the frames of `stack`.
+    pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
+        let key = &self.sites[site.0 as usize];
+        let (file, line, function, module) = match key {
+            SiteKey::Python { file, line, function } => (file.clone(), *line, function.clone(), None),
+            SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
+            SiteKey::Unknown => (None, None, None, None),
+        };
+        let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
+        Site { id: stable_id(key), file, line, function, module, stack }
+    }
+
+    /// The frames of a stack, innermost first: native frames, then the Python frames that led to them.
+    pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
+        let Stack { python, native, .. } = self.facts(stack);
+        let mut frames: Vec<StackFrame> = Vec::new();
+        for (_, module) in self.native_frames(native) {
+            let (module, offset) = module.unzip();
+            frames.push(StackFrame {
+                kind: FrameKind::Native,
+                file: None,
+                line: None,
+                function: None,
+                module,
+                offset,
+            });
+        }
+        for id in self.python_path(python) {
+            let (file, function, line) = match self.definitions.python.get(&id) {
+                Some(node) => self.python_frame(node.code, node.offset_bytes),
+                None => (None, None, None),
+            };
+            frames.push(StackFrame {
+                kind: FrameKind::Python,
+                file,
+                line,
+                function,
+                module: None,
+                offset: None,
+            });
+        }
+        frames
+    }
+}
+
+/// The same line has the same id in every run: FNV-1a over its parts.
+pub(crate) fn stable_id(key: &SiteKey) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    match key {
+        SiteKey::Python { file, line, function } => {
+            add(file.as_deref().unwrap_or("").as_bytes());
+            add(&line.unwrap_or(0).to_le_bytes());
+            add(function.as_deref().unwrap_or("").as_bytes());
+        }
+        SiteKey::Native { module, offset } => {
+            add(module.as_bytes());
+            add(&offset.to_le_bytes());
+        }
+        SiteKey::Unknown => add(b"unknown"),
+    }
+    format!("{hash:016x}")
+}
