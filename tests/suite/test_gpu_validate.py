@@ -65,12 +65,13 @@ set -o pipefail
 
 
 def test_a_simulated_result_is_written_only_where_it_was_asked_for(torch_version, tmp_path):
-    """Checked on a copy: the default place lies beside the script's folder."""
+    """Checked on a copy, because the default place lies beside the folder of the script; the name of the GPU proves nothing."""
     script = tmp_path / "scripts" / "gpu-validate"
     script.parent.mkdir()
     shutil.copy(SCRIPT, script)
     done = subprocess.run([sys.executable, script, "--python", Path(VENVS[torch_version]) / "bin" / "python", "--library", LIBRARY,
                            "--command", COMMAND, "--only", "doctor"],
-                          env=environment(tmp_path, traced=False, SIMGPU_LOG=""), capture_output=True, text=True, timeout=300)
+                          env=environment(tmp_path, traced=False, SIMGPU_LOG="", SIMGPU_NAME="NVIDIA H200"),
+                          capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "SIMULATED" in done.stderr, done.stdout + done.stderr
     assert os.listdir(tmp_path) == ["scripts"]
