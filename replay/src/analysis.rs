@@ -14,6 +14,7 @@ use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
+use crate::owners::Owners;
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, Scout, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
@@ -56,6 +57,8 @@ pub struct Analysis {
     pub ending_detail: Option<String>,
     /// Sites and stacks.
     pub symbols: Symbols,
+    /// Whose memory.
+    pub owners: Owners,
     /// Events by kind.
     pub counts: Vec<(EventKind, u64)>,
     /// What is missing.
@@ -112,6 +115,7 @@ struct Pass {
     step: u32,
     ooms: Vec<OomRecord>,
     oom_count: u64,
+    owners: Owners,
     apart: Totals,
     apart_peaks: FxHashMap<Place, u64>,
     tracker: Option<TrackerState>,
@@ -152,6 +156,7 @@ impl Pass {
             step: 0,
             ooms: Vec::new(),
             oom_count: 0,
+            owners: Owners::default(),
             apart: Totals::default(),
             apart_peaks: FxHashMap::default(),
             tracker: None,
@@ -196,8 +201,16 @@ impl Pass {
                 device_of(&mut self.devices, event.device, self.step).tracked(event);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
+            EventKind::MEMORY_SAMPLE => self.sample(event),
             kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
             _ => {}
+        }
+    }
+
+    fn sample(&mut self, event: &Event) {
+        if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
+            let device = device_of(&mut self.devices, event.device, self.step);
+            device.ledger.sample(event, self.time_ns);
         }
     }
 
@@ -225,9 +238,16 @@ impl Pass {
                 Change::Alloc { key, bytes, stack, .. } => {
                     let after = Now { device: now.device.saturating_add(bytes), ..now };
                     device.driver.alloc(key, (bytes, None), stack, site, after);
+                    let owner = self.owners.of(self.symbols.facts(stack).native, self.symbols.definitions());
+                    device.ledger.alloc(owner, bytes, time_ns, &self.owners);
                 }
                 Change::Free { key, .. } => {
-                    let freed = device.driver.live().get(&key).map_or(0, |block| block.bytes);
+                    let block = device.driver.live().get(&key).copied();
+                    let freed = block.map_or(0, |block| block.bytes);
+                    if let Some(block) = block {
+                        let native = self.symbols.facts(block.stack).native;
+                        device.ledger.free(self.owners.of(native, self.symbols.definitions()), block.bytes);
+                    }
                     let after = Now { device: now.device.saturating_sub(freed), ..now };
                     device.driver.free(key, site, after);
                 }
@@ -348,6 +368,7 @@ impl Pass {
             ending,
             ending_detail,
             symbols,
+            owners: self.owners,
             counts,
             losses,
             incomplete,

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::book::{Book, LiveBlock, Now};
 use crate::driver::{Driver, Range};
 use crate::frag::{Gap, Moment, PeakState, PendingFree, Snapshot, Touched, explain, of_device};
+use crate::ledger::{Ledger, Torch};
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
 
@@ -26,6 +27,8 @@ pub struct DeviceState {
     pub torch: Book,
     /// Physical memory given out by the driver.
     pub driver: Book,
+    /// Who holds the driver's memory, and what no call shows.
+    pub ledger: Ledger,
     /// PyTorch's reserved bytes, as of its last event.
     pub reserved: u64,
     /// At the peak of reserved bytes: reserved, live and device bytes.
@@ -175,6 +178,7 @@ impl DeviceState {
         if event.detail.is_some() && self.segments.bytes() != self.reserved {
             self.segment_mismatches += 1;
         }
+        self.ledger.torch(Torch { reserved: self.reserved, live: sum });
         if self.reserved > self.peak_state.reserved() {
             self.peak_state.mark(Moment {
                 reserved: self.reserved,

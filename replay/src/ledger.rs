@@ -6,7 +6,7 @@
 //! what its calls had handed out by then: contexts, code, what pools keep, and, where the driver was asked, other processes.
 //!
 //! Constraint: a segment is asked of the driver before PyTorch counts it as reserved. Consequence: when PyTorch's allocator
-//! made the maximum, reserved and live bytes of the moment are those of its next block event.
+//! made the maximum (or may have, where stacks are missing), reserved and live bytes of the moment are those of its next block event.
 
 use gpumemtrace_format::Event;
 use gpumemtrace_format::event::{WITNESS_NVML, WITNESS_PROGRAM};
@@ -106,7 +106,7 @@ impl Ledger {
             self.peak.bytes = self.bytes;
             self.peak.time_ns = time_ns;
             self.peak.torch = self.torch;
-            self.peak.is_unsettled = owners.name(owner).starts_with(TORCH);
+            self.peak.is_unsettled = owner == OwnerId::default() || owners.name(owner).starts_with(TORCH);
         }
     }
 
@@ -149,7 +149,8 @@ impl Ledger {
             _ => self.extremes = Some((residual, residual)),
         }
         // The last one up to the peak, else the first one after it.
-        let is_settled = self.nearest.is_some_and(|known| known.witness == witness && known.time_ns >= self.peak.time_ns);
+        let is_settled =
+            self.nearest.is_some_and(|known| known.witness == witness && known.time_ns >= self.peak.time_ns);
         if !is_settled {
             self.nearest = Some(sample);
         }
@@ -203,6 +204,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::definitions::Definitions;
+    use gpumemtrace_format::reader::Item;
     use gpumemtrace_format::{ModuleDef, NativeNode, NodeId};
 
     /// Owners of three stacks: 1 PyTorch through a runtime, 2 a library with its own, 3 nobody known.
@@ -219,18 +221,27 @@ mod tests {
             let node = NativeNode { id: NodeId(id), parent: NodeId(parent), return_address };
             definitions.native.insert(node.id, node);
         }
-        definitions.set_modules(vec![
+        definitions.take(Item::Modules(vec![
             module(0x1000, "/lib/libcudart.so.13"),
             module(0x2000, "/lib/libc10_cuda.so"),
             module(0x3000, "/lib/libnccl.so.2"),
-        ]);
+        ]));
         let mut owners = Owners::default();
         let ids = [1, 2, 3].map(|id| owners.of(NodeId(id), &definitions));
         (owners, ids)
     }
 
     fn said(size: u64, witness: u64) -> Event {
-        let words = [0, 0, 0, size, 100, witness, 0, u64::from(gpumemtrace_format::EventKind::MEMORY_SAMPLE.0) | 1 << 48];
+        let words = [
+            0,
+            0,
+            0,
+            size,
+            100,
+            witness,
+            0,
+            u64::from(gpumemtrace_format::EventKind::MEMORY_SAMPLE.0) | 1 << 48,
+        ];
         Event::from_words(&words, gpumemtrace_format::ThreadId(1)).unwrap()
     }
 
@@ -269,6 +280,10 @@ mod tests {
         ledger.sample(&said(10, WITNESS_NVML), 6);
         let nearest = ledger.nearest().unwrap();
         assert_eq!((nearest.witness, nearest.residual()), (Witness::Nvml, Some(7)));
-        assert_eq!((ledger.extremes, ledger.samples), (Some((7, 7)), 4), "less in use than handed out is no residual");
+        assert_eq!(
+            (ledger.extremes, ledger.samples),
+            (Some((7, 7)), 4),
+            "less in use than handed out is no residual"
+        );
     }
 }

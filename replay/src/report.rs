@@ -154,10 +154,31 @@ pub struct Device {
     pub peak: DevicePeak,
     /// Last values.
     pub end: Levels,
-    /// Who held the device's memory when reserved bytes were highest.
+    /// Who held the driver's memory when `peak.device_bytes` was reached; sums to it.
     pub ledger: Vec<LedgerEntry>,
-    /// What no hook can see.
+    /// What was in use beyond what calls handed out, nearest to then: contexts, code, what pools keep.
     pub residual_bytes: Option<u64>,
+    /// How that is known.
+    pub residual: Option<Residual>,
+}
+
+/// What no call shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Residual {
+    /// In use, minus handed out by then.
+    pub bytes: u64,
+    /// Who was asked: `nvml` (this process alone), `driver` or `program` (all processes on the device).
+    pub witness: &'static str,
+    /// When.
+    pub time_ns: u64,
+    /// Their answer.
+    pub in_use_bytes: u64,
+    /// How often anybody was asked.
+    pub samples: u64,
+    /// Over all samples of that witness.
+    pub least_bytes: u64,
+    /// Over all samples of that witness.
+    pub most_bytes: u64,
 }
 
 /// Maxima.

@@ -8,8 +8,8 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::frag::{Gap, MAX_CULPRITS, Part};
 use crate::report::{
-    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Site,
-    SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Residual,
+    Site, SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
@@ -170,8 +170,9 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
                 reserved_bytes: torch.then_some(state.reserved),
                 device_bytes: driver.then(|| state.driver.total().bytes),
             },
-            ledger: ledger(state),
-            residual_bytes: None,
+            ledger: ledger(analysis, state),
+            residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
+            residual: residual(analysis, state),
         }
     };
     known(analysis).map(device).collect()
@@ -181,18 +182,24 @@ fn step(analysis: &Analysis, step: u32) -> Option<u64> {
     analysis.rule.source().map(|_| u64::from(step))
 }
 
-/// At the peak of reserved bytes, the one moment at which all three numbers are of the same event.
-fn ledger(state: &DeviceState) -> Vec<LedgerEntry> {
-    let entry = |owner: &str, bytes| LedgerEntry { owner: owner.to_owned(), bytes };
-    if !state.has_torch() {
-        return vec![entry("driver allocations", state.peak_device)];
-    }
-    let [reserved, live, device] = state.at_peak_reserved;
-    let mut entries = vec![entry("torch blocks", live), entry("torch cache", reserved.saturating_sub(live))];
-    if device > reserved {
-        entries.push(entry("other driver allocations", device - reserved));
-    }
-    entries
+fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<LedgerEntry> {
+    let entries = state.ledger.entries(&analysis.owners);
+    entries.into_iter().map(|(owner, bytes)| LedgerEntry { owner, bytes }).collect()
+}
+
+fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
+    let sample = state.ledger.nearest()?;
+    let bytes = sample.residual()?;
+    let (least_bytes, most_bytes) = state.ledger.extremes.unwrap_or((bytes, bytes));
+    Some(Residual {
+        bytes,
+        witness: sample.witness.name(),
+        time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+        in_use_bytes: sample.in_use,
+        samples: state.ledger.samples,
+        least_bytes,
+        most_bytes,
+    })
 }
 
 fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {

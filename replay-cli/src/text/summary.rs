@@ -1,7 +1,7 @@
 //! No section asked for: the answer to "what should I know?", and where to look next.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Severity;
+use gpumemtrace_replay::report::{Device, Severity};
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
@@ -90,6 +90,35 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
         for (name, peak, end) in rows {
             put(out, format_args!("  {name:<22}{:>14}{:>14}", known(peak), known(end)));
         }
+        ledger(out, device);
+    }
+}
+
+/// Who held the memory at its peak: where that is more than PyTorch's blocks and cache, or where something is in no call.
+fn ledger(out: &mut String, device: &Device) {
+    let is_torch = |owner: &str| owner.starts_with("torch ");
+    let residual = device.residual.as_ref().filter(|residual| residual.bytes > 0);
+    if residual.is_none() && device.ledger.iter().all(|entry| is_torch(&entry.owner)) {
+        return;
+    }
+    put(out, format_args!("  At the peak from the driver it was held by"));
+    for entry in device.ledger.iter().take(MOST) {
+        put(out, format_args!("  {:>11}  {}", size(entry.bytes), entry.owner));
+    }
+    if device.ledger.len() > MOST {
+        let rest = &device.ledger[MOST..];
+        let bytes = rest.iter().map(|entry| entry.bytes).sum();
+        put(out, format_args!("  {:>11}  {} owners more (--json names them)", size(bytes), rest.len()));
+    }
+    if let Some(residual) = residual {
+        let by = if residual.witness == "nvml" { "NVML" } else { "the driver, for all processes" };
+        put(
+            out,
+            format_args!(
+                "  {:>11}  came on top, in no call: contexts, code, what pools keep (as {by} counts)",
+                size(residual.bytes)
+            ),
+        );
     }
 }
 
