@@ -10,9 +10,7 @@ CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp
 #: Calls that the log has and the trace does not claim to have (yet), with the reason.
 NOT_EVENTS = {
     "cuMemGetAllocationGranularity": "a question",
-    "cuMemSetAccess": "changes no memory",
     "cuMemGetInfo_v2": "a question",
-    "cuDevicePrimaryCtxRetain": "a context, not memory of the program's",
 }
 
 

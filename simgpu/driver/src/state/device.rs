@@ -329,6 +329,11 @@ impl Device {
         Ok(addr)
     }
 
+    /// Bytes that a graph's allocation node asked for.
+    pub(crate) fn graph_span_size(&self, addr: u64) -> u64 {
+        self.graph_spans.get(&addr).map_or(0, |span| span.size)
+    }
+
     /// One more graph can launch this node.
     pub(crate) fn share_graph_span(&mut self, addr: u64) {
         if let Some(span) = self.graph_spans.get_mut(&addr) {
