@@ -16,9 +16,16 @@ pub(crate) fn is_late() -> bool {
     LATE.load(Ordering::Relaxed)
 }
 
+/// The program itself is linked to the driver: its calls are bound to us, or it makes none.
+static LINKED: AtomicBool = AtomicBool::new(false);
+
 /// Says what cannot be seen from here. At load, because the first event may never come.
 fn note_arrival() {
-    if !crate::cuda::is_loaded() || gpumemtrace_recorder::is_preloaded() {
+    if !crate::cuda::is_loaded() {
+        return;
+    }
+    if gpumemtrace_recorder::is_preloaded() {
+        LINKED.store(true, Ordering::Relaxed);
         return;
     }
     LATE.store(true, Ordering::Relaxed);
@@ -31,7 +38,8 @@ fn note_arrival() {
 /// Says so if a driver was loaded and never reached through us: a library opened with RTLD_DEEPBIND, in a namespace of its
 /// own, or linked past us, leaves no other trace here.
 fn note_departure() {
-    if gpumemtrace_recorder::is_preloaded() && crate::cuda::is_loaded() && !crate::cuda::was_met() {
+    let past_us = !LINKED.load(Ordering::Relaxed) && !crate::cuda::was_met() && crate::cuda::is_loaded();
+    if past_us && gpumemtrace_recorder::is_preloaded() {
         gpumemtrace_recorder::say(&[
             "the CUDA driver was loaded, but none of its memory functions was reached through gpumemtrace; ",
             "nothing was recorded (a library opened with RTLD_DEEPBIND goes past a preload).",

@@ -276,6 +276,8 @@ class Replay:
 
     def context(self, line):
         for key, value in line.pairs:
+            if key == "freed" and self.host.remove(int(value, 16)):
+                continue
             if key == "freed" and self.blocks.get(int(value, 16), (None,))[0] == line.dev:
                 self.forget(int(value, 16))
             elif key == "freed":

@@ -77,6 +77,13 @@ def dump(trace, code=0):
     return events
 
 
+def held_after_each_call(trace):
+    """What replay says is held in each place (device ordinals, host, managed, foreign) after each driver call."""
+    lines = (line for line in gpumemtrace("dump", trace, "--totals").splitlines() if line.startswith("seq="))
+    held = (parse_fields(line).get("held") for line in lines)
+    return [dict(part.split(":") for part in places.split(",") if part) for places in held if places is not None]
+
+
 def read_log(path):
     """The simulator's ground truth: one dict per driver call, in its own order."""
     calls = []

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
+from conftest import held_after_each_call
+
 CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
 
 #: Calls that the log has and the trace does not claim to have (yet), with the reason.
 NOT_EVENTS = {
     "cuMemGetAllocationGranularity": "a question",
-    "cuMemSetAccess": "changes no memory",
     "cuMemGetInfo_v2": "a question",
-    "cuDevicePrimaryCtxRetain": "a context, not memory of the program's",
 }
 
 
@@ -51,6 +51,16 @@ def assert_calls_equal_driver(events, calls):
             assert event["size"] == call["size"], f"{event} {call}"
 
 
+def assert_held_equals_driver(trace, calls):
+    """After every call, what replay says is held on the call's device is what the driver charged and somebody asked for."""
+    logged = [call for call in calls if call["api"] not in NOT_EVENTS]
+    held = held_after_each_call(trace)
+    for call, places in zip(logged, held, strict=True):
+        if call["dev"] != "-1":
+            assert int(places.get(call["dev"], 0)) == int(call["used"]) - int(call["slack"]), f"{call} {places}"
+    return held
+
+
 @pytest.mark.parametrize("model,precision,segments", CONFIGURATIONS, ids=lambda value: value)
 def test_a_training_is_recorded_to_the_byte(run_python, torch_version, model, precision, segments, tmp_path):
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
@@ -60,6 +70,20 @@ def test_a_training_is_recorded_to_the_byte(run_python, torch_version, model, pr
     stats = json.loads((tmp_path / "stats.json").read_text())
     assert_blocks_equal_torch(events, stats)
     assert_calls_equal_driver(events, run.calls())
+    assert_held_equals_driver(run.trace, run.calls())
+
+
+@pytest.mark.parametrize("graphed", [False, True], ids=["eager", "graphed"])
+def test_the_drivers_own_allocator_is_recorded_to_the_byte(run_python, torch_version, graphed):
+    """Stream-ordered memory, and what of it becomes nodes of a graph when a stream is captured."""
+    conf = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    run = run_python(torch_version, "async.py", *(["--graph"] if graphed else []), **conf)
+    events, calls = run.events(), run.calls()
+    assert_calls_equal_driver(events, calls)
+    assert_held_equals_driver(run.trace, calls)
+    kinds = {event["kind"] for event in events}
+    assert "async_alloc" in kinds and ("graph_alloc_node" in kinds) == graphed, kinds
+    assert run.report()["traces"][0]["losses"]["uncovered_calls"] == 0
 
 
 def test_a_quick_exit_leaves_exactly_what_torch_counted(run_python, torch_version, tmp_path):

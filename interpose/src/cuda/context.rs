@@ -8,14 +8,13 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::questions::current_device;
-use super::table::{cuMemAlloc_v2, cuMemFree_v2};
+use super::table::{cuDevicePrimaryCtxRetain, cuMemAlloc_v2, cuMemFree_v2};
 use super::wrapper::{NOT_INITIALIZED, Real};
 
 const DEVICES: usize = 64;
 /// Primary contexts, each retained once and for good.
 static PRIMARY: [AtomicPtr<c_void>; DEVICES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; DEVICES];
 
-static RETAIN: Real = Real::new(c"cuDevicePrimaryCtxRetain");
 static PUSH: Real = Real::new(c"cuCtxPushCurrent_v2");
 static POP: Real = Real::new(c"cuCtxPopCurrent_v2");
 
@@ -69,18 +68,12 @@ fn primary_context(device: c_int) -> Result<*mut c_void, c_int> {
     if !known.is_null() {
         return Ok(known);
     }
-    let retain = RETAIN.get();
-    if retain.is_null() {
-        return Err(NOT_INITIALIZED);
-    }
-    // SAFETY: `CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice)`; an ordinal is its own handle.
-    let retain = unsafe {
-        std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int>(retain)
-    };
-    let mut context = std::ptr::null_mut();
-    // SAFETY: the out-parameter is ours.
-    match unsafe { retain(&raw mut context, device) } {
+    let mut context = 0;
+    // Recorded like anybody else's: a context that we hold does not end when the program lets it go.
+    // SAFETY: the out-parameter is ours; an ordinal is its own handle.
+    match unsafe { cuDevicePrimaryCtxRetain(&raw mut context, device) } {
         0 => {
+            let context = context as *mut c_void;
             slot.store(context, Ordering::Release);
             Ok(context)
         }

@@ -69,15 +69,11 @@ pub(crate) fn primary_has_ended(device: c_int) -> u64 {
 /// The graph that a stream is being captured into. The legacy stream may refuse to say while another one is captured.
 pub(crate) fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
     let stream = if per_thread && stream == 0 { PER_THREAD_STREAM } else { stream };
-    let (mut status, mut id, mut graph, mut nodes, mut count) = (0, 0, 0, 0, 0);
-    let result = cuStreamGetCaptureInfo_v2(
-        stream,
-        &raw mut status,
-        &raw mut id,
-        &raw mut graph,
-        &raw mut nodes,
-        &raw mut count,
-    );
+    let (mut status, mut id, mut graph) = (0, 0, 0);
+    // Without asking for the nodes it depends on: some of those the driver cannot describe in this form, and it would fail.
+    let (nodes, count) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let result =
+        cuStreamGetCaptureInfo_v2(stream, &raw mut status, &raw mut id, &raw mut graph, nodes, count);
     (result == 0 && status == CAPTURE_ACTIVE).then_some(graph)
 }
 

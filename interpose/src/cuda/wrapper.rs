@@ -14,13 +14,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::{Call, Draft, begin};
 
-use super::library::{driver_symbol, next_symbol};
+use super::library::{driver_symbol, next_symbol, was_met};
 use super::questions::current_device;
 use super::sample;
 use crate::guard::quietly;
 
 /// `CUresult` of a driver that is not there.
 pub(crate) const NOT_INITIALIZED: c_int = 3;
+
+/// In place of an address: the driver has no such function.
+const MISSING: *mut c_void = std::ptr::without_provenance_mut(1);
 
 /// A real function, looked up once.
 #[derive(Debug)]
@@ -43,22 +46,28 @@ impl Real {
 
     /// Remembers an address that a look-up gave; the first one stays.
     pub(crate) fn learn(&self, address: *mut c_void) {
-        let _ =
-            self.address.compare_exchange(std::ptr::null_mut(), address, Ordering::AcqRel, Ordering::Acquire);
+        let keep = |known: *mut c_void| (known.is_null() || known == MISSING).then_some(address);
+        let _ = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
     }
 
     /// The address; looked up if nobody asked for it before. Null without a driver.
     #[inline]
     pub(crate) fn get(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Acquire);
-        if address.is_null() { self.find() } else { address }
+        if address.is_null() || address == MISSING { self.find(address) } else { address }
     }
 
+    /// Looks it up, once: the driver stays loaded, so what an older one lacks it will always lack.
     #[cold]
-    fn find(&self) -> *mut c_void {
+    fn find(&self, known: *mut c_void) -> *mut c_void {
+        if known == MISSING {
+            return std::ptr::null_mut();
+        }
         let address = (self.find)(self.name);
         if !address.is_null() {
             self.learn(address);
+        } else if was_met() {
+            self.learn(MISSING);
         }
         address
     }

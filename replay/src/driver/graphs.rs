@@ -4,6 +4,9 @@
 //! node, a call or the next launch (with the flag for it) frees it. The device keeps the memory behind a node for the next
 //! launch, until it is trimmed, or until no graph and no instance can launch the node any more and its block is not live.
 //!
+//! An instance is its graph as it was when it was made, and a graph only grows. Consequence: an instance is a length, and the
+//! steps are kept once, for as long as the graph or any instance of it can launch them.
+//!
 //! These are the rules of the simulated driver. That real ones keep to them has not been verified on a device: they may share
 //! memory between nodes that are never live at the same time, and then hold less.
 
@@ -46,6 +49,21 @@ struct Node {
     live: bool,
 }
 
+/// The steps of a graph, and how many graphs and instances they are.
+#[derive(Debug, Default)]
+struct List {
+    steps: Vec<Step>,
+    holders: u32,
+}
+
+/// An executable graph: the first steps of a list.
+#[derive(Clone, Copy, Debug)]
+struct Instance {
+    list: u64,
+    len: usize,
+    auto_free: bool,
+}
+
 /// What happened to the device's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Effect {
@@ -67,8 +85,11 @@ pub(super) struct Outcome {
 /// All graphs.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
-    steps: FxHashMap<u64, Vec<Step>>,
-    instances: FxHashMap<u64, (Vec<Step>, bool)>,
+    /// Handle of a graph to its list.
+    list_of_graph: FxHashMap<u64, u64>,
+    lists: FxHashMap<u64, List>,
+    next_list: u64,
+    instances: FxHashMap<u64, Instance>,
     nodes: FxHashMap<u64, Node>,
 }
 
@@ -82,28 +103,32 @@ impl Graphs {
                 let place = Place::of(event.device);
                 let node = Node { place, bytes: event.size, stack, owners: 1, charged: false, live: false };
                 self.nodes.insert(event.addr, node);
-                self.steps.entry(handle).or_default().push(Step::Alloc(event.addr));
+                self.add(handle, Step::Alloc(event.addr));
             }
-            EventKind::GRAPH_FREE_NODE => {
-                self.steps.entry(handle).or_default().push(Step::Free(event.addr));
-            }
+            EventKind::GRAPH_FREE_NODE => self.add(handle, Step::Free(event.addr)),
             EventKind::GRAPH_INSTANTIATE => {
-                let steps = self.steps.get(&of).cloned().unwrap_or_default();
-                for addr in allocations(&steps) {
+                let auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
+                let list = self.list_of(of);
+                let Some(steps) = self.lists.get_mut(&list) else { return outcome };
+                steps.holders += 1;
+                let len = steps.steps.len();
+                for addr in allocations(&steps.steps) {
                     if let Some(node) = self.nodes.get_mut(&addr) {
                         node.owners += 1;
                     }
                 }
-                self.instances.insert(handle, (steps, event.size & AUTO_FREE_ON_LAUNCH != 0));
+                self.instances.insert(handle, Instance { list, len, auto_free });
             }
             EventKind::GRAPH_LAUNCH => self.launch(handle, &mut outcome),
             EventKind::GRAPH_DESTROY => {
-                let steps = self.steps.remove(&handle).unwrap_or_default();
-                self.disown(&steps, &mut outcome.effects);
+                if let Some(list) = self.list_of_graph.remove(&handle) {
+                    self.let_go(list, usize::MAX, &mut outcome.effects);
+                }
             }
             EventKind::GRAPH_EXEC_DESTROY => {
-                let steps = self.instances.remove(&handle).unwrap_or_default().0;
-                self.disown(&steps, &mut outcome.effects);
+                if let Some(Instance { list, len, .. }) = self.instances.remove(&handle) {
+                    self.let_go(list, len, &mut outcome.effects);
+                }
             }
             EventKind::GRAPH_TRIM => {
                 let place = Place::of(event.device);
@@ -127,8 +152,25 @@ impl Graphs {
         Some(effects)
     }
 
+    /// The list of a graph; a new one for a graph that is met for the first time.
+    fn list_of(&mut self, graph: u64) -> u64 {
+        *self.list_of_graph.entry(graph).or_insert_with(|| {
+            self.next_list += 1;
+            self.lists.insert(self.next_list, List { steps: Vec::new(), holders: 1 });
+            self.next_list
+        })
+    }
+
+    fn add(&mut self, graph: u64, step: Step) {
+        let list = self.list_of(graph);
+        if let Some(list) = self.lists.get_mut(&list) {
+            list.steps.push(step);
+        }
+    }
+
     fn launch(&mut self, instance: u64, outcome: &mut Outcome) {
-        let Some((steps, auto_free)) = self.instances.get(&instance).cloned() else { return };
+        let Some(Instance { list, len, auto_free }) = self.instances.get(&instance).copied() else { return };
+        let steps = self.lists.get(&list).map_or_else(Vec::new, |list| list.steps[..len].to_vec());
         if auto_free {
             for addr in allocations(&steps) {
                 if let Some(node) = self.nodes.get_mut(&addr) {
@@ -154,8 +196,15 @@ impl Graphs {
         }
     }
 
-    fn disown(&mut self, steps: &[Step], effects: &mut Vec<Effect>) {
-        for addr in allocations(steps) {
+    /// A graph or an instance, which had so many of a list's steps, is gone.
+    fn let_go(&mut self, list: u64, len: usize, effects: &mut Vec<Effect>) {
+        let Some(held) = self.lists.get_mut(&list) else { return };
+        let addresses = allocations(&held.steps[..len.min(held.steps.len())]);
+        held.holders -= 1;
+        if held.holders == 0 {
+            self.lists.remove(&list);
+        }
+        for addr in addresses {
             if let Some(node) = self.nodes.get_mut(&addr) {
                 node.owners = node.owners.saturating_sub(1);
             }

@@ -2,7 +2,7 @@
 //!
 //! Constraint: memory is given out in many ways, and what ends it is not always the call that names it: a piece of physical
 //! memory lives until its last reference and its last mapping are gone, a context takes its blocks with it, a graph's node
-//! holds memory only while launched. Consequence: one table per way ([`blocks`], [`physical`], [`graphs`]), and one list of
+//! holds memory only while launched. Consequence: one table per way (`blocks`, `physical`, `graphs`), and one list of
 //! what an event changed. Only calls that succeeded count; virtual ranges are not memory; what is pinned on the host,
 //! managed, or not this process's own is kept apart and never added to a device.
 //!

@@ -22,6 +22,7 @@ mod interop;
 mod pool;
 mod vmm;
 
+pub(crate) use context::looked_up::cuDevicePrimaryCtxRetain;
 pub(crate) use device::looked_up::{cuMemAlloc_v2, cuMemFree_v2};
 
 /// A device address or a handle.

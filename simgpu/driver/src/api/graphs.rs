@@ -27,7 +27,7 @@ fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind
 }
 
 fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> Answer {
-    let mut asked = Record::default();
+    let mut asked = Record::bytes(flags);
     asked.note_hex("graph", graph);
     logged(api, asked, |state, record| {
         out.check()?;
@@ -64,7 +64,7 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer
         for step in state.launch(exec, current.context)? {
             let _ = match step {
                 MemoryStep::Alloc { device, addr } => {
-                    let size = state.devices[device as usize].blocks.get(&addr).map_or(0, |block| block.size);
+                    let size = state.devices[device as usize].graph_span_size(addr);
                     write!(record.extra, " alloc={addr:#x}:{size}")
                 }
                 MemoryStep::Free { addr } => write!(record.extra, " free={addr:#x}"),
@@ -288,10 +288,10 @@ exports! {
     }
     memory 11040 cuGraphInstantiateWithFlags(out: Out<u64>, graph: u64, flags: u64) { instantiate(API, out, graph, flags) }
     memory 12000 cuGraphInstantiateWithParams(out: Out<u64>, graph: u64, params: In<u64>) {
-        instantiate(API, out, graph, params.get()?)
+        instantiate(API, out, graph, params.get().unwrap_or(0))
     }
     memory 12000 cuGraphInstantiateWithParams_ptsz(out: Out<u64>, graph: u64, params: In<u64>) {
-        instantiate(API, out, graph, params.get()?)
+        instantiate(API, out, graph, params.get().unwrap_or(0))
     }
     memory 10000 cuGraphExecDestroy(exec: u64) {
         let mut asked = Record::default();

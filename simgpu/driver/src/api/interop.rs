@@ -149,8 +149,9 @@ exports! {
     memory 10000 cuExternalMemoryGetMappedMipmappedArray(
         out: Out<u64>, handle: u64, descriptor: In<MipmappedDescriptor>,
     ) {
-        let descriptor = descriptor.get()?;
-        map_external(API, out, handle, (descriptor.offset, descriptor.array.bytes(descriptor.levels)?), Home::Mipmapped)
+        // No size is refused.
+        let part = descriptor.get().map_or((0, 0), |it| (it.offset, it.array.bytes(it.levels).unwrap_or(0)));
+        map_external(API, out, handle, part, Home::Mipmapped)
     }
     memory 10000 cuDestroyExternalMemory(handle: u64) {
         let mut asked = Record::default();

@@ -170,9 +170,8 @@ exports! {
         allocate_pitch(API, dptr, pitch, width, height, element)
     }
     memory 6000 cuMemAllocManaged(dptr: Out<u64>, size: u64, flags: u32) {
-        if ![1, 2].contains(&(flags & 3)) {
-            return Err(INVALID_VALUE);
-        }
+        // No size is refused; so is memory that is attached to nothing.
+        let size = if [1, 2].contains(&(flags & 3)) { size } else { 0 };
         allocate(API, dptr, size, Home::Managed)
     }
     memory 3020 cuMemFree_v2(dptr: u64) { free(API, dptr) }

@@ -3,12 +3,15 @@
 //! What a program may hold is decided by bytes charged, not by the host's memory -> every charge goes through [`Device::charge`], and
 //! a block knows where its bytes came from (directly, from a pool, from a graph), because one `cuMemFree` ends all three.
 
+mod graph_memory;
+
 use std::collections::BTreeMap;
 
 use super::pages::Pages;
 use super::pool::{CHUNK, Pool};
 use super::space::{AddressSpace, round_up};
 use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
+use graph_memory::GraphSpan;
 
 /// Steps in which the device gives out memory.
 const LARGE_STEP: u64 = 2 << 20;
@@ -50,15 +53,6 @@ pub(crate) struct Block {
     pub(crate) context: u64,
 }
 
-/// Memory of one graph allocation node, from its creation until no graph can launch it and it is not live.
-#[derive(Debug, Clone, Copy)]
-struct GraphSpan {
-    size: u64,
-    span: u64,
-    owners: u32,
-    charged: bool,
-}
-
 /// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
@@ -79,11 +73,6 @@ pub(crate) struct Device {
 
 fn direct_span(size: u64) -> Option<u64> {
     round_up(size, if size >= LARGE_FROM { LARGE_STEP } else { SMALL_STEP })
-}
-
-fn raise(counter: &mut [u64; 2], by: u64) {
-    counter[0] += by;
-    counter[1] = counter[1].max(counter[0]);
 }
 
 impl Device {
@@ -315,85 +304,6 @@ impl Device {
             self.pools.remove(&pool);
         }
         given
-    }
-
-    /// Reserves addresses for a graph's allocation node: costs nothing until the graph is launched.
-    pub(crate) fn reserve_graph_span(&mut self, size: u64) -> Answer<u64> {
-        if size == 0 {
-            return Err(INVALID_VALUE);
-        }
-        let span = direct_span(size).ok_or(OUT_OF_MEMORY)?;
-        let align = if span >= LARGE_STEP { LARGE_STEP } else { SMALL_STEP };
-        let addr = self.space.take(span, align).ok_or(OUT_OF_MEMORY)?;
-        self.graph_spans.insert(addr, GraphSpan { size, span, owners: 1, charged: false });
-        Ok(addr)
-    }
-
-    /// One more graph can launch this node.
-    pub(crate) fn share_graph_span(&mut self, addr: u64) {
-        if let Some(span) = self.graph_spans.get_mut(&addr) {
-            span.owners += 1;
-        }
-    }
-
-    /// One graph fewer can launch this node.
-    pub(crate) fn disown_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) {
-        if let Some(span) = self.graph_spans.get_mut(&addr) {
-            span.owners -= 1;
-            self.drop_graph_span_if_orphaned(pages, addr);
-        }
-    }
-
-    /// The node runs: its memory is charged and its block is live. Refused while the block of the last run still is.
-    pub(crate) fn run_graph_alloc(&mut self, pages: &mut dyn Pages, addr: u64, context: u64) -> Answer {
-        let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
-        if self.blocks.contains_key(&addr) {
-            return Err(INVALID_VALUE);
-        }
-        if !node.charged {
-            self.charge(pages, node.span)?;
-            if !pages.commit(addr, node.span) {
-                self.refund(node.span);
-                return Err(OUT_OF_MEMORY);
-            }
-            raise(&mut self.graph_reserved, node.span);
-            self.slack += node.span - node.size;
-            if let Some(node) = self.graph_spans.get_mut(&addr) {
-                node.charged = true;
-            }
-        }
-        raise(&mut self.graph_used, node.span);
-        self.blocks
-            .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context });
-        Ok(())
-    }
-
-    /// Gives back the memory of nodes that are not live (`cuDeviceGraphMemTrim`).
-    pub(crate) fn trim_graphs(&mut self, pages: &mut dyn Pages) -> u64 {
-        let idle: Vec<u64> =
-            self.graph_spans.keys().copied().filter(|addr| !self.blocks.contains_key(addr)).collect();
-        idle.into_iter().map(|addr| self.uncharge_graph_span(pages, addr)).sum()
-    }
-
-    fn uncharge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> u64 {
-        let Some(node) = self.graph_spans.get_mut(&addr).filter(|node| node.charged) else { return 0 };
-        node.charged = false;
-        let span = node.span;
-        self.slack -= span - node.size;
-        pages.decommit(addr, span);
-        self.refund(span);
-        self.graph_reserved[0] -= span;
-        span
-    }
-
-    fn drop_graph_span_if_orphaned(&mut self, pages: &mut dyn Pages, addr: u64) {
-        let orphaned = self.graph_spans.get(&addr).is_some_and(|node| node.owners == 0);
-        if orphaned && !self.blocks.contains_key(&addr) {
-            self.uncharge_graph_span(pages, addr);
-            if let Some(node) = self.graph_spans.remove(&addr) {
-                self.space.give_back(addr, node.span);
-            }
-        }
     }
 }
 

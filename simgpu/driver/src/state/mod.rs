@@ -303,18 +303,20 @@ impl State {
         self.streams.retain(|_, stream| stream.context != handle);
         let pinned: Vec<u64> =
             self.host.iter().filter(|(_, block)| block.context == handle).map(|(&addr, _)| addr).collect();
+        let mut ended = Vec::new();
         for addr in pinned {
-            if self.host_free(addr).is_err() {
-                self.host.remove(&addr);
+            match self.host_free(addr) {
+                Ok(_) => ended.push(addr),
+                Err(_) => drop(self.host.remove(&addr)),
             }
         }
         let (device, pages) = self.device_and_pages(ordinal)?;
         device.refund(bytes);
         device.slack -= bytes;
-        let freed = device.free_context(pages, handle);
+        ended.extend(device.free_context(pages, handle));
         let blocks = &self.devices[ordinal as usize].blocks;
         self.foreign.opened.retain(|addr, _| blocks.contains_key(addr));
-        Ok(freed)
+        Ok(ended)
     }
 
     /// Notes work on a stream: a node if it is capturing.

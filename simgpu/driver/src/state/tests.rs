@@ -50,7 +50,7 @@ fn a_context_takes_its_bytes_and_gives_everything_back() {
     device.alloc(pages, MIB, Home::Direct, handle).unwrap();
     state.host_alloc(64, 0, handle).unwrap();
     assert_eq!(state.devices[0].used, 6 * MIB);
-    assert_eq!(state.end_context(handle).unwrap().len(), 1);
+    assert_eq!(state.end_context(handle).unwrap().len(), 2);
     assert_eq!((state.devices[0].used, state.host.len()), (0, 0));
     assert_eq!(state.end_context(handle), Ok(vec![]), "ending it twice changes nothing");
 }

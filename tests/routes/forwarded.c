@@ -1,0 +1,17 @@
+/* Linked to the forwarder and to libcuda: its calls must pass through both, with and without a tracer before them. */
+#include "driver.h"
+
+extern int forwarded;
+
+int main(void) {
+    void *context, *library = dlopen("libcuda.so.1", RTLD_NOW);
+    CHECK(cuInit(0) == 0);
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0);
+    CHECK(cuCtxSetCurrent(context) == 0);
+    once(cuMemAlloc_v2, cuMemFree_v2, 2 * MIB);
+    CHECK(forwarded == 2);
+    /* Who asks libcuda itself never meets the forwarder. */
+    once((alloc_fn)dlsym(library, "cuMemAlloc_v2"), (free_fn)dlsym(library, "cuMemFree_v2"), 4 * MIB);
+    CHECK(forwarded == 2);
+    return 0;
+}

@@ -1,0 +1,14 @@
+/* A library that stands before libcuda and passes calls on with RTLD_NEXT; it counts them. */
+#include "driver.h"
+
+int forwarded;
+
+int cuMemAlloc_v2(dptr *pointer, size_t size) {
+    forwarded++;
+    return ((alloc_fn)dlsym(RTLD_NEXT, "cuMemAlloc_v2"))(pointer, size);
+}
+
+int cuMemFree_v2(dptr pointer) {
+    forwarded++;
+    return ((free_fn)dlsym(RTLD_NEXT, "cuMemFree_v2"))(pointer);
+}
