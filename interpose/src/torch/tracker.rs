@@ -230,7 +230,8 @@ fn is_plausible(entry: &Entry, actions: u32) -> bool {
         _ => true,
     };
     let is_block = entry.action <= SEGMENT_UNMAP;
-    let is_place = !is_block || entry.addr.is_multiple_of(BLOCK_ALIGNMENT) && entry.addr != 0 && entry.size > 0;
+    let is_place =
+        !is_block || entry.addr.is_multiple_of(BLOCK_ALIGNMENT) && entry.addr != 0 && entry.size > 0;
     entry.action < actions && entry.device < MAX_DEVICES && is_place && is_segment_right
 }
 
