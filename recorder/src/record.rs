@@ -132,8 +132,8 @@ fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
     if block.lane.reserve(session, 1 + u64::from(draft.detail.is_some())) {
         let mut event = event_from(draft, python_stack, native_stack);
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-        if let Some(detail) = draft.detail {
-            block.lane.put(&detail.to_words());
+        if let Some(detail) = event.detail_apart() {
+            block.lane.put(&detail);
         }
         block.lane.push(&event.to_words());
     } else {
@@ -186,8 +186,7 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
         aux: draft.aux,
         python_stack,
         native_stack,
-        // Travels as a record of its own.
-        detail: None,
+        detail: draft.detail,
     }
 }
 

@@ -2,7 +2,7 @@
 
 A cell of the matrix is a version of PyTorch, a way its allocator is set up, and a workload (tests/workloads/matrix.py). In each
 cell the trace must hold, device by device, the entries of `_snapshot()['device_traces']` one for one (action, address, size,
-stream), and, thread by thread, every memory call of the driver's log. The suite runs a part; scripts/matrix runs all of it.
+stream, and pool where PyTorch tells it), and, thread by thread, every memory call of the driver's log. The suite runs a part; scripts/matrix runs all of it.
 """
 
 import collections
@@ -38,6 +38,8 @@ CELLS = ALL if os.environ.get("GPUMEMTRACE_MATRIX") == "all" else PART
 
 #: States of the tracker, as a `tracker` event tells them.
 ATTACHED, NO_TRACKER, OTHER_ALLOCATOR, CACHE_OFF = 1, 3, 5, 6
+#: A pool that the version of PyTorch does not tell.
+NO_POOL = (1 << 64) - 1
 #: Events of PyTorch's allocator and what its history calls them.
 ACTIONS = {
     "block_alloc": "alloc", "block_free": "free_requested", "block_free_completed": "free_completed", "oom": "oom",
@@ -56,14 +58,14 @@ def history_of(events, device):
             continue
         action = ACTIONS[event["kind"]]
         if action in ("alloc", "free_requested", "oom"):
-            is_known = "requested" in event
-            size, stream = (int(event["requested"]), int(event["stream"], 16)) if is_known else (None, None)
-            addr = event["addr"] if is_known or action != "oom" else None
+            size, stream, pool = (int(event[name], 0) if name in event else None for name in ("requested", "stream", "pool"))
+            addr = event["addr"] if size is not None or action != "oom" else None
         else:
-            size, stream, addr = event["size"], event["aux0"], event["addr"]
-        entries.append([action, addr, size, stream])
+            size, stream, pool, addr = event["size"], event["aux0"], event["aux1"], event["addr"]
+        pool = None if pool in (None, NO_POOL) else [pool >> 32, pool & 0xFFFF_FFFF]
+        entries.append([action, addr, size, stream, pool])
         if event.get("completed"):
-            entries.append(["free_completed", addr, size, stream])
+            entries.append(["free_completed", addr, size, stream, pool])
     return entries
 
 
@@ -103,9 +105,11 @@ def test_every_entry_and_every_call(run_python, torch_version, configuration, ro
         ours = history_of(events, device)
         if not has_tracker:
             # The report has rounded sizes and no stream; it comes for what is asked for and given back.
-            theirs = [[action, addr if action != "oom" else None, None, None]
+            theirs = [[action, addr if action != "oom" else None, None, None, None]
                       for action, addr, *_ in theirs if action in ("alloc", "free_requested", "oom")]
             ours = ours[:len(theirs)]
+        # In its history PyTorch tells pools later than to its trackers.
+        ours = [our[:4] + [our[4] if their[4] is not None else None] for our, their in zip(ours, theirs)] + ours[len(theirs):]
         assert_equal_lists(ours, theirs, f"entry of device {device}")
         compared += len(theirs)
     assert (compared > 0) == is_cached

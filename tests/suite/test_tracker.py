@@ -76,7 +76,7 @@ def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_
     assert "unexplained" not in causes and causes["rounding"] == peak["live_bytes"] - peak["requested_bytes"]
     # The same moment, from the history that PyTorch kept: what is live, requested and pending when most is reserved.
     asked, pending, reserved, most, witness = {}, {}, 0, 0, None
-    for action, addr, size, _stream in json.loads((tmp_path / "history.json").read_text())[0]:
+    for action, addr, size, *_ in json.loads((tmp_path / "history.json").read_text())[0]:
         if action == "alloc":
             asked[addr] = size
             if reserved > most:

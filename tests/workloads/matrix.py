@@ -1,7 +1,7 @@
 """The rows of the coverage matrix: each does one thing to PyTorch's allocator, while PyTorch keeps a history of its own.
 
 At the end the history (`_snapshot()['device_traces']`, the witness) goes to --history as JSON: per device, a list of
-[action, address, size, stream]. Where PyTorch keeps none (cudaMallocAsync, no caching) the lists are empty.
+[action, address, size, stream, pool]; pool is null where PyTorch does not tell it. Where PyTorch keeps no history (cudaMallocAsync, no caching) the lists are empty.
 """
 
 import argparse
@@ -149,8 +149,12 @@ ROWS = {
 
 def history():
     traces = torch.cuda.memory._snapshot()["device_traces"]
-    where = lambda entry: entry.get("addr", entry.get("device_free"))
-    return [[[entry["action"], where(entry), entry["size"], entry["stream"]] for entry in trace] for trace in traces]
+
+    def row(entry):
+        where = entry.get("addr", entry.get("device_free"))
+        return [entry["action"], where, entry["size"], entry["stream"], entry.get("pool_id")]
+
+    return [[row(entry) for entry in trace] for trace in traces]
 
 
 if __name__ == "__main__":

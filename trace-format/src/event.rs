@@ -14,6 +14,16 @@
 //! word 6  python stack (low 32 bits) | native stack (high 32 bits)
 //! word 7  kind 8 | device 8 | api 8 | flags 8 | result 16 | state 16      (low bits first; written last)
 //! ```
+//!
+//! A [`Detail`] must not cost a second cache line: each one that the writer thread has read is a miss for the program. It
+//! lies in bits that the fields of a block do not need, and bit 6 of the flags says so:
+//!
+//! ```text
+//! words 2, 3, 4   bits 48 to 63: bits 0 to 15, 16 to 31, 32 to 47 of the stream
+//! word 5          bits 48 to 63: pool: 0xffff unknown; else bit 15: first half of the id, 14 to 0: that half (the other is 0)
+//! word 7          api 8 | result 16: size - requested, low 8 bits in api
+//! ```
+//! What does not fit there goes into a record of its own, right before the event's ([`EventKind::DETAIL`]).
 
 use crate::defs::NodeId;
 
@@ -372,7 +382,7 @@ pub struct Event {
     pub device: u8,
     /// Entry point.
     pub api: ApiId,
-    /// By kind: [`FLAG_ESTIMATED`] and its like of driver calls, [`FREED_AT_ONCE`]; bits 6 and 7 stay clear, a file uses them.
+    /// By kind: [`FLAG_ESTIMATED`] and its like of driver calls, [`FREED_AT_ONCE`]; bits 6 and 7 stay clear, files and rings use them.
     pub flags: u8,
     /// `CUresult` of a driver call; 0 is success, and always for PyTorch's events.
     pub result: u16,
@@ -462,8 +472,47 @@ impl TrackerState {
 }
 
 impl Event {
-    /// The ring form. The thread is not in it: a ring belongs to one thread.
+    /// The ring form. The thread is not in it: a ring belongs to one thread. Nor is a detail that [`Self::detail_apart`] gives.
+    #[inline]
     pub fn to_words(&self) -> [u64; RECORD_WORDS] {
+        let mut words = self.plain_words();
+        if let Some(packed) = self.packed_detail() {
+            for (word, bits) in words[2..6].iter_mut().zip(packed.high_bits) {
+                *word |= u64::from(bits) << HIGH_BITS_AT;
+            }
+            words[7] |= u64::from(packed.rounding & 0xff) << 16
+                | u64::from(packed.rounding >> 8) << 32
+                | u64::from(HAS_DETAIL) << 24;
+        }
+        words
+    }
+
+    /// The detail as a record of its own, to stand right before the event's: where it does not fit into that.
+    #[inline]
+    pub fn detail_apart(&self) -> Option<[u64; RECORD_WORDS]> {
+        let detail = self.detail?;
+        self.packed_detail().is_none().then(|| detail.to_words())
+    }
+
+    #[inline]
+    fn packed_detail(&self) -> Option<PackedDetail> {
+        let detail = self.detail?;
+        let rounding = self.size.wrapping_sub(detail.requested_bytes);
+        let (first, second) = (detail.pool >> 32, detail.pool & 0xffff_ffff);
+        let pool = match (first, second) {
+            _ if detail.pool == NO_POOL => POOL_UNKNOWN,
+            (0, id) if id < u64::from(POOL_IS_FIRST) => id as u16,
+            (id, 0) if id < u64::from(POOL_IS_FIRST) - 1 => id as u16 | POOL_IS_FIRST,
+            _ => return None,
+        };
+        let is_free = self.addr | self.size | self.aux[0] | self.aux[1] | detail.stream;
+        let fits = is_free >> HIGH_BITS_AT == 0 && rounding >> 24 == 0 && self.api.0 == 0 && self.result == 0;
+        let stream = [0, 16, 32].map(|shift| (detail.stream >> shift) as u16);
+        let high_bits = [stream[0], stream[1], stream[2], pool];
+        fits.then_some(PackedDetail { high_bits, rounding: rounding as u32 })
+    }
+
+    fn plain_words(&self) -> [u64; RECORD_WORDS] {
         let state = if self.in_flight { STATE_IN_FLIGHT } else { STATE_DONE };
         [
             self.seq,
@@ -476,7 +525,7 @@ impl Event {
             u64::from(self.kind.0)
                 | u64::from(self.device) << 8
                 | u64::from(self.api.0) << 16
-                | u64::from(self.flags) << 24
+                | u64::from(self.flags & !HAS_DETAIL) << 24
                 | u64::from(self.result) << 32
                 | u64::from(state) << 48,
         ]
@@ -490,14 +539,14 @@ impl Event {
         if kind.is_definition() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT) {
             return None;
         }
-        Some(Self {
+        let mut event = Self {
             seq: words[0],
             time_ns: words[1],
             thread,
             kind,
             device: (last >> 8) as u8,
             api: ApiId((last >> 16) as u8),
-            flags: (last >> 24) as u8,
+            flags: (last >> 24) as u8 & !HAS_DETAIL,
             result: (last >> 32) as u16,
             in_flight: state == STATE_IN_FLIGHT,
             addr: words[2],
@@ -506,9 +555,45 @@ impl Event {
             python_stack: NodeId(words[6] as u32),
             native_stack: NodeId((words[6] >> 32) as u32),
             detail: None,
-        })
+        };
+        if (last >> 24) as u8 & HAS_DETAIL != 0 {
+            event.unpack_detail(words);
+        }
+        Some(event)
+    }
+
+    fn unpack_detail(&mut self, words: &[u64; RECORD_WORDS]) {
+        const LOW: u64 = (1 << HIGH_BITS_AT) - 1;
+        let rounding = u64::from(self.api.0) | u64::from(self.result) << 8;
+        (self.api, self.result) = (ApiId(0), 0);
+        self.addr &= LOW;
+        self.size &= LOW;
+        self.aux = self.aux.map(|aux| aux & LOW);
+        let [low, middle, high, pool] = [2, 3, 4, 5].map(|word: usize| words[word] >> HIGH_BITS_AT);
+        self.detail = Some(Detail {
+            requested_bytes: self.size.saturating_sub(rounding),
+            stream: low | middle << 16 | high << 32,
+            pool: match pool as u16 {
+                POOL_UNKNOWN => NO_POOL,
+                id if id & POOL_IS_FIRST != 0 => u64::from(id & !POOL_IS_FIRST) << 32,
+                id => u64::from(id),
+            },
+        });
     }
 }
+
+/// A detail as it lies in a block's record.
+struct PackedDetail {
+    high_bits: [u16; 4],
+    rounding: u32,
+}
+
+/// Flag of a ring record: there is a detail in it. Never in [`Event::flags`], as bit 7.
+const HAS_DETAIL: u8 = 0x40;
+/// Addresses and sizes need less.
+const HIGH_BITS_AT: u32 = 48;
+const POOL_UNKNOWN: u16 = 0xffff;
+const POOL_IS_FIRST: u16 = 0x8000;
 
 #[cfg(test)]
 mod tests {
@@ -519,7 +604,7 @@ mod tests {
         #[test]
         fn a_record_comes_back_from_its_words(
             seq: u64, time_ns: u64, addr: u64, size: u64, aux: [u64; 2], py: u32, native: u32,
-            kind in 1u8..200, device: u8, api: u8, flags: u8, result: u16, in_flight: bool, tid: u32,
+            kind in 1u8..200, device: u8, api: u8, flags in 0u8..64, result: u16, in_flight: bool, tid: u32,
         ) {
             let event = Event {
                 seq, time_ns, thread: ThreadId(tid), kind: EventKind(kind), device, api: ApiId(api), flags, result,
@@ -527,6 +612,58 @@ mod tests {
             };
             prop_assert_eq!(Event::from_words(&event.to_words(), ThreadId(tid)), Some(event));
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_detail_comes_back_from_the_record_or_from_one_of_its_own(
+            addr in 0u64..1 << 48, size in 0u64..1 << 48, rounding in 0u64..1 << 25, stream in number(), high in number(),
+            low in number(), unknown_pool: bool,
+        ) {
+            let pool = if unknown_pool { NO_POOL } else { (high & 0xffff_ffff) << 32 | low & 0xffff_ffff };
+            let detail = Detail { requested_bytes: size.saturating_sub(rounding), stream, pool };
+            let event = Event {
+                seq: 1, time_ns: 2, thread: ThreadId(3), kind: EventKind::BLOCK_FREE, device: 4, api: ApiId(0),
+                flags: FREED_AT_ONCE, result: 0, in_flight: false, addr, size, aux: [size, addr], python_stack: NodeId(5),
+                native_stack: NodeId(6), detail: Some(detail),
+            };
+            let read = Event::from_words(&event.to_words(), ThreadId(3));
+            match event.detail_apart() {
+                None => prop_assert_eq!(read, Some(event)),
+                Some(apart) => {
+                    prop_assert_eq!(read, Some(Event { detail: None, ..event }));
+                    prop_assert_eq!(Detail::from_words(&apart), detail);
+                }
+            }
+        }
+    }
+
+    /// As streams and ids of pools are, and at the edges of what fits.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            Just(0u64),
+            0u64..10,
+            Just(0x7ffe),
+            Just(0x7fff),
+            Just(0x8000),
+            0u64..1 << 48,
+            any::<u64>()
+        ]
+    }
+
+    #[test]
+    fn a_usual_detail_needs_no_record_of_its_own() {
+        let detail = Detail { requested_bytes: 4004, stream: 0x7f12_3456_7890, pool: 3 << 32 };
+        let event = Event {
+            kind: EventKind::BLOCK_ALLOC,
+            addr: 0x7f00_0000_0000,
+            size: 4096,
+            aux: [1 << 36, 1 << 37],
+            detail: Some(detail),
+            ..Event::from_words(&[0, 0, 0, 0, 0, 0, 0, 1 << 48 | 64], ThreadId(1)).unwrap()
+        };
+        assert_eq!(event.detail_apart(), None);
+        assert_eq!(Event::from_words(&event.to_words(), ThreadId(1)), Some(event));
     }
 
     #[test]

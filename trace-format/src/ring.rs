@@ -22,7 +22,7 @@
 //! CODE_DATA  words 0 to 6: payload = file_len:u32 name_len:u32 table_len:u32 file name table
 //! PY_NODE    word 0 id | parent << 32, 1 code, 2 offset (signed)
 //! NATIVE_NODE word 0 id | parent << 32, 1 return address
-//! DETAIL     word 0 bytes asked for, 1 stream, 2 pool: of the event in the next record
+//! DETAIL     word 0 bytes asked for, 1 stream, 2 pool: of the event in the next record, if it does not fit into that
 //! ```
 
 use thiserror::Error;
@@ -33,7 +33,7 @@ use crate::meta::{Counter, Counters, EndReason};
 
 /// First bytes of a ring file.
 pub const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
-/// Version of this layout. 1 had no DETAIL records; it is read as it was.
+/// Version of this layout. 1 had no details; it is read as it was.
 pub const RING_VERSION: u32 = 2;
 /// Size of page 0, and what rings are rounded up to.
 pub const PAGE_BYTES: usize = 4096;
@@ -188,7 +188,7 @@ impl RecordDecoder {
             _ => {
                 let event = Event::from_words(words, self.thread);
                 self.malformed += u64::from(event.is_none());
-                event.map(|event| Record::Event(Event { detail, ..event }))
+                event.map(|event| Record::Event(Event { detail: detail.or(event.detail), ..event }))
             }
         }
     }

@@ -224,12 +224,14 @@ fn take(entry: Entry, actions: u32) {
 fn is_plausible(entry: &Entry, actions: u32) -> bool {
     let asked = DRIVER_BYTES.get();
     let is_segment_right = match entry.action {
-        SEGMENT_ALLOC => asked == 0 || entry.size == asked,
+        // An allocator that the program plugged into a pool may round up what it passes on.
+        SEGMENT_ALLOC => asked == 0 || entry.size <= asked,
         SEGMENT_MAP => asked == 0 || entry.size.is_multiple_of(asked),
         _ => true,
     };
     let is_block = entry.action <= SEGMENT_UNMAP;
-    let is_place = !is_block || entry.addr.is_multiple_of(BLOCK_ALIGNMENT) && entry.addr != 0;
+    let is_place =
+        !is_block || entry.addr.is_multiple_of(BLOCK_ALIGNMENT) && entry.addr != 0 && entry.size > 0;
     entry.action < actions && entry.device < MAX_DEVICES && is_place && is_segment_right
 }
 
