@@ -3,7 +3,7 @@
 //! Definitions. The *moment* is the first at which device bytes were highest. Its entries are the bytes that each library held
 //! then, by [`crate::owners`]; what PyTorch's native allocator had reserved is told apart into blocks and cache. They sum to
 //! the device bytes of that moment exactly. The *residual* of a sample is what the driver (or NVML) said was in use, minus
-//! what its calls had handed out by then: contexts, code, what pools keep, and, where the driver was asked, other processes.
+//! what its calls had handed out by then: contexts, code, rounding, what pools keep, and, where the driver was asked, other processes.
 //!
 //! Constraint: a segment is asked of the driver before PyTorch counts it as reserved. Consequence: when PyTorch's allocator
 //! made the maximum (or may have, where stacks are missing), reserved and live bytes of the moment are those of its next block event.

@@ -113,9 +113,12 @@ def environment(folder, traced=True, **extra):
 def run_python(tmp_path):
     """Runs a workload in a torch environment, traced unless told otherwise."""
 
-    def run(torch_version, script, *arguments, traced=True, check=True, name="traced", **extra):
+    def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, **extra):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
+        if own_libraries:
+            # Where a real machine has them on the loader's path.
+            extra["LD_LIBRARY_PATH"] = next(Path(VENVS[torch_version]).rglob("libcuda.so.1")).parent
         python = Path(VENVS[torch_version]) / "bin" / "python"
         process = subprocess.run(
             [python, WORKLOADS / script, *map(str, arguments)],

@@ -42,7 +42,10 @@ pub(crate) fn sample() {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     let Some(nvml) = NVML.get_or_init(Nvml::open) else { return };
     for (ordinal, handle) in &nvml.devices {
-        if let Some(used_bytes) = nvml.used_by(std::process::id(), *handle) {
+        // Two equal answers: else the program is just allocating, and the number would be of no moment in the trace.
+        let mut answers = (0..2).map(|_| nvml.used_by(std::process::id(), *handle));
+        let used_bytes = answers.next().flatten().filter(|first| answers.next().flatten() == Some(*first));
+        if let Some(used_bytes) = used_bytes {
             gpumemtrace_recorder::event(&Draft {
                 device: *ordinal,
                 size: used_bytes,

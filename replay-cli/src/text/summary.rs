@@ -115,7 +115,7 @@ fn ledger(out: &mut String, device: &Device) {
         put(
             out,
             format_args!(
-                "  {:>11}  came on top, in no call: contexts, code, what pools keep (as {by} counts)",
+                "  {:>11}  came on top, in no call: contexts, code, rounding, what pools keep (as {by} counts)",
                 size(residual.bytes)
             ),
         );
