@@ -73,7 +73,7 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
     }
     if analysis.losses.uncovered_calls > 0 {
         let summary = format!(
-            "{} entry points of the driver that allocate are in use and not watched: their memory is not in this report",
+            "{} calls of driver functions that allocate were not recorded: their memory is not in this report",
             analysis.losses.uncovered_calls
         );
         add(

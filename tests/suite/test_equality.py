@@ -47,7 +47,9 @@ def assert_calls_equal_driver(events, calls):
         assert (event["rc"], event["tid"]) == (call["rc"], call["tid"]), f"{event} {call}"
         if call["rc"] == 0:
             assert event["addr"] == call["addr"], f"{event} {call}"
-        if event["size"]:
+        # The pitch that a failed call would have got is not known.
+        pitch_unknown = call["rc"] != 0 and call["api"] == "cuMemAllocPitch_v2"
+        if event["size"] and not pitch_unknown:
             assert event["size"] == call["size"], f"{event} {call}"
 
 

@@ -208,3 +208,15 @@ def test_every_failed_call_is_an_event_that_moves_nothing(place, route):
     assert {event["api"] for event in events if event["rc"] == 999} == rows()
     assert [event["api"] for event in events] == [call["api"] for call in place.calls()]
     assert all(not held or set(held.values()) == {"0"} for held in held_after_each_call(place.folder / "run.trace"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_calls_are_accounted_as_the_driver_does(place, seed):
+    program = ROUTES / "random_calls.py"
+    done = place.run(sys.executable, program, place.folder, str(seed), "1500", SIMGPU_DEVICES=2, SIMGPU_MEM="1G")
+    assert (done.returncode, done.stderr) == (0, "")
+    events, calls = place.events(), place.calls()
+    assert_calls_equal_driver(events, calls)
+    assert_held_equals_driver(place.folder / "run.trace", calls)
+    failed = sum(event["rc"] != 0 for event in events)
+    assert 100 < failed < len(events) - 100, "right calls and wrong ones"

@@ -38,6 +38,7 @@ questions! {
     cuCtxGetCurrent(context: *mut u64);
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
     cuStreamGetCaptureInfo_v2(stream: u64, status: *mut c_uint, id: *mut u64, graph: *mut u64, nodes: *mut u64, count: *mut usize);
+    cuPointerGetAttribute(answer: *mut c_int, attribute: c_uint, address: u64);
     cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64);
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
@@ -88,6 +89,16 @@ pub(crate) fn memory_in_use() -> Option<(u8, u64, u64)> {
         cuThreadExchangeStreamCaptureMode(&raw mut mode);
     }
     (result == 0).then(|| (current_device(), free as u64, total as u64))
+}
+
+/// Ordinal of the device that an address is on, where the driver tells it.
+pub(crate) fn device_of(address: u64) -> Option<u8> {
+    const DEVICE_ORDINAL: c_uint = 9;
+    let mut device: c_int = -1;
+    match cuPointerGetAttribute(&raw mut device, DEVICE_ORDINAL, address) {
+        0 => u8::try_from(device).ok(),
+        _ => None,
+    }
 }
 
 /// Bytes of the allocation that begins at an address; 0 if unknown.

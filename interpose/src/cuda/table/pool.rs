@@ -5,11 +5,11 @@
 
 use std::ffi::{c_int, c_ulonglong, c_void};
 
-use gpumemtrace_format::{ApiId, EventKind, FLAG_CAPTURED};
+use gpumemtrace_format::{ApiId, Event, EventKind, FLAG_CAPTURED};
 use gpumemtrace_recorder::Draft;
 
 use super::{Word, entry_points, first_id};
-use crate::cuda::questions::{allocation_bytes, captured_into};
+use crate::cuda::questions::{allocation_bytes, captured_into, device_of};
 use crate::cuda::wrapper::{NOT_INITIALIZED, after, before, field, location, out};
 
 /// Attributes of a pool whose value is a 64-bit number: release threshold, reserved and used bytes with their peaks.
@@ -24,6 +24,12 @@ fn unless_captured(draft: &mut Draft, stream: Word, per_thread: bool, node: Even
     }
 }
 
+/// A pool's memory is on the pool's device, which need not be the current one.
+fn complete(event: &mut Event, dptr: *const Word) {
+    event.addr = out(dptr);
+    event.device = device_of(event.addr).unwrap_or(event.device);
+}
+
 entry_points! { family 2;
     cuMemAllocAsync since 11_020, cuMemAllocAsync_ptsz since 11_020 per_thread = "cuMemAllocAsync"
     (dptr: *mut Word, size: usize, stream: Word) => ASYNC_ALLOC {
@@ -32,7 +38,7 @@ entry_points! { family 2;
             draft.aux[0] = stream;
             unless_captured(draft, stream, PER_THREAD, EventKind::GRAPH_ALLOC_NODE);
         }
-        after |event| { event.addr = out(dptr) }
+        after |event| { complete(event, dptr) }
     }
 
     cuMemAllocFromPoolAsync since 11_020, cuMemAllocFromPoolAsync_ptsz since 11_020 per_thread = "cuMemAllocFromPoolAsync"
@@ -42,7 +48,7 @@ entry_points! { family 2;
             draft.aux = [stream, pool];
             unless_captured(draft, stream, PER_THREAD, EventKind::GRAPH_ALLOC_NODE);
         }
-        after |event| { event.addr = out(dptr) }
+        after |event| { complete(event, dptr) }
     }
 
     cuMemFreeAsync since 11_020, cuMemFreeAsync_ptsz since 11_020 per_thread = "cuMemFreeAsync"

@@ -112,7 +112,7 @@ fn requirements(state: &State, out: Out<[u64; 4]>, handle: u64, kind: Home) -> A
     if block.charge != 0 {
         return Err(INVALID_VALUE);
     }
-    out.put([block.span, 64 << 10, 0, 0])
+    out.put([block.size, 64 << 10, 0, 0])
 }
 
 exports! {

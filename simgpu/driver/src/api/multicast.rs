@@ -43,7 +43,7 @@ fn bind(
 }
 
 fn bind_memory(api: &'static str, object: (u64, u64), memory: u64, size: u64) -> Answer {
-    bind(api, object, (0, size), |state| Ok(state.vmm()?.handles.contains_key(&memory)))
+    bind(api, object, (0, size), |state| Ok(state.vmm()?.held(memory).is_ok()))
 }
 
 fn bind_address(api: &'static str, object: (u64, u64), addr: u64, size: u64) -> Answer {

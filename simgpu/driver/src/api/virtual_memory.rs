@@ -188,7 +188,7 @@ exports! {
             if let Some(device) = device_of_handle(state, handle) {
                 record.device = device;
             }
-            let physical = *state.vmm()?.handles.get(&handle).ok_or(INVALID_VALUE)?;
+            let physical = state.vmm()?.held(handle)?;
             // The only kind there is here, and only for memory that was made for it.
             if kind != POSIX_FD || physical.prop[4] & POSIX_FD as u8 == 0 {
                 return Err(INVALID_VALUE);

@@ -109,6 +109,11 @@ impl Vmm {
         Ok(self.bury(handle))
     }
 
+    /// The memory behind a handle that the program still holds: one that was released is no handle any more, even while mapped.
+    pub(crate) fn held(&self, handle: u64) -> Answer<Physical> {
+        self.handles.get(&handle).copied().filter(|physical| physical.references > 0).ok_or(INVALID_VALUE)
+    }
+
     /// Adds a reference to a handle.
     pub(crate) fn refer(&mut self, handle: u64) -> Answer {
         let physical = self.handles.get_mut(&handle).ok_or(INVALID_VALUE)?;

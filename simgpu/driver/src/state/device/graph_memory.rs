@@ -51,24 +51,32 @@ impl Device {
         }
     }
 
+    /// Charges a node's memory ahead of its run; true if that was not done before.
+    pub(crate) fn charge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> Answer<bool> {
+        let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
+        if node.charged {
+            return Ok(false);
+        }
+        self.charge(pages, node.span)?;
+        if !pages.commit(addr, node.span) {
+            self.refund(node.span);
+            return Err(OUT_OF_MEMORY);
+        }
+        raise(&mut self.graph_reserved, node.span);
+        self.slack += node.span - node.size;
+        if let Some(node) = self.graph_spans.get_mut(&addr) {
+            node.charged = true;
+        }
+        Ok(true)
+    }
+
     /// The node runs: its memory is charged and its block is live. Refused while the block of the last run still is.
     pub(crate) fn run_graph_alloc(&mut self, pages: &mut dyn Pages, addr: u64, context: u64) -> Answer {
-        let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
         if self.blocks.contains_key(&addr) {
             return Err(INVALID_VALUE);
         }
-        if !node.charged {
-            self.charge(pages, node.span)?;
-            if !pages.commit(addr, node.span) {
-                self.refund(node.span);
-                return Err(OUT_OF_MEMORY);
-            }
-            raise(&mut self.graph_reserved, node.span);
-            self.slack += node.span - node.size;
-            if let Some(node) = self.graph_spans.get_mut(&addr) {
-                node.charged = true;
-            }
-        }
+        self.charge_graph_span(pages, addr)?;
+        let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
         raise(&mut self.graph_used, node.span);
         self.blocks
             .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context });
@@ -82,7 +90,8 @@ impl Device {
         idle.into_iter().map(|addr| self.uncharge_graph_span(pages, addr)).sum()
     }
 
-    fn uncharge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> u64 {
+    /// Gives back the memory of one node that is not live.
+    pub(crate) fn uncharge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> u64 {
         let Some(node) = self.graph_spans.get_mut(&addr).filter(|node| node.charged) else { return 0 };
         node.charged = false;
         let span = node.span;
