@@ -198,7 +198,8 @@ impl Pass {
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => {
-                device_of(&mut self.devices, event.device, self.step).tracked(event);
+                let when = (self.time_ns, self.step);
+                device_of(&mut self.devices, event.device, self.step).tracked(event, when);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.sample(event),

@@ -29,7 +29,7 @@ pub struct DeviceState {
     pub driver: Book,
     /// Who holds the driver's memory, and what no call shows.
     pub ledger: Ledger,
-    /// PyTorch's reserved bytes, as of its last event.
+    /// PyTorch's reserved bytes, as of its last event, or of its last segment where the tracker tells them all.
     pub reserved: u64,
     /// At the peak of reserved bytes: reserved, live and device bytes.
     pub at_peak_reserved: [u64; 3],
@@ -110,14 +110,21 @@ impl DeviceState {
     }
 
     /// PyTorch's tracker told something that is not of a block that is handed out.
-    pub fn tracked(&mut self, event: &Event) {
+    pub fn tracked(&mut self, event: &Event, (time_ns, step): (u64, u32)) {
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
         {
             self.peak_state.pending_removed(event.addr, pending);
         }
+        // Where the segments were all there is, they still are, although PyTorch tells its sum only with the next block.
+        let are_all = self.segments.bytes() == self.reserved;
         for segment in self.segments.event(event) {
             self.peak_state.segment_removed(segment);
+        }
+        if are_all && self.reserved != self.segments.bytes() {
+            self.reserved = self.segments.bytes();
+            let device = self.driver.total().bytes;
+            self.torch.observe(Now { time_ns, step, reserved: self.reserved, device });
         }
     }
 

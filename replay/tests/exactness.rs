@@ -5,7 +5,7 @@ mod synthetic;
 use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::ring::RingImage;
-use gpumemtrace_format::{Event, EventKind, NodeId};
+use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
 use gpumemtrace_replay::report::{Ending, Report};
 use gpumemtrace_replay::{RingFile, report};
 use proptest::prelude::*;
@@ -243,4 +243,58 @@ fn a_total_that_does_not_add_up_is_told() {
     assert!(verdicts.iter().any(|verdict| verdict.kind == "total_mismatch"), "{verdicts:?}");
     let clean = Synthetic::train(3, |_, _, _| {}).report();
     assert!(clean.verdicts.unwrap().is_empty());
+}
+
+/// Adds an event of PyTorch's tracker, or a block with what the tracker said of it.
+fn tracked(
+    run: &mut Synthetic,
+    kind: EventKind,
+    (addr, size): (u64, u64),
+    aux: [u64; 2],
+    requested: Option<u64>,
+) {
+    run.event(kind, addr, size, aux, NodeId::NONE);
+    let stream = if addr < 0x200_0000 { 0 } else { 7 };
+    run.events.last_mut().unwrap().detail =
+        requested.map(|requested_bytes| Detail { requested_bytes, stream, pool: 0 });
+}
+
+#[test]
+fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
+    const MIB: u64 = 1 << 20;
+    let (first, second) = (0x100_0000, 0x200_0000);
+    let mut run = Synthetic::new();
+    tracked(&mut run, EventKind::SEGMENT_ALLOC, (first, 2 * MIB), [0, 0], None);
+    tracked(&mut run, EventKind::BLOCK_ALLOC, (first, 1024), [1024, 2 * MIB], Some(1000));
+    tracked(&mut run, EventKind::SEGMENT_ALLOC, (second, 2 * MIB), [7, 0], None);
+    tracked(&mut run, EventKind::BLOCK_ALLOC, (second, 512), [1536, 4 * MIB], Some(512));
+    // Without the flag that says that it was free at once.
+    tracked(&mut run, EventKind::BLOCK_FREE, (first, 1024), [512, 4 * MIB], Some(1000));
+    let moments = run.report().fragmentation.unwrap();
+    let causes = |why| {
+        let moment = moments.iter().find(|moment| moment.at.why == why).unwrap();
+        let causes: Vec<_> = moment.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
+        (moment.requested_bytes, moment.gap_bytes, causes)
+    };
+    let peak = vec![("rounding", 24), ("stranded_stream", 2 * MIB - 1024), ("pinned", 2 * MIB - 512)];
+    assert_eq!(causes("peak_reserved"), (Some(1512), 4 * MIB - 1512, peak));
+    let end = vec![("pending_free", 1024), ("pinned", 4 * MIB - 1536)];
+    assert_eq!(causes("end"), (Some(512), 4 * MIB - 512, end));
+    // The stream is done with it; then the cache is emptied.
+    tracked(&mut run, EventKind::BLOCK_FREE_COMPLETED, (first, 1000), [0, 0], None);
+    let report = run.report();
+    let end = report.fragmentation.unwrap().pop().unwrap();
+    let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
+    assert_eq!(causes, [("pinned", 2 * MIB - 512), ("cache", 2 * MIB)]);
+    tracked(&mut run, EventKind::SEGMENT_FREE, (first, 2 * MIB), [0, 0], None);
+    let report = run.report();
+    assert_eq!(report.devices[0].end.reserved_bytes, Some(2 * MIB));
+    assert!(report.verdicts.unwrap().is_empty());
+    // A segment that nobody told of: the sum differs, and nothing is guessed but what blocks say themselves.
+    tracked(&mut run, EventKind::BLOCK_ALLOC, (0x300_0000, 1024), [1536, 6 * MIB], Some(1000));
+    let report = run.report();
+    let end = report.fragmentation.unwrap().pop().unwrap();
+    let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
+    assert_eq!(causes, [("rounding", 24), ("unexplained", 6 * MIB - 1536)]);
+    assert!(report.verdicts.unwrap().iter().any(|verdict| verdict.kind == "segment_mismatch"));
 }

@@ -65,6 +65,7 @@ fn before_first_entries(kind: EventKind, bytes: u64) {
     let errno = gpumemtrace_recorder::errno();
     match quietly(|| Some(find())).unwrap_or(Finding::NotYet) {
         Finding::NotYet => tracker::wait_again(),
+        Finding::NoBaseHook => tracker::never(),
         Finding::No(state, line) => {
             tracker::switch_off(state, line.as_deref());
         }
@@ -84,8 +85,15 @@ type Attach = unsafe extern "C-unwind" fn(*mut c_void, *mut StdFunction);
 
 enum Finding {
     NotYet,
+    /// Not preloaded (PyTorch loaded us as its allocator), so PyTorch's reports of blocks do not come to us: there is nothing
+    /// that entries could be joined to.
+    NoBaseHook,
     No(TrackerState, Option<String>),
-    Yes { layout: &'static Layout, attach: Attach, this: *mut c_void },
+    Yes {
+        layout: &'static Layout,
+        attach: Attach,
+        this: *mut c_void,
+    },
 }
 
 fn find() -> Finding {
@@ -103,6 +111,9 @@ fn find() -> Finding {
     };
     if this.is_null() {
         return Finding::NotYet;
+    }
+    if !gpumemtrace_recorder::is_preloaded() {
+        return Finding::NoBaseHook;
     }
     let Some(library) = library_of(pointer.cast()) else { return unreadable("libc10_cuda.so has no file") };
     let symbols = match read(library.file()) {

@@ -106,6 +106,11 @@ pub(super) fn wait_again() {
     change(Phase::Trying, Phase::Waiting);
 }
 
+/// There is no place for a tracker.
+pub(super) fn never() {
+    change(Phase::Trying, Phase::Off);
+}
+
 /// There is or will be no tracker: noted in the trace, and said if it is not the program's own choice.
 pub(super) fn switch_off(state: TrackerState, line: Option<&str>) {
     PHASE.store(Phase::Off as u8, Ordering::Release);
@@ -238,6 +243,9 @@ fn is_plausible(entry: &Entry, actions: u32) -> bool {
 fn put_aside(entry: Entry) {
     if PENDING.get().entry.is_some() {
         // Its report never came.
+        if phase() != Phase::On {
+            return disagree();
+        }
         mismatch();
     }
     PENDING.set(Pending { entry: Some(entry), completed: false });
