@@ -45,6 +45,7 @@ pub(crate) struct Session {
     owners: [AtomicU32; RINGS],
     inside: [CachePadded<AtomicBool>; RINGS],
     detached: CachePadded<AtomicBool>,
+    is_crowded: AtomicBool,
     blocks: *mut ThreadBlock,
     wake: CachePadded<AtomicU32>,
     close_asked: AtomicBool,
@@ -144,6 +145,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         owners: [const { AtomicU32::new(0) }; RINGS],
         inside: [const { CachePadded::new(AtomicBool::new(false)) }; RINGS],
         detached: CachePadded::new(AtomicBool::new(false)),
+        is_crowded: AtomicBool::new(false),
         blocks: map_blocks()?,
         wake: CachePadded::new(AtomicU32::new(0)),
         close_asked: AtomicBool::new(false),
@@ -172,32 +174,44 @@ fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
 }
 
 impl Session {
-    /// A ring, its number and a block for the calling thread.
-    pub(crate) fn claim_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
+    /// A ring, its number and a block for the calling thread. If all are taken, some may be of threads that have ended, and
+    /// the writer finds out; who `may_wait` waits for it, unless somebody has waited in vain since a ring was given back.
+    pub(crate) fn claim_ring(&self, may_wait: bool) -> Option<(usize, Ring, *mut ThreadBlock)> {
+        let begin = clock::now_ns();
+        loop {
+            if let Some(claimed) = self.take_ring() {
+                return Some(claimed);
+            }
+            self.wake_writer();
+            if !may_wait || self.is_crowded.load(Ordering::Relaxed) {
+                return None;
+            }
+            if clock::now_ns() - begin > RING_PATIENCE_NS {
+                self.is_crowded.store(true, Ordering::Relaxed);
+                return None;
+            }
+            // SAFETY: a plain sleep.
+            unsafe { libc::usleep(1_000) };
+        }
+    }
+
+    fn take_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
         // SAFETY: no arguments, no effect.
         let thread = unsafe { libc::gettid() } as u32;
-        for attempt in 0..2 {
-            for (index, owner) in self.owners.iter().enumerate() {
-                let free = owner.load(Ordering::Relaxed) == 0
-                    && owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-                if !free {
-                    continue;
-                }
-                let ring = self.shared.ring(index);
-                if ring.head().load(Ordering::Relaxed) == 0 && self.shared.allocate_ring(index).is_err() {
-                    owner.store(0, Ordering::Release);
-                    return None;
-                }
-                ring.thread().store(thread, Ordering::Release);
-                // SAFETY: `index` is below RINGS, the length of the table.
-                return Some((index, ring, unsafe { self.blocks.add(index) }));
+        for (index, owner) in self.owners.iter().enumerate() {
+            let free = owner.load(Ordering::Relaxed) == 0
+                && owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !free {
+                continue;
             }
-            if attempt == 0 {
-                // Perhaps owners have ended: the writer finds out.
-                self.wake_writer();
-                // SAFETY: a plain sleep.
-                unsafe { libc::usleep(20_000) };
+            let ring = self.shared.ring(index);
+            if ring.head().load(Ordering::Relaxed) == 0 && self.shared.allocate_ring(index).is_err() {
+                owner.store(0, Ordering::Release);
+                return None;
             }
+            ring.thread().store(thread, Ordering::Release);
+            // SAFETY: `index` is below RINGS, the length of the table.
+            return Some((index, ring, unsafe { self.blocks.add(index) }));
         }
         None
     }
@@ -213,6 +227,7 @@ impl Session {
     /// Gives the ring of a thread that ended, and that was emptied, to whoever comes next.
     pub(crate) fn release_ring(&self, index: usize) {
         self.owners[index].store(0, Ordering::Release);
+        self.is_crowded.store(false, Ordering::Relaxed);
     }
 
     /// Marks the owner of a ring as busy with it; `None` once recording is over. The mark is a plain store: whoever ends the
@@ -295,6 +310,8 @@ impl Session {
     }
 }
 
+/// How long a new thread waits for the ring of one that has ended. A busy machine may keep the writer from it for a while.
+const RING_PATIENCE_NS: u64 = 500_000_000;
 /// How long an ending process waits for its trace to be finished. What is not written by then is in the ring file.
 const EXIT_PATIENCE_NS: u64 = 10_000_000_000;
 const QUICK_EXIT_PATIENCE_NS: u64 = 500_000_000;

@@ -219,7 +219,7 @@ impl Local {
                 return;
             }
         }
-        match session.claim_ring() {
+        match session.claim_ring(first_try) {
             Some((index, ring, block)) => {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
