@@ -4,11 +4,11 @@ import json
 import subprocess
 from pathlib import Path
 
-from conftest import COMMAND, LIBRARY, VENVS, dump, environment, gpumemtrace
+from conftest import COMMAND, LIBRARY, VENVS, dump, environment, gpumemtrace, run_program
 
 
 def traced(command, folder, **extra):
-    return subprocess.run(command, cwd=folder, env=environment(folder, **extra), capture_output=True, text=True, timeout=120)
+    return run_program(command, folder, env=environment(folder, **extra))
 
 
 def files(folder):
@@ -66,7 +66,7 @@ def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
         for with_us in (False, True):
             folder = tmp_path / f"{name} {with_us}"
             folder.mkdir()
-            done = subprocess.run([python, "-c", code], cwd=folder, env=environment(folder, with_us), capture_output=True, text=True)
+            done = run_program([python, "-c", code], folder, env=environment(folder, with_us))
             results.append((done.returncode, done.stdout, done.stderr))
         assert results[0] == results[1], name
         report = json.loads(gpumemtrace("replay", folder / "run.trace", "--json"))

@@ -8,19 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace
+from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace, run_program
 
 #: Events of each rank's threads, and children of the fork storm: little for a quick run; scripts/soak asks for more.
 SCALE = int(os.environ.get("GPUMEMTRACE_SCALE", "1"))
 FORKS = int(os.environ.get("GPUMEMTRACE_FORKS", "60"))
 
 
-def start(torch_version, folder, *command, check=True, timeout=600, **extra):
+def start(torch_version, folder, *command, **extra):
     python = Path(VENVS[torch_version]) / "bin" / "python"
-    done = subprocess.run([python, *map(str, command)], cwd=folder, env=environment(folder, SIMGPU_LOG="", **extra),
-                          capture_output=True, text=True, timeout=timeout)
-    if check:
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    done = run_program([python, *map(str, command)], folder, env=environment(folder, SIMGPU_LOG="", **extra))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done
 
 
