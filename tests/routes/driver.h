@@ -1,4 +1,7 @@
 /* The part of the driver's interface that these programs use, and how they end when something is not as it should be. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>

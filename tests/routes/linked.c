@@ -1,4 +1,4 @@
-/* Linked to libcuda, as vLLM's allocator is: the loader binds the names. */
+/* Linked to libcuda, as vLLM's allocator is: the loader binds the names, and finds them for whoever asks by scope. */
 #include "driver.h"
 
 int main(void) {
@@ -7,5 +7,7 @@ int main(void) {
     CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0);
     CHECK(cuCtxSetCurrent(context) == 0);
     once(cuMemAlloc_v2, cuMemFree_v2, 2 * MIB);
+    once((alloc_fn)dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"), (free_fn)dlsym(RTLD_DEFAULT, "cuMemFree_v2"), 4 * MIB);
+    once((alloc_fn)dlsym(RTLD_NEXT, "cuMemAlloc_v2"), (free_fn)dlsym(RTLD_NEXT, "cuMemFree_v2"), 6 * MIB);
     return 0;
 }

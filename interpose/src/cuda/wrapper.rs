@@ -139,10 +139,16 @@ pub(crate) fn field<T: Copy + Default>(structure: *const c_void, offset: usize) 
     unsafe { structure.byte_add(offset).cast::<T>().read_unaligned() }
 }
 
-/// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal if it is a device.
+/// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal if it is on one.
 pub(crate) fn location(structure: *const c_void, offset: usize) -> (u64, u8) {
     const DEVICE: u32 = 1;
+    const DEVICE_LOCALITY_DOMAIN: u32 = 6;
     let (kind, id) = (field::<u32>(structure, offset), field::<u32>(structure, offset + 4));
-    let device = if kind == DEVICE { u8::try_from(id).unwrap_or(NO_DEVICE) } else { NO_DEVICE };
+    let device = match kind {
+        DEVICE => u8::try_from(id).unwrap_or(NO_DEVICE),
+        // Two bytes: the device, and which part of it.
+        DEVICE_LOCALITY_DOMAIN => id as u8,
+        _ => NO_DEVICE,
+    };
     (u64::from(kind) | u64::from(id) << 32, device)
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_uint, c_void};
 
+use cudarc::driver::sys::CUipcMemHandle;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
@@ -9,19 +10,15 @@ use super::{Word, entry_points, first_id};
 use crate::cuda::questions::{allocation_bytes, current_context};
 use crate::cuda::wrapper::{NOT_INITIALIZED, after, before, field, out};
 
-/// `CUipcMemHandle`: 64 bytes, passed by value.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IpcHandle([u8; 64]);
-
 entry_points! { family 5;
     cuIpcGetMemHandle since 4_010 = "cuIpcGetMemHandle"
     (handle: *mut c_void, dptr: Word) => FOREIGN_EXPORT {
         before |draft| { draft.addr = dptr }
     }
 
+    // The handle is 64 bytes, passed by value.
     cuIpcOpenMemHandle since 4_010, cuIpcOpenMemHandle_v2 since 11_000 = "cuIpcOpenMemHandle"
-    (dptr: *mut Word, handle: IpcHandle, flags: c_uint) => FOREIGN_OPEN {
+    (dptr: *mut Word, handle: CUipcMemHandle, flags: c_uint) => FOREIGN_OPEN {
         before |draft| { draft.aux = [u64::from(flags), current_context()] }
         after |event| {
             event.addr = out(dptr);

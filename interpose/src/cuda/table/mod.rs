@@ -10,6 +10,8 @@
 
 use std::ffi::{CStr, c_void};
 
+use cudarc::driver::sys::CUdeviceptr;
+
 use super::substitute::{proc_address_v1, proc_address_v2};
 use super::wrapper::{Entry, Real};
 
@@ -25,8 +27,8 @@ mod vmm;
 pub(crate) use context::looked_up::cuDevicePrimaryCtxRetain;
 pub(crate) use device::looked_up::{cuMemAlloc_v2, cuMemFree_v2};
 
-/// A device address or a handle.
-type Word = u64;
+/// A device address; handles are as wide, and are passed as such.
+type Word = CUdeviceptr;
 
 /// The families, in the order of their `ApiId`s.
 static FAMILIES: [&[Entry]; 8] =

@@ -1,6 +1,7 @@
 //! The state as a whole: several devices, pinned memory, contexts and graphs.
 
-use super::graph::{Graph, MemoryStep, Node, kind};
+use super::device::Home;
+use super::graph::{Exec, Graph, MemoryStep, Node, kind};
 use super::pages::fake::NoPages;
 use super::*;
 

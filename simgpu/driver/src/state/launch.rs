@@ -1,0 +1,83 @@
+//! Launching a graph: its memory nodes run.
+//!
+//! A failed call must have changed nothing, and a launch is many changes -> whatever could fail is tried before the first of them.
+
+use std::collections::BTreeMap;
+
+use super::State;
+use super::device::Home;
+use super::graph::{Exec, MemoryStep};
+use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE};
+
+impl State {
+    /// Runs the memory nodes of an instantiated graph; what was allocated and freed, in order.
+    pub(crate) fn launch(&mut self, exec: u64, context: u64) -> Answer<Vec<MemoryStep>> {
+        let exec = self.graphs.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
+        self.check_launch(&exec)?;
+        self.charge_launch(&exec)?;
+        let mut ran = Vec::new();
+        if exec.auto_free {
+            for (ordinal, addr) in exec.graph.allocations() {
+                let (device, pages) = self.device_and_pages(ordinal)?;
+                if device.blocks.contains_key(&addr) {
+                    device.free(pages, addr)?;
+                    ran.push(MemoryStep::Free { addr });
+                }
+            }
+        }
+        for step in exec.graph.steps() {
+            match step {
+                MemoryStep::Alloc { device, addr } => {
+                    let (device, pages) = self.device_and_pages(device)?;
+                    device.run_graph_alloc(pages, addr, context)?;
+                }
+                MemoryStep::Free { addr } => drop(self.free(addr)?),
+            }
+            ran.push(step);
+        }
+        Ok(ran)
+    }
+
+    /// Whether each node would find what it needs: no block where it allocates, one where it frees.
+    fn check_launch(&self, exec: &Exec) -> Answer {
+        let own: Vec<u64> = exec.graph.allocations().into_iter().map(|(_, addr)| addr).collect();
+        let mut changed = BTreeMap::new();
+        for step in exec.graph.steps() {
+            let (MemoryStep::Alloc { addr, .. } | MemoryStep::Free { addr }) = step;
+            let live = changed.get(&addr).copied().unwrap_or_else(|| {
+                let owner = self.device_of(addr).map(|at| &self.devices[at as usize]);
+                let block = owner.and_then(|device| device.blocks.get(&addr));
+                let freed_first = exec.auto_free && own.contains(&addr);
+                block.is_some_and(|block| {
+                    !freed_first && !matches!(block.home, Home::Array | Home::Mipmapped | Home::Ipc)
+                })
+            });
+            let allocates = matches!(step, MemoryStep::Alloc { .. });
+            if live == allocates {
+                return Err(INVALID_VALUE);
+            }
+            changed.insert(addr, allocates);
+        }
+        Ok(())
+    }
+
+    /// Charges the memory of every node, or of none.
+    fn charge_launch(&mut self, exec: &Exec) -> Answer {
+        let mut charged = Vec::new();
+        for (ordinal, addr) in exec.graph.allocations() {
+            let (device, pages) = self.device_and_pages(ordinal)?;
+            match device.charge_graph_span(pages, addr) {
+                Ok(true) => charged.push((ordinal, addr)),
+                Ok(false) => {}
+                Err(rc) => {
+                    for (ordinal, addr) in charged {
+                        let (device, pages) = self.device_and_pages(ordinal)?;
+                        device.uncharge_graph_span(pages, addr);
+                    }
+                    return Err(rc);
+                }
+            }
+        }
+        Ok(())
+    }
+}
