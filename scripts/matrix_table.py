@@ -1,4 +1,6 @@
-"""docs/coverage-matrix.md from what pytest wrote about the cells of tests/suite/test_matrix.py."""
+"""docs/coverage-matrix.md from what pytest wrote about the cells of tests/suite/test_matrix.py, in one file or several: of a cell
+that is in more than one, the last counts.
+"""
 
 import re
 import sys
@@ -7,12 +9,14 @@ import xml.etree.ElementTree as ET
 HEAD = """# Coverage matrix
 
 Written by `scripts/matrix`, which runs PyTorch on the simulated GPU in every cell: real wheels, real allocator. In a cell, the
-trace held the entries of PyTorch's own history (`_snapshot()['device_traces']`: action, address, size, stream), one for one and
-in order, device by device; and every memory call of the driver's log (function, address, result), thread by thread.
+trace held the entries of PyTorch's own history (`_snapshot()['device_traces']`: action, address, size, stream, and pool where it
+tells it), one for one and in order, device by device; and every memory call of the driver's log (function, address, result),
+thread by thread.
 
 A cell is `entries / calls` that were compared without a difference; **failed** where there was one. PyTorch keeps no history
 without its own cache (cudaMallocAsync, no caching): the driver's log alone is the witness there. Version 2.1 has no tracker: only
-the addresses of what is handed out and requested back are compared. MemPools exist since 2.5.
+the addresses of what is handed out and requested back are compared. MemPools exist since 2.5. A capture without the cache fails, as
+CUDA has it; its failed calls are compared.
 
 | row | what it does |
 |---|---|
@@ -27,7 +31,7 @@ the addresses of what is handed out and requested back are compared. MemPools ex
 
 def main():
     cells, versions, configurations, rows = {}, [], [], []
-    for case in ET.parse(sys.argv[1]).iter("testcase"):
+    for case in (case for file in sys.argv[1:] for case in ET.parse(file).iter("testcase")):
         version, configuration, row = re.fullmatch(r"test_every_entry_and_every_call\[([^-]*)-([^-]*)-([^-]*)\]", case.get("name")).groups()
         numbers = {prop.get("name"): prop.get("value") for prop in case.iter("property")}
         passed = case.find("failure") is None and case.find("error") is None

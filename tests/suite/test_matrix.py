@@ -89,7 +89,11 @@ def test_every_entry_and_every_call(run_python, torch_version, configuration, ro
     is_cached = configuration in ("native", "expandable")
     has_tracker = not torch_version.startswith("2.1.")
     env = CONFIGURATIONS[configuration] | ROWS[row]
-    run = run_python(torch_version, "matrix.py", row, "--history", tmp_path / "history.json", **env)
+    run = run_python(torch_version, "matrix.py", row, "--history", tmp_path / "history.json", check=False, **env)
+    if run.process.returncode != 0:
+        # PyTorch 2.15.0 ends so now and then, also without us, when all work is done. The trace must be complete all the same.
+        aborted = (-6, "terminate called without an active exception")
+        assert torch_version == "2.15.0" and (run.process.returncode, run.process.stderr.splitlines()[-1]) == aborted, run.process
     events = run.events()
 
     states = [event["aux0"] for event in events if event["kind"] == "tracker"]
