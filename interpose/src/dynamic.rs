@@ -88,6 +88,29 @@ pub(crate) fn is_in_library(address: *const c_void, prefix: &str) -> bool {
     library_of(address).is_some_and(|library| library.is_named(prefix))
 }
 
+/// The name of the function at an address, or where in which library it lies.
+pub(crate) fn describe(address: *const c_void) -> String {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: the out-parameter is ours.
+    unsafe { libc::dladdr(address, &raw mut info) };
+    if !info.dli_sname.is_null() && info.dli_saddr.cast_const() == address {
+        // SAFETY: the loader's names are NUL-terminated and live as long as the library.
+        return unsafe { CStr::from_ptr(info.dli_sname) }.to_string_lossy().into_owned();
+    }
+    match library_of(address) {
+        Some(library) => {
+            let file = library.file().file_name().unwrap_or_default().to_string_lossy().into_owned();
+            format!("{file}+{:#x}", (address as usize).wrapping_sub(library.base as usize))
+        }
+        None => format!("{address:p}"),
+    }
+}
+
 /// The library that an address lies in.
 pub(crate) fn library_of(address: *const c_void) -> Option<Library> {
     let mut info = libc::Dl_info {

@@ -13,34 +13,45 @@ use crate::config::{Config, NativeStacks, OnFull, Stacks};
 use crate::output::Names;
 use crate::{clock, modules};
 
-/// Adds what only the hooks can know (driver version, device sizes). Called on the writer thread.
-pub type FactSource = fn(&mut Meta);
-
-static SOURCE: OnceLock<FactSource> = OnceLock::new();
-static UNCOVERED: OnceLock<fn() -> u64> = OnceLock::new();
-static SAMPLER: OnceLock<fn()> = OnceLock::new();
-static APIS: OnceLock<&'static [&'static str]> = OnceLock::new();
-
-/// Registers what the hooks can add, the names of the entry points that `ApiId` counts through (the first is unused), how
-/// to ask for the number of calls that went past the hooks, and what samples what no call tells: called once a second, on
-/// the writer thread, after the first event.
-pub fn register(source: FactSource, apis: &'static [&'static str], uncovered: fn() -> u64, sampler: fn()) {
-    let _ = SAMPLER.set(sampler);
-    let _ = SOURCE.set(source);
-    let _ = APIS.set(apis);
-    let _ = UNCOVERED.set(uncovered);
+/// What the hooks know and the recorder cannot. All but `uncovered_calls` are asked on the writer thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources {
+    /// Adds driver version, device sizes and the like.
+    pub facts: fn(&mut Meta),
+    /// Names of the entry points that `ApiId` counts through; the first is unused.
+    pub apis: &'static [&'static str],
+    /// How many calls went past the hooks.
+    pub uncovered_calls: fn() -> u64,
+    /// Of which functions.
+    pub uncovered_names: fn() -> Vec<String>,
+    /// Records what no call tells; called once a second, after the first event.
+    pub sample: fn(),
 }
 
-/// Records what no call tells.
-pub(crate) fn sample() {
-    if let Some(sampler) = SAMPLER.get() {
-        sampler();
-    }
+static SOURCES: OnceLock<Sources> = OnceLock::new();
+
+/// Registers what the hooks can add. The first registration stays.
+pub fn register(sources: Sources) {
+    let _ = SOURCES.set(sources);
 }
 
 /// Calls that went past the hooks so far.
 pub(crate) fn uncovered_calls() -> u64 {
-    UNCOVERED.get().map_or(0, |calls| calls())
+    SOURCES.get().map_or(0, |sources| (sources.uncovered_calls)())
+}
+
+/// A metadata block that names the functions of those calls.
+pub(crate) fn uncovered() -> Meta {
+    let mut meta = Meta::default();
+    meta.set_list("uncovered", SOURCES.get().map_or_else(Vec::new, |sources| (sources.uncovered_names)()));
+    meta
+}
+
+/// Records what no call tells.
+pub(crate) fn sample() {
+    if let Some(sources) = SOURCES.get() {
+        (sources.sample)();
+    }
 }
 
 /// The machine's name; empty if it has none.
@@ -83,8 +94,8 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
             meta.set_text("allocator_conf", value);
         }
     }
-    if let Some(apis) = APIS.get() {
-        meta.set_list("apis", apis.iter().map(|name| (*name).to_owned()).collect());
+    if let Some(sources) = SOURCES.get() {
+        meta.set_list("apis", sources.apis.iter().map(|name| (*name).to_owned()).collect());
     }
     if let Some(note) = note {
         meta.set_list("notes", vec![note]);
@@ -110,8 +121,8 @@ pub(crate) fn second(python_version: Option<String>) -> Meta {
     if !runtimes.is_empty() {
         meta.set_text("cuda_runtime", runtimes.join(", "));
     }
-    if let Some(source) = SOURCE.get() {
-        source(&mut meta);
+    if let Some(sources) = SOURCES.get() {
+        (sources.facts)(&mut meta);
     }
     meta
 }

@@ -29,7 +29,7 @@ pub mod stack_cache;
 mod thread;
 mod writer;
 
-pub use facts::{FactSource, register, torch_version_beside};
+pub use facts::{Sources, register, torch_version_beside};
 pub use modules::is_preloaded;
 pub use record::{Call, Draft, begin, count, event, leave_after_panic};
 pub use say::{errno, say, set_errno};

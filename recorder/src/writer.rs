@@ -125,12 +125,9 @@ impl Writer {
     }
 
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
-        self.session
-            .shared
-            .counter(Counter::UncoveredCalls)
-            .store(facts::uncovered_calls(), Ordering::Relaxed);
         let batch = self.take(closing);
         let mut bytes = Vec::new();
+        self.add_uncovered(&mut bytes);
         self.add_modules(&mut bytes);
         let mut add = |kind, payload: &[u8]| bytes.extend(encode_block(kind, payload, ZSTD_LEVEL));
         // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
@@ -183,6 +180,14 @@ impl Writer {
             batch.tails.push((index, number));
         }
         batch
+    }
+
+    /// Which functions went past the hooks, when more did.
+    fn add_uncovered(&self, bytes: &mut Vec<u8>) {
+        let calls = facts::uncovered_calls();
+        if self.session.shared.counter(Counter::UncoveredCalls).swap(calls, Ordering::Relaxed) != calls {
+            bytes.extend(encode_block(BlockKind::META, &facts::uncovered().encode(), ZSTD_LEVEL));
+        }
     }
 
     /// Addresses mean something only with the modules they lie in.

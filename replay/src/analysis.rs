@@ -329,6 +329,13 @@ impl Pass {
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
+        let uncovered = head.meta.list("uncovered");
+        if !uncovered.is_empty() {
+            notes.push(format!(
+                "driver functions that were called and are not recorded: {}",
+                uncovered.join(", ")
+            ));
+        }
         if head.meta.text("attached") == Some("late") {
             notes.push(
                 "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"

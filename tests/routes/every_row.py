@@ -22,6 +22,7 @@ POSIX_FD = 1
 #: Exported name: (name and version that cuGetProcAddress takes); `_ptsz` means the flag for the per-thread default stream.
 VERSIONS = {
     "cuMemAlloc_v2": 3020, "cuMemAllocPitch_v2": 3020, "cuMemAllocManaged": 6000, "cuMemFree_v2": 3020,
+    "cuMemGetInfo_v2": 3020,
     "cuMemAllocHost_v2": 3020, "cuMemHostAlloc": 2020, "cuMemFreeHost": 2000, "cuMemHostRegister": 4000,
     "cuMemHostRegister_v2": 6050, "cuMemHostUnregister": 4000,
     "cuMemAllocAsync": 11020, "cuMemAllocAsync_ptsz": 11020, "cuMemAllocFromPoolAsync": 11020,
@@ -159,6 +160,7 @@ def linear(call):
     pitched = call.get("cuMemAllocPitch_v2", byref(pitch), 1000, 4096, 4)
     assert pitch.value == 1024
     managed = call.get("cuMemAllocManaged", 6 * MIB, 1)
+    call("cuMemGetInfo_v2", byref(c_uint64()), byref(c_uint64()))
     for address in (pitched, managed, plain, 0):
         call("cuMemFree_v2", address)
 

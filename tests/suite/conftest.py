@@ -77,10 +77,15 @@ def dump(trace, code=0):
     return events
 
 
+def driver_calls(events):
+    """The events that are calls of the program which move memory: not those of PyTorch's allocator, and no questions."""
+    return [event for event in events if event["api"] != "-" and event["kind"] != "memory_sample"]
+
+
 def held_after_each_call(trace):
     """What replay says is held in each place (device ordinals, host, managed, foreign) after each driver call."""
     lines = (line for line in gpumemtrace("dump", trace, "--totals").splitlines() if line.startswith("seq="))
-    held = (parse_fields(line).get("held") for line in lines)
+    held = (parse_fields(line).get("held") for line in lines if " kind=memory_sample " not in line)
     return [dict(part.split(":") for part in places.split(",") if part) for places in held if places is not None]
 
 

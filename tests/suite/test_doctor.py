@@ -31,6 +31,16 @@ def test_where_everything_works_everything_is_seen(torch_version, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["driver.log"], "it leaves nothing behind"
 
 
+def test_a_function_that_is_called_and_not_recorded_is_named(torch_version, tmp_path):
+    """The 32-bit functions of CUDA 2 are other functions than those of the same name today, and only counted."""
+    (tmp_path / "sitecustomize.py").write_text("import ctypes; ctypes.CDLL('libcuda.so.1').cuMemAlloc(None, 0)")
+    checks, code = doctor(tmp_path, torch_version, PYTHONPATH=tmp_path)
+    assert code == 3
+    bad = [check for check in checks.values() if check["verdict"] == "bad"]
+    assert [check["name"] for check in bad] == ["coverage"]
+    assert "cuMemAlloc x1" in bad[0]["says"]
+
+
 def test_a_missing_driver_is_no_fault_and_torchs_own_is_tried_all_the_same(torch_version, tmp_path):
     checks, code = doctor(tmp_path, torch_version, driver=False)
     assert code == 0, checks

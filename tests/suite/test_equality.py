@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from conftest import held_after_each_call
+from conftest import driver_calls, held_after_each_call
 
 CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
 
@@ -41,7 +41,7 @@ def assert_blocks_equal_torch(events, stats):
 def assert_calls_equal_driver(events, calls):
     """Every memory call of the log is in the trace, with the same address and size, in the same order, and no other."""
     logged = [call for call in calls if call["api"] not in NOT_EVENTS]
-    traced = [event for event in events if event["api"] != "-"]
+    traced = driver_calls(events)
     assert [event["api"] for event in traced] == [call["api"] for call in logged]
     for event, call in zip(traced, logged):
         assert (event["rc"], event["tid"]) == (call["rc"], call["tid"]), f"{event} {call}"

@@ -22,7 +22,13 @@ pub(crate) use substitute::replacement_for_name;
 
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
-    gpumemtrace_recorder::register(facts::collect, &table::NAMES, uncovered::calls, nvml::sample);
+    gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
+        facts: facts::collect,
+        apis: &table::NAMES,
+        uncovered_calls: uncovered::calls,
+        uncovered_names: uncovered::names,
+        sample: nvml::sample,
+    });
     gpumemtrace_pytorch_shim::install(gpumemtrace_pytorch_shim::Driver {
         alloc: context::alloc,
         free: context::free,

@@ -14,7 +14,7 @@ use super::questions::memory_in_use;
 
 const DEVICES: usize = 64;
 /// Between two samples of a device: after calls that take what no call tells, and after plain allocations.
-const AFTER_MARK_NS: u64 = 5_000_000;
+const AFTER_MARK_NS: u64 = 20_000_000;
 const AFTER_ALLOC_NS: u64 = 100_000_000;
 
 /// When each device was last asked for.

@@ -10,6 +10,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use crate::dynamic::describe;
+
 /// A counted function.
 #[derive(Debug)]
 pub(crate) struct Stub {
@@ -57,6 +59,24 @@ pub(crate) fn count_calls_of(found: *mut c_void) -> *mut c_void {
 pub(crate) fn calls() -> u64 {
     let counted = STUBS.iter().chain(SPARE).map(|stub| stub.calls.load(Ordering::Relaxed) as u64);
     counted.sum::<u64>() + WITHOUT_STUB.load(Ordering::Relaxed) as u64
+}
+
+/// The functions that were called, each with how often. Walks the loader's list, so not for a hook.
+pub(crate) fn names() -> Vec<String> {
+    let named = |stub: &Stub| {
+        let calls = stub.calls.load(Ordering::Relaxed);
+        let real = stub.real.load(Ordering::Acquire);
+        (calls > 0).then(|| match stub.base {
+            "" => format!("{} x{calls}", describe(real)),
+            base => format!("{base} x{calls}"),
+        })
+    };
+    let mut names: Vec<String> = STUBS.iter().chain(SPARE).filter_map(named).collect();
+    let rest = WITHOUT_STUB.load(Ordering::Relaxed);
+    if rest > 0 {
+        names.push(format!("{rest} functions more, looked up"));
+    }
+    names
 }
 
 /// The stub for an exported name.
@@ -149,6 +169,8 @@ mod tests {
         assert_ne!(first, second, "a second real function is not sent to the first");
         assert_eq!(second, stub.learn(subtract as *mut c_void), "and keeps its stub");
         assert_eq!((call(first, 2, 3), call(second, 5, 3), calls() - before), (5, 2, 2));
+        assert_eq!(names()[0], "cuCheckpointProcessCheckpoint x1");
+        assert!(names()[1].ends_with(" x1"), "an address of this program: {:?}", names());
     }
 
     #[test]

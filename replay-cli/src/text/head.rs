@@ -87,8 +87,8 @@ fn blemishes(info: &TraceInfo) -> Vec<String> {
         (losses.unresolved_frames, "stack frame has no name", "stack frames have no name"),
         (
             losses.uncovered_calls,
-            "driver function that allocates is in use and not watched",
-            "driver functions that allocate are in use and not watched",
+            "call of a driver function that allocates went unrecorded",
+            "calls of driver functions that allocate went unrecorded",
         ),
     ];
     let told = all.into_iter().filter(|(number, ..)| *number > 0);

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use gpumemtrace_format::EventKind;
+use gpumemtrace_format::{EventKind, TrackerState};
 use serde_json::Value;
 
 use super::traced::{Left, Trace, run};
@@ -106,9 +106,41 @@ fn judge_torch(probe: &Probe, checks: &mut Vec<Check>) {
     let verdict = if seen == expected { Verdict::Well } else { Verdict::Bad };
     let says = format!("{name} for CUDA {}: {seen} of {expected} blocks seen", cuda.unwrap_or("unknown"));
     checks.push(Check::new("PyTorch", verdict, says));
+    checks.extend(trace.and_then(judge_tracker));
+    checks.extend(trace.map(judge_coverage));
     if let Some(runtime) = trace.and_then(|trace| trace.meta.text("cuda_runtime")) {
         checks.push(Check::new("CUDA runtime", Verdict::Well, format!("libcudart {runtime}")));
     }
+}
+
+/// How far PyTorch's own tracker is of help.
+fn judge_tracker(trace: &Trace) -> Option<Check> {
+    let state = trace.events.iter().rev().find(|event| event.kind == EventKind::TRACKER)?;
+    Some(match TrackerState::from_number(state.aux[0]) {
+        Some(TrackerState::Attached) => Check::new(
+            "PyTorch's tracker",
+            Verdict::Well,
+            "attached: requested sizes, streams, pools and segments are recorded",
+        ),
+        state => Check::new(
+            "PyTorch's tracker",
+            Verdict::Absent,
+            format!(
+                "not attached ({}): blocks are recorded without what they asked for",
+                state.map_or("unknown", TrackerState::name)
+            ),
+        ),
+    })
+}
+
+/// Whether PyTorch called functions that allocate and are not recorded.
+fn judge_coverage(trace: &Trace) -> Check {
+    if trace.uncovered_calls == 0 {
+        return Check::new("coverage", Verdict::Well, "no call of PyTorch's that allocates went unrecorded");
+    }
+    let names = trace.meta.list("uncovered").join(", ");
+    let says = format!("{} calls that allocate went unrecorded: {names}", trace.uncovered_calls);
+    Check::new("coverage", Verdict::Bad, says)
 }
 
 /// Compares the innermost frames of the probe's allocation with the traceback that the interpreter gave.

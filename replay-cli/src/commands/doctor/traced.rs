@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::{Event, Meta};
+use gpumemtrace_format::{Counter, Event, Meta};
 
 /// Longest a probe may take: importing PyTorch from a cold disk takes a while.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -27,6 +27,8 @@ pub(super) struct Left {
 pub(super) struct Trace {
     pub(super) meta: Meta,
     pub(super) events: Vec<Event>,
+    /// Calls of functions that allocate and are not recorded.
+    pub(super) uncovered_calls: u64,
     /// The analyses' view of it, as `replay --json` prints it.
     pub(super) report: Option<serde_json::Value>,
 }
@@ -60,6 +62,7 @@ fn read(file: File, path: &Path) -> anyhow::Result<Trace> {
         match item {
             Item::Meta(meta) => trace.meta.merge(meta),
             Item::Events(events) => trace.events.extend(events),
+            Item::End(end) => trace.uncovered_calls = end.counters.get(Counter::UncoveredCalls),
             _ => {}
         }
     }
