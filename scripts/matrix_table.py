@@ -10,7 +10,7 @@ HEAD = """# Coverage matrix
 
 Written by `scripts/matrix`, which runs PyTorch on the simulated GPU in every cell: real wheels, real allocator. In a cell, the
 trace held the entries of PyTorch's own history (`_snapshot()['device_traces']`: action, address, size, stream, and pool where it
-tells it), one for one and in order, device by device; and every memory call of the driver's log (function, address, result),
+tells it), one for one and in order, device by device; and every memory call of the driver's log (function, address, size, result),
 thread by thread.
 
 A cell is `entries / calls` that were compared without a difference; **failed** where there was one. PyTorch keeps no history

@@ -74,7 +74,9 @@ def calls_by_thread(calls, apis):
     threads = collections.defaultdict(list)
     for call in calls:
         if call["api"] in apis:
-            threads[call["tid"]].append((call["api"], call["addr"] if call["rc"] == 0 else None, call["rc"]))
+            # The driver is told the size of what it gives, not of what it gets back; the log knows both.
+            size = call["size"] if "Free" not in call["api"] and "Release" not in call["api"] else None
+            threads[call["tid"]].append((call["api"], call["addr"] if call["rc"] == 0 else None, size, call["rc"]))
     return dict(threads)
 
 
