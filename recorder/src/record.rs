@@ -209,14 +209,11 @@ fn stacks(session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeI
 #[inline]
 fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut ThreadBlock) -> NodeId {
     let ThreadBlock { lane, python, codes, scratch, .. } = block;
-    let walk = interpreter.capture(&mut python.frames);
-    if walk.depth == 0 {
-        return NodeId::NONE;
-    }
-    if walk.truncated {
+    let change = interpreter.look(python);
+    if change.truncated {
         session.shared.count(Counter::TruncatedStacks);
     }
-    python.intern(walk.depth, |parent, frame| {
+    python.follow(change, |parent, frame| {
         let code = if let Some(code) = codes.lookup(frame) {
             code
         } else {

@@ -53,14 +53,16 @@ impl NodeCache {
         &mut self.sets[frame.hash(parent) as usize % NODE_SETS]
     }
 
-    fn lookup(&mut self, parent: NodeId, frame: &FrameKey) -> Option<NodeId> {
+    /// The node of a frame under its caller's node.
+    pub(crate) fn lookup(&mut self, parent: NodeId, frame: &FrameKey) -> Option<NodeId> {
         let set = self.set(parent, frame);
         set.iter()
             .find(|(p, f, node)| *node != NodeId::NONE && *p == parent && f == frame)
             .map(|(_, _, node)| *node)
     }
 
-    fn insert(&mut self, parent: NodeId, frame: FrameKey, node: NodeId) {
+    /// Remembers it.
+    pub(crate) fn insert(&mut self, parent: NodeId, frame: FrameKey, node: NodeId) {
         let set = self.set(parent, &frame);
         set[1] = set[0];
         set[0] = (parent, frame, node);

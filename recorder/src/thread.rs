@@ -14,6 +14,7 @@ use gpumemtrace_format::{CodeId, Counter};
 use crate::config::OnFull;
 use crate::native::Unchanged;
 use crate::python::code::SCRATCH_BYTES;
+use crate::python::trail::Trail;
 use crate::say::say;
 use crate::session::Session;
 use crate::shared::{RECORDS_PER_RING, Ring};
@@ -53,8 +54,8 @@ pub(crate) fn with_local<R>(body: impl FnOnce(&Local) -> R) -> R {
 pub(crate) struct ThreadBlock {
     /// The ring and how far it is filled.
     pub(crate) lane: Lane,
-    /// Python stacks.
-    pub(crate) python: StackCache,
+    /// The Python stack.
+    pub(crate) python: Trail,
     /// Native stacks.
     pub(crate) native: StackCache,
     /// The last of them.
@@ -224,6 +225,7 @@ impl Local {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
                 block_ref.native_unchanged.forget();
+                block_ref.python.forget();
                 let head = ring.head().load(Ordering::Acquire);
                 block_ref.lane =
                     Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };

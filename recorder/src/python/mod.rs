@@ -5,9 +5,12 @@
 //! (one thread-local read; null for a thread Python does not know); everything else is read from memory.
 
 pub mod code;
+#[cfg(test)]
+mod fake;
 pub mod layout;
 pub mod memory;
 pub mod text;
+pub mod trail;
 pub mod walk;
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -15,7 +18,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use code::{Copied, SCRATCH_BYTES, Types};
 use layout::Layout;
 use memory::{Direct, Guarded, Memory};
-use walk::Walk;
+use trail::{Change, Trail};
 
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
@@ -94,49 +97,48 @@ impl Interpreter {
         self.state.load(Ordering::Relaxed) == REFUSED
     }
 
-    /// Writes the frames of the calling thread, innermost first.
+    /// Finds out how the stack of the calling thread differs from the one it had before.
     #[inline]
-    pub fn capture(&self, frames: &mut [FrameKey; MAX_DEPTH]) -> Walk {
-        const NOTHING: Walk = Walk { depth: 0, truncated: false };
+    pub fn look(&self, trail: &mut Trail) -> Change {
         // SAFETY: a thread-local read inside the interpreter, allowed at any time on any thread.
         let tstate = unsafe { (self.thread_state)() };
         if tstate == 0 {
-            return NOTHING;
+            return Change::NOTHING;
         }
         // An ending interpreter frees the states and frames of its daemon threads while they still run native code.
         // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
         let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
         if finalizing != 0 && finalizing != tstate {
-            return NOTHING;
+            return Change::NOTHING;
         }
         match self.state.load(Ordering::Relaxed) {
             TRUSTED => {}
-            REFUSED => return NOTHING,
-            _ => match selftest(&Guarded, &self.layout, &self.types, tstate, frames) {
+            REFUSED => return Change::NOTHING,
+            _ => match selftest(&Guarded, &self.layout, &self.types, tstate) {
                 Verdict::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
-                Verdict::NothingToSee => return NOTHING,
+                Verdict::NothingToSee => return Change::NOTHING,
                 Verdict::Refused => {
                     self.state.store(REFUSED, Ordering::Relaxed);
                     crate::say::say(&[
                         "the frames of this Python are not laid out as expected, so call sites are not recorded; ",
                         "allocations are. Please report the exact Python version.",
                     ]);
-                    return NOTHING;
+                    return Change::NOTHING;
                 }
             },
         }
         // SAFETY: the layout passed the self-test, and the frames are those of the calling thread.
         let memory = unsafe { Direct::new() };
         // Constant layouts make walks of their own, with every offset in the instruction.
-        let walk = match self.layout.version {
-            0x030b => walk::walk(&memory, &layout::PYTHON_3_11, tstate, 0, frames),
-            0x030c => walk::walk(&memory, &layout::PYTHON_3_12, tstate, 0, frames),
-            _ => walk::walk(&memory, &self.layout, tstate, self.types.code, frames),
+        let change = match self.layout.version {
+            0x030b => trail.look(&memory, &layout::PYTHON_3_11, tstate, 0),
+            0x030c => trail.look(&memory, &layout::PYTHON_3_12, tstate, 0),
+            _ => trail.look(&memory, &self.layout, tstate, self.types.code),
         };
-        walk.unwrap_or(NOTHING)
+        change.unwrap_or(Change::NOTHING)
     }
 
-    /// Copies the code object of a frame that [`Self::capture`] just found.
+    /// Copies the code object of a frame that [`Self::look`] just found.
     pub fn copy_code(&self, frame: &FrameKey, scratch: &mut [u8; SCRATCH_BYTES]) -> Option<Copied> {
         // SAFETY: the frame was found on this thread's stack in this same call of the hook, so its code object is alive.
         let memory = unsafe { Direct::new() };
@@ -159,14 +161,9 @@ enum Verdict {
 
 /// Walks the current frames without trusting anything: every frame must be at an instruction inside its bytecode, and most
 /// must have a string as file name and bytes as line table (programs may use subclasses, which are not read).
-fn selftest<M: Memory>(
-    memory: &M,
-    layout: &Layout,
-    types: &Types,
-    tstate: usize,
-    frames: &mut [FrameKey; MAX_DEPTH],
-) -> Verdict {
-    let Some(walk) = walk::walk(memory, layout, tstate, types.code, frames) else {
+fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> Verdict {
+    let mut frames = [FrameKey::default(); MAX_DEPTH];
+    let Some(walk) = walk::walk(memory, layout, tstate, types.code, &mut frames) else {
         return Verdict::Refused;
     };
     if walk.depth == 0 {

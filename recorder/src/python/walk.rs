@@ -20,14 +20,85 @@ pub struct Walk {
     pub truncated: bool,
 }
 
-/// Longest chain that is followed; a longer one is a loop, made by a wrong layout.
-const MAX_LINKS: usize = 1 << 16;
+/// A frame that was met.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Met {
+    /// Its address.
+    pub frame: usize,
+    /// What it runs. Its `code` is there also where that is no Python code.
+    pub key: FrameKey,
+    /// False for entries from C and other frames that have no place in a stack.
+    pub counts: bool,
+    /// True for entries from C.
+    pub from_c: bool,
+}
 
-/// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
+/// Longest chain that is followed; a longer one is a loop, made by a wrong layout.
+pub const MAX_LINKS: usize = 1 << 16;
+
+/// The innermost frame of a thread; 0 if it has none.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
+pub fn innermost<M: Memory>(memory: &M, layout: &Layout, tstate: usize) -> Option<usize> {
+    let frame = memory.word(tstate + layout.tstate_frame)?;
+    match layout.cframe_frame {
+        Some(inner) if frame != 0 => memory.word(frame + inner),
+        _ => Some(frame),
+    }
+}
+
+/// Reads a frame. `None` if something could not be read.
 ///
 /// `code_type` is the address of `PyCode_Type`: from 3.13 a frame may run something that is no code object.
 #[inline(always)]
-#[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
+#[allow(clippy::inline_always, reason = "as above")]
+pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usize) -> Option<Met> {
+    let code = memory.word(frame + layout.frame_code)?;
+    let from_c = match layout.owner_c_stack {
+        Some(owner) => memory.byte(frame + layout.frame_owner)? == owner,
+        None => false,
+    };
+    let counts =
+        !from_c && (!layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type);
+    if !counts {
+        return Some(Met { frame, key: FrameKey { code, instr: 0, tag: 0 }, counts, from_c });
+    }
+    let instr = memory.word(frame + layout.frame_instr)?;
+    Some(Met { frame, key: FrameKey { code, instr, tag: code_tag(memory, layout, code)? }, counts, from_c })
+}
+
+/// True for an entry from C, which runs no code.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn is_from_c<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<bool> {
+    match layout.owner_c_stack {
+        Some(owner) => Some(memory.byte(frame + layout.frame_owner)? == owner),
+        None => Some(false),
+    }
+}
+
+/// True if a frame that was met before still runs the same at the same place. May say no where it is so.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+pub fn is_unchanged<M: Memory>(memory: &M, layout: &Layout, met: &Met) -> Option<bool> {
+    // What runs here is alive, so only after this may anything of it be read.
+    if memory.word(met.frame + layout.frame_code)? != met.key.code {
+        return Some(false);
+    }
+    if !met.counts {
+        // What has no place in a stack runs nothing that has, unless it comes from C.
+        return Some(is_from_c(memory, layout, met.frame)? == met.from_c);
+    }
+    let instr = memory.word(met.frame + layout.frame_instr)?;
+    let tag = match layout.code.serial {
+        Some(serial) => u64::from(memory.half(met.key.code + serial)?),
+        None => fingerprint(memory, layout, met.key.code)?,
+    };
+    // Nothing here waits for anything else, and one branch is enough: the processor looks at many frames at once.
+    Some((instr ^ met.key.instr) as u64 | (tag ^ met.key.tag) == 0)
+}
+
+/// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
 pub fn walk<M: Memory>(
     memory: &M,
     layout: &Layout,
@@ -35,31 +106,19 @@ pub fn walk<M: Memory>(
     code_type: usize,
     frames: &mut [FrameKey; MAX_DEPTH],
 ) -> Option<Walk> {
-    let mut frame = memory.word(tstate + layout.tstate_frame)?;
-    if let (Some(inner), true) = (layout.cframe_frame, frame != 0) {
-        frame = memory.word(frame + inner)?;
-    }
+    let mut frame = innermost(memory, layout, tstate)?;
     let mut depth = 0;
     for _ in 0..MAX_LINKS {
         if frame == 0 {
             return Some(Walk { depth, truncated: false });
         }
-        let from_c = match layout.owner_c_stack {
-            Some(owner) => memory.byte(frame + layout.frame_owner)? == owner,
-            None => false,
-        };
-        if !from_c {
-            let code = memory.word(frame + layout.frame_code)?;
-            let is_code =
-                !layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type;
-            if is_code {
-                if depth == MAX_DEPTH {
-                    return Some(Walk { depth, truncated: true });
-                }
-                let instr = memory.word(frame + layout.frame_instr)?;
-                frames[depth] = FrameKey { code, instr, tag: code_tag(memory, layout, code)? };
-                depth += 1;
+        let met = meet(memory, layout, code_type, frame)?;
+        if met.counts {
+            if depth == MAX_DEPTH {
+                return Some(Walk { depth, truncated: true });
             }
+            frames[depth] = met.key;
+            depth += 1;
         }
         frame = memory.word(frame + layout.frame_previous)?;
     }
@@ -70,12 +129,25 @@ pub fn walk<M: Memory>(
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
 fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
-    if let Some(serial) = layout.code.serial {
-        let serial = memory.half(code + serial)?;
-        if serial != 0 {
-            return Some(u64::from(serial));
-        }
+    match layout.code.serial {
+        None => fingerprint(memory, layout, code),
+        Some(serial) => match memory.half(code + serial)? {
+            0 => without_serial(memory, layout, code),
+            serial => Some(u64::from(serial)),
+        },
     }
+}
+
+/// Serial numbers run out after 2^32 code objects, and are taken away from functions that are changed.
+#[cold]
+#[inline(never)]
+fn without_serial<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+    fingerprint(memory, layout, code)
+}
+
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "in 3.11 part of the loop over all frames")]
+fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
     // Independent rotations, because this runs for every frame of every event: an address and a few bits of each field keep
     // a place of their own.
     let table = memory.word(code + layout.code.line_table)?;
@@ -95,70 +167,8 @@ fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout;
+    use super::super::fake::{CODE_TYPE, Fake, TSTATE, python};
     use super::*;
-    use std::collections::HashMap;
-
-    /// An interpreter made of a map of bytes.
-    #[derive(Default)]
-    struct Fake(HashMap<usize, u8>);
-
-    impl Fake {
-        fn put(&mut self, at: usize, value: usize) {
-            for (offset, byte) in value.to_le_bytes().into_iter().enumerate() {
-                self.0.insert(at + offset, byte);
-            }
-        }
-    }
-
-    impl Memory for Fake {
-        fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
-            for (offset, byte) in out.iter_mut().enumerate() {
-                *byte = *self.0.get(&(at + offset))?;
-            }
-            Some(())
-        }
-    }
-
-    const CODE_TYPE: usize = 0x9000;
-    const TSTATE: usize = 0x1_0000;
-
-    /// Frames at 0x2_0000, 0x2_1000, ..., each running a code object at 0x5_0000, 0x5_1000, ...
-    fn python(version: u16, frames: usize) -> (Fake, Layout) {
-        let layout = match version {
-            0x030d => Layout {
-                version,
-                tstate_frame: 72,
-                cframe_frame: None,
-                frame_runs_any_object: true,
-                ..layout::of_version(0x030c, &[]).unwrap()
-            },
-            _ => layout::of_version(version, &[]).unwrap(),
-        };
-        let mut fake = Fake::default();
-        let first = if frames == 0 { 0 } else { 0x2_0000 };
-        match layout.cframe_frame {
-            Some(inner) => {
-                fake.put(TSTATE + layout.tstate_frame, 0x1_8000);
-                fake.put(0x1_8000 + inner, first);
-            }
-            None => fake.put(TSTATE + layout.tstate_frame, first),
-        }
-        for i in 0..frames {
-            let (frame, code, table) = (0x2_0000 + i * 0x100, 0x500_0000 + i * 0x400, 0x900_0000 + i * 0x100);
-            fake.put(frame + layout.frame_previous, if i + 1 < frames { frame + 0x100 } else { 0 });
-            fake.put(frame + layout.frame_code, code);
-            fake.put(frame + layout.frame_instr, code + layout.code.bytecode + 2 * i);
-            fake.0.insert(frame + layout.frame_owner, 0);
-            for at in (0..0x100).step_by(8) {
-                fake.put(code + at, 0x77);
-            }
-            fake.put(code + OB_TYPE, CODE_TYPE);
-            fake.put(code + layout.code.line_table, table);
-            fake.put(table + BYTES_DATA, i);
-        }
-        (fake, layout)
-    }
 
     fn frames_of(fake: &Fake, layout: &Layout) -> Option<(Walk, Vec<FrameKey>)> {
         let mut frames = [FrameKey::default(); MAX_DEPTH];

@@ -1,0 +1,236 @@
+//! The stack as it was found last, and how much of it still stands.
+//!
+//! Constraint: between two events of a thread most of its frames do not move, but following them from one to the next costs a
+//! cache access each that must end before the next one begins. Consequence: the addresses of the last stack are kept, and a
+//! frame is compared where it was. Each comparison begins with the link that leads to the next frame, so only memory that
+//! belongs to the stack is ever read; and since the addresses are known beforehand, the processor need not wait for the links.
+//!
+//! What counts is the content: a frame that was left and entered again at the same address, for the same call from the same
+//! instruction, *is* the same frame of a stack.
+
+use gpumemtrace_format::NodeId;
+
+use super::layout::Layout;
+use super::memory::Memory;
+use super::walk::{MAX_LINKS, Met, innermost, is_unchanged, meet};
+use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
+
+/// Links of one stack: its frames, and entries from C between them.
+const MAX_TRAIL: usize = MAX_DEPTH + MAX_DEPTH / 4;
+/// Frames that are read before one must be found where it was.
+const MOST_NEW: usize = 8;
+/// How far from the end of the trail it may be found: frames that were left.
+const MOST_LEFT: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    met: Met,
+    /// Of the stack up to here.
+    node: NodeId,
+    /// Frames that count, up to here.
+    depth: u32,
+}
+
+/// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
+#[derive(Debug)]
+pub struct Trail {
+    len: usize,
+    entries: [Entry; MAX_TRAIL],
+    nodes: NodeCache,
+    /// What is new, innermost first.
+    fresh: [Met; MAX_TRAIL],
+}
+
+/// What has changed since the last look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Entries of the trail that still stand.
+    kept: usize,
+    /// Entries that are new, in `Trail::fresh`.
+    fresh: usize,
+    /// Whether outer frames were left out.
+    pub truncated: bool,
+}
+
+/// What is left of the trail.
+enum Standing {
+    /// So many entries, from the outermost one on.
+    Up(usize),
+    /// The links lead elsewhere.
+    Elsewhere,
+}
+
+impl Change {
+    /// Of a thread without frames.
+    pub const NOTHING: Self = Self { kept: 0, fresh: 0, truncated: false };
+}
+
+impl Trail {
+    /// Forgets the stack of the thread that had this trail before. Its nodes stay known.
+    pub(crate) fn forget(&mut self) {
+        self.len = 0;
+    }
+
+    /// Finds out what has changed. `None` if something could not be read.
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "with a constant layout every offset becomes part of an instruction"
+    )]
+    pub fn look<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &Layout,
+        tstate: usize,
+        code_type: usize,
+    ) -> Option<Change> {
+        let first = innermost(memory, layout, tstate)?;
+        let mut frame = first;
+        let mut depth = 0;
+        for fresh in 0..MOST_NEW {
+            if frame == 0 {
+                return Some(Change { kept: 0, fresh, truncated: false });
+            }
+            if let Some(at) = self.place_of(frame) {
+                let Standing::Up(kept) = self.standing(memory, layout, at)? else { break };
+                let change = self.meet_between(memory, layout, code_type, (kept, at), (fresh, depth))?;
+                if change.truncated {
+                    break;
+                }
+                return Some(change);
+            }
+            let met = meet(memory, layout, code_type, frame)?;
+            self.fresh[fresh] = met;
+            depth += usize::from(met.counts);
+            frame = memory.word(frame + layout.frame_previous)?;
+        }
+        self.read_all(memory, layout, code_type, first)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loop of `look`")]
+    fn place_of(&self, frame: usize) -> Option<usize> {
+        let from = self.len.saturating_sub(MOST_LEFT);
+        (from..self.len).rev().find(|at| self.entries[*at].met.frame == frame)
+    }
+
+    /// How many entries stand, from the outermost one on, if the links still lead from `at` to the end.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn standing<M: Memory>(&self, memory: &M, layout: &Layout, at: usize) -> Option<Standing> {
+        let mut kept = at + 1;
+        let mut linked = self.entries[at].met.frame;
+        for (place, entry) in self.entries[..kept].iter().enumerate().rev() {
+            let met = &entry.met;
+            if met.frame != linked {
+                return Some(Standing::Elsewhere);
+            }
+            // The address comes from the trail, not from the link: the next frame can be read before this one's link is.
+            linked = memory.word(met.frame + layout.frame_previous)?;
+            if !is_unchanged(memory, layout, met)? {
+                kept = place;
+            }
+        }
+        Some(if linked == 0 { Standing::Up(kept) } else { Standing::Elsewhere })
+    }
+
+    /// Reads the entries from `at` down to `kept` again. `truncated` if the stack has become too deep for the trail.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn meet_between<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &Layout,
+        code_type: usize,
+        (kept, at): (usize, usize),
+        (mut fresh, mut depth): (usize, usize),
+    ) -> Option<Change> {
+        for place in (kept..=at).rev() {
+            let met = meet(memory, layout, code_type, self.entries[place].met.frame)?;
+            if fresh == MAX_TRAIL {
+                return Some(Change { kept, fresh, truncated: true });
+            }
+            self.fresh[fresh] = met;
+            fresh += 1;
+            depth += usize::from(met.counts);
+        }
+        let below = if kept == 0 { 0 } else { self.entries[kept - 1].depth as usize };
+        let fits = below + depth <= MAX_DEPTH && kept + fresh <= MAX_TRAIL;
+        Some(Change { kept, fresh, truncated: !fits })
+    }
+
+    #[inline(never)]
+    fn read_all<M: Memory>(
+        &mut self,
+        memory: &M,
+        layout: &Layout,
+        code_type: usize,
+        mut frame: usize,
+    ) -> Option<Change> {
+        let (mut fresh, mut depth) = (0, 0);
+        for _ in 0..MAX_LINKS {
+            if frame == 0 {
+                return Some(Change { kept: 0, fresh, truncated: false });
+            }
+            let met = meet(memory, layout, code_type, frame)?;
+            if met.counts && depth == MAX_DEPTH || fresh == MAX_TRAIL {
+                return Some(Change { kept: 0, fresh, truncated: true });
+            }
+            self.fresh[fresh] = met;
+            fresh += 1;
+            depth += usize::from(met.counts);
+            frame = memory.word(frame + layout.frame_previous)?;
+        }
+        None
+    }
+
+    /// The node of the stack after a change.
+    ///
+    /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
+    /// could not be recorded: the stack is then cut there (its outer part is returned).
+    #[inline]
+    pub fn follow(
+        &mut self,
+        change: Change,
+        mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> NodeId {
+        let old_len = self.len;
+        let (mut parent, mut depth) = match change.kept {
+            0 => (NodeId::NONE, 0),
+            kept => (self.entries[kept - 1].node, self.entries[kept - 1].depth),
+        };
+        self.len = change.kept;
+        // Frames that moved and run the same as before keep their nodes.
+        let mut as_before = true;
+        for met in self.fresh[..change.fresh].iter().rev() {
+            let old = self.entries[self.len];
+            as_before &= self.len < old_len && old.met.key == met.key && old.met.counts == met.counts;
+            let node = match (met.counts, as_before) {
+                (false, _) => parent,
+                (true, true) => old.node,
+                (true, false) => match self.nodes.lookup(parent, &met.key) {
+                    Some(node) => node,
+                    None => match define(parent, &met.key) {
+                        Some(node) => {
+                            self.nodes.insert(parent, met.key, node);
+                            node
+                        }
+                        None => return parent,
+                    },
+                },
+            };
+            depth += u32::from(met.counts);
+            self.entries[self.len] = Entry { met: *met, node, depth };
+            self.len += 1;
+            parent = node;
+        }
+        if change.truncated {
+            // Its outermost frame has callers: nothing can be found where it was.
+            self.len = 0;
+        }
+        parent
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Whatever happens to the frames in between, the stack found is the one that a whole walk finds.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::super::fake::{CODE_TYPE, Fake, TSTATE, python};
+use super::super::walk::walk;
+use super::*;
+
+fn empty() -> Box<Trail> {
+    let layout = std::alloc::Layout::new::<Trail>();
+    // SAFETY: zero bytes are the documented empty state, and the memory is as large as the value.
+    unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) }
+}
+
+/// A thread whose frames come and go, with the trail that follows it.
+struct Thread {
+    fake: Fake,
+    layout: Layout,
+    trail: Box<Trail>,
+    defined: HashMap<NodeId, (NodeId, FrameKey)>,
+    /// Addresses of its frames, outermost first.
+    frames: Vec<usize>,
+}
+
+const CODES: usize = 6;
+/// Where frames lie: they are used again, as on CPython's own stack of them.
+fn frame_at(depth: usize) -> usize {
+    0x20_0000 + depth * 0x100
+}
+
+impl Thread {
+    fn new(version: u16) -> Self {
+        let (mut fake, layout) = python(version, 1);
+        // One more, for entries from C: they run a code object that nothing else runs.
+        for code in 0..=CODES {
+            let at = code_at(code);
+            for word in (0..0x100).step_by(8) {
+                fake.put(at + word, 0x77 + code);
+            }
+            if let Some(serial) = layout.code.serial {
+                fake.put(at + serial, 0x50 + code);
+            }
+            fake.put(at + super::super::layout::OB_TYPE, CODE_TYPE);
+            fake.put(at + layout.code.line_table, 0x700_0000 + code * 0x100);
+            fake.put(0x700_0000 + code * 0x100 + super::super::layout::BYTES_DATA, code);
+        }
+        let mut thread = Self { fake, layout, trail: empty(), defined: HashMap::new(), frames: Vec::new() };
+        thread.link();
+        thread
+    }
+
+    fn link(&mut self) {
+        let innermost = self.frames.last().copied().unwrap_or(0);
+        match self.layout.cframe_frame {
+            Some(inner) => self.fake.put(0x1_8000 + inner, innermost),
+            None => self.fake.put(TSTATE + self.layout.tstate_frame, innermost),
+        }
+    }
+
+    fn push(&mut self, place: usize, code: usize, instr: usize, from_c: bool) {
+        let caller = self.frames.last().copied().unwrap_or(0);
+        let frame = frame_at(2 * self.frames.len() + place);
+        let code = if from_c { CODES } else { code };
+        self.fake.put(frame + self.layout.frame_previous, caller);
+        self.fake.put(frame + self.layout.frame_code, code_at(code));
+        self.fake.put(frame + self.layout.frame_instr, code_at(code) + 2 * instr);
+        self.fake.0.insert(frame + self.layout.frame_owner, if from_c { 3 } else { 0 });
+        self.frames.push(frame);
+        self.link();
+    }
+
+    fn pop(&mut self) {
+        if let Some(frame) = self.frames.pop() {
+            // What was left may be given back to the system: whoever reads it crashes.
+            for byte in frame..frame + 0x100 {
+                self.fake.0.remove(&byte);
+            }
+        }
+        self.link();
+    }
+
+    fn advance(&mut self, back: usize, instr: usize) {
+        let Some(at) = self.frames.len().checked_sub(back + 1) else { return };
+        let frame = self.frames[at];
+        let code = self.fake.word(frame + self.layout.frame_code).unwrap();
+        self.fake.put(frame + self.layout.frame_instr, code + 2 * instr);
+    }
+
+    /// Another code object at the address of an old one.
+    fn replace_code(&mut self, code: usize, mark: usize) {
+        let at = code_at(code);
+        match self.layout.code.serial {
+            Some(serial) => self.fake.put(at + serial, mark + 1),
+            None => self.fake.put(at + self.layout.code.qualname, mark + 1),
+        }
+    }
+
+    /// The stack by way of the trail, innermost first.
+    fn stack(&mut self) -> Vec<FrameKey> {
+        let change = self.trail.look(&self.fake, &self.layout, TSTATE, CODE_TYPE).unwrap();
+        let defined = &mut self.defined;
+        let mut node = self.trail.follow(change, |parent, key| {
+            let id = NodeId(defined.len() as u32 + 1);
+            defined.insert(id, (parent, *key));
+            Some(id)
+        });
+        let mut stack = Vec::new();
+        while node != NodeId::NONE {
+            let (parent, key) = self.defined[&node];
+            stack.push(key);
+            node = parent;
+        }
+        stack
+    }
+
+    fn check(&mut self) {
+        let mut frames = [FrameKey::default(); MAX_DEPTH];
+        let whole = walk(&self.fake, &self.layout, TSTATE, CODE_TYPE, &mut frames).unwrap();
+        assert_eq!(self.stack(), frames[..whole.depth]);
+    }
+}
+
+fn code_at(code: usize) -> usize {
+    0x500_0000 + code * 0x400
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Push(usize, usize, usize, bool),
+    Pop(usize),
+    Advance(usize, usize),
+    Replace(usize, usize),
+    Look,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => (0..2usize, 0..CODES, 0..4usize, prop::bool::weighted(0.1)).prop_map(|(p, c, i, s)| Act::Push(p, c, i, s)),
+        2 => (1..6usize).prop_map(Act::Pop),
+        3 => (0..12usize, 0..4usize).prop_map(|(b, i)| Act::Advance(b, i)),
+        1 => (0..CODES, 0..3usize).prop_map(|(c, m)| Act::Replace(c, m)),
+        4 => Just(Act::Look),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_trail_finds_what_a_walk_finds(acts in prop::collection::vec(act(), 1..120), new in any::<bool>()) {
+        let mut thread = Thread::new(if new { 0x030c } else { 0x030b });
+        for act in acts {
+            match act {
+                Act::Push(place, code, instr, from_c) => thread.push(place, code, instr, from_c && new),
+                Act::Pop(count) => (0..count).for_each(|_| thread.pop()),
+                Act::Advance(back, instr) => thread.advance(back, instr),
+                Act::Replace(code, mark) => thread.replace_code(code, mark),
+                Act::Look => thread.check(),
+            }
+        }
+        thread.check();
+    }
+}
+
+#[test]
+fn a_stack_that_stands_is_not_read_again() {
+    let mut thread = Thread::new(0x030c);
+    for depth in 0..40 {
+        thread.push(0, depth % CODES, depth % 3, false);
+    }
+    thread.check();
+    let look =
+        |thread: &mut Thread| thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    assert_eq!(look(&mut thread), Change { kept: 40, fresh: 0, truncated: false });
+    thread.advance(0, 3);
+    assert_eq!(look(&mut thread), Change { kept: 39, fresh: 1, truncated: false });
+    thread.push(0, 1, 1, false);
+    assert_eq!(
+        look(&mut thread),
+        Change { kept: 39, fresh: 2, truncated: false },
+        "a call from another line"
+    );
+    thread.check();
+    for _ in 0..3 {
+        thread.pop();
+    }
+    assert_eq!(look(&mut thread), Change { kept: 38, fresh: 0, truncated: false });
+}
+
+#[test]
+fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
+    let mut thread = Thread::new(0x030b);
+    for depth in 0..MAX_DEPTH + 10 {
+        thread.push(0, depth % CODES, depth % 3, false);
+        if depth > MAX_DEPTH - 5 {
+            thread.check();
+        }
+    }
+    let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    assert!(change.truncated && change.kept == 0);
+    for _ in 0..20 {
+        thread.pop();
+        thread.check();
+    }
+}
+
+#[test]
+fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
+    let mut thread = Thread::new(0x030c);
+    for code in 0..4 {
+        thread.push(0, code, 1, false);
+    }
+    let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    let outer = thread.trail.follow(change, |_, key| (key.code == code_at(0)).then_some(NodeId(1)));
+    assert_eq!(outer, NodeId(1));
+    thread.defined.insert(NodeId(1), (NodeId::NONE, thread.trail.entries[0].met.key));
+    thread.check();
+}
