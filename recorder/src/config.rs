@@ -52,14 +52,7 @@ impl Config {
     }
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
-        let choose = |name: &str, choices: &[&str]| -> usize {
-            let Some(value) = lookup(name).filter(|value| !value.is_empty()) else { return 0 };
-            choices.iter().position(|choice| *choice == value).unwrap_or_else(|| {
-                let list = choices.join(", ");
-                say(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
-                0
-            })
-        };
+        let choose = |name: &str, choices: &[&str]| choose(&lookup, name, choices);
         let python = Stacks { python: true, native: NativeStacks::Owners };
         let native = Stacks { python: false, native: NativeStacks::All };
         let both = Stacks { python: true, native: NativeStacks::All };
@@ -78,6 +71,21 @@ impl Config {
             on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
         }
     }
+}
+
+/// `GPUMEMTRACE_TRACKER`: whether PyTorch's own tracker is to be attached: `on` (default), `off`.
+pub fn wants_tracker() -> bool {
+    choose(&|name| std::env::var(name).ok(), "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
+}
+
+/// The place of the chosen value; 0 if nothing, or nothing sensible, was chosen.
+fn choose(lookup: &impl Fn(&str) -> Option<String>, name: &str, choices: &[&str]) -> usize {
+    let Some(value) = lookup(name).filter(|value| !value.is_empty()) else { return 0 };
+    choices.iter().position(|choice| *choice == value).unwrap_or_else(|| {
+        let list = choices.join(", ");
+        say(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
+        0
+    })
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub mod stack_cache;
 mod thread;
 mod writer;
 
+pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
 pub use modules::is_preloaded;
 pub use record::{Call, Draft, begin, count, event, leave_after_panic};

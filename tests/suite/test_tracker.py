@@ -56,6 +56,14 @@ def test_an_unknown_version_is_recorded_by_the_base_hook_and_said(run_python, to
     assert "(base hook only: this version's tracker is not known)" in gpumemtrace("replay", run.trace)
 
 
+def test_who_does_not_want_the_tracker_is_not_given_it(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "train.py", "--stats", tmp_path / "stats.json", GPUMEMTRACE_TRACKER="off")
+    assert "gpumemtrace" not in run.process.stderr
+    assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
+    assert all("requested" not in event for event in run.events())
+    assert run.report()["traces"][0]["torch_tracker"] == "not_wanted"
+
+
 def test_a_library_without_symbols_is_recorded_by_the_base_hook_and_said(run_python, torch_version, tmp_path):
     strip = lambda library: library.replace(b"Native22NativeCachingAllocator", b"Native22NativeCachingAllocatoR")
     run, line = run_without_tracker(run_python, torch_version, tmp_path, {"torch/lib/libc10_cuda.so": strip})

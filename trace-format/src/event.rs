@@ -445,6 +445,8 @@ pub enum TrackerState {
     CacheOff = 6,
     /// What the tracker said first was not what the allocator reported.
     Disagreed = 7,
+    /// The user asked for it not to be attached.
+    NotWanted = 8,
 }
 
 impl TrackerState {
@@ -458,15 +460,16 @@ impl TrackerState {
             Self::OtherAllocator => "other_allocator",
             Self::CacheOff => "cache_off",
             Self::Disagreed => "disagreed",
+            Self::NotWanted => "not_wanted",
         }
     }
 
     /// The state of this number, if this version knows it.
     pub fn from_number(number: u64) -> Option<Self> {
         use TrackerState::{
-            Attached, CacheOff, Disagreed, NoTracker, OtherAllocator, UnknownVersion, Unreadable,
+            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, UnknownVersion, Unreadable,
         };
-        [Attached, UnknownVersion, NoTracker, Unreadable, OtherAllocator, CacheOff, Disagreed]
+        [Attached, UnknownVersion, NoTracker, Unreadable, OtherAllocator, CacheOff, Disagreed, NotWanted]
             .into_iter()
             .find(|state| *state as u64 == number)
     }

@@ -115,6 +115,9 @@ fn find() -> Finding {
     if !gpumemtrace_recorder::is_preloaded() {
         return Finding::NoBaseHook;
     }
+    if !gpumemtrace_recorder::wants_tracker() {
+        return Finding::No(TrackerState::NotWanted, None);
+    }
     let Some(library) = library_of(pointer.cast()) else { return unreadable("libc10_cuda.so has no file") };
     let symbols = match read(library.file()) {
         Ok(symbols) => symbols,

@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// When the recorder cannot keep up: make the program wait, or drop events and count them
     #[arg(long, value_enum)]
     on_full: Option<OnFull>,
+    /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
+    #[arg(long, value_enum)]
+    tracker: Option<Tracker>,
     /// The command to run
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -53,6 +56,14 @@ enum Stacks {
     Both,
     /// None: sizes and times only
     None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Tracker {
+    /// Attached
+    On,
+    /// Left alone
+    Off,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -76,6 +87,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let expected = Expected::new(&here, given);
     if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
         command.env("GPUMEMTRACE_STACKS", stacks.get_name());
+    }
+    if let Some(tracker) = args.tracker.and_then(|tracker| tracker.to_possible_value()) {
+        command.env("GPUMEMTRACE_TRACKER", tracker.get_name());
     }
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());

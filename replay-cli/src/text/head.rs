@@ -48,6 +48,7 @@ fn tracker(info: &TraceInfo) -> &'static str {
         None => "",
         Some("attached") => " (allocator tracker on)",
         Some("unknown_version") => " (base hook only: this version's tracker is not known)",
+        Some("not_wanted") => " (base hook only, as asked)",
         Some("no_tracker") => " (base hook only: this version has no tracker)",
         Some("unreadable") => " (base hook only: its library could not be read)",
         Some("other_allocator") => " (not its native allocator: tensors are driver calls)",
