@@ -12,7 +12,7 @@ import os
 
 import pytest
 
-from conftest import gpumemtrace
+from conftest import driver_calls, gpumemtrace
 
 CONFIGURATIONS = {
     "native": {},
@@ -121,7 +121,7 @@ def test_every_entry_and_every_call(run_python, torch_version, configuration, ro
     assert (compared > 0) == is_cached
 
     apis = gpumemtrace("dump", run.trace).split("# meta apis=\"", 1)[1].split("\"", 1)[0].split()
-    ours = calls_by_thread([event for event in events if event["api"] != "-"], apis)
+    ours = calls_by_thread(driver_calls(events), apis)
     theirs = calls_by_thread(run.calls(), apis)
     assert ours.keys() == theirs.keys()
     for thread, calls in theirs.items():
