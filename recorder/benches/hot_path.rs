@@ -5,6 +5,9 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpumemtrace_format::{ApiId, EventKind, NodeId};
+use gpumemtrace_recorder::python::layout::PYTHON_3_12;
+use gpumemtrace_recorder::python::memory::Direct;
+use gpumemtrace_recorder::python::trail::Trail;
 use gpumemtrace_recorder::stack_cache::{FrameKey, StackCache};
 use gpumemtrace_recorder::{Draft, begin, event};
 
@@ -53,5 +56,46 @@ fn stacks(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, events, stacks);
+/// A stack of Python 3.12 in memory of our own: frames a hundred bytes apart, as on the interpreter's stack of them.
+fn python(c: &mut Criterion) {
+    const DEPTH: usize = 33;
+    const FRAME_WORDS: usize = 13;
+    let layout = &PYTHON_3_12;
+    // Its serial number is half a word.
+    let code = vec![7usize << 32 | 7; 40];
+    let mut frames = vec![0usize; DEPTH * FRAME_WORDS];
+    let at = |words: &[usize], word: usize| words.as_ptr() as usize + 8 * word;
+    for depth in 0..DEPTH {
+        let frame = depth * FRAME_WORDS;
+        frames[frame + layout.frame_code / 8] = at(&code, 0);
+        frames[frame + layout.frame_previous / 8] =
+            if depth == 0 { 0 } else { at(&frames, frame - FRAME_WORDS) };
+        frames[frame + layout.frame_instr / 8] = at(&code, 24) + depth;
+    }
+    let cframe = [at(&frames, (DEPTH - 1) * FRAME_WORDS)];
+    let tstate = [at(&cframe, 0); 16];
+    // SAFETY: zero bytes are the documented empty state of a Trail, and the layout is its own.
+    let mut trail: Box<Trail> =
+        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Trail>()).cast()) };
+    // SAFETY: all that the walk can reach are the words above.
+    let memory = unsafe { Direct::new() };
+    let mut ids = 0;
+    let mut find = |trail: &mut Trail| {
+        let change = trail.look(&memory, layout, at(&tstate, 0), 0).expect("readable");
+        trail.follow(change, |_, _| {
+            ids += 1;
+            Some(NodeId(ids))
+        })
+    };
+    c.bench_function("33 Python frames that stand", |b| b.iter(|| find(black_box(&mut trail))));
+    let innermost = (DEPTH - 1) * FRAME_WORDS + layout.frame_instr / 8;
+    c.bench_function("33 Python frames, the innermost at another line", |b| {
+        b.iter(|| {
+            frames[innermost] ^= 2;
+            find(black_box(&mut trail))
+        });
+    });
+}
+
+criterion_group!(benches, events, stacks, python);
 criterion_main!(benches);

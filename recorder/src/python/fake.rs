@@ -17,6 +17,13 @@ impl Fake {
     }
 }
 
+impl Fake {
+    /// A frame whose fields are all readable.
+    pub(super) fn put_frame(&mut self, frame: usize) {
+        (frame..frame + 0x50).step_by(8).for_each(|at| self.put(at, 0x33));
+    }
+}
+
 impl Memory for Fake {
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
         for (offset, byte) in out.iter_mut().enumerate() {
@@ -52,6 +59,7 @@ pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
     }
     for i in 0..frames {
         let (frame, code, table) = (0x2_0000 + i * 0x100, 0x500_0000 + i * 0x400, 0x900_0000 + i * 0x100);
+        fake.put_frame(frame);
         fake.put(frame + layout.frame_previous, if i + 1 < frames { frame + 0x100 } else { 0 });
         fake.put(frame + layout.frame_code, code);
         fake.put(frame + layout.frame_instr, code + layout.code.bytecode + 2 * i);

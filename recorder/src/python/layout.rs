@@ -8,6 +8,8 @@
 //!
 //! Sources: CPython `Include/cpython/{pystate,code,unicodeobject}.h`, `Include/internal/pycore_{frame,runtime}.h`.
 
+use super::memory::WINDOW_BYTES;
+
 /// How the interpreter stores what we need. All offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -25,6 +27,8 @@ pub struct Layout {
     pub frame_code: usize,
     /// Pointer to the current instruction.
     pub frame_instr: usize,
+    /// Two parts of a frame that hold its caller, its code and its instruction: what is compared to see whether it changed.
+    pub frame_windows: [usize; 2],
     /// One byte that says whose frame it is.
     pub frame_owner: usize,
     /// From 3.13 a frame may run something that is no code object: its type must be looked at.
@@ -76,6 +80,7 @@ pub const PYTHON_3_11: Layout = Layout {
     frame_previous: 48,
     frame_code: 32,
     frame_instr: 56,
+    frame_windows: [32, 48],
     frame_owner: 69,
     frame_runs_any_object: false,
     owner_c_stack: None,
@@ -101,6 +106,7 @@ pub const PYTHON_3_12: Layout = Layout {
     frame_previous: 8,
     frame_code: 0,
     frame_instr: 56,
+    frame_windows: [0, 48],
     frame_owner: 70,
     frame_runs_any_object: false,
     owner_c_stack: Some(3),
@@ -153,14 +159,17 @@ fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str
         return Err("free-threaded builds are not supported yet");
     }
     let ascii = offset(536 + 24)?;
+    let (previous, code, instr) = (offset(224 + 8)?, offset(224 + 16)?, offset(224 + 24)?);
     Ok(Layout {
         version,
         runtime_finalizing: offset(32)?,
         tstate_frame: offset(184)?,
         cframe_frame: None,
-        frame_previous: offset(224 + 8)?,
-        frame_code: offset(224 + 16)?,
-        frame_instr: offset(224 + 24)?,
+        frame_previous: previous,
+        frame_code: code,
+        frame_instr: instr,
+        frame_windows: windows_over([previous, code, instr])
+            .ok_or("its frames have their fields too far apart")?,
         frame_owner: offset(264)?,
         frame_runs_any_object: true,
         owner_c_stack: Some(3),
@@ -178,6 +187,13 @@ fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str
         // struct PyCompactUnicodeObject = PyASCIIObject + utf8_length + utf8
         compact_data: ascii + 16,
     })
+}
+
+/// Two windows that cover three words of a frame.
+fn windows_over(words: [usize; 3]) -> Option<[usize; 2]> {
+    let start = |word: usize| word / WINDOW_BYTES * WINDOW_BYTES;
+    let (first, last) = (start(*words.iter().min()?), start(*words.iter().max()?));
+    words.iter().all(|word| word % 8 == 0 && [first, last].contains(&start(*word))).then_some([first, last])
 }
 
 #[cfg(test)]
@@ -217,6 +233,17 @@ mod tests {
         assert!(of_version(0x030d, &garbage).is_err());
         assert!(of_version(0x030d, &described_3_13()[..100]).is_err());
         assert!(of_version(0x030d, &[0; DEBUG_OFFSETS_BYTES]).is_err());
+    }
+
+    #[test]
+    fn windows_cover_what_is_compared() {
+        for layout in [PYTHON_3_11, PYTHON_3_12] {
+            let words = [layout.frame_previous, layout.frame_code, layout.frame_instr];
+            assert_eq!(windows_over(words), Some(layout.frame_windows));
+        }
+        assert_eq!(windows_over([0, 8, 16]), Some([0, 16]));
+        assert_eq!(windows_over([0, 24, 48]), None, "three windows would be needed");
+        assert_eq!(windows_over([0, 12, 16]), None, "no words");
     }
 
     #[test]

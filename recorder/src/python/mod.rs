@@ -161,6 +161,8 @@ enum Verdict {
 
 /// Walks the current frames without trusting anything: every frame must be at an instruction inside its bytecode, and most
 /// must have a string as file name and bytes as line table (programs may use subclasses, which are not read).
+#[cold]
+#[inline(never)]
 fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> Verdict {
     let mut frames = [FrameKey::default(); MAX_DEPTH];
     let Some(walk) = walk::walk(memory, layout, tstate, types.code, &mut frames) else {

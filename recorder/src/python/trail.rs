@@ -12,7 +12,7 @@ use gpumemtrace_format::NodeId;
 
 use super::layout::Layout;
 use super::memory::Memory;
-use super::walk::{MAX_LINKS, Met, innermost, is_unchanged, meet};
+use super::walk::{MAX_LINKS, Met, Seen, innermost, is_unchanged, meet};
 use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
 
 /// Links of one stack: its frames, and entries from C between them.
@@ -22,12 +22,12 @@ const MOST_NEW: usize = 8;
 /// How far from the end of the trail it may be found: frames that were left.
 const MOST_LEFT: usize = 4;
 
+/// What is known of a frame, and of the stack up to it.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    met: Met,
-    /// Of the stack up to here.
+struct Known {
+    key: FrameKey,
     node: NodeId,
-    /// Frames that count, up to here.
+    /// Frames that count.
     depth: u32,
 }
 
@@ -35,7 +35,9 @@ struct Entry {
 #[derive(Debug)]
 pub struct Trail {
     len: usize,
-    entries: [Entry; MAX_TRAIL],
+    seen: [Seen; MAX_TRAIL],
+    /// Apart from what is compared at every event.
+    known: [Known; MAX_TRAIL],
     nodes: NodeCache,
     /// What is new, innermost first.
     fresh: [Met; MAX_TRAIL],
@@ -101,7 +103,7 @@ impl Trail {
             }
             let met = meet(memory, layout, code_type, frame)?;
             self.fresh[fresh] = met;
-            depth += usize::from(met.counts);
+            depth += usize::from(met.counts());
             frame = memory.word(frame + layout.frame_previous)?;
         }
         self.read_all(memory, layout, code_type, first)
@@ -111,7 +113,7 @@ impl Trail {
     #[allow(clippy::inline_always, reason = "part of the loop of `look`")]
     fn place_of(&self, frame: usize) -> Option<usize> {
         let from = self.len.saturating_sub(MOST_LEFT);
-        (from..self.len).rev().find(|at| self.entries[*at].met.frame == frame)
+        (from..self.len).rev().find(|at| self.seen[*at].frame == frame)
     }
 
     /// How many entries stand, from the outermost one on, if the links still lead from `at` to the end.
@@ -119,19 +121,19 @@ impl Trail {
     #[allow(clippy::inline_always, reason = "as above")]
     fn standing<M: Memory>(&self, memory: &M, layout: &Layout, at: usize) -> Option<Standing> {
         let mut kept = at + 1;
-        let mut linked = self.entries[at].met.frame;
-        for (place, entry) in self.entries[..kept].iter().enumerate().rev() {
-            let met = &entry.met;
-            if met.frame != linked {
+        for (place, seen) in self.seen[..kept].iter().enumerate().rev() {
+            // The link is part of what is compared. The next frame is read where it was, so that the processor need not wait
+            // for the link; it branches only where something has changed.
+            if is_unchanged(memory, layout, seen)? {
+                continue;
+            }
+            kept = place;
+            let caller = if place == 0 { 0 } else { self.seen[place - 1].frame };
+            if memory.word(seen.frame + layout.frame_previous)? != caller {
                 return Some(Standing::Elsewhere);
             }
-            // The address comes from the trail, not from the link: the next frame can be read before this one's link is.
-            linked = memory.word(met.frame + layout.frame_previous)?;
-            if !is_unchanged(memory, layout, met)? {
-                kept = place;
-            }
         }
-        Some(if linked == 0 { Standing::Up(kept) } else { Standing::Elsewhere })
+        Some(Standing::Up(kept))
     }
 
     /// Reads the entries from `at` down to `kept` again. `truncated` if the stack has become too deep for the trail.
@@ -146,15 +148,15 @@ impl Trail {
         (mut fresh, mut depth): (usize, usize),
     ) -> Option<Change> {
         for place in (kept..=at).rev() {
-            let met = meet(memory, layout, code_type, self.entries[place].met.frame)?;
+            let met = meet(memory, layout, code_type, self.seen[place].frame)?;
             if fresh == MAX_TRAIL {
                 return Some(Change { kept, fresh, truncated: true });
             }
             self.fresh[fresh] = met;
             fresh += 1;
-            depth += usize::from(met.counts);
+            depth += usize::from(met.counts());
         }
-        let below = if kept == 0 { 0 } else { self.entries[kept - 1].depth as usize };
+        let below = if kept == 0 { 0 } else { self.known[kept - 1].depth as usize };
         let fits = below + depth <= MAX_DEPTH && kept + fresh <= MAX_TRAIL;
         Some(Change { kept, fresh, truncated: !fits })
     }
@@ -173,12 +175,12 @@ impl Trail {
                 return Some(Change { kept: 0, fresh, truncated: false });
             }
             let met = meet(memory, layout, code_type, frame)?;
-            if met.counts && depth == MAX_DEPTH || fresh == MAX_TRAIL {
+            if met.counts() && depth == MAX_DEPTH || fresh == MAX_TRAIL {
                 return Some(Change { kept: 0, fresh, truncated: true });
             }
             self.fresh[fresh] = met;
             fresh += 1;
-            depth += usize::from(met.counts);
+            depth += usize::from(met.counts());
             frame = memory.word(frame + layout.frame_previous)?;
         }
         None
@@ -197,17 +199,16 @@ impl Trail {
         let old_len = self.len;
         let (mut parent, mut depth) = match change.kept {
             0 => (NodeId::NONE, 0),
-            kept => (self.entries[kept - 1].node, self.entries[kept - 1].depth),
+            kept => (self.known[kept - 1].node, self.known[kept - 1].depth),
         };
         self.len = change.kept;
         // Frames that moved and run the same as before keep their nodes.
         let mut as_before = true;
         for met in self.fresh[..change.fresh].iter().rev() {
-            let old = self.entries[self.len];
-            as_before &= self.len < old_len && old.met.key == met.key && old.met.counts == met.counts;
-            let node = match (met.counts, as_before) {
+            as_before &= self.len < old_len && self.known[self.len].key == met.key;
+            let node = match (met.counts(), as_before) {
                 (false, _) => parent,
-                (true, true) => old.node,
+                (true, true) => self.known[self.len].node,
                 (true, false) => match self.nodes.lookup(parent, &met.key) {
                     Some(node) => node,
                     None => match define(parent, &met.key) {
@@ -219,8 +220,9 @@ impl Trail {
                     },
                 },
             };
-            depth += u32::from(met.counts);
-            self.entries[self.len] = Entry { met: *met, node, depth };
+            depth += u32::from(met.counts());
+            self.seen[self.len] = met.seen;
+            self.known[self.len] = Known { key: met.key, node, depth };
             self.len += 1;
             parent = node;
         }

@@ -8,7 +8,7 @@
 //! by a fingerprint of what it points to and how its line table begins (3.11).
 
 use super::layout::{BYTES_DATA, Layout, OB_TYPE};
-use super::memory::Memory;
+use super::memory::{Memory, WINDOW_BYTES, Window};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
 /// The outcome of a walk.
@@ -20,17 +20,38 @@ pub struct Walk {
     pub truncated: bool,
 }
 
+/// What a frame held when it was met. One cache line: all of them are compared at every event.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C, align(64))]
+pub struct Seen {
+    /// Its address.
+    pub frame: usize,
+    /// Where the number is that tells what it runs apart from what ran there before.
+    mark_at: usize,
+    /// Its caller, what it runs and where (and what lies between, which seldom changes).
+    windows: [Window; 2],
+    /// The number.
+    mark: u64,
+}
+
 /// A frame that was met.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Met {
-    /// Its address.
-    pub frame: usize,
-    /// What it runs. Its `code` is there also where that is no Python code.
+    /// What it held.
+    pub seen: Seen,
+    /// What it runs; [`NOTHING`] in entries from C and other frames that have no place in a stack.
     pub key: FrameKey,
-    /// False for entries from C and other frames that have no place in a stack.
-    pub counts: bool,
-    /// True for entries from C.
-    pub from_c: bool,
+}
+
+/// What a frame runs that has no place in a stack.
+const NOTHING: FrameKey = FrameKey { code: 0, instr: 0, tag: 0 };
+
+impl Met {
+    /// Whether it has a place in a stack.
+    #[inline]
+    pub fn counts(&self) -> bool {
+        self.key != NOTHING
+    }
 }
 
 /// Longest chain that is followed; a longer one is a loop, made by a wrong layout.
@@ -60,42 +81,44 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
     };
     let counts =
         !from_c && (!layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type);
-    if !counts {
-        return Some(Met { frame, key: FrameKey { code, instr: 0, tag: 0 }, counts, from_c });
-    }
-    let instr = memory.word(frame + layout.frame_instr)?;
-    Some(Met { frame, key: FrameKey { code, instr, tag: code_tag(memory, layout, code)? }, counts, from_c })
+    let windows_at = windows_at(layout, frame);
+    let mut windows = [[0; WINDOW_BYTES]; 2];
+    memory.read(windows_at[0], &mut windows[0])?;
+    memory.read(windows_at[1], &mut windows[1])?;
+    let (key, mark_at) = if counts {
+        let key = FrameKey {
+            code,
+            instr: memory.word(frame + layout.frame_instr)?,
+            tag: code_tag(memory, layout, code)?,
+        };
+        (key, code + layout.code.serial.unwrap_or(0))
+    } else {
+        // What has no place in a stack runs nothing that has, unless its owner is another one.
+        (NOTHING, frame + layout.frame_owner / 4 * 4)
+    };
+    let mark = if counts { key.tag } else { u64::from(memory.half(mark_at)?) };
+    Some(Met { seen: Seen { frame, mark_at, windows, mark }, key })
 }
 
-/// True for an entry from C, which runs no code.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn is_from_c<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<bool> {
-    match layout.owner_c_stack {
-        Some(owner) => Some(memory.byte(frame + layout.frame_owner)? == owner),
-        None => Some(false),
-    }
+fn windows_at(layout: &Layout, frame: usize) -> [usize; 2] {
+    [frame + layout.frame_windows[0], frame + layout.frame_windows[1]]
 }
 
-/// True if a frame that was met before still runs the same at the same place. May say no where it is so.
+/// True if a frame that was met before still runs the same at the same place, for the same caller. May say no where it is so.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-pub fn is_unchanged<M: Memory>(memory: &M, layout: &Layout, met: &Met) -> Option<bool> {
+pub fn is_unchanged<M: Memory>(memory: &M, layout: &Layout, seen: &Seen) -> Option<bool> {
     // What runs here is alive, so only after this may anything of it be read.
-    if memory.word(met.frame + layout.frame_code)? != met.key.code {
+    if !memory.both_hold(windows_at(layout, seen.frame), &seen.windows)? {
         return Some(false);
     }
-    if !met.counts {
-        // What has no place in a stack runs nothing that has, unless it comes from C.
-        return Some(is_from_c(memory, layout, met.frame)? == met.from_c);
-    }
-    let instr = memory.word(met.frame + layout.frame_instr)?;
-    let tag = match layout.code.serial {
-        Some(serial) => u64::from(memory.half(met.key.code + serial)?),
-        None => fingerprint(memory, layout, met.key.code)?,
+    let mark = match layout.code.serial {
+        Some(_) => u64::from(memory.half(seen.mark_at)?),
+        None => fingerprint(memory, layout, seen.mark_at)?,
     };
-    // Nothing here waits for anything else, and one branch is enough: the processor looks at many frames at once.
-    Some((instr ^ met.key.instr) as u64 | (tag ^ met.key.tag) == 0)
+    Some(mark == seen.mark)
 }
 
 /// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
@@ -113,7 +136,7 @@ pub fn walk<M: Memory>(
             return Some(Walk { depth, truncated: false });
         }
         let met = meet(memory, layout, code_type, frame)?;
-        if met.counts {
+        if met.counts() {
             if depth == MAX_DEPTH {
                 return Some(Walk { depth, truncated: true });
             }

@@ -63,6 +63,7 @@ impl Thread {
         let caller = self.frames.last().copied().unwrap_or(0);
         let frame = frame_at(2 * self.frames.len() + place);
         let code = if from_c { CODES } else { code };
+        self.fake.put_frame(frame);
         self.fake.put(frame + self.layout.frame_previous, caller);
         self.fake.put(frame + self.layout.frame_code, code_at(code));
         self.fake.put(frame + self.layout.frame_instr, code_at(code) + 2 * instr);
@@ -213,6 +214,6 @@ fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
     let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
     let outer = thread.trail.follow(change, |_, key| (key.code == code_at(0)).then_some(NodeId(1)));
     assert_eq!(outer, NodeId(1));
-    thread.defined.insert(NodeId(1), (NodeId::NONE, thread.trail.entries[0].met.key));
+    thread.defined.insert(NodeId(1), (NodeId::NONE, thread.trail.known[0].key));
     thread.check();
 }
