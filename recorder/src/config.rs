@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub(crate) stacks: Stacks,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
     pub(crate) on_full: OnFull,
+    /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
+    pub(crate) uses_counter: bool,
 }
 
 impl Config {
@@ -69,6 +71,7 @@ impl Config {
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+            uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
     }
 }
@@ -102,6 +105,7 @@ mod tests {
     fn nothing_set_is_the_documented_default() {
         let config = with(&[]);
         assert_eq!((config.output.as_str(), config.on_full), ("run.trace", OnFull::Block));
+        assert!(config.uses_counter && !with(&[("GPUMEMTRACE_CLOCK", "kernel")]).uses_counter);
         assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
     }
 

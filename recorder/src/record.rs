@@ -15,7 +15,7 @@ use gpumemtrace_format::{
     ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
 };
 
-use crate::clock::now_ns;
+use crate::clock::event_ns;
 use crate::config::NativeStacks;
 use crate::current::{active_session, running};
 use crate::python::Interpreter;
@@ -106,7 +106,7 @@ impl Call {
             fill(&mut self.event);
             if self.event.seq == NO_SEQ {
                 self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
-                self.event.time_ns = now_ns();
+                self.event.time_ns = event_ns();
             }
             self.ring.store(self.number, &self.event.to_words());
         }
@@ -173,7 +173,7 @@ fn enter(local: &Local) -> Option<&'static Session> {
 fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Event {
     Event {
         seq: NO_SEQ,
-        time_ns: now_ns(),
+        time_ns: event_ns(),
         thread: ThreadId(0),
         kind: draft.kind,
         device: draft.device,

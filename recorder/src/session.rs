@@ -31,6 +31,8 @@ pub(crate) struct Session {
     pub(crate) on_full: OnFull,
     /// Which native stacks are recorded.
     pub(crate) native: NativeStacks,
+    /// Whether times may come from the processor's counter.
+    pub(crate) uses_counter: bool,
     /// The interpreter, if Python stacks are recorded.
     pub(crate) python: Option<Interpreter>,
     /// Next id of a code object.
@@ -136,6 +138,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         shared: Shared::create(ring, trace_id, names.pid)?,
         on_full: config.on_full,
         native: config.stacks.native,
+        uses_counter: config.uses_counter,
         python,
         next_code: CachePadded::new(AtomicU32::new(1)),
         next_py_node: CachePadded::new(AtomicU32::new(1)),

@@ -42,8 +42,15 @@ pub(crate) fn spawn(session: &'static Session, trace: OwnFile, meta: &Meta) -> i
     head.extend(encode_block(BlockKind::META, &meta.encode(), ZSTD_LEVEL));
     trace.with(|file| file.write_all_at(&head, 0))?;
     let written = head.len() as u64;
-    let mut writer =
-        Writer { session, trace, written, modules: None, last_write_ns: clock::now_ns(), last_sample_ns: 0 };
+    let mut writer = Writer {
+        session,
+        trace,
+        written,
+        modules: None,
+        clock: clock::Keeper::new(session.uses_counter),
+        last_write_ns: clock::now_ns(),
+        last_sample_ns: 0,
+    };
     let run = move || {
         // A bug of ours must not leave the program waiting for room in its rings.
         if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
@@ -64,6 +71,7 @@ struct Writer {
     /// Length of the trace up to the last whole block.
     written: u64,
     modules: Option<(u64, u64)>,
+    clock: clock::Keeper,
     last_write_ns: u64,
     last_sample_ns: u64,
 }
@@ -88,11 +96,12 @@ impl Writer {
         let second = facts::second(facts::python_version());
         let mut result = self.write(&encode_block(BlockKind::META, &second.encode(), ZSTD_LEVEL));
         while result.is_ok() && !self.session.is_stopped() {
-            let woken = self.session.wait_for_work(NAP_NS);
+            let woken = self.session.wait_for_work(NAP_NS.min(self.clock.nap_ns()));
             if self.session.is_close_asked() {
                 result = self.close();
                 break;
             }
+            self.clock.keep();
             if clock::now_ns() - self.last_sample_ns > SAMPLE_EVERY_NS {
                 self.last_sample_ns = clock::now_ns();
                 facts::sample();
