@@ -19,6 +19,7 @@ mod modules;
 mod native;
 mod output;
 mod own_file;
+mod per_thread;
 pub mod python;
 mod record;
 mod say;

@@ -13,6 +13,7 @@ use gpumemtrace_format::{CodeId, Counter};
 
 use crate::config::OnFull;
 use crate::native::Unchanged;
+use crate::per_thread;
 use crate::python::code::SCRATCH_BYTES;
 use crate::python::trail::Trail;
 use crate::say::say;
@@ -32,21 +33,14 @@ pub(crate) struct Local {
     without_ring: Cell<u32>,
 }
 
-thread_local! {
-    static LOCAL: Local = const {
-        Local {
-            generation: Cell::new(0),
-            busy: Cell::new(false),
-            block: Cell::new(std::ptr::null_mut()),
-            without_ring: Cell::new(0),
-        }
-    };
-}
-
-/// Runs `body` with the thread-local words.
-#[inline]
-pub(crate) fn with_local<R>(body: impl FnOnce(&Local) -> R) -> R {
-    LOCAL.with(body)
+per_thread! {
+    /// Runs `body` with the thread-local words.
+    pub(crate) fn with_local(&Local) = Local {
+        generation: Cell::new(0),
+        busy: Cell::new(false),
+        block: Cell::new(std::ptr::null_mut()),
+        without_ring: Cell::new(0),
+    }, "gpumemtrace_thread_local"
 }
 
 /// A thread's private part of the session. All zero bytes are a valid value.

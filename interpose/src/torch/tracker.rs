@@ -66,17 +66,32 @@ impl Phase {
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Waiting as u8);
 static LAYOUT: AtomicPtr<Layout> = AtomicPtr::new(std::ptr::null_mut());
 
-/// What an entry said that waits for the report of the same block.
-#[derive(Clone, Copy)]
+/// An entry that waits for the report of the same block. Asked for once a call: finding it is a call into the loader.
 struct Pending {
-    entry: Option<Entry>,
-    completed: bool,
+    /// False: the entry is an old one.
+    waits: Cell<bool>,
+    /// Whether its free was completed at once.
+    completed: Cell<bool>,
+    entry: Cell<Entry>,
+    /// The driver memory that this thread asked for last, while that is of interest.
+    driver_bytes: Cell<u64>,
 }
 
-thread_local! {
-    static PENDING: Cell<Pending> = const { Cell::new(Pending { entry: None, completed: false }) };
-    /// The driver memory that this thread asked for last, while that is of interest.
-    static DRIVER_BYTES: Cell<u64> = const { Cell::new(0) };
+impl Pending {
+    /// The entry, which then waits no more.
+    #[inline]
+    fn take(&self) -> Option<(Entry, bool)> {
+        self.waits.replace(false).then(|| (self.entry.get(), self.completed.get()))
+    }
+}
+
+gpumemtrace_recorder::per_thread! {
+    fn with_pending(&Pending) = Pending {
+        waits: Cell::new(false),
+        completed: Cell::new(false),
+        entry: Cell::new(Entry::NOTHING),
+        driver_bytes: Cell::new(0),
+    }, "gpumemtrace_pending"
 }
 
 /// Where we are.
@@ -138,7 +153,7 @@ fn note(state: TrackerState) {
 
 /// The calling thread is about to ask the driver for this much.
 pub(super) fn note_driver_bytes(bytes: u64) {
-    DRIVER_BYTES.set(bytes);
+    with_pending(|pending| pending.driver_bytes.set(bytes));
 }
 
 /// One `TraceEntry`.
@@ -153,6 +168,8 @@ struct Entry {
 }
 
 impl Entry {
+    const NOTHING: Self = Self { action: 0, device: 0, addr: 0, size: 0, stream: 0, pool: 0 };
+
     /// # Safety
     /// `entry` is a `TraceEntry` of the version that `layout` describes.
     #[inline]
@@ -188,24 +205,26 @@ fn pack_pool(first: u64, second: u64) -> u64 {
 /// PyTorch calls this for every entry. The first argument is the (empty) state of a `std::function`.
 pub(super) unsafe extern "C" fn on_entry(_state: *const [usize; 2], entry: *const u64) {
     quietly(|| {
-        if phase() == Phase::Off {
+        let phase = phase();
+        if phase == Phase::Off {
             return None;
         }
         // SAFETY: set before the tracker was attached, to a table that is never freed.
         let layout = unsafe { LAYOUT.load(Ordering::Acquire).as_ref() }?;
         // SAFETY: PyTorch passes a `const TraceEntry&` of the version that the table is for.
-        take(unsafe { Entry::read(entry, layout) }, layout.actions);
+        take(phase, unsafe { Entry::read(entry, layout) }, layout.actions);
         Some(())
     });
 }
 
-fn take(entry: Entry, actions: u32) {
-    if phase() != Phase::On && !is_plausible(&entry, actions) {
+#[inline]
+fn take(phase: Phase, entry: Entry, actions: u32) {
+    if phase != Phase::On && !is_plausible(&entry, actions) {
         return disagree();
     }
     let kind = match entry.action {
         action if action >= actions => return mismatch(),
-        ALLOC | FREE_REQUESTED | OOM => return put_aside(entry),
+        ALLOC | FREE_REQUESTED | OOM => return put_aside(phase, entry),
         FREE_COMPLETED if completes_pending(&entry) => return,
         FREE_COMPLETED => EventKind::BLOCK_FREE_COMPLETED,
         SEGMENT_ALLOC => EventKind::SEGMENT_ALLOC,
@@ -227,7 +246,7 @@ fn take(entry: Entry, actions: u32) {
 
 /// Whether an entry can be one at all, held against what this thread asked the driver for where it is a segment.
 fn is_plausible(entry: &Entry, actions: u32) -> bool {
-    let asked = DRIVER_BYTES.get();
+    let asked = with_pending(|pending| pending.driver_bytes.get());
     let is_segment_right = match entry.action {
         // An allocator that the program plugged into a pool may round up what it passes on.
         SEGMENT_ALLOC => asked == 0 || entry.size <= asked,
@@ -240,26 +259,33 @@ fn is_plausible(entry: &Entry, actions: u32) -> bool {
     entry.action < actions && entry.device < MAX_DEVICES && is_place && is_segment_right
 }
 
-fn put_aside(entry: Entry) {
-    if PENDING.get().entry.is_some() {
-        // Its report never came.
-        if phase() != Phase::On {
+#[inline]
+fn put_aside(phase: Phase, entry: Entry) {
+    let report_missing = with_pending(|pending| {
+        pending.entry.set(entry);
+        pending.completed.set(false);
+        pending.waits.replace(true)
+    });
+    if report_missing {
+        if phase != Phase::On {
             return disagree();
         }
         mismatch();
     }
-    PENDING.set(Pending { entry: Some(entry), completed: false });
 }
 
 /// True if the block is the one whose free is being reported.
+#[inline]
 fn completes_pending(completed: &Entry) -> bool {
-    match PENDING.get().entry {
-        Some(entry) if entry.action == FREE_REQUESTED && entry.addr == completed.addr => {
-            PENDING.set(Pending { entry: Some(entry), completed: true });
-            true
+    with_pending(|pending| {
+        let requested = pending.entry.get();
+        let is_same =
+            pending.waits.get() && requested.action == FREE_REQUESTED && requested.addr == completed.addr;
+        if is_same {
+            pending.completed.set(true);
         }
-        _ => false,
-    }
+        is_same
+    })
 }
 
 /// Joins what the tracker said of a block to its report. A report without an entry, or of something else, keeps what it has.
@@ -269,8 +295,8 @@ pub(super) fn join(draft: &mut Draft) {
     if !matches!(phase, Phase::Attaching | Phase::Checking | Phase::On) {
         return;
     }
-    let Pending { entry, completed } = PENDING.replace(Pending { entry: None, completed: false });
-    let Some(entry) = entry.filter(|entry| is_of(entry, draft)) else {
+    let waiting = with_pending(Pending::take);
+    let Some((entry, completed)) = waiting.filter(|(entry, _)| is_of(entry, draft)) else {
         return match phase {
             Phase::On => mismatch(),
             Phase::Checking => disagree(),
@@ -380,9 +406,10 @@ mod tests {
     #[test]
     fn a_free_completes_the_one_that_waits_for_its_report() {
         assert!(!completes_pending(&entry(FREE_COMPLETED, 512, 4)));
-        put_aside(entry(FREE_REQUESTED, 512, 4));
+        put_aside(Phase::On, entry(FREE_REQUESTED, 512, 4));
         assert!(!completes_pending(&entry(FREE_COMPLETED, 1024, 4)));
         assert!(completes_pending(&entry(FREE_COMPLETED, 512, 4)));
-        assert!(PENDING.replace(Pending { entry: None, completed: false }).completed);
+        assert_eq!(with_pending(Pending::take), Some((entry(FREE_REQUESTED, 512, 4), true)));
+        assert_eq!(with_pending(Pending::take), None);
     }
 }
