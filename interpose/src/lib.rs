@@ -14,5 +14,6 @@
 mod cuda;
 mod dynamic;
 mod guard;
+mod nvtx;
 mod process;
 mod torch;

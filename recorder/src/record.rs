@@ -9,7 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
-use gpumemtrace_format::event::{Event, STATE_DONE};
+use gpumemtrace_format::event::{Event, RECORD_WORDS, STATE_DONE};
 use gpumemtrace_format::ring::{code_head_words, native_node_words, py_node_words};
 use gpumemtrace_format::{
     ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
@@ -18,6 +18,7 @@ use gpumemtrace_format::{
 use crate::clock::event_ns;
 use crate::config::NativeStacks;
 use crate::current::{active_session, running};
+use crate::name::Name;
 use crate::python::Interpreter;
 use crate::session::Session;
 use crate::shared::Ring;
@@ -142,6 +143,40 @@ fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
     Some(())
 }
 
+/// Records something that has happened and has a name, which goes in place of the first number by kind. Numbers in the name
+/// become `#`: what counts up would be another name each time.
+pub fn named_event(draft: &Draft, name: &[u8]) {
+    with_local(|local| {
+        let Some(session) = enter(local) else { return };
+        let id = local.block(session).and_then(|block| {
+            let _inside = session.go_inside(block.lane.index())?;
+            define_name(session, block, &Name::new(name))
+        });
+        let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
+        event_inside(local, session, &draft);
+        local.busy.set(false);
+    });
+}
+
+fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Option<CodeId> {
+    // No code object lies at this address.
+    let key = FrameKey { code: 1, instr: 0, tag: name.hash() };
+    if let Some(id) = block.codes.lookup(&key) {
+        return Some(id);
+    }
+    let payload = name.payload();
+    let id = define_payload(session, &mut block.lane, payload, |id| {
+        code_head_words(id, payload.len(), 0, 0, name.is_cut())
+    })?;
+    block.codes.insert(&key, id);
+    Some(id)
+}
+
+/// True while something is being recorded: what is no use of a GPU must not begin it.
+pub fn is_recording() -> bool {
+    running().is_some()
+}
+
 /// Counts something outside of any event.
 pub fn count(counter: Counter) {
     if let Some(session) = running() {
@@ -241,12 +276,24 @@ fn define_code(
         return Some(CodeId::UNKNOWN);
     };
     let payload = &scratch[..copied.len];
+    define_payload(session, lane, payload, |id| {
+        code_head_words(id, copied.len, copied.first_line, interpreter.version(), copied.truncated)
+    })
+}
+
+/// Records a definition of several records under a new id.
+fn define_payload(
+    session: &Session,
+    lane: &mut Lane,
+    payload: &[u8],
+    head: impl FnOnce(CodeId) -> [u64; RECORD_WORDS],
+) -> Option<CodeId> {
     let chunks = payload.chunks(gpumemtrace_format::ring::DATA_BYTES_PER_RECORD);
     if !lane.reserve(session, 1 + chunks.len() as u64) {
         return None;
     }
     let id = CodeId(session.next_code.fetch_add(1, Ordering::Relaxed));
-    lane.put(&code_head_words(id, copied.len, copied.first_line, interpreter.version(), copied.truncated));
+    lane.put(&head(id));
     for chunk in chunks {
         let mut words = [0u64; 8];
         for (word, bytes) in words.iter_mut().zip(chunk.chunks(8)) {

@@ -15,6 +15,7 @@ use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
 use crate::owners::Owners;
+use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, Scout, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
@@ -71,6 +72,8 @@ pub struct Analysis {
     pub tracker: Option<TrackerState>,
     /// How steps were told.
     pub rule: Rule,
+    /// The name of the ranges that are steps, where ranges are.
+    pub step_range: Option<String>,
     /// Steps begun.
     pub steps: u32,
     /// Zero of all times in reports.
@@ -105,6 +108,7 @@ struct Devices {
 struct Pass {
     symbols: Symbols,
     clock: StepClock,
+    names: StepNames,
     driver: Driver,
     devices: Devices,
     counts: Vec<u64>,
@@ -126,14 +130,15 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
     let mut head = Head::read(input)?;
     let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
+    let names = StepNames::new(symbols.definitions().codes.values());
     let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
     read_events(open, &head, &mut |event| {
         let stack = symbols.stack(event.python_stack, event.native_stack);
-        scout.event(event, stack, symbols.facts(stack).optimizer)
+        scout.event(event, stack, names.or_optimizer(event, symbols.facts(stack).optimizer))
     })?;
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
-    let mut pass = Pass::new(symbols, StepClock::new(scout.rule()), span_ns);
+    let mut pass = Pass::new(symbols, (StepClock::new(scout.rule()), names), span_ns);
     let body = read_events(open, &head, &mut |event| {
         pass.event(event);
         ControlFlow::Continue(())
@@ -142,10 +147,11 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
 }
 
 impl Pass {
-    fn new(symbols: Symbols, clock: StepClock, span_ns: u64) -> Self {
+    fn new(symbols: Symbols, (clock, names): (StepClock, StepNames), span_ns: u64) -> Self {
         Self {
             symbols,
             clock,
+            names,
             driver: Driver::default(),
             devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
             counts: vec![0; 256],
@@ -174,7 +180,9 @@ impl Pass {
         self.first_ns.get_or_insert(event.time_ns);
         let stack = self.symbols.stack(event.python_stack, event.native_stack);
         let facts = self.symbols.facts(stack);
-        for _ in 0..self.clock.begins(event, stack, facts.optimizer, self.time_ns) {
+        for _ in
+            0..self.clock.begins(event, stack, self.names.or_optimizer(event, facts.optimizer), self.time_ns)
+        {
             for device in self.devices.all.iter_mut().flatten() {
                 device.torch.step_boundary();
                 device.driver.step_boundary();
@@ -383,6 +391,10 @@ impl Pass {
             notes,
             tracker: self.tracker,
             rule: self.clock.rule(),
+            step_range: match self.clock.rule() {
+                Rule::Range(name) => self.names.name(name).map(str::to_owned),
+                _ => None,
+            },
             steps: self.step,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),

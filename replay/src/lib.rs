@@ -29,6 +29,7 @@ pub mod linetable;
 pub mod oom;
 pub mod origin;
 pub mod owners;
+pub mod ranges;
 pub mod report;
 pub mod sections;
 pub mod segments;

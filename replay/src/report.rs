@@ -225,6 +225,8 @@ pub struct Steps {
     pub count: Option<u64>,
     /// The line whose call begins a step, where there is one.
     pub site: Option<Site>,
+    /// What the ranges that are steps are called, where it is ranges. Numbers are `#`.
+    pub range: Option<String>,
 }
 
 /// A device over time.

@@ -136,7 +136,12 @@ fn steps(analysis: &Analysis) -> Steps {
         }
         _ => None,
     };
-    Steps { source, count: source.map(|_| u64::from(analysis.steps)), site }
+    Steps {
+        source,
+        count: source.map(|_| u64::from(analysis.steps)),
+        site,
+        range: analysis.step_range.clone(),
+    }
 }
 
 /// Devices whose ordinal is known. Memory of the others is in the notes.

@@ -2,12 +2,13 @@
 //!
 //! In order of preference:
 //! 1. **marks**: the program said so (`mark` events whose aux0 is 1). A step begins at each.
-//! 2. **optimizer**: events whose Python stack passes through an optimizer's `step` (else `zero_grad`). A step begins at the
+//! 2. **nvtx**: ranges that are called steps ([`crate::ranges`]). A step begins with each.
+//! 3. **optimizer**: events whose Python stack passes through an optimizer's `step` (else `zero_grad`). A step begins at the
 //!    first such event of a thread after an event of that thread outside of it. Frees carry stacks, so `zero_grad` shows as
 //!    the frees of gradients. If several user lines call an optimizer, the one that does so most often counts.
-//! 3. **period**: an allocation (stack and size) that comes back after the same number of allocations again and again, and
+//! 4. **period**: an allocation (stack and size) that comes back after the same number of allocations again and again, and
 //!    of those the one with the longest period: the outermost loop. A step begins at each.
-//! 4. otherwise nothing is called a step, and growth is judged over equal times.
+//! 5. otherwise nothing is called a step, and growth is judged over equal times.
 //!
 //! Step k is what happens before the k-th beginning (counted from 0); set-up before the loop belongs to step 0.
 //!
@@ -16,14 +17,14 @@
 
 use std::ops::ControlFlow;
 
+use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{Event, EventKind, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::origin::OptimizerCall;
+use crate::ranges::RangeScout;
 use crate::symbols::{OptimizerLine, StackId};
 
-/// aux0 of a mark that begins a step.
-const MARK_STEP: u64 = 1;
 /// Steps after which the scout is sure.
 const ENOUGH_STEPS: u64 = 16;
 /// Events after which the scout looks no further if it has seen enough steps.
@@ -49,6 +50,8 @@ pub struct Token {
 pub enum Rule {
     /// At marks.
     Marks,
+    /// At ranges of this name (number as of [`crate::ranges::StepNames`]).
+    Range(u16),
     /// At calls of this optimizer line (index as in [`crate::symbols::Stack::optimizer`]).
     Optimizer(u16),
     /// At this allocation.
@@ -67,6 +70,7 @@ impl Rule {
     pub fn source(self) -> Option<&'static str> {
         match self {
             Self::Marks => Some("marks"),
+            Self::Range(_) => Some("nvtx"),
             Self::Optimizer(_) => Some("optimizer"),
             Self::Period(_) => Some("period"),
             Self::Time { .. } => None,
@@ -114,15 +118,15 @@ impl StepClock {
         self.rule
     }
 
-    /// How many steps begin just before this event. Times ascend.
+    /// How many steps begin just before this event. Times ascend. `what` is the optimizer line of the event's stack or, where a
+    /// range begins, the number of its name.
     #[inline]
-    pub fn begins(&mut self, event: &Event, stack: StackId, optimizer: u16, time_ns: u64) -> u32 {
+    pub fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
         let begin = match self.rule {
             Rule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            Rule::Optimizer(line) => {
-                u32::from(is_block && self.bursts.begins(event.thread, optimizer == line))
-            }
+            Rule::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
+            Rule::Optimizer(line) => u32::from(is_block && self.bursts.begins(event.thread, what == line)),
             Rule::Period(token) => u32::from(Token { kind: event.kind, stack, size: event.size } == token),
             Rule::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
@@ -156,6 +160,7 @@ struct Recurrence {
 pub struct Scout {
     lines: Vec<OptimizerLine>,
     bursts: Vec<(Bursts, u64)>,
+    ranges: RangeScout,
     has_marks: bool,
     events: u64,
     allocations: u64,
@@ -172,6 +177,7 @@ impl Scout {
         Self {
             lines: lines.to_vec(),
             bursts: vec![(Bursts::default(), 0); lines.len()],
+            ranges: RangeScout::default(),
             has_marks: false,
             events: 0,
             allocations: 0,
@@ -183,8 +189,8 @@ impl Scout {
         }
     }
 
-    /// Takes an event; breaks when it has seen enough.
-    pub fn event(&mut self, event: &Event, stack: StackId, optimizer: u16) -> ControlFlow<()> {
+    /// Takes an event; breaks when it has seen enough. `what` as in [`StepClock::begins`].
+    pub fn event(&mut self, event: &Event, stack: StackId, what: u16) -> ControlFlow<()> {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -194,9 +200,10 @@ impl Scout {
         }
         if matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE) {
             for (index, (bursts, count)) in self.bursts.iter_mut().enumerate() {
-                *count += u64::from(bursts.begins(event.thread, optimizer as usize == index + 1));
+                *count += u64::from(bursts.begins(event.thread, what as usize == index + 1));
             }
         }
+        self.ranges.event(event, what);
         if is_allocation(event.kind) && self.allocations < PERIOD_WINDOW {
             // Driver calls of PyTorch's allocator come now and then and would disturb the count.
             if event.kind == EventKind::BLOCK_ALLOC {
@@ -243,6 +250,9 @@ impl Scout {
     pub fn rule(&self) -> Rule {
         if self.has_marks {
             return Rule::Marks;
+        }
+        if let Some(name) = self.ranges.steps() {
+            return Rule::Range(name);
         }
         let best = |call: OptimizerCall| {
             let lines = self.lines.iter().zip(&self.bursts).zip(1u16..);

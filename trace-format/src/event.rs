@@ -47,6 +47,8 @@ pub const FREED_AT_ONCE: u8 = 1;
 /// `Detail::pool` where the version of PyTorch does not tell it.
 pub const NO_POOL: u64 = u64::MAX;
 
+/// aux0 of a [`EventKind::MARK`] that begins a step.
+pub const MARK_STEP: u64 = 1;
 /// Record state: complete.
 pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.
@@ -223,8 +225,13 @@ impl EventKind {
     /// Where our part of PyTorch's allocator stands from here on: aux0 is a [`TrackerState`]. Until the first such event
     /// nothing is known of PyTorch.
     pub const TRACKER: Self = Self(74);
-    /// A mark made by the program. aux0 = what (see `docs/trace-format.md`).
+    /// A mark made by the program. aux0 = [`MARK_STEP`]: a step begins.
     pub const MARK: Self = Self(96);
+    /// An NVTX range begins. aux0 = its name: the [`crate::CodeId`] of a definition that is a name and nothing else. aux1 = 1 if
+    /// it is one that another thread may end ([`Self::RANGE_END`] is not recorded for such).
+    pub const RANGE_BEGIN: Self = Self(97);
+    /// The innermost open NVTX range of the thread ends.
+    pub const RANGE_END: Self = Self(98);
     /// In a ring only: head of a code definition. See [`crate::ring`].
     pub const CODE_DEF: Self = Self(200);
     /// In a ring only: 56 payload bytes of the code definition before it.
@@ -311,6 +318,8 @@ impl EventKind {
         (Self::TORCH_ANNOTATE, "torch_annotate"),
         (Self::TRACKER, "tracker"),
         (Self::MARK, "mark"),
+        (Self::RANGE_BEGIN, "range_begin"),
+        (Self::RANGE_END, "range_end"),
     ];
 
     /// The kind's name, if this version knows it.

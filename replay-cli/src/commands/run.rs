@@ -80,6 +80,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let here = std::env::current_dir().context("the current directory is gone")?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library));
+    // NVTX ranges come to the library that this names, unless another tool has it.
+    if std::env::var_os("NVTX_INJECTION64_PATH").is_none_or(|path| path.is_empty()) {
+        command.env("NVTX_INJECTION64_PATH", &library);
+    }
     let given = args.output.clone().map(|output| output_file(&here, &output)).transpose()?;
     if let Some(output) = &given {
         command.env("GPUMEMTRACE_OUTPUT", output);

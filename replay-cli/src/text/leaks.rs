@@ -168,6 +168,10 @@ fn basis(steps: Option<&Steps>) -> String {
         (Some("period"), _) => {
             format!(" (over {}, told by the period of the allocations)", count(number, "step"))
         }
+        (Some("nvtx"), _) => {
+            let name = steps.range.as_deref().unwrap_or("unknown");
+            format!(" (over {}, told by the NVTX ranges \"{name}\")", count(number, "step"))
+        }
         (Some(source), _) => format!(" (over {}, told by {source})", count(number, "step")),
         (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
     }

@@ -1,0 +1,98 @@
+"""Training loops whose steps are told in different ways. The last line of the output is the number of steps there were.
+
+  plain      nothing but an optimizer
+  amp        the same under autocast, with a GradScaler
+  accumulate an optimizer step every fourth batch
+  gan        two optimizers, called in turn
+  ranges     batches are NVTX ranges, inside of epochs, around ranges of their parts; no optimizer at all
+  marks      steps are said by gpumemtrace_step(), through ctypes; no optimizer at all
+"""
+
+import argparse
+import ctypes
+
+import torch
+from torch import nn
+
+from models import MODELS, batch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("way")
+parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--leak", action="store_true")
+args = parser.parse_args()
+
+device = torch.device("cuda")
+model = MODELS[args.model]().to(device)
+criterion = nn.CrossEntropyLoss()
+kept = []
+
+
+def backward(scale=1.0):
+    inputs, labels = batch(model, device)
+    loss = criterion(model(inputs), labels)
+    (loss * scale).backward()
+    if args.leak:
+        kept.append(torch.empty(1024, device=device))  # the planted leak
+
+
+def plain(amp=False, accumulate=1):
+    optimizer = torch.optim.Adam(model.parameters())
+    scaler = torch.amp.GradScaler("cuda", enabled=amp)
+    for _ in range(args.steps):
+        for _ in range(accumulate):
+            with torch.autocast("cuda", enabled=amp):
+                inputs, labels = batch(model, device)
+                loss = criterion(model(inputs), labels) / accumulate
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def gan():
+    noise, width = 32, 64
+    generator = nn.Sequential(nn.Linear(noise, 128), nn.ReLU(), nn.Linear(128, width)).cuda()
+    critic = nn.Sequential(nn.Linear(width, 128), nn.ReLU(), nn.Linear(128, 1)).cuda()
+    of_generator = torch.optim.Adam(generator.parameters())
+    of_critic = torch.optim.Adam(critic.parameters())
+    judge = nn.BCEWithLogitsLoss()
+    for _ in range(args.steps):
+        real, made = torch.randn(16, width, device=device), generator(torch.randn(16, noise, device=device))
+        of_critic.zero_grad()
+        (judge(critic(real), torch.ones(16, 1, device=device)) + judge(critic(made.detach()), torch.zeros(16, 1, device=device))).backward()
+        of_critic.step()
+        of_generator.zero_grad()
+        judge(critic(made), torch.ones(16, 1, device=device)).backward()
+        of_generator.step()
+
+
+def ranges():
+    nvtx = torch.cuda.nvtx
+    for epoch in range(3):
+        assert nvtx.range_push(f"epoch {epoch}") == -2, "as without a tool"
+        for index in range(args.steps // 3):
+            with nvtx.range(f"train step {index}"):
+                with nvtx.range("forward and backward of a micro-batch"):
+                    backward()
+        nvtx.range_pop()
+
+
+def marks():
+    step = ctypes.CDLL(None).gpumemtrace_step
+    for _ in range(args.steps):
+        step()
+        backward()
+
+
+WAYS = {
+    "plain": plain,
+    "amp": lambda: plain(amp=True),
+    "accumulate": lambda: plain(accumulate=4),
+    "gan": gan,
+    "ranges": ranges,
+    "marks": marks,
+}
+WAYS[args.way]()
+print(args.steps)
