@@ -9,6 +9,7 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::backward::Backward;
 use crate::book::Now;
 use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
@@ -109,6 +110,7 @@ struct Pass {
     symbols: Symbols,
     clock: StepClock,
     names: StepNames,
+    backward: Backward,
     driver: Driver,
     devices: Devices,
     counts: Vec<u64>,
@@ -132,8 +134,9 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
     let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
     let names = StepNames::new(symbols.definitions().codes.values());
     let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
+    let mut backward = Backward::default();
     read_events(open, &head, &mut |event| {
-        let stack = symbols.stack(event.python_stack, event.native_stack);
+        let stack = symbols.stack(backward.stack_of(event, &symbols), event.native_stack);
         scout.event(event, stack, names.or_optimizer(event, symbols.facts(stack).optimizer))
     })?;
     let started = head.meta.number("started_ns");
@@ -152,6 +155,7 @@ impl Pass {
             symbols,
             clock,
             names,
+            backward: Backward::default(),
             driver: Driver::default(),
             devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
             counts: vec![0; 256],
@@ -178,7 +182,8 @@ impl Pass {
         // Threads stamp times themselves: a little disorder is normal and must not run a chart backwards.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let stack = self.symbols.stack(event.python_stack, event.native_stack);
+        let python = self.backward.stack_of(event, &self.symbols);
+        let stack = self.symbols.stack(python, event.native_stack);
         let facts = self.symbols.facts(stack);
         for _ in
             0..self.clock.begins(event, stack, self.names.or_optimizer(event, facts.optimizer), self.time_ns)
@@ -338,6 +343,13 @@ impl Pass {
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
         let uncovered = head.meta.list("uncovered");
+        if self.backward.linked > 0 {
+            notes.push(format!(
+                "{} events of backward threads, which have no Python stack, are shown at the line of the backward() call they work \
+                 for",
+                self.backward.linked
+            ));
+        }
         if !uncovered.is_empty() {
             notes.push(format!(
                 "driver functions that were called and are not recorded: {}",

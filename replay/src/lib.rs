@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod backward;
 pub mod bins;
 pub mod book;
 pub mod definitions;

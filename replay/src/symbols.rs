@@ -9,6 +9,7 @@ use std::collections::hash_map::Entry;
 use gpumemtrace_format::{CodeId, NodeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::backward::is_backward_call;
 use crate::definitions::Definitions;
 use crate::frames::SiteKey;
 use crate::idmap::IdMap;
@@ -39,6 +40,8 @@ pub(crate) struct NodeFacts {
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
+    /// The frame, here or among the callers, that runs autograd's engine; [`NodeId::NONE`] if there is none.
+    backward: NodeId,
 }
 
 impl NodeFacts {
@@ -138,6 +141,12 @@ impl Symbols {
         self.stacks[stack.0 as usize]
     }
 
+    /// The frame of a Python stack that runs autograd's engine; [`NodeId::NONE`] if none does.
+    #[inline]
+    pub fn backward_call(&self, python: NodeId) -> NodeId {
+        self.nodes.get(python.0).map_or(NodeId::NONE, |facts| facts.backward)
+    }
+
     /// The optimizer calls that occur in stacks.
     pub fn optimizer_lines(&self) -> &[OptimizerLine] {
         &self.optimizer_lines
@@ -187,6 +196,10 @@ impl Symbols {
                 .as_deref()
                 .zip(function.as_deref())
                 .and_then(|(file, function)| optimizer_call(file, function));
+            let runs_engine = file
+                .as_deref()
+                .zip(function.as_deref())
+                .is_some_and(|(file, function)| is_backward_call(file, function));
             let own = self.site_id(SiteKey::Python { file, line, function });
             let optimizer = match (parent, call) {
                 (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
@@ -205,6 +218,7 @@ impl Symbols {
                 },
                 own,
                 optimizer,
+                backward: if runs_engine { id } else { parent.map_or(NodeId::NONE, |p| p.backward) },
             };
             self.nodes.insert(id.0, facts);
         }

@@ -1,0 +1,125 @@
+//! Whose call a backward thread works for.
+//!
+//! Constraint: autograd computes gradients on threads of its own, which have no Python frames; and which forward line made the
+//! node that is being computed is not in a trace. Consequence: while a thread sits inside of `backward()` it makes no event, but
+//! right before, under that call, it usually makes one (the gradient to begin with). From then until its next event outside of
+//! the call, events of threads without Python frames belong to that call: they are shown at the line that made it. If two
+//! threads are inside of such calls at once, nobody can tell, and nothing is guessed.
+
+use gpumemtrace_format::{Event, NodeId, ThreadId};
+
+use crate::symbols::Symbols;
+
+/// Follows who is inside of a `backward()`.
+#[derive(Clone, Debug, Default)]
+pub struct Backward {
+    /// Threads inside, each with the frame of its call.
+    inside: Vec<(ThreadId, NodeId)>,
+    /// Events shown at the line of a call.
+    pub linked: u64,
+}
+
+impl Backward {
+    /// The Python stack that an event belongs to: its own, or that of the call it works for.
+    #[inline]
+    pub fn stack_of(&mut self, event: &Event, symbols: &Symbols) -> NodeId {
+        if event.python_stack != NodeId::NONE {
+            self.note(event.thread, symbols.backward_call(event.python_stack));
+            return event.python_stack;
+        }
+        match *self.inside {
+            [(thread, call)] if thread != event.thread => {
+                self.linked += 1;
+                call
+            }
+            _ => NodeId::NONE,
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, thread: ThreadId, call: NodeId) {
+        // One comparison for the most common case: nobody is inside, and this is no such call.
+        if call == NodeId::NONE && self.inside.is_empty() {
+            return;
+        }
+        self.inside.retain(|(inside, _)| *inside != thread);
+        if call != NodeId::NONE {
+            self.inside.push((thread, call));
+        }
+    }
+}
+
+/// True for a function that runs the engine.
+pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
+    file.ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definitions::Definitions;
+    use gpumemtrace_format::{ApiId, CodeDef, CodeId, EventKind, PyNode};
+
+    const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
+
+    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls.
+    fn symbols() -> Symbols {
+        let code = |id: u32, file: &str, name: &str| CodeDef {
+            id: CodeId(id),
+            file: file.to_owned(),
+            name: name.to_owned(),
+            ..CodeDef::default()
+        };
+        let node =
+            |id: u32| PyNode { id: NodeId(id), parent: NodeId(id - 1), code: CodeId(id), offset_bytes: 0 };
+        let codes =
+            [code(1, "train.py", "main"), code(2, AUTOGRAD, "backward"), code(3, AUTOGRAD, "_make_grads")];
+        let mut definitions = Definitions::default();
+        definitions.codes.extend(codes.map(|code| (code.id, code)));
+        definitions.python.extend([1, 2, 3].map(|id| (NodeId(id), node(id))));
+        Symbols::new(definitions)
+    }
+
+    fn event(thread: u32, node: u32) -> Event {
+        Event {
+            seq: 0,
+            time_ns: 0,
+            thread: ThreadId(thread),
+            kind: EventKind::BLOCK_ALLOC,
+            device: 0,
+            api: ApiId(0),
+            flags: 0,
+            result: 0,
+            in_flight: false,
+            addr: 0,
+            size: 0,
+            aux: [0; 2],
+            python_stack: NodeId(node),
+            native_stack: NodeId::NONE,
+            detail: None,
+        }
+    }
+
+    fn stacks(events: &[(u32, u32)]) -> Vec<u32> {
+        let (symbols, mut backward) = (symbols(), Backward::default());
+        events.iter().map(|(thread, node)| backward.stack_of(&event(*thread, *node), &symbols).0).collect()
+    }
+
+    #[test]
+    fn threads_without_frames_work_for_the_call_that_waits() {
+        assert_eq!(
+            stacks(&[(9, 0), (1, 1), (9, 0), (1, 3), (9, 0), (9, 0), (1, 1), (9, 0)]),
+            [0, 1, 0, 3, 2, 2, 1, 0]
+        );
+    }
+
+    #[test]
+    fn of_two_calls_at_once_none_is_chosen() {
+        assert_eq!(stacks(&[(1, 3), (2, 3), (9, 0), (2, 1), (9, 0)]), [3, 3, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_thread_does_not_work_for_its_own_call() {
+        assert_eq!(stacks(&[(1, 3), (1, 0)]), [3, 0]);
+    }
+}
