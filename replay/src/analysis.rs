@@ -319,6 +319,7 @@ impl Pass {
             device.finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.facts(stack).site);
             devices.push((ordinal, *device));
         }
+        let events = self.counts.iter().sum::<u64>().max(1);
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
         let Missing { lost, in_flight } = missing(head, body, self.threads.len() as u64);
         let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
@@ -344,10 +345,11 @@ impl Pass {
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
         let uncovered = head.meta.list("uncovered");
         if self.backward.linked > 0 {
+            let share = 100 * self.backward.linked / events;
+            let share = if share == 0 { "less than 1".to_owned() } else { share.to_string() };
             notes.push(format!(
-                "{} events of backward threads, which have no Python stack, are shown at the line of the backward() call they work \
-                 for",
-                self.backward.linked
+                "{share} % of the events are of backward threads, which have no Python stack: they are shown at the line of the \
+                 backward() call that they work for"
             ));
         }
         if !uncovered.is_empty() {
