@@ -1,0 +1,255 @@
+//! Python and native frames of one thread, in the order in which they called each other.
+//!
+//! Constraint: the two stacks are walked apart, and nothing in the one points into the other. Consequence: what is known of
+//! CPython is used. Python frames are run by its evaluation loop, so each native frame of that loop (`_PyEval_EvalFrameDefault`)
+//! is where Python frames belong: one in versions before 3.11; since then one or more, up to and with the frame that was entered
+//! from C. Where the trace does not tell which frames were, the order is exact only if
+//! * there is one loop (it runs all frames), or
+//! * there are as many loops as frames (each runs at least one).
+//!
+//! Everywhere else frames that C is likely to have entered (special methods, comprehensions, modules) end a loop's share, and the
+//! order is called approximate. The two stacks themselves are never changed, and the innermost Python frame always belongs to
+//! the innermost loop.
+
+/// Whether a Python frame was entered from C, by a loop of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Entry {
+    /// It was.
+    Yes,
+    /// It shares the loop of its caller.
+    No,
+    /// The trace does not tell.
+    #[default]
+    Unknown,
+}
+
+/// Python 3.11, as `CodeDef::python` has it: the first version whose loop runs more than one frame.
+const FIRST_SHARED_LOOP: u16 = 0x030b;
+
+impl Entry {
+    /// What the version alone tells; 0 is an unknown one.
+    pub fn of_code(python: u16) -> Self {
+        if (1..FIRST_SHARED_LOOP).contains(&python) { Self::Yes } else { Self::Unknown }
+    }
+}
+
+/// A Python frame, as far as merging asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PythonFrame {
+    /// Entered from C?
+    pub entry: Entry,
+    /// If that is not known: is it likely?
+    pub is_likely: bool,
+}
+
+/// A place in the merged stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Slot {
+    /// Index of a native frame.
+    Native(usize),
+    /// Index of a Python frame.
+    Python(usize),
+}
+
+/// Both stacks in one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Merged {
+    /// Innermost first; each frame of both stacks once, and those of one stack in their order.
+    pub slots: Vec<Slot>,
+    /// False where it is not certain between which frames of the other stack a frame stands.
+    pub is_exact: bool,
+}
+
+/// True for names of the evaluation loop: `_PyEval_EvalFrameDefault`, also split by a compiler (`.cold`, `.part.0`, `.lto_priv.0`),
+/// and the functions that it consists of in an interpreter built with tail calls.
+pub fn is_loop(function: &str) -> bool {
+    is_part_of(function, "_PyEval_EvalFrameDefault") || function.starts_with("_TAIL_CALL_")
+}
+
+fn is_part_of(function: &str, whole: &str) -> bool {
+    function.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Which native frames are a loop, by the functions at each of them. `_PyEval_Vector` calls the loop; where no frame of the loop
+/// has a name of its own since the last such call, it stands for it.
+pub fn loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
+where
+    F: IntoIterator<Item = &'a str>,
+{
+    let mut had_loop = false;
+    let mut loops = Vec::new();
+    for functions in frames {
+        let (mut here, mut calls) = (false, false);
+        for function in functions {
+            here |= is_loop(function);
+            calls |= is_part_of(function, "_PyEval_Vector");
+        }
+        loops.push(here || calls && !had_loop);
+        had_loop = if calls { false } else { had_loop || here };
+    }
+    loops
+}
+
+/// True for the name of a function that C calls rather than Python: special methods, what stands for them in PyTorch,
+/// comprehensions, generators, modules.
+pub fn is_likely_entry(function: &str) -> bool {
+    let name = function.rsplit('.').next().unwrap_or(function);
+    name.len() > 4 && name.starts_with("__") && name.ends_with("__")
+        || name.starts_with('<')
+        || name == "_wrapped_call_impl"
+}
+
+/// Puts the Python frames where their loops are. Both innermost first.
+pub fn merge(is_loop: &[bool], python: &[PythonFrame]) -> Merged {
+    let loops = is_loop.iter().filter(|is_loop| **is_loop).count();
+    let (shares, is_exact) = shares(loops, python);
+    let mut slots = Vec::with_capacity(is_loop.len() + python.len());
+    let (mut shares, mut next) = (shares.into_iter(), 0);
+    for (at, is_loop) in is_loop.iter().enumerate() {
+        if *is_loop {
+            let end = next + shares.next().unwrap_or(0);
+            slots.extend((next..end).map(Slot::Python));
+            next = end;
+        }
+        slots.push(Slot::Native(at));
+    }
+    // Frames whose loops are beyond the end of the native stack.
+    slots.extend((next..python.len()).map(Slot::Python));
+    Merged { slots, is_exact: is_exact || is_loop.is_empty() || python.is_empty() }
+}
+
+/// How many Python frames each loop runs, innermost first, and whether that is certain. They sum to at most all frames.
+fn shares(loops: usize, python: &[PythonFrame]) -> (Vec<usize>, bool) {
+    let all = python.len();
+    if loops == 0 || all == 0 {
+        return (Vec::new(), false);
+    }
+    if python.iter().all(|frame| frame.entry != Entry::Unknown) {
+        let groups = python.split_inclusive(|frame| frame.entry == Entry::Yes);
+        let shares: Vec<usize> = groups.map(<[PythonFrame]>::len).collect();
+        let is_exact = shares.len() == loops;
+        return (shares, is_exact);
+    }
+    if loops >= all {
+        return (vec![1; all], loops == all);
+    }
+    // A loop's share ends at a frame that C entered; the outermost frame ends the last one's.
+    let mut ends: Vec<usize> = (0..all - 1).collect();
+    ends.sort_by_key(|at| match python[*at].entry {
+        Entry::Yes => 0,
+        Entry::Unknown if python[*at].is_likely => 1,
+        Entry::Unknown => 2,
+        Entry::No => 3,
+    });
+    ends.truncate(loops - 1);
+    ends.sort_unstable();
+    let mut from = 0;
+    let mut shares: Vec<usize> = Vec::with_capacity(loops);
+    for end in ends {
+        shares.push(end + 1 - from);
+        from = end + 1;
+    }
+    shares.push(all - from);
+    (shares, loops == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Slot::{Native as N, Python as P};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn unknown(likely: &[bool]) -> Vec<PythonFrame> {
+        likely.iter().map(|&is_likely| PythonFrame { entry: Entry::Unknown, is_likely }).collect()
+    }
+
+    fn known(entries: &[Entry]) -> Vec<PythonFrame> {
+        entries.iter().map(|&entry| PythonFrame { entry, is_likely: false }).collect()
+    }
+
+    #[test]
+    fn one_loop_runs_all_frames() {
+        let merged = merge(&[false, true, false], &unknown(&[false; 3]));
+        assert_eq!(merged, Merged { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
+    }
+
+    #[test]
+    fn as_many_loops_as_frames_have_one_each() {
+        let merged = merge(&[false, true, false, true], &unknown(&[false; 2]));
+        assert_eq!(merged, Merged { slots: vec![N(0), P(0), N(1), N(2), P(1), N(3)], is_exact: true });
+    }
+
+    #[test]
+    fn before_3_11_each_loop_has_one_frame() {
+        assert_eq!(Entry::of_code(0x030a), Entry::Yes);
+        assert_eq!([0, 0x030b, 0x030d].map(Entry::of_code), [Entry::Unknown; 3]);
+        let merged = merge(&[true, false, true], &known(&[Entry::Yes; 2]));
+        assert_eq!(merged, Merged { slots: vec![P(0), N(0), N(1), P(1), N(2)], is_exact: true });
+    }
+
+    #[test]
+    fn entries_that_are_known_place_every_frame() {
+        use Entry::{No, Yes};
+        let merged = merge(&[false, true, false, true], &known(&[No, Yes, No, No, Yes]));
+        assert_eq!(
+            merged,
+            Merged { slots: vec![N(0), P(0), P(1), N(1), N(2), P(2), P(3), P(4), N(3)], is_exact: true }
+        );
+    }
+
+    #[test]
+    fn otherwise_likely_entries_end_a_share_and_the_order_is_approximate() {
+        let merged = merge(&[true, true, false], &unknown(&[false, true, false, false]));
+        assert_eq!(
+            merged,
+            Merged { slots: vec![P(0), P(1), N(0), P(2), P(3), N(1), N(2)], is_exact: false }
+        );
+        assert!(is_likely_entry("Module.__call__") && is_likely_entry("f.<locals>.<lambda>"));
+        assert!(!is_likely_entry("Module.forward") && !is_likely_entry("__"));
+    }
+
+    #[test]
+    fn without_a_loop_python_frames_come_last() {
+        let merged = merge(&[false, false], &unknown(&[false]));
+        assert_eq!(merged, Merged { slots: vec![N(0), N(1), P(0)], is_exact: false });
+        assert!(merge(&[], &unknown(&[false; 2])).is_exact && merge(&[false], &[]).is_exact);
+    }
+
+    #[test]
+    fn loops_are_known_by_name_in_all_their_parts() {
+        let stack = [
+            vec!["malloc"],
+            vec!["_Py_DECREF", "_PyEval_EvalFrameDefault.cold"],
+            vec!["_PyEval_Vector"],
+            vec!["_PyEval_Vector"],
+            vec!["_PyEval_EvalFrameDefault.lto_priv.0"],
+            vec!["my_PyEval_EvalFrameDefault"],
+            vec!["_PyEval_EvalFrameDefaults"],
+        ];
+        assert_eq!(loops(stack), [false, true, false, true, true, false, false]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_is_there_once_and_each_stack_in_its_order(
+            native: Vec<bool>, python in proptest::collection::vec((0..3u8, any::<bool>()), 0..40),
+        ) {
+            let python: Vec<PythonFrame> = python
+                .into_iter()
+                .map(|(entry, is_likely)| PythonFrame {
+                    entry: [Entry::Yes, Entry::No, Entry::Unknown][usize::from(entry)],
+                    is_likely,
+                })
+                .collect();
+            let slots = merge(&native, &python).slots;
+            let natives: Vec<usize> = slots.iter().filter_map(|slot| match slot { N(at) => Some(*at), P(_) => None }).collect();
+            let pythons: Vec<usize> = slots.iter().filter_map(|slot| match slot { P(at) => Some(*at), N(_) => None }).collect();
+            prop_assert!(natives.into_iter().eq(0..native.len()));
+            prop_assert!(pythons.into_iter().eq(0..python.len()));
+            // Calls go from Python into C: the first loop is right behind the innermost Python frames.
+            if let (Some(first), false) = (native.iter().position(|is_loop| *is_loop), python.is_empty()) {
+                prop_assert_eq!(slots[first], P(0));
+            }
+        }
+    }
+}
