@@ -200,10 +200,7 @@ mod tests {
     #[test]
     fn otherwise_likely_entries_end_a_share_and_the_order_is_approximate() {
         let merged = merge(&[true, true, false], &unknown(&[false, true, false, false]));
-        assert_eq!(
-            merged,
-            Merged { slots: vec![P(0), P(1), N(0), P(2), P(3), N(1), N(2)], is_exact: false }
-        );
+        assert_eq!(merged, Merged { slots: vec![P(0), P(1), N(0), P(2), P(3), N(1), N(2)], is_exact: false });
         assert!(is_likely_entry("Module.__call__") && is_likely_entry("f.<locals>.<lambda>"));
         assert!(!is_likely_entry("Module.forward") && !is_likely_entry("__"));
     }

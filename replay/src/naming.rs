@@ -61,11 +61,14 @@ pub struct Shown<'a> {
     pub most_sites: usize,
     /// Their stacks too.
     pub stacks: bool,
+    /// Also of stacks that have Python frames the native ones.
+    pub mixed: bool,
 }
 
 impl Shown<'_> {
     /// All there is.
-    pub const ALL: Shown<'static> = Shown { sections: &[], most_sites: usize::MAX, stacks: true };
+    pub const ALL: Shown<'static> =
+        Shown { sections: &[], most_sites: usize::MAX, stacks: true, mixed: true };
 
     fn has(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
@@ -93,7 +96,7 @@ pub fn name(report: &mut Report, analyses: &[Analysis], shown: Shown<'_>, resolv
     let mut namers: Vec<Namer<'_>> = analyses.iter().map(Namer::new).collect();
     for (trace, site) in sites(report, shown) {
         let Some(namer) = namers.get_mut(trace) else { continue };
-        namer.site(site, shown.stacks, resolver);
+        namer.site(site, shown, resolver);
     }
     for (info, namer) in report.traces.iter_mut().zip(namers) {
         info.symbols = namer.finish();
@@ -159,12 +162,14 @@ impl<'a> Namer<'a> {
 
     fn names(&mut self, return_address: u64, resolver: &mut dyn Resolve) -> &[NamedFrame] {
         let definitions = self.definitions;
-        let names =
-            self.known.entry(return_address).or_insert_with(|| names_at(definitions, return_address, resolver));
+        let names = self
+            .known
+            .entry(return_address)
+            .or_insert_with(|| names_at(definitions, return_address, resolver));
         names.as_deref().unwrap_or_default()
     }
 
-    fn site(&mut self, site: &mut Site, with_stack: bool, resolver: &mut dyn Resolve) {
+    fn site(&mut self, site: &mut Site, shown: Shown<'_>, resolver: &mut dyn Resolve) {
         if site.address != 0 {
             let names = self.names(site.address, resolver);
             let own = names.iter().find(|frame| !is_system_source(&frame.file));
@@ -172,7 +177,8 @@ impl<'a> Namer<'a> {
                 (site.function, site.file, site.line) = parts(frame);
             }
         }
-        if with_stack && site.stack.iter().any(|frame| frame.kind == FrameKind::Native) {
+        let has = |kind| site.stack.iter().any(|frame| frame.kind == kind);
+        if shown.stacks && has(FrameKind::Native) && (shown.mixed || !has(FrameKind::Python)) {
             self.stack(site, resolver);
         }
     }

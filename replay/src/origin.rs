@@ -67,8 +67,22 @@ impl OwnPaths {
 pub(crate) const PLUMBING: [&str; 4] = ["libgpumemtrace", "libcuda.so", "libcudart", "libc.so"];
 /// Libraries of systems, compilers and vendors, by how their file names begin: environments keep copies of them anywhere.
 const SYSTEM_MODULES: &[&str] = &[
-    "ld-linux", "linux-vdso", "libc.so", "libm.so", "libdl.so", "libpthread", "libstdc++", "libgcc_s", "libgomp", "libpython",
-    "libcu", "libnv", "libnccl", "libgpumemtrace", "libtorch", "libc10",
+    "ld-linux",
+    "linux-vdso",
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "libpthread",
+    "libstdc++",
+    "libgcc_s",
+    "libgomp",
+    "libpython",
+    "libcu",
+    "libnv",
+    "libnccl",
+    "libgpumemtrace",
+    "libtorch",
+    "libc10",
 ];
 
 /// True unless the module is an installed package's, the system's or a vendor's, or the Python interpreter.
@@ -77,8 +91,11 @@ pub fn is_own_module(path: &str) -> bool {
     let is_interpreter = name
         .strip_prefix("python")
         .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 't' | 'd')));
-    let is_system = ["/usr/lib", "/lib/", "/lib64/", "/usr/local/cuda", "/usr/bin/"].iter().any(|at| path.starts_with(at));
-    let is_installed = path.contains("/site-packages/") || path.contains("/dist-packages/") || is_standard_library(path);
+    let is_system = ["/usr/lib", "/lib/", "/lib64/", "/usr/local/cuda", "/usr/bin/"]
+        .iter()
+        .any(|at| path.starts_with(at));
+    let is_installed =
+        path.contains("/site-packages/") || path.contains("/dist-packages/") || is_standard_library(path);
     !(name.is_empty()
         || is_interpreter
         || is_system
@@ -218,7 +235,8 @@ mod tests {
 
     #[test]
     fn own_paths_win_over_every_rule_and_match_whole_components() {
-        let own = OwnPaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
+        let own =
+            OwnPaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
         for file in [
             "/venv/lib/python3.12/site-packages/mine/model.py",
             "/other/site-packages/ours/a.py",
@@ -234,7 +252,10 @@ mod tests {
         ] {
             assert_eq!(own.origin_of(file), Origin::Library, "{file}");
         }
-        assert!(own.is_own_module("/a/site-packages/ours/ext.so") && !own.is_own_module("/a/site-packages/b/ext.so"));
+        assert!(
+            own.is_own_module("/a/site-packages/ours/ext.so")
+                && !own.is_own_module("/a/site-packages/b/ext.so")
+        );
         for nothing in ["", ".", "/", "./"] {
             assert!(OwnPaths::new([nothing]).is_none(), "{nothing:?}");
         }
@@ -242,7 +263,8 @@ mod tests {
 
     #[test]
     fn the_users_modules_are_told_from_what_is_installed() {
-        for module in ["/home/me/a.out", "/srv/app/libengine.so", "/home/me/pythonish", "/work/runtime12.so"] {
+        for module in ["/home/me/a.out", "/srv/app/libengine.so", "/home/me/pythonish", "/work/runtime12.so"]
+        {
             assert!(is_own_module(module), "{module}");
         }
         for module in [

@@ -356,7 +356,9 @@ pub fn size(bytes: u64) -> String {
 /// `libpool.so+0x1234`.
 pub fn place(site: &Site) -> String {
     match (&site.file, &site.module) {
-        (file, Some(module)) => native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line),
+        (file, Some(module)) => {
+            native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
+        }
         (Some(file), None) => {
             let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
             let function =

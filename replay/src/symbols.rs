@@ -240,7 +240,8 @@ impl Symbols {
     fn native_site(&mut self, native: NodeId) -> SiteId {
         let frames = self.native_frames(native);
         let own = frames.iter().find(|frame| frame.path().is_some_and(|path| self.own.is_own_module(path)));
-        let site = own.or_else(|| frames.iter().find(|frame| frame.path().is_some_and(|path| !is_plumbing(path))));
+        let site =
+            own.or_else(|| frames.iter().find(|frame| frame.path().is_some_and(|path| !is_plumbing(path))));
         let key = match site.or(frames.first()) {
             Some(NativeFrame { module: Some((module, offset)), address, .. }) => {
                 Some((SiteKey::Native { module: module.clone(), offset: *offset }, *address))

@@ -26,8 +26,8 @@ pub use event::{
     ApiId, Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ,
     ThreadId, TrackerState,
 };
-pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
+pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
 /// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.

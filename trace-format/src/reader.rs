@@ -365,7 +365,10 @@ mod tests {
             reader.map(|item| matches!(item, Item::Skipped(_))).collect()
         };
         let bytes = sample();
-        assert_eq!(kinds(TraceReader::new(&bytes[..]).unwrap().events_only()), [true, false, true, true, true]);
+        assert_eq!(
+            kinds(TraceReader::new(&bytes[..]).unwrap().events_only()),
+            [true, false, true, true, true]
+        );
         assert_eq!(
             kinds(TraceReader::new(&bytes[..]).unwrap().without_events()),
             [false, true, false, false, false]

@@ -44,8 +44,7 @@ pub struct ModuleNames {
 pub fn encode_names(modules: &[ModuleNames]) -> Vec<u8> {
     let mut texts: Vec<&str> = Vec::new();
     let mut indexes: HashMap<&str, u64> = HashMap::new();
-    let frames =
-        modules.iter().flat_map(|module| &module.addresses).flat_map(|address| &address.frames);
+    let frames = modules.iter().flat_map(|module| &module.addresses).flat_map(|address| &address.frames);
     for text in frames.flat_map(|frame| [&*frame.function, &*frame.file]).filter(|text| !text.is_empty()) {
         indexes.entry(text).or_insert_with(|| {
             texts.push(text);
@@ -126,8 +125,8 @@ mod tests {
     }
 
     fn module() -> impl Strategy<Value = ModuleNames> {
-        let names = (any::<u64>(), vec(frame(), 0..4))
-            .prop_map(|(address, frames)| AddressNames { address, frames });
+        let names =
+            (any::<u64>(), vec(frame(), 0..4)).prop_map(|(address, frames)| AddressNames { address, frames });
         (vec(any::<u8>(), 0..24), vec(names, 0..8))
             .prop_map(|(build_id, addresses)| ModuleNames { build_id, addresses })
     }

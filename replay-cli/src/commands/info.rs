@@ -67,6 +67,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         definitions.native.len(),
         definitions.modules.len()
     )?;
+    let names: usize = definitions.names.values().map(|names| names.len()).sum();
+    if names > 0 {
+        writeln!(out, "  symbolized: {names} native addresses have names in the file")?;
+    }
     writeln!(out, "  threads: {}", threads.len())?;
     writeln!(out, "  events: {}", counts.iter().sum::<u64>())?;
     for (kind, count) in (0..=u8::MAX).map(EventKind).zip(counts).filter(|(_, count)| *count > 0) {
