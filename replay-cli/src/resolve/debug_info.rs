@@ -43,6 +43,10 @@ impl DebugInfo {
     /// Innermost first; empty where nothing is known or it makes no sense.
     pub(super) fn frames(&self, address: u64) -> Vec<NamedFrame> {
         let mut frames = Vec::new();
+        // Nothing lies there, and addr2line asks for the address after it.
+        if address == u64::MAX {
+            return frames;
+        }
         let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return frames };
         while let Ok(Some(frame)) = found.next() {
             let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());

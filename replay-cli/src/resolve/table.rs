@@ -78,7 +78,13 @@ impl SymbolTable {
             Some(sized) => before[before.partition_point(|symbol| symbol.address < sized.address)..]
                 .iter()
                 .find(holds)?,
-            None => before.last().filter(|symbol| symbol.len == 0)?,
+            None => {
+                let label = before.last().filter(|symbol| symbol.len == 0)?;
+                // One inside of a function does not reach beyond its end.
+                let is_over =
+                    |symbol: &Symbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
+                before.iter().rev().take(MAX_NESTED).all(is_over).then_some(label)?
+            }
         };
         self.text(symbol)
     }
