@@ -98,7 +98,10 @@ impl Symbols {
     pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
         let Stack { python, native, .. } = self.facts(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
-        for frame in self.native_frames(native) {
+        let native = self.native_frames(native);
+        // The recorder's own frames, innermost of all, are no part of the program.
+        let ours = native.iter().take_while(|frame| frame.path().is_some_and(is_recorder)).count();
+        for frame in native.into_iter().skip(ours) {
             let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
             let (module, offset) = frame.module.unzip();
             frames.push(StackFrame {
@@ -136,6 +139,10 @@ impl Symbols {
         }
         frames
     }
+}
+
+fn is_recorder(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
 }
 
 /// The same line has the same id in every run: FNV-1a over its parts.

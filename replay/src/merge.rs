@@ -7,8 +7,8 @@
 //! * there is one loop (it runs all frames), or
 //! * there are as many loops as frames (each runs at least one).
 //!
-//! Everywhere else frames that C is likely to have entered (special methods, comprehensions, modules) end a loop's share, and the
-//! order is called approximate. The two stacks themselves are never changed, and the innermost Python frame always belongs to
+//! Everywhere else the frames are shared out so that most loops that C entered through a special method (`slot_tp_call`) were
+//! entered by the frame of one, and the order is called approximate. The two stacks themselves are never changed, and the innermost Python frame always belongs to
 //! the innermost loop.
 
 /// Whether a Python frame was entered from C, by a loop of its own.
@@ -33,13 +33,24 @@ impl Entry {
     }
 }
 
+/// A native frame, as far as merging asks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Native {
+    /// Of the evaluation loop.
+    Loop,
+    /// Calls a special method of a class that Python code defines (`slot_tp_call`).
+    Slot,
+    /// Any other.
+    Other,
+}
+
 /// A Python frame, as far as merging asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PythonFrame {
     /// Entered from C?
     pub entry: Entry,
-    /// If that is not known: is it likely?
-    pub is_likely: bool,
+    /// A special method's.
+    pub is_special: bool,
 }
 
 /// A place in the merged stack.
@@ -70,43 +81,44 @@ fn is_part_of(function: &str, whole: &str) -> bool {
     function.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Which native frames are a loop, by the functions at each of them. `_PyEval_Vector` calls the loop; where no frame of the loop
-/// has a name of its own since the last such call, it stands for it.
-pub fn loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
+/// What native frames are, by the functions at each of them. `_PyEval_Vector` calls the loop; where no frame of the loop has a
+/// name of its own since the last such call, it stands for it.
+pub fn natives<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<Native>
 where
     F: IntoIterator<Item = &'a str>,
 {
     let mut had_loop = false;
-    let mut loops = Vec::new();
+    let mut natives = Vec::new();
     for functions in frames {
-        let (mut here, mut calls) = (false, false);
+        let (mut here, mut calls, mut slot) = (false, false, false);
         for function in functions {
             here |= is_loop(function);
             calls |= is_part_of(function, "_PyEval_Vector");
+            slot |= function.starts_with("slot_");
         }
-        loops.push(here || calls && !had_loop);
+        natives.push(match here || calls && !had_loop {
+            true => Native::Loop,
+            false if slot => Native::Slot,
+            false => Native::Other,
+        });
         had_loop = if calls { false } else { had_loop || here };
     }
-    loops
+    natives
 }
 
-/// True for the name of a function that C calls rather than Python: special methods, what stands for them in PyTorch,
-/// comprehensions, generators, modules.
-pub fn is_likely_entry(function: &str) -> bool {
+/// True for the name of a special method, and of what stands for one in PyTorch's modules.
+pub fn is_special_method(function: &str) -> bool {
     let name = function.rsplit('.').next().unwrap_or(function);
-    name.len() > 4 && name.starts_with("__") && name.ends_with("__")
-        || name.starts_with('<')
-        || name == "_wrapped_call_impl"
+    name.len() > 4 && name.starts_with("__") && name.ends_with("__") || name == "_wrapped_call_impl"
 }
 
 /// Puts the Python frames where their loops are. Both innermost first.
-pub fn merge(is_loop: &[bool], python: &[PythonFrame]) -> Merged {
-    let loops = is_loop.iter().filter(|is_loop| **is_loop).count();
-    let (shares, is_exact) = shares(loops, python);
-    let mut slots = Vec::with_capacity(is_loop.len() + python.len());
+pub fn merge(native: &[Native], python: &[PythonFrame]) -> Merged {
+    let (shares, is_exact) = shares(native, python);
+    let mut slots = Vec::with_capacity(native.len() + python.len());
     let (mut shares, mut next) = (shares.into_iter(), 0);
-    for (at, is_loop) in is_loop.iter().enumerate() {
-        if *is_loop {
+    for (at, frame) in native.iter().enumerate() {
+        if *frame == Native::Loop {
             let end = next + shares.next().unwrap_or(0);
             slots.extend((next..end).map(Slot::Python));
             next = end;
@@ -115,11 +127,12 @@ pub fn merge(is_loop: &[bool], python: &[PythonFrame]) -> Merged {
     }
     // Frames whose loops are beyond the end of the native stack.
     slots.extend((next..python.len()).map(Slot::Python));
-    Merged { slots, is_exact: is_exact || is_loop.is_empty() || python.is_empty() }
+    Merged { slots, is_exact: is_exact || native.is_empty() || python.is_empty() }
 }
 
 /// How many Python frames each loop runs, innermost first, and whether that is certain. They sum to at most all frames.
-fn shares(loops: usize, python: &[PythonFrame]) -> (Vec<usize>, bool) {
+fn shares(native: &[Native], python: &[PythonFrame]) -> (Vec<usize>, bool) {
+    let loops = native.iter().filter(|frame| **frame == Native::Loop).count();
     let all = python.len();
     if loops == 0 || all == 0 {
         return (Vec::new(), false);
@@ -133,49 +146,83 @@ fn shares(loops: usize, python: &[PythonFrame]) -> (Vec<usize>, bool) {
     if loops >= all {
         return (vec![1; all], loops == all);
     }
-    // A loop's share ends at a frame that C entered; the outermost frame ends the last one's.
-    let mut ends: Vec<usize> = (0..all - 1).collect();
-    ends.sort_by_key(|at| match python[*at].entry {
-        Entry::Yes => 0,
-        Entry::Unknown if python[*at].is_likely => 1,
-        Entry::Unknown => 2,
-        Entry::No => 3,
-    });
-    ends.truncate(loops - 1);
-    ends.sort_unstable();
-    let mut from = 0;
-    let mut shares: Vec<usize> = Vec::with_capacity(loops);
-    for end in ends {
-        shares.push(end + 1 - from);
-        from = end + 1;
+    (likely_shares(&through_slot(native), python), loops == 1)
+}
+
+/// Whether each loop was entered through a special method.
+fn through_slot(native: &[Native]) -> Vec<bool> {
+    let mut loops: Vec<bool> = Vec::new();
+    for frame in native {
+        match frame {
+            Native::Loop => loops.push(false),
+            Native::Slot => loops.iter_mut().last().into_iter().for_each(|last| *last = true),
+            Native::Other => {}
+        }
     }
-    shares.push(all - from);
-    (shares, loops == 1)
+    loops
+}
+
+/// Of all ways to share the frames out the one in which most loops were entered by a frame that fits how it was; of several the
+/// one that gives inner loops more. Fewer loops than frames.
+fn likely_shares(through_slot: &[bool], python: &[PythonFrame]) -> Vec<usize> {
+    const IMPOSSIBLE: i64 = i64::MIN / 2;
+    let fits = |slot: bool, frame: &PythonFrame| match frame.entry {
+        Entry::Yes => 1000,
+        Entry::No => -1000,
+        Entry::Unknown => i64::from(frame.is_special == slot),
+    };
+    // best[end]: how well the loops so far fit if they run the frames before `end`; `begins` tells where the last one begins.
+    let mut best = vec![IMPOSSIBLE; python.len() + 1];
+    best[0] = 0;
+    let mut begins: Vec<Vec<usize>> = Vec::new();
+    for slot in through_slot {
+        let mut next = vec![IMPOSSIBLE; python.len() + 1];
+        let mut begin = vec![0; python.len() + 1];
+        let mut from = 0;
+        for (at, frame) in python.iter().enumerate() {
+            if best[at] >= best[from] {
+                from = at;
+            }
+            next[at + 1] = (best[from] + fits(*slot, frame)).max(IMPOSSIBLE);
+            begin[at + 1] = from;
+        }
+        best = next;
+        begins.push(begin);
+    }
+    let mut end = python.len();
+    let mut shares: Vec<usize> = Vec::with_capacity(begins.len());
+    for begin in begins.iter().rev() {
+        shares.push(end - begin[end]);
+        end = begin[end];
+    }
+    shares.reverse();
+    shares
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Native::{Loop, Other, Slot};
     use super::Slot::{Native as N, Python as P};
     use super::*;
     use proptest::prelude::*;
 
     fn unknown(likely: &[bool]) -> Vec<PythonFrame> {
-        likely.iter().map(|&is_likely| PythonFrame { entry: Entry::Unknown, is_likely }).collect()
+        likely.iter().map(|&is_special| PythonFrame { entry: Entry::Unknown, is_special }).collect()
     }
 
     fn known(entries: &[Entry]) -> Vec<PythonFrame> {
-        entries.iter().map(|&entry| PythonFrame { entry, is_likely: false }).collect()
+        entries.iter().map(|&entry| PythonFrame { entry, is_special: false }).collect()
     }
 
     #[test]
     fn one_loop_runs_all_frames() {
-        let merged = merge(&[false, true, false], &unknown(&[false; 3]));
+        let merged = merge(&[Other, Loop, Other], &unknown(&[false; 3]));
         assert_eq!(merged, Merged { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
     }
 
     #[test]
     fn as_many_loops_as_frames_have_one_each() {
-        let merged = merge(&[false, true, false, true], &unknown(&[false; 2]));
+        let merged = merge(&[Other, Loop, Other, Loop], &unknown(&[false; 2]));
         assert_eq!(merged, Merged { slots: vec![N(0), P(0), N(1), N(2), P(1), N(3)], is_exact: true });
     }
 
@@ -183,14 +230,14 @@ mod tests {
     fn before_3_11_each_loop_has_one_frame() {
         assert_eq!(Entry::of_code(0x030a), Entry::Yes);
         assert_eq!([0, 0x030b, 0x030d].map(Entry::of_code), [Entry::Unknown; 3]);
-        let merged = merge(&[true, false, true], &known(&[Entry::Yes; 2]));
+        let merged = merge(&[Loop, Other, Loop], &known(&[Entry::Yes; 2]));
         assert_eq!(merged, Merged { slots: vec![P(0), N(0), N(1), P(1), N(2)], is_exact: true });
     }
 
     #[test]
     fn entries_that_are_known_place_every_frame() {
         use Entry::{No, Yes};
-        let merged = merge(&[false, true, false, true], &known(&[No, Yes, No, No, Yes]));
+        let merged = merge(&[Other, Loop, Other, Loop], &known(&[No, Yes, No, No, Yes]));
         assert_eq!(
             merged,
             Merged { slots: vec![N(0), P(0), P(1), N(1), N(2), P(2), P(3), P(4), N(3)], is_exact: true }
@@ -198,18 +245,25 @@ mod tests {
     }
 
     #[test]
-    fn otherwise_likely_entries_end_a_share_and_the_order_is_approximate() {
-        let merged = merge(&[true, true, false], &unknown(&[false, true, false, false]));
-        assert_eq!(merged, Merged { slots: vec![P(0), P(1), N(0), P(2), P(3), N(1), N(2)], is_exact: false });
-        assert!(is_likely_entry("Module.__call__") && is_likely_entry("f.<locals>.<lambda>"));
-        assert!(!is_likely_entry("Module.forward") && !is_likely_entry("__"));
+    fn otherwise_special_methods_end_the_share_of_a_slot_and_the_order_is_approximate() {
+        // f() <- g() <- __call__() <- call() <- main(), where C called __call__ and call.
+        let merged = merge(&[Loop, Slot, Loop, Other, Loop], &unknown(&[false, false, true, false, false]));
+        assert_eq!(
+            merged,
+            Merged {
+                slots: vec![P(0), P(1), P(2), N(0), N(1), P(3), N(2), N(3), P(4), N(4)],
+                is_exact: false
+            }
+        );
+        assert!(is_special_method("Module.__call__") && is_special_method("Module._wrapped_call_impl"));
+        assert!(!is_special_method("Module.forward") && !is_special_method("__"));
     }
 
     #[test]
     fn without_a_loop_python_frames_come_last() {
-        let merged = merge(&[false, false], &unknown(&[false]));
+        let merged = merge(&[Other, Other], &unknown(&[false]));
         assert_eq!(merged, Merged { slots: vec![N(0), N(1), P(0)], is_exact: false });
-        assert!(merge(&[], &unknown(&[false; 2])).is_exact && merge(&[false], &[]).is_exact);
+        assert!(merge(&[], &unknown(&[false; 2])).is_exact && merge(&[Other], &[]).is_exact);
     }
 
     #[test]
@@ -220,31 +274,33 @@ mod tests {
             vec!["_PyEval_Vector"],
             vec!["_PyEval_Vector"],
             vec!["_PyEval_EvalFrameDefault.lto_priv.0"],
-            vec!["my_PyEval_EvalFrameDefault"],
+            vec!["slot_tp_call"],
             vec!["_PyEval_EvalFrameDefaults"],
         ];
-        assert_eq!(loops(stack), [false, true, false, true, true, false, false]);
+        assert_eq!(natives(stack), [Other, Loop, Other, Loop, Loop, Slot, Other]);
     }
 
     proptest! {
         #[test]
         fn every_frame_is_there_once_and_each_stack_in_its_order(
-            native: Vec<bool>, python in proptest::collection::vec((0..3u8, any::<bool>()), 0..40),
+            native in proptest::collection::vec(0..3u8, 0..40), python in proptest::collection::vec((0..3u8, any::<bool>()), 0..40),
         ) {
             let python: Vec<PythonFrame> = python
                 .into_iter()
-                .map(|(entry, is_likely)| PythonFrame {
+                .map(|(entry, is_special)| PythonFrame {
                     entry: [Entry::Yes, Entry::No, Entry::Unknown][usize::from(entry)],
-                    is_likely,
+                    is_special,
                 })
                 .collect();
+            let native: Vec<Native> =
+                native.into_iter().map(|kind| [Loop, Slot, Other][usize::from(kind)]).collect();
             let slots = merge(&native, &python).slots;
             let natives: Vec<usize> = slots.iter().filter_map(|slot| match slot { N(at) => Some(*at), P(_) => None }).collect();
             let pythons: Vec<usize> = slots.iter().filter_map(|slot| match slot { P(at) => Some(*at), N(_) => None }).collect();
             prop_assert!(natives.into_iter().eq(0..native.len()));
             prop_assert!(pythons.into_iter().eq(0..python.len()));
             // Calls go from Python into C: the first loop is right behind the innermost Python frames.
-            if let (Some(first), false) = (native.iter().position(|is_loop| *is_loop), python.is_empty()) {
+            if let (Some(first), false) = (native.iter().position(|frame| *frame == Loop), python.is_empty()) {
                 prop_assert_eq!(slots[first], P(0));
             }
         }

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::Analysis;
 use crate::definitions::Definitions;
-use crate::merge::{PythonFrame, Slot, is_likely_entry, loops, merge};
+use crate::merge::{PythonFrame, Slot, is_special_method, merge, natives};
 use crate::origin::is_system_source;
 use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
 use crate::sections::Section;
@@ -193,15 +193,15 @@ impl<'a> Namer<'a> {
                 address => self.names(address, resolver).to_vec(),
             })
             .collect();
-        let loops = loops(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
+        let natives = natives(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
         let frames: Vec<PythonFrame> = python
             .iter()
             .map(|frame| PythonFrame {
                 entry: frame.entry,
-                is_likely: frame.function.as_deref().is_some_and(is_likely_entry),
+                is_special: frame.function.as_deref().is_some_and(is_special_method),
             })
             .collect();
-        let merged = merge(&loops, &frames);
+        let merged = merge(&natives, &frames);
         if !python.is_empty() {
             site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });
             self.approximate_stacks += u64::from(!merged.is_exact);

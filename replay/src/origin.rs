@@ -10,7 +10,7 @@
 //!
 //! A stack without such a frame answers with its innermost generated frame, then with its innermost frame of any origin. A stack
 //! without Python frames answers with its innermost native frame in a module of the user's ([`is_own_module`]), then with the
-//! innermost one that is no plumbing of CUDA's or ours.
+//! innermost one that is no plumbing (CUDA's runtime and driver, PyTorch's allocator, ourselves).
 //!
 //! Constraint: a trace is read on other machines than the one it was made on. Consequence: rules look at the names in the trace
 //! and at no file.

@@ -247,6 +247,9 @@ def native_paths(trace):
         while node:
             node, frame = frames[node]
             out.append(frame)
+        # The recorder's own frames, innermost of all, are no part of the program.
+        while out and "libgpumemtrace" in out[0][0]:
+            out.pop(0)
         return tuple(out)
 
     return stack

@@ -53,7 +53,9 @@ pub fn encode_names(modules: &[ModuleNames]) -> Vec<u8> {
     }
     let mut out = Vec::new();
     put_varint(&mut out, texts.len() as u64);
-    texts.iter().for_each(|text| put_bytes(&mut out, text.as_bytes()));
+    for text in texts {
+        put_bytes(&mut out, text.as_bytes());
+    }
     put_varint(&mut out, modules.len() as u64);
     let index = |text: &str| indexes.get(text).copied().unwrap_or(0);
     for module in modules {

@@ -1,5 +1,6 @@
 //! `gpumemtrace info`: what a trace is, without analysing it.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         definitions.native.len(),
         definitions.modules.len()
     )?;
-    let names: usize = definitions.names.values().map(|names| names.len()).sum();
+    let names: usize = definitions.names.values().map(HashMap::len).sum();
     if names > 0 {
         writeln!(out, "  symbolized: {names} native addresses have names in the file")?;
     }

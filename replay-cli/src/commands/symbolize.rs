@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     }
 
     let mut out = String::new();
-    writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.named, named.all)?;
+    writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
         let module = module.as_deref().unwrap_or("no module");
         writeln!(out, "  {addresses} in {module} have none: {}", why_unnamed(why.name()))?;
@@ -117,8 +117,10 @@ fn incomplete(file: &TraceFile, head: &Head) -> Result<Vec<String>, Unreadable> 
 /// The names of all addresses of a trace.
 struct Named {
     modules: BTreeMap<Vec<u8>, Vec<AddressNames>>,
+    /// Addresses.
     all: u64,
-    named: u64,
+    /// Addresses with a name.
+    found: u64,
     reasons: BTreeMap<(Unnamed, Option<String>), u64>,
 }
 
@@ -128,7 +130,7 @@ impl Named {
         let mut named = Self {
             modules: BTreeMap::new(),
             all: addresses.len() as u64,
-            named: 0,
+            found: 0,
             reasons: BTreeMap::new(),
         };
         for return_address in addresses {
@@ -136,7 +138,7 @@ impl Named {
             let module = definitions.module_at(call);
             match (names_at(definitions, return_address, resolver), module) {
                 (Ok(frames), Some(module)) => {
-                    named.named += 1;
+                    named.found += 1;
                     let names = AddressNames { address: call.wrapping_sub(module.load_bias), frames };
                     named.modules.entry(module.build_id.clone()).or_default().push(names);
                 }

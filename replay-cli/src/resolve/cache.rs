@@ -180,7 +180,11 @@ mod tests {
         let (_folder, cache) = cache(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..50).for_each(|_| cache.write(&[1; 20], "lib", &names()).unwrap()));
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        cache.write(&[1; 20], "lib", &names()).unwrap();
+                    }
+                });
                 scope.spawn(|| {
                     for _ in 0..200 {
                         assert!(cache.read(&[1; 20], Some("lib")).is_none_or(|read| read == names()));

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use object::Endianness;
@@ -27,6 +28,8 @@ pub(crate) struct Image {
     /// The file name of its split debug information.
     pub(crate) debug_link: Option<String>,
     sections: Vec<Section>,
+    /// Where code is once the file is loaded, also if it was split off this file.
+    pub(crate) code: Vec<Range<u64>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +73,7 @@ impl Image {
             build_id: Vec::new(),
             debug_link: None,
             sections: Vec::new(),
+            code: Vec::new(),
         };
         image.read_headers().map_err(|_| Unusable::Unreadable)?;
         if let Some(link) = image.section(".gnu_debuglink") {
@@ -86,6 +90,10 @@ impl Image {
         let endian = header.endian()?;
         let sections = header.sections(endian, &cache)?;
         for section in sections.iter() {
+            if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) != 0 {
+                let start = section.sh_addr(endian);
+                self.code.push(start..start.saturating_add(section.sh_size(endian)));
+            }
             let Some((offset, len)) = section.file_range(endian) else { continue };
             let (offset, len, packing) = match section.compression(endian, &cache)? {
                 None => (offset, len, Packing::None),

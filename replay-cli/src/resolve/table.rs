@@ -4,6 +4,8 @@
 //! where they are until one is asked for. A function is where its symbol says that it is; only symbols without a size, as
 //! assembly has them, reach to the next one.
 
+use std::ops::Range;
+
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 
 use super::elf::Image;
@@ -21,6 +23,8 @@ pub(super) struct SymbolTable {
     symbols: Vec<Symbol>,
     /// One per table.
     texts: Vec<Vec<u8>>,
+    /// Where code is.
+    code: Vec<Range<u64>>,
 }
 
 #[derive(Clone, Copy)]
@@ -36,8 +40,9 @@ struct Symbol {
 impl SymbolTable {
     /// Reads the tables of some files of the same build: the full ones, and what the loader needs.
     pub(super) fn read<'a>(images: impl IntoIterator<Item = &'a Image>) -> Self {
-        let mut table = Self { symbols: Vec::new(), texts: Vec::new() };
+        let mut table = Self { symbols: Vec::new(), texts: Vec::new(), code: Vec::new() };
         for image in images {
+            table.code.extend(image.code.iter().cloned());
             for (kind, texts) in [(SHT_SYMTAB, ".strtab"), (SHT_DYNSYM, ".dynstr")] {
                 if let Some((entries, texts)) = image.symbol_table(kind, texts) {
                     table.add(&entries, texts);
@@ -69,24 +74,20 @@ impl SymbolTable {
 
     /// The function that an address lies in.
     pub(super) fn name_at(&self, address: u64) -> Option<String> {
+        let code = self.code.iter().find(|code| code.contains(&address))?;
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         let before = &self.symbols[..after];
         let holds = |symbol: &&Symbol| address - symbol.address < symbol.len;
         let sized = before.iter().rev().take(MAX_NESTED).find(holds);
-        let symbol = match sized {
+        if let Some(sized) = sized {
             // The best name of those that begin there.
-            Some(sized) => before[before.partition_point(|symbol| symbol.address < sized.address)..]
-                .iter()
-                .find(holds)?,
-            None => {
-                let label = before.last().filter(|symbol| symbol.len == 0)?;
-                // One inside of a function does not reach beyond its end.
-                let is_over =
-                    |symbol: &Symbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
-                before.iter().rev().take(MAX_NESTED).all(is_over).then_some(label)?
-            }
-        };
-        self.text(symbol)
+            let begin = before.partition_point(|symbol| symbol.address < sized.address);
+            return self.text(before[begin..].iter().find(holds)?);
+        }
+        let label = before.last().filter(|symbol| symbol.len == 0 && code.contains(&symbol.address))?;
+        // One inside of a function does not reach beyond its end.
+        let is_over = |symbol: &Symbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
+        before.iter().rev().take(MAX_NESTED).all(is_over).then(|| self.text(label))?
     }
 
     fn text(&self, symbol: &Symbol) -> Option<String> {
@@ -117,12 +118,13 @@ mod tests {
             texts.extend(name.as_bytes());
             texts.push(0);
         }
-        let mut table = SymbolTable { symbols: Vec::new(), texts: Vec::new() };
+        let mut table = SymbolTable { symbols: Vec::new(), texts: Vec::new(), code: Vec::from_iter(CODE) };
         table.add(&entries, texts);
         table.symbols.sort_by_key(|symbol| (symbol.address, symbol.rank, symbol.texts, symbol.name));
         table
     }
 
+    const CODE: [Range<u64>; 2] = [0x1000..0x4000, 0x8000..0x9000];
     const GLOBAL: u8 = 0x12;
     const LOCAL: u8 = 0x02;
     const LABEL: u8 = 0x00;
@@ -147,6 +149,7 @@ mod tests {
             (0x2005, Some("name")),
             (0x2010, None),
             (0x3333, Some("assembly")),
+            (0x4000, None),
         ] {
             assert_eq!(table.name_at(address).as_deref(), name, "{address:#x}");
         }
@@ -155,7 +158,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_table_is_read_without_panic(entries: Vec<u8>, texts: Vec<u8>, address: u64) {
-            let mut table = SymbolTable { symbols: Vec::new(), texts: Vec::new() };
+            let mut table = SymbolTable { symbols: Vec::new(), texts: Vec::new(), code: Vec::from_iter(CODE) };
             table.add(&entries, texts);
             table.symbols.sort_by_key(|symbol| symbol.address);
             let _ = table.name_at(address);

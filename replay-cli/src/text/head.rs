@@ -107,20 +107,20 @@ fn blemishes(info: &TraceInfo) -> Vec<String> {
 fn unnamed(naming: &Naming) -> Vec<String> {
     let mut lines = Vec::new();
     if naming.unresolved > 0 {
+        let told = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
+            let module = reason.module.as_deref().unwrap_or("no module");
+            format!("{} in {module} ({})", thousands(reason.addresses), why_unnamed(reason.why))
+        });
+        let mut told: Vec<String> = told.collect();
+        if naming.reasons.len() > MAX_REASONS {
+            let more = count((naming.reasons.len() - MAX_REASONS) as u64, "module");
+            told.push(format!("and in {more} more (--json names them)"));
+        }
         lines.push(format!(
-            "{} of the {} native addresses shown here have no name and read module+offset:",
+            "{} of the {} native addresses shown here have no name and read module+offset: {}",
             thousands(naming.unresolved),
-            thousands(naming.addresses)
-        ));
-    }
-    for reason in naming.reasons.iter().take(MAX_REASONS) {
-        let module = reason.module.as_deref().unwrap_or("no module");
-        lines.push(format!("  {} in {module}: {}", thousands(reason.addresses), why_unnamed(reason.why)));
-    }
-    if naming.reasons.len() > MAX_REASONS {
-        lines.push(format!(
-            "  and in {} more (--json names them)",
-            count((naming.reasons.len() - MAX_REASONS) as u64, "module")
+            thousands(naming.addresses),
+            told.join("; ")
         ));
     }
     if naming.approximate_stacks > 0 {

@@ -59,11 +59,32 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
+/// Without the types of its parameters, and not endless.
 fn short_name(function: &str) -> String {
-    match function.char_indices().nth(MAX_NAME_CHARS) {
-        Some((end, _)) => format!("{}...", &function[..end]),
-        None => function.to_owned(),
+    let name = without_parameters(function);
+    match name.char_indices().nth(MAX_NAME_CHARS) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
     }
+}
+
+fn without_parameters(function: &str) -> &str {
+    let plain = function.strip_suffix(" const").unwrap_or(function);
+    if !plain.ends_with(')') {
+        return function;
+    }
+    let mut depth = 0;
+    for (at, c) in plain.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at > 0 { &plain[..at] } else { function };
+        }
+    }
+    function
 }
 
 /// Relative to the current directory, or from the library folder on.
@@ -127,5 +148,26 @@ fn frame_text(frame: &StackFrame) -> String {
             let function = frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), called);
             format!("{file}:{line} in {function}")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_functions_are_shown_without_their_parameters() {
+        for (function, name) in [
+            ("malloc", "malloc"),
+            ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),
+            ("at::(anonymous namespace)::f(int (*)(long)) const", "at::(anonymous namespace)::f"),
+            ("Node::operator()(int)", "Node::operator()"),
+            ("(odd)", "(odd)"),
+            ("odd)", "odd)"),
+            ("core::ptr::read", "core::ptr::read"),
+        ] {
+            assert_eq!(short_name(function), name);
+        }
+        assert_eq!(short_name(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
     }
 }
