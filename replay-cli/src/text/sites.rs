@@ -69,7 +69,9 @@ fn short_name(function: &str) -> String {
 }
 
 fn without_parameters(function: &str) -> &str {
-    let plain = function.strip_suffix(" const").unwrap_or(function);
+    // A compiler may have split or copied a function.
+    let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
+    let plain = plain.strip_suffix(" const").unwrap_or(plain);
     if !plain.ends_with(')') {
         return function;
     }
@@ -161,6 +163,7 @@ mod tests {
             ("malloc", "malloc"),
             ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),
             ("at::(anonymous namespace)::f(int (*)(long)) const", "at::(anonymous namespace)::f"),
+            ("at::f(long) [clone .isra.0] [clone .cold]", "at::f"),
             ("Node::operator()(int)", "Node::operator()"),
             ("(odd)", "(odd)"),
             ("odd)", "odd)"),
