@@ -7,8 +7,8 @@
 //! * there is one loop (it runs all frames), or
 //! * there are as many loops as frames (each runs at least one).
 //!
-//! Everywhere else the frames are shared out so that most loops that C entered through a special method (`slot_tp_call`) were
-//! entered by the frame of one, and the order is called approximate. The two stacks themselves are never changed, and the innermost Python frame always belongs to
+//! Everywhere else the frames are shared out by what their names suggest (most loops that C entered through `slot_tp_call` were
+//! entered by a special method), and the order is called approximate. The two stacks themselves are never changed, and the innermost Python frame always belongs to
 //! the innermost loop.
 
 /// Whether a Python frame was entered from C, by a loop of its own.
@@ -49,8 +49,19 @@ pub enum Native {
 pub struct PythonFrame {
     /// Entered from C?
     pub entry: Entry,
-    /// A special method's.
-    pub is_special: bool,
+    /// What its name suggests, where that is not known.
+    pub hint: Hint,
+}
+
+/// What the names of a frame and of its caller suggest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hint {
+    /// A special method, or what stands for one in PyTorch's modules: C enters it through a slot.
+    Special,
+    /// Part of a call of a PyTorch module, which calls bound methods with `*args`: C enters those.
+    ModuleCall,
+    /// Nothing.
+    None,
 }
 
 /// A place in the merged stack.
@@ -106,10 +117,17 @@ where
     natives
 }
 
-/// True for the name of a special method, and of what stands for one in PyTorch's modules.
-pub fn is_special_method(function: &str) -> bool {
-    let name = function.rsplit('.').next().unwrap_or(function);
-    name.len() > 4 && name.starts_with("__") && name.ends_with("__") || name == "_wrapped_call_impl"
+/// From the name of a frame's function and that of its caller.
+pub fn hint(function: &str, caller: &str) -> Hint {
+    let last = |function: &str| function.rsplit('.').next().unwrap_or(function).to_owned();
+    let name = last(function);
+    if name.len() > 4 && name.starts_with("__") && name.ends_with("__") || name == "_wrapped_call_impl" {
+        Hint::Special
+    } else if name == "_call_impl" || last(caller) == "_call_impl" {
+        Hint::ModuleCall
+    } else {
+        Hint::None
+    }
 }
 
 /// Puts the Python frames where their loops are. Both innermost first.
@@ -163,13 +181,17 @@ fn through_slot(native: &[Native]) -> Vec<bool> {
 }
 
 /// Of all ways to share the frames out the one in which most loops were entered by a frame that fits how it was; of several the
-/// one that gives inner loops more. Fewer loops than frames.
+/// one that gives outer loops more, where programs have their own frames. Fewer loops than frames.
 fn likely_shares(through_slot: &[bool], python: &[PythonFrame]) -> Vec<usize> {
     const IMPOSSIBLE: i64 = i64::MIN / 2;
     let fits = |slot: bool, frame: &PythonFrame| match frame.entry {
         Entry::Yes => 1000,
         Entry::No => -1000,
-        Entry::Unknown => i64::from(frame.is_special == slot),
+        Entry::Unknown => match (frame.hint, slot) {
+            (Hint::Special, true) | (Hint::ModuleCall, false) => 2,
+            (Hint::None, false) => 1,
+            _ => 0,
+        },
     };
     // best[end]: how well the loops so far fit if they run the frames before `end`; `begins` tells where the last one begins.
     let mut best = vec![IMPOSSIBLE; python.len() + 1];
@@ -180,7 +202,7 @@ fn likely_shares(through_slot: &[bool], python: &[PythonFrame]) -> Vec<usize> {
         let mut begin = vec![0; python.len() + 1];
         let mut from = 0;
         for (at, frame) in python.iter().enumerate() {
-            if best[at] >= best[from] {
+            if best[at] > best[from] {
                 from = at;
             }
             next[at + 1] = (best[from] + fits(*slot, frame)).max(IMPOSSIBLE);
@@ -206,23 +228,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn unknown(likely: &[bool]) -> Vec<PythonFrame> {
-        likely.iter().map(|&is_special| PythonFrame { entry: Entry::Unknown, is_special }).collect()
+    fn unknown(names: &[&str]) -> Vec<PythonFrame> {
+        let hint = |at: usize| hint(names[at], names.get(at + 1).unwrap_or(&""));
+        (0..names.len()).map(|at| PythonFrame { entry: Entry::Unknown, hint: hint(at) }).collect()
     }
 
     fn known(entries: &[Entry]) -> Vec<PythonFrame> {
-        entries.iter().map(|&entry| PythonFrame { entry, is_special: false }).collect()
+        entries.iter().map(|&entry| PythonFrame { entry, hint: Hint::None }).collect()
     }
 
     #[test]
     fn one_loop_runs_all_frames() {
-        let merged = merge(&[Other, Loop, Other], &unknown(&[false; 3]));
+        let merged = merge(&[Other, Loop, Other], &unknown(&["f", "g", "main"]));
         assert_eq!(merged, Merged { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
     }
 
     #[test]
     fn as_many_loops_as_frames_have_one_each() {
-        let merged = merge(&[Other, Loop, Other, Loop], &unknown(&[false; 2]));
+        let merged = merge(&[Other, Loop, Other, Loop], &unknown(&["f", "main"]));
         assert_eq!(merged, Merged { slots: vec![N(0), P(0), N(1), N(2), P(1), N(3)], is_exact: true });
     }
 
@@ -245,25 +268,28 @@ mod tests {
     }
 
     #[test]
-    fn otherwise_special_methods_end_the_share_of_a_slot_and_the_order_is_approximate() {
-        // f() <- g() <- __call__() <- call() <- main(), where C called __call__ and call.
-        let merged = merge(&[Loop, Slot, Loop, Other, Loop], &unknown(&[false, false, true, false, false]));
+    fn otherwise_names_decide_and_the_order_is_approximate() {
+        let names = ["f", "forward", "Module._call_impl", "Module._wrapped_call_impl", "train", "main"];
+        let merged = merge(&[Loop, Other, Loop, Other, Loop, Slot, Loop], &unknown(&names));
         assert_eq!(
             merged,
             Merged {
-                slots: vec![P(0), P(1), P(2), N(0), N(1), P(3), N(2), N(3), P(4), N(4)],
+                slots: vec![P(0), P(1), N(0), N(1), P(2), N(2), N(3), P(3), N(4), N(5), P(4), P(5), N(6)],
                 is_exact: false
             }
         );
-        assert!(is_special_method("Module.__call__") && is_special_method("Module._wrapped_call_impl"));
-        assert!(!is_special_method("Module.forward") && !is_special_method("__"));
+        // Nothing to go by: what lies outside is the program's own.
+        let merged = merge(&[Loop, Loop], &unknown(&["f", "g", "main"]));
+        assert_eq!(merged, Merged { slots: vec![P(0), N(0), P(1), P(2), N(1)], is_exact: false });
+        assert_eq!(hint("Tensor.__torch_function__", ""), Hint::Special);
+        assert_eq!(hint("Module.forward", "main"), Hint::None);
     }
 
     #[test]
     fn without_a_loop_python_frames_come_last() {
-        let merged = merge(&[Other, Other], &unknown(&[false]));
+        let merged = merge(&[Other, Other], &unknown(&["f"]));
         assert_eq!(merged, Merged { slots: vec![N(0), N(1), P(0)], is_exact: false });
-        assert!(merge(&[], &unknown(&[false; 2])).is_exact && merge(&[Other], &[]).is_exact);
+        assert!(merge(&[], &unknown(&["f", "main"])).is_exact && merge(&[Other], &[]).is_exact);
     }
 
     #[test]
@@ -283,13 +309,13 @@ mod tests {
     proptest! {
         #[test]
         fn every_frame_is_there_once_and_each_stack_in_its_order(
-            native in proptest::collection::vec(0..3u8, 0..40), python in proptest::collection::vec((0..3u8, any::<bool>()), 0..40),
+            native in proptest::collection::vec(0..3u8, 0..40), python in proptest::collection::vec((0..3u8, 0..3u8), 0..40),
         ) {
             let python: Vec<PythonFrame> = python
                 .into_iter()
-                .map(|(entry, is_special)| PythonFrame {
+                .map(|(entry, hint)| PythonFrame {
                     entry: [Entry::Yes, Entry::No, Entry::Unknown][usize::from(entry)],
-                    is_special,
+                    hint: [Hint::Special, Hint::ModuleCall, Hint::None][usize::from(hint)],
                 })
                 .collect();
             let native: Vec<Native> =

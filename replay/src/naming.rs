@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::Analysis;
 use crate::definitions::Definitions;
-use crate::merge::{PythonFrame, Slot, is_special_method, merge, natives};
+use crate::merge::{PythonFrame, Slot, hint, merge, natives};
 use crate::origin::is_system_source;
 use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
 use crate::sections::Section;
@@ -194,12 +194,10 @@ impl<'a> Namer<'a> {
             })
             .collect();
         let natives = natives(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
-        let frames: Vec<PythonFrame> = python
-            .iter()
-            .map(|frame| PythonFrame {
-                entry: frame.entry,
-                is_special: frame.function.as_deref().is_some_and(is_special_method),
-            })
+        let name = |at: usize| python.get(at).and_then(|frame| frame.function.as_deref()).unwrap_or_default();
+        let frames = python.iter().enumerate();
+        let frames: Vec<PythonFrame> = frames
+            .map(|(at, frame)| PythonFrame { entry: frame.entry, hint: hint(name(at), name(at + 1)) })
             .collect();
         let merged = merge(&natives, &frames);
         if !python.is_empty() {
@@ -253,6 +251,24 @@ fn expand(stack: &mut Vec<StackFrame>, frame: &StackFrame, names: &[NamedFrame])
             is_own: frame.is_own && !is_system_source(&name.file),
             ..frame.clone()
         });
+    }
+}
+
+/// A native frame for people: `grow (pool.cpp:41)`, or as much of it as is known, down to `libpool.so+0x1234`.
+pub fn native_place(
+    module: &str,
+    offset: Option<u64>,
+    function: Option<&str>,
+    file: Option<&str>,
+    line: Option<u32>,
+) -> String {
+    let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
+    let source = file.map(|file| line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")));
+    match (function, source) {
+        (Some(function), Some(source)) => format!("{function} ({source})"),
+        (Some(function), None) => format!("{function} ({module})"),
+        (None, Some(source)) => format!("{module}{offset} ({source})"),
+        (None, None) => format!("{module}{offset}"),
     }
 }
 

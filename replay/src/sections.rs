@@ -13,7 +13,7 @@ use crate::report::{
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
-use crate::{leaks, oom, verdicts};
+use crate::{leaks, naming, oom, verdicts};
 
 /// Most sites drawn as bands.
 const MAX_BANDS: usize = 12;
@@ -357,7 +357,7 @@ pub fn size(bytes: u64) -> String {
 pub fn place(site: &Site) -> String {
     match (&site.file, &site.module) {
         (file, Some(module)) => {
-            native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
+            naming::native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
         }
         (Some(file), None) => {
             let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
@@ -366,24 +366,6 @@ pub fn place(site: &Site) -> String {
             format!("{file}:{line}{function}")
         }
         (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
-    }
-}
-
-/// A native frame for people.
-pub fn native_place(
-    module: &str,
-    offset: Option<u64>,
-    function: Option<&str>,
-    file: Option<&str>,
-    line: Option<u32>,
-) -> String {
-    let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
-    let source = file.map(|file| line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")));
-    match (function, source) {
-        (Some(function), Some(source)) => format!("{function} ({source})"),
-        (Some(function), None) => format!("{function} ({module})"),
-        (None, Some(source)) => format!("{module}{offset} ({source})"),
-        (None, None) => format!("{module}{offset}"),
     }
 }
 

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from conftest import COMMAND, dump, gpumemtrace
-from test_frames import FIELD, stacks
+from test_frames import FIELD, PYTHONS, stacks
 from test_routes import ROUTES, place  # noqa: F401
 
 TOOLS = ("c++", "addr2line", "objcopy", "strip")
@@ -281,6 +282,35 @@ def test_python_and_native_frames_stand_in_true_order(run_python, torch_version)
     text = gpumemtrace("replay", run.trace, "--peak", "--stacks")
     assert "_PyEval_EvalFrameDefault" in text and ("is not certain" in text) == (exact < len(mixed))
     assert "_PyEval_EvalFrameDefault" not in gpumemtrace("replay", run.trace, "--peak")
+
+
+CALLBACKS = """
+import ctypes, sys
+driver, library = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
+context, pointer = ctypes.c_void_p(), ctypes.c_ulonglong()
+assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == driver.cuCtxSetCurrent(context) == 0
+inner = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20)))
+outer = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: library.through_b(inner))
+assert library.through_a(outer) == 11
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS or [sys.executable], ids=lambda path: os.path.basename(path))
+def test_callbacks_stand_between_the_frames_that_they_connect(place, python):  # noqa: F811
+    """Python calls C, which calls Python, which calls C ...: one frame a loop, so the order is exact, and known."""
+    folder = place.folder
+    (folder / "callbacks.c").write_text("typedef int (*call)(void);\n"
+                                        "int through_a(call f) { return f() + 1; }\nint through_b(call f) { return f() + 10; }\n")
+    library = place.compile("libcallbacks.so", folder / "callbacks.c")
+    (folder / "callbacks.py").write_text(CALLBACKS)
+    done = place.run(python, "callbacks.py", folder / "libcuda.so.1", library, GPUMEMTRACE_STACKS="both")
+    assert (done.returncode, done.stderr) == (0, "")
+    site = report(folder / "run.trace")["peak"][0]["sites"][0]["site"]
+    names = [frame["function"] for frame in site["stack"] if frame["kind"] == "python" or frame["function"] in ("through_a", "through_b")]
+    if not any(is_loop(frame) for frame in site["stack"]):
+        pytest.skip("this interpreter has no symbols")
+    assert names == ["<lambda>", "through_b", "<lambda>", "through_a", "<module>"], names
+    assert site["stack_order"] == "exact" and site["function"] == "<lambda>"
 
 
 def is_loop(frame):

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
         let module = module.as_deref().unwrap_or("no module");
-        writeln!(out, "  {addresses} in {module} have none: {}", why_unnamed(why.name()))?;
+        writeln!(out, "  no names for {addresses} in {module}: {}", why_unnamed(why.name()))?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use gpumemtrace_replay::naming::native_place;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
-use gpumemtrace_replay::sections::{called, native_place, place};
+use gpumemtrace_replay::sections::{called, place};
 
 use crate::output::Style;
 
