@@ -10,6 +10,7 @@ mod exit;
 mod open;
 mod output;
 mod pattern;
+mod resolve;
 mod text;
 
 use clap::{Parser, Subcommand};
@@ -38,6 +39,8 @@ enum Command {
     Info(commands::info::Args),
     /// Print every record as text, in order.
     Dump(commands::dump::Args),
+    /// Write a copy of a trace that carries the names of native functions, for another machine.
+    Symbolize(commands::symbolize::Args),
     /// Run a command and record its GPU memory.
     Run(commands::run::Args),
     /// Say what would be recorded on this machine, and prove it.
@@ -59,6 +62,7 @@ fn main() -> std::process::ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
+        Command::Symbolize(args) => commands::symbolize::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),

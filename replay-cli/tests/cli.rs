@@ -17,7 +17,11 @@ use tempfile::TempDir;
 
 fn command() -> Command {
     let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
-    command.env("COLUMNS", "100").env_remove("NO_COLOR").env_remove("LD_PRELOAD");
+    command
+        .env("COLUMNS", "100")
+        .env("GPUMEMTRACE_CACHE", "off")
+        .env_remove("NO_COLOR")
+        .env_remove("LD_PRELOAD");
     command
 }
 

@@ -15,6 +15,7 @@ use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
+use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
@@ -129,9 +130,14 @@ struct Pass {
 
 /// Analyses a trace.
 pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
+    analyse_as(input, OwnPaths::default())
+}
+
+/// Analyses a trace for whom these paths are their own.
+pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
     let mut head = Head::read(input)?;
-    let mut symbols = Symbols::new(std::mem::take(&mut head.definitions));
+    let mut symbols = Symbols::new(std::mem::take(&mut head.definitions), own);
     let names = StepNames::new(symbols.definitions().codes.values());
     let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
     let mut backward = Backward::default();

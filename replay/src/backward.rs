@@ -58,6 +58,7 @@ pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
 mod tests {
     use super::*;
     use crate::definitions::Definitions;
+    use crate::origin::OwnPaths;
     use gpumemtrace_format::{ApiId, CodeDef, CodeId, EventKind, PyNode};
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
@@ -77,7 +78,7 @@ mod tests {
         let mut definitions = Definitions::default();
         definitions.codes.extend(codes.map(|code| (code.id, code)));
         definitions.python.extend([1, 2, 3].map(|id| (NodeId(id), node(id))));
-        Symbols::new(definitions)
+        Symbols::new(definitions, OwnPaths::default())
     }
 
     fn event(thread: u32, node: u32) -> Event {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::Record;
-use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
+use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, NodeId, PyNode};
 use rustc_hash::FxHashMap;
 
 /// All definitions of a trace.
@@ -21,6 +21,8 @@ pub struct Definitions {
     pub native: FxHashMap<NodeId, NativeNode>,
     /// Loaded modules by their first address.
     pub modules: BTreeMap<u64, ModuleDef>,
+    /// What `symbolize` wrote into the file: names by build id and address.
+    pub names: FxHashMap<Vec<u8>, FxHashMap<u64, Vec<NamedFrame>>>,
 }
 
 impl Definitions {
@@ -31,6 +33,12 @@ impl Definitions {
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
             Item::NativeNodes(nodes) => self.native.extend(nodes.into_iter().map(|node| (node.id, node))),
             Item::Modules(modules) => modules.into_iter().for_each(|module| self.take_module(module)),
+            Item::Names(modules) => {
+                for module in modules {
+                    let names = module.addresses.into_iter().map(|names| (names.address, names.frames));
+                    self.names.entry(module.build_id).or_default().extend(names);
+                }
+            }
             _ => {}
         }
     }

@@ -2,6 +2,8 @@
 
 use gpumemtrace_format::NodeId;
 
+use crate::merge::Entry;
+use crate::origin::Origin;
 use crate::report::{FrameKind, Site, StackFrame};
 use crate::symbols::{SiteId, Stack, StackId, Symbols};
 
@@ -14,6 +16,22 @@ pub(crate) enum SiteKey {
     Python { file: Option<String>, line: Option<u32>, function: Option<String> },
     Native { module: String, offset: u64 },
     Unknown,
+}
+
+/// A frame of a native stack.
+#[derive(Clone, Debug)]
+pub(crate) struct NativeFrame {
+    pub(crate) node: NodeId,
+    /// Return address; 0 where the node is not defined.
+    pub(crate) address: u64,
+    /// Path, and the return address in it, where the module is known.
+    pub(crate) module: Option<(String, u64)>,
+}
+
+impl NativeFrame {
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.module.as_ref().map(|(path, _)| path.as_str())
+    }
 }
 
 impl Symbols {
@@ -40,20 +58,20 @@ impl Symbols {
         self.nodes.get(python.0).map_or(site, |facts| facts.own)
     }
 
-    /// Innermost first: node, and module path and offset where the module is known.
-    pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<(NodeId, Option<(String, u64)>)> {
+    /// Innermost first.
+    pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<NativeFrame> {
         let mut frames = Vec::new();
         let mut at = innermost;
         while at != NodeId::NONE && frames.len() < MAX_FRAMES {
             let Some(node) = self.definitions.native.get(&at) else {
-                frames.push((at, None));
+                frames.push(NativeFrame { node: at, address: 0, module: None });
                 break;
             };
+            let address = node.return_address;
             // The call is the instruction before the return address, which may be another function's first.
-            let address = node.return_address.saturating_sub(1);
-            let module = self.definitions.module_at(address);
-            frames
-                .push((at, module.map(|m| (m.path.clone(), node.return_address.wrapping_sub(m.load_bias)))));
+            let module = self.definitions.module_at(address.saturating_sub(1));
+            let module = module.map(|module| (module.path.clone(), address.wrapping_sub(module.load_bias)));
+            frames.push(NativeFrame { node: at, address, module });
             at = node.parent;
         }
         frames
@@ -67,16 +85,25 @@ impl Symbols {
             SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
             SiteKey::Unknown => (None, None, None, None),
         };
+        let offset = match key {
+            SiteKey::Native { offset, .. } => Some(*offset),
+            _ => None,
+        };
         let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
-        Site { id: stable_id(key), file, line, function, module, stack }
+        let address = self.addresses.get(&site).copied().unwrap_or(0);
+        Site { id: stable_id(key), file, line, function, module, offset, stack, stack_order: None, address }
     }
 
-    /// The frames of a stack, innermost first: native frames, then the Python frames that led to them.
+    /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::naming`] puts them in their true order.
     pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
         let Stack { python, native, .. } = self.facts(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
-        for (_, module) in self.native_frames(native) {
-            let (module, offset) = module.unzip();
+        let native = self.native_frames(native);
+        // The recorder's own frames, innermost of all, are no part of the program.
+        let ours = native.iter().take_while(|frame| frame.path().is_some_and(is_recorder)).count();
+        for frame in native.into_iter().skip(ours) {
+            let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
+            let (module, offset) = frame.module.unzip();
             frames.push(StackFrame {
                 kind: FrameKind::Native,
                 file: None,
@@ -84,24 +111,38 @@ impl Symbols {
                 function: None,
                 module,
                 offset,
+                is_inlined: false,
+                is_own,
+                address: frame.address,
+                entry: Entry::Unknown,
             });
         }
         for id in self.python_path(python) {
-            let (file, function, line) = match self.definitions.python.get(&id) {
+            let node = self.definitions.python.get(&id);
+            let (file, function, line) = match node {
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };
+            let code = node.and_then(|node| self.definitions.codes.get(&node.code));
             frames.push(StackFrame {
                 kind: FrameKind::Python,
+                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == Origin::User),
+                entry: Entry::of_code(code.map_or(0, |code| code.python)),
                 file,
                 line,
                 function,
                 module: None,
                 offset: None,
+                is_inlined: false,
+                address: 0,
             });
         }
         frames
     }
+}
+
+fn is_recorder(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
 }
 
 /// The same line has the same id in every run: FNV-1a over its parts.

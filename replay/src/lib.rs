@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`input`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form.
+//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
+//! native frames.
 #![forbid(unsafe_code)]
 
 pub mod analysis;
@@ -27,6 +28,8 @@ pub mod input;
 pub mod leaks;
 pub mod ledger;
 pub mod linetable;
+pub mod merge;
+pub mod naming;
 pub mod oom;
 pub mod origin;
 pub mod owners;
@@ -41,7 +44,7 @@ pub mod symbols;
 pub mod tally;
 pub mod verdicts;
 
-pub use analysis::{Analysis, analyse};
+pub use analysis::{Analysis, analyse, analyse_as};
 pub use input::{Input, RingFile};
 pub use report::Report;
 pub use sections::{Section, report};

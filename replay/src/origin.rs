@@ -1,13 +1,19 @@
-//! Whose code a Python frame is.
+//! Whose code a frame is.
 //!
 //! The *user line* of a stack is its innermost Python frame that is neither framework nor installed library:
+//! * what the user calls their own (`--own PATH`, [`OwnPaths`]) is theirs, wherever it lies; else
 //! * not under `site-packages` or `dist-packages`;
 //! * not the standard library (`/lib/python3.X/`, `/lib64/python3.X/`, a `python3XX.zip`, `<frozen ...>`);
 //! * not PyTorch run from its source folder (`.../torch/nn/...` and the like);
 //! * not generated code (`<string>`, `<eval_with_key>`, ...), unless the stack has nothing better; what a person typed
 //!   (`<stdin>`, a notebook cell) is the person's.
 //!
-//! A stack without such a frame answers with its innermost generated frame, then with its innermost frame of any origin.
+//! A stack without such a frame answers with its innermost generated frame, then with its innermost frame of any origin. A stack
+//! without Python frames answers with its innermost native frame in a module of the user's ([`is_own_module`]), then with the
+//! innermost one that is no plumbing (CUDA's runtime and driver, PyTorch's allocator, ourselves).
+//!
+//! Constraint: a trace is read on other machines than the one it was made on. Consequence: rules look at the names in the trace
+//! and at no file.
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +24,91 @@ pub enum Origin {
     Generated,
     /// Framework, installed library or standard library.
     Library,
+}
+
+/// Paths that the user calls their own: an absolute one with everything below it; a relative one wherever its components stand
+/// in a row (`site-packages/mylib`, `mylib`).
+#[derive(Clone, Debug, Default)]
+pub struct OwnPaths(Vec<String>);
+
+impl OwnPaths {
+    /// From what a user typed. `None` if a path says nothing (`""`, `.`, `/`).
+    pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<Self> {
+        let clean = |path: &'a str| {
+            let root = if path.starts_with('/') { "/" } else { "" };
+            let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+            (!parts.is_empty()).then(|| format!("{root}{}", parts.join("/")))
+        };
+        paths.into_iter().map(clean).collect::<Option<Vec<String>>>().map(Self)
+    }
+
+    fn has(&self, file: &str) -> bool {
+        self.0.iter().any(|own| {
+            file.match_indices(own.as_str()).any(|(at, _)| {
+                let begins = at == 0 || !own.starts_with('/') && file[..at].ends_with('/');
+                let after = &file[at + own.len()..];
+                begins && (after.is_empty() || after.starts_with('/'))
+            })
+        })
+    }
+
+    /// Says whose code the file holds.
+    pub fn origin_of(&self, file: &str) -> Origin {
+        if self.has(file) { Origin::User } else { origin_of(file) }
+    }
+
+    /// True for a module (executable or shared library) of the user's.
+    pub fn is_own_module(&self, path: &str) -> bool {
+        self.has(path) || is_own_module(path)
+    }
+}
+
+/// Libraries that pass requests on to the driver: never whose line it is.
+pub(crate) const PLUMBING: [&str; 4] = ["libgpumemtrace", "libcuda.so", "libcudart", "libc.so"];
+/// Libraries of systems, compilers and vendors, by how their file names begin: environments keep copies of them anywhere.
+const SYSTEM_MODULES: &[&str] = &[
+    "ld-linux",
+    "linux-vdso",
+    "libc.so",
+    "libm.so",
+    "libdl.so",
+    "libpthread",
+    "libstdc++",
+    "libgcc_s",
+    "libgomp",
+    "libpython",
+    "libcu",
+    "libnv",
+    "libnccl",
+    "libgpumemtrace",
+    "libtorch",
+    "libc10",
+];
+
+/// True unless the module is an installed package's, the system's or a vendor's, or the Python interpreter.
+pub fn is_own_module(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let is_interpreter = name
+        .strip_prefix("python")
+        .is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 't' | 'd')));
+    let is_system = ["/usr/lib", "/lib/", "/lib64/", "/usr/local/cuda", "/usr/bin/"]
+        .iter()
+        .any(|at| path.starts_with(at));
+    let is_installed =
+        path.contains("/site-packages/") || path.contains("/dist-packages/") || is_standard_library(path);
+    !(name.is_empty()
+        || is_interpreter
+        || is_system
+        || is_installed
+        || SYSTEM_MODULES.iter().any(|prefix| name.starts_with(prefix)))
+}
+
+/// True for a source file that a compiler brought along: what is inlined from there is nobody's own.
+pub fn is_system_source(file: &str) -> bool {
+    file.starts_with("/usr/include/")
+        || file.starts_with("/usr/lib/")
+        || file.contains("/include/c++/")
+        || file.starts_with("/rustc/")
 }
 
 /// Folders below `torch/` that tell PyTorch's own sources from a user's folder that happens to be named torch.
@@ -139,6 +230,56 @@ mod tests {
         }
         for file in ["<string>", "<eval_with_key>.7", "<__array_function__ internals>"] {
             assert_eq!(origin_of(file), Origin::Generated, "{file}");
+        }
+    }
+
+    #[test]
+    fn own_paths_win_over_every_rule_and_match_whole_components() {
+        let own =
+            OwnPaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
+        for file in [
+            "/venv/lib/python3.12/site-packages/mine/model.py",
+            "/other/site-packages/ours/a.py",
+            "/home/me/train.py",
+        ] {
+            assert_eq!(own.origin_of(file), Origin::User, "{file}");
+        }
+        for file in [
+            "/venv/lib/python3.12/site-packages/mine2/model.py",
+            "/x/venv/lib/python3.12/site-packages/mine/model.py",
+            "/other/my-site-packages/site-packages/oursish/a.py",
+            "<frozen importlib._bootstrap>",
+        ] {
+            assert_eq!(own.origin_of(file), Origin::Library, "{file}");
+        }
+        assert!(
+            own.is_own_module("/a/site-packages/ours/ext.so")
+                && !own.is_own_module("/a/site-packages/b/ext.so")
+        );
+        for nothing in ["", ".", "/", "./"] {
+            assert!(OwnPaths::new([nothing]).is_none(), "{nothing:?}");
+        }
+    }
+
+    #[test]
+    fn the_users_modules_are_told_from_what_is_installed() {
+        for module in ["/home/me/a.out", "/srv/app/libengine.so", "/home/me/pythonish", "/work/runtime12.so"]
+        {
+            assert!(is_own_module(module), "{module}");
+        }
+        for module in [
+            "",
+            "linux-vdso.so.1",
+            "/usr/lib/x86_64-linux-gnu/libssl.so.3",
+            "/home/me/conda/lib/libstdc++.so.6",
+            "/home/me/conda/lib/libpython3.12.so.1.0",
+            "/home/me/conda/bin/python3.12",
+            "/v/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so",
+            "/home/me/pytorch/torch/lib/libc10_cuda.so",
+            "/v/lib/python3.12/lib-dynload/_ctypes.so",
+            "/work/libcuda.so.1",
+        ] {
+            assert!(!is_own_module(module), "{module}");
         }
     }
 

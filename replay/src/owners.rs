@@ -8,13 +8,12 @@ use gpumemtrace_format::NodeId;
 use rustc_hash::FxHashMap;
 
 use crate::definitions::Definitions;
+use crate::origin::PLUMBING;
 
 /// An index into [`Owners::name`]; 0 is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct OwnerId(pub u32);
 
-/// Modules that only pass requests on.
-const PLUMBING: [&str; 4] = ["libgpumemtrace", "libcuda.so", "libcudart", "libc.so"];
 /// Longest stack looked at.
 const MAX_FRAMES: usize = 4096;
 /// What an owner is called that is not known.

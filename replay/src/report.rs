@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::merge::Entry;
+
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantity(pub f64);
@@ -114,6 +116,9 @@ pub struct TraceInfo {
     pub events: BTreeMap<String, u64>,
     /// What is missing.
     pub losses: Losses,
+    /// How far native addresses have names; only where the report shows some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbols: Option<Naming>,
     /// True when nothing is missing.
     pub complete: bool,
     /// What the reader should know: one sentence each.
@@ -129,7 +134,7 @@ pub struct Losses {
     pub corrupt_blocks: u64,
     /// Cut at the maximum depth.
     pub truncated_stacks: u64,
-    /// Without name or module.
+    /// Python frames without a name, native frames without a module.
     pub unresolved_frames: u64,
     /// Entry points that allocate and are not watched.
     pub uncovered_calls: u64,
@@ -137,6 +142,30 @@ pub struct Losses {
     pub in_flight_calls: u64,
     /// Blocks of which PyTorch's tracker and its report did not say the same; what they asked for is not known.
     pub tracker_mismatches: u64,
+}
+
+/// How far the native addresses that a report shows have names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Naming {
+    /// Distinct addresses.
+    pub addresses: u64,
+    /// Those of them without a name; shown as module and offset.
+    pub unresolved: u64,
+    /// Why, by module; most addresses first. They sum to `unresolved`.
+    pub reasons: Vec<NamingReason>,
+    /// Stacks in which it is not certain where native frames stand among Python frames.
+    pub approximate_stacks: u64,
+}
+
+/// Why addresses of a module have no names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NamingReason {
+    /// Its path; `null` for addresses in no module.
+    pub module: Option<String>,
+    /// `file_missing`, `other_build`, `no_build_id`, `no_symbols`, `unreadable` or `no_module`.
+    pub why: &'static str,
+    /// How many.
+    pub addresses: u64,
 }
 
 /// A device's numbers.
@@ -280,8 +309,17 @@ pub struct Site {
     pub function: Option<String>,
     /// Shared library, where there is no Python frame.
     pub module: Option<String>,
+    /// Return address in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
     /// Innermost first; the stack that holds most of what is reported.
     pub stack: Vec<StackFrame>,
+    /// Where native frames stand among Python frames: `exact` or `approximate`. Only where there are both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stack_order: Option<&'static str>,
+    /// Return address of a native site; 0 for none.
+    #[serde(skip)]
+    pub(crate) address: u64,
 }
 
 /// Python or native.
@@ -309,6 +347,23 @@ pub struct StackFrame {
     pub module: Option<String>,
     /// Return address in it.
     pub offset: Option<u64>,
+    /// Was inlined into the next frame, which has the same offset.
+    #[serde(rename = "inlined", skip_serializing_if = "is_false")]
+    pub is_inlined: bool,
+    /// Neither framework nor installed library (see [`crate::origin`]).
+    #[serde(rename = "own", skip_serializing_if = "is_false")]
+    pub is_own: bool,
+    /// Return address of a native frame; 0 for none.
+    #[serde(skip)]
+    pub(crate) address: u64,
+    /// Whether a Python frame was entered from C.
+    #[serde(skip)]
+    pub(crate) entry: Entry,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A site that grows.

@@ -13,7 +13,7 @@ use crate::report::{
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
-use crate::{leaks, oom, verdicts};
+use crate::{leaks, naming, oom, verdicts};
 
 /// Most sites drawn as bands.
 const MAX_BANDS: usize = 12;
@@ -113,6 +113,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         end_detail: analysis.ending_detail.clone(),
         events,
         losses: analysis.losses.clone(),
+        symbols: None,
         complete: analysis.incomplete.is_empty(),
         notes: analysis.incomplete.iter().chain(&analysis.notes).cloned().collect(),
     }
@@ -356,20 +357,18 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.2} {}", UNITS[unit])
 }
 
-/// A site for people: `train.py:41 in hook()`.
+/// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
+/// `libpool.so+0x1234`.
 pub fn place(site: &Site) -> String {
     match (&site.file, &site.module) {
-        (Some(file), _) => {
+        (file, Some(module)) => {
+            naming::native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
+        }
+        (Some(file), None) => {
             let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
             let function =
                 site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
             format!("{file}:{line}{function}")
-        }
-        (None, Some(module)) => {
-            let offset =
-                site.stack.iter().find(|frame| frame.module.as_ref() == Some(module)).and_then(|f| f.offset);
-            let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
-            format!("{module}{offset}")
         }
         (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
     }

@@ -11,10 +11,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::backward::is_backward_call;
 use crate::definitions::Definitions;
-use crate::frames::SiteKey;
+use crate::frames::{NativeFrame, SiteKey};
 use crate::idmap::IdMap;
 use crate::linetable::line_at;
-use crate::origin::{OptimizerCall, Origin, optimizer_call, origin_of};
+use crate::origin::{OptimizerCall, Origin, OwnPaths, PLUMBING, optimizer_call};
 
 /// A user line, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -67,6 +67,9 @@ pub struct Stack {
 #[derive(Debug)]
 pub struct Symbols {
     pub(crate) definitions: Definitions,
+    pub(crate) own: OwnPaths,
+    /// Return addresses of native sites.
+    pub(crate) addresses: FxHashMap<SiteId, u64>,
     pub(crate) nodes: IdMap<NodeFacts>,
     pub(crate) sites: Vec<SiteKey>,
     site_ids: FxHashMap<SiteKey, SiteId>,
@@ -81,8 +84,10 @@ pub struct Symbols {
 
 impl Symbols {
     /// Resolves all Python nodes.
-    pub fn new(definitions: Definitions) -> Self {
+    pub fn new(definitions: Definitions, own: OwnPaths) -> Self {
         let mut symbols = Self {
+            own,
+            addresses: FxHashMap::default(),
             nodes: IdMap::default(),
             sites: Vec::new(),
             site_ids: FxHashMap::default(),
@@ -191,7 +196,7 @@ impl Symbols {
             } else if file.is_none() {
                 self.unresolved.insert((true, id.0));
             }
-            let origin = file.as_deref().map_or(Origin::Library, origin_of);
+            let origin = file.as_deref().map_or(Origin::Library, |file| self.own.origin_of(file));
             let call = file
                 .as_deref()
                 .zip(function.as_deref())
@@ -248,25 +253,26 @@ impl Symbols {
 
     fn native_site(&mut self, native: NodeId) -> SiteId {
         let frames = self.native_frames(native);
-        let plumbing = ["libcuda.so", "libcudart", "libgpumemtrace"];
-        let own = frames.iter().find(|(_, module)| {
-            module.as_ref().is_some_and(|(path, _)| {
-                let name = path.rsplit('/').next().unwrap_or(path);
-                !plumbing.iter().any(|prefix| name.starts_with(prefix))
-            })
-        });
-        let key = match own.or(frames.first()) {
-            Some((_, Some((module, offset)))) => SiteKey::Native { module: module.clone(), offset: *offset },
-            _ => SiteKey::Unknown,
+        let own = frames.iter().find(|frame| frame.path().is_some_and(|path| self.own.is_own_module(path)));
+        let site =
+            own.or_else(|| frames.iter().find(|frame| frame.path().is_some_and(|path| !is_plumbing(path))));
+        let key = match site.or(frames.first()) {
+            Some(NativeFrame { module: Some((module, offset)), address, .. }) => {
+                Some((SiteKey::Native { module: module.clone(), offset: *offset }, *address))
+            }
+            _ => None,
         };
-        for (id, module) in &frames {
-            if !self.definitions.native.contains_key(id) {
-                self.is_undefined((false, id.0));
+        for NativeFrame { node, module, .. } in &frames {
+            if !self.definitions.native.contains_key(node) {
+                self.is_undefined((false, node.0));
             } else if module.is_none() {
-                self.unresolved.insert((false, id.0));
+                self.unresolved.insert((false, node.0));
             }
         }
-        self.site_id(key)
+        let Some((key, address)) = key else { return self.site_id(SiteKey::Unknown) };
+        let site = self.site_id(key);
+        self.addresses.entry(site).or_insert(address);
+        site
     }
 
     fn site_id(&mut self, key: SiteKey) -> SiteId {
@@ -291,6 +297,12 @@ impl Symbols {
     pub fn definitions(&self) -> &Definitions {
         &self.definitions
     }
+}
+
+fn is_plumbing(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    // Every tensor comes through PyTorch's allocator: who asked it says more.
+    name.starts_with("libc10") || PLUMBING.iter().any(|prefix| name.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -321,7 +333,7 @@ mod tests {
         let mut definitions = Definitions::default();
         definitions.codes.extend(codes.iter().map(|code| (code.id, code.clone())));
         definitions.python.extend(nodes.iter().map(|node| (node.id, *node)));
-        Symbols::new(definitions)
+        Symbols::new(definitions, OwnPaths::default())
     }
 
     const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
@@ -370,7 +382,7 @@ mod tests {
         definitions
             .native
             .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
-        let mut symbols = Symbols::new(definitions);
+        let mut symbols = Symbols::new(definitions, OwnPaths::default());
         let none = symbols.stack(NodeId::NONE, NodeId::NONE);
         assert_eq!(symbols.site(symbols.facts(none).site, Some(none)).file, None);
         let native = symbols.stack(NodeId::NONE, NodeId(1));

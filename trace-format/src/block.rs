@@ -48,10 +48,12 @@ impl BlockKind {
     pub const MODULES: Self = Self(6);
     /// [`crate::meta::End`]: the last block the program wrote. A parent may add metadata behind it.
     pub const END: Self = Self(7);
+    /// [`crate::symbols`]: added by `gpumemtrace symbolize`, in front of everything else.
+    pub const NAMES: Self = Self(8);
 
     /// True for what says what ids mean.
     pub fn is_definitions(self) -> bool {
-        (Self::CODES.0..=Self::MODULES.0).contains(&self.0)
+        (Self::CODES.0..=Self::MODULES.0).contains(&self.0) || self == Self::NAMES
     }
 }
 

@@ -7,6 +7,7 @@ use crate::block::BlockKind;
 use crate::defs::{CodeDef, ModuleDef, NativeNode, PyNode};
 use crate::event::Event;
 use crate::meta::{End, Meta};
+use crate::symbols::ModuleNames;
 
 /// Why a file cannot be read at all.
 #[derive(Debug, Error)]
@@ -41,6 +42,8 @@ pub enum Item {
     NativeNodes(Vec<NativeNode>),
     /// Loaded modules.
     Modules(Vec<ModuleDef>),
+    /// Names of native addresses.
+    Names(Vec<ModuleNames>),
     /// The process closed the trace.
     End(End),
     /// A block that was not asked for.

@@ -5,7 +5,8 @@
 //! and every decoder bounds what it allocates before it allocates it. No other crate knows a byte layout.
 //!
 //! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`columns`] (many
-//! records, small), [`defs`] (what the ids in a record mean), [`meta`] (who was traced), [`block`] (framing),
+//! records, small), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
+//! addresses), [`meta`] (who was traced), [`block`] (framing),
 //! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod item;
 pub mod meta;
 pub mod reader;
 pub mod ring;
+pub mod symbols;
 pub mod wire;
 
 pub use defs::{CodeDef, CodeId, ModuleDef, NativeNode, NodeId, PyNode};
@@ -25,6 +27,7 @@ pub use event::{
     ThreadId, TrackerState,
 };
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
+pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
 /// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.

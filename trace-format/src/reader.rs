@@ -15,6 +15,7 @@ use crate::defs;
 use crate::item::Wanted;
 pub use crate::item::{Damage, Item, OpenError, max_definition_bytes};
 use crate::meta::{End, Meta};
+use crate::symbols;
 
 /// Reads a trace from any source of bytes.
 #[derive(Debug)]
@@ -233,6 +234,7 @@ fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
         BlockKind::PY_NODES => defs::decode_py_nodes(&payload).map(Item::PyNodes),
         BlockKind::NATIVE_NODES => defs::decode_native_nodes(&payload).map(Item::NativeNodes),
         BlockKind::MODULES => defs::decode_modules(&payload).map(Item::Modules),
+        BlockKind::NAMES => symbols::decode_names(&payload).map(Item::Names),
         kind => Ok(Item::UnknownBlock(kind)),
     };
     decoded.map_err(|error| format!("a block cannot be used: {error}"))
@@ -253,6 +255,7 @@ mod tests {
         file.extend(encode_block(BlockKind::META, &meta.encode(), 3));
         file.extend(encode_block(BlockKind::EVENTS, &columns::encode(&[]), 3));
         file.extend(encode_block(BlockKind(99), b"from the future", 3));
+        file.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&[]), 3));
         let end = End {
             reason: EndReason::Exit,
             events: 0,
@@ -274,7 +277,13 @@ mod tests {
         assert!(
             matches!(
                 &items[..],
-                [Item::Meta(_), Item::Events(_), Item::UnknownBlock(BlockKind(99)), Item::End(_)]
+                [
+                    Item::Meta(_),
+                    Item::Events(_),
+                    Item::UnknownBlock(BlockKind(99)),
+                    Item::Names(_),
+                    Item::End(_)
+                ]
             ),
             "{items:?}"
         );
@@ -356,10 +365,13 @@ mod tests {
             reader.map(|item| matches!(item, Item::Skipped(_))).collect()
         };
         let bytes = sample();
-        assert_eq!(kinds(TraceReader::new(&bytes[..]).unwrap().events_only()), [true, false, true, true]);
+        assert_eq!(
+            kinds(TraceReader::new(&bytes[..]).unwrap().events_only()),
+            [true, false, true, true, true]
+        );
         assert_eq!(
             kinds(TraceReader::new(&bytes[..]).unwrap().without_events()),
-            [false, true, false, false]
+            [false, true, false, false, false]
         );
     }
 

@@ -1,5 +1,6 @@
 //! `gpumemtrace info`: what a trace is, without analysing it.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -67,6 +68,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         definitions.native.len(),
         definitions.modules.len()
     )?;
+    let names: usize = definitions.names.values().map(HashMap::len).sum();
+    if names > 0 {
+        writeln!(out, "  symbolized: {names} native addresses have names in the file")?;
+    }
     writeln!(out, "  threads: {}", threads.len())?;
     writeln!(out, "  events: {}", counts.iter().sum::<u64>())?;
     for (kind, count) in (0..=u8::MAX).map(EventKind).zip(counts).filter(|(_, count)| *count > 0) {

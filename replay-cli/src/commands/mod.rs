@@ -5,3 +5,4 @@ pub(crate) mod dump;
 pub(crate) mod info;
 pub(crate) mod replay;
 pub(crate) mod run;
+pub(crate) mod symbolize;

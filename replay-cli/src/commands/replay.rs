@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use gpumemtrace_replay::{Report, Section, analyse, report};
+use gpumemtrace_replay::naming::{Shown, name};
+use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::{Report, Section, analyse_as, report};
 
-use crate::exit::Exit;
+use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
 use crate::output::{self, Style};
+use crate::resolve::Resolver;
 use crate::text;
 
 /// What `replay` takes.
@@ -32,6 +35,16 @@ pub(crate) struct Args {
     /// Why the program ran out of memory
     #[arg(long)]
     oom: bool,
+    /// Print stacks in full: native frames too, where they belong among the Python frames
+    #[arg(long)]
+    stacks: bool,
+    /// Count what lies below PATH as your own code, also where it is installed: an absolute path, or some components of it such
+    /// as site-packages/mylib (may be given more than once)
+    #[arg(long, value_name = "PATH")]
+    own: Vec<String>,
+    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    #[arg(long)]
+    no_cache: bool,
     /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
     #[arg(long)]
     json: bool,
@@ -65,22 +78,40 @@ impl Args {
     }
 }
 
+/// Longest list of sites that a text shows; more are summed up.
+const MAX_LISTED: usize = 20;
+
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let own = OwnPaths::new(args.own.iter().map(String::as_str)).ok_or_else(|| {
+        Refused(
+            "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
+                .to_owned(),
+        )
+    })?;
     let mut analyses = Vec::new();
     for path in &args.traces {
         let (file, ring) = TraceFile::find(path)?;
-        analyses.push(file.with_input(ring, analyse)?);
+        analyses.push(file.with_input(ring, |input| analyse_as(input, own.clone()))?);
     }
     let sections = args.sections();
-    let full = report(&analyses, &[]);
+    let mut full = report(&analyses, &[]);
+    let exit = verdict(&full, args.fail_on);
+    let mut resolver = Resolver::new(!args.no_cache);
     if args.json {
-        let shown = if sections.is_empty() { full.clone() } else { report(&analyses, &sections) };
+        let mut shown = if sections.is_empty() { full } else { report(&analyses, &sections) };
+        name(&mut shown, &analyses, Shown::ALL, &mut resolver);
         output::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?))?;
     } else {
-        output::print(&text::render(&full, &sections, Style::of_stdout()))?;
+        // Without being asked for, stacks are shown where they are native alone.
+        let has_stacks = args.stacks || !sections.is_empty();
+        let shown =
+            Shown { sections: &sections, most_sites: MAX_LISTED, stacks: has_stacks, mixed: args.stacks };
+        name(&mut full, &analyses, shown, &mut resolver);
+        output::print(&text::render(&full, &sections, args.stacks, Style::of_stdout()))?;
     }
-    Ok(verdict(&full, args.fail_on))
+    resolver.remember();
+    Ok(exit)
 }
 
 fn verdict(report: &Report, fail_on: Option<FailOn>) -> Exit {

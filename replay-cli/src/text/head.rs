@@ -1,10 +1,13 @@
 //! What was traced, how it ended, and what is missing: before any number.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Ending, TraceInfo};
+use gpumemtrace_replay::report::{Ending, Naming, TraceInfo};
 
 use super::{count, duration, put, thousands};
 use crate::output::Style;
+
+/// Most reasons told for addresses without a name.
+const MAX_REASONS: usize = 4;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
@@ -20,6 +23,9 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     for blemish in blemishes(info) {
         put(out, format_args!("  - {blemish}"));
+    }
+    for line in info.symbols.iter().flat_map(unnamed) {
+        put(out, format_args!("  - {}", printable(&line)));
     }
     for note in &info.notes {
         put(out, format_args!("  - {}", printable(note)));
@@ -95,6 +101,49 @@ fn blemishes(info: &TraceInfo) -> Vec<String> {
     let told = all.into_iter().filter(|(number, ..)| *number > 0);
     told.map(|(number, one, many)| format!("{} {}", thousands(number), if number == 1 { one } else { many }))
         .collect()
+}
+
+/// Addresses that are shown without a name, and what to do about it. They are no loss: the trace has them.
+fn unnamed(naming: &Naming) -> Vec<String> {
+    let mut lines = Vec::new();
+    if naming.unresolved > 0 {
+        let told = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
+            let module = reason.module.as_deref().unwrap_or("no module");
+            format!("{} in {module} ({})", thousands(reason.addresses), why_unnamed(reason.why))
+        });
+        let mut told: Vec<String> = told.collect();
+        if naming.reasons.len() > MAX_REASONS {
+            let more = count((naming.reasons.len() - MAX_REASONS) as u64, "module");
+            told.push(format!("and in {more} more (--json names them)"));
+        }
+        lines.push(format!(
+            "{} of the {} native addresses shown here have no name and read module+offset: {}",
+            thousands(naming.unresolved),
+            thousands(naming.addresses),
+            told.join("; ")
+        ));
+    }
+    if naming.approximate_stacks > 0 {
+        let stacks = count(naming.approximate_stacks, "stack");
+        lines
+            .push(format!("in {stacks} it is not certain between which Python frames the native ones stand"));
+    }
+    lines
+}
+
+/// In words, with what to do.
+pub(crate) fn why_unnamed(why: &str) -> &str {
+    match why {
+        "file_missing" => "the file is not on this machine; run `gpumemtrace symbolize` where it is",
+        "other_build" => {
+            "the file here is another build than the one that was traced; run `gpumemtrace symbolize` where that one is"
+        }
+        "no_build_id" => "it was linked without a build id (ld --build-id), so no file is known to be it",
+        "no_symbols" => "it has no symbols there; install its debug symbols",
+        "unreadable" => "the file cannot be read",
+        "no_module" => "made at run time, or unloaded",
+        other => other,
+    }
 }
 
 /// What comes from a file must not steer a terminal.

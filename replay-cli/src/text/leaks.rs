@@ -4,7 +4,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, Steps};
 use gpumemtrace_replay::sections::size;
 
-use super::sites::{Sites, short, write_stack};
+use super::sites::{Sites, short};
 use super::{count, percent, put, thousands};
 use crate::output::Style;
 
@@ -55,7 +55,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if !leak.site.stack.is_empty() {
             let which = if leak.shape == "retained_graph" { "Most of it is allocated" } else { "Allocated" };
             put(out, format_args!("   {which} at (own lines marked with >):"));
-            write_stack(out, &leak.site.stack, "     ", style);
+            sites.write_stack(out, &leak.site, "     ", style);
         }
     }
 }

@@ -18,12 +18,13 @@ use std::fmt::Write as _;
 use gpumemtrace_replay::{Report, Section};
 
 use crate::output::Style;
+pub(crate) use head::why_unnamed;
 use sites::Sites;
 
 /// The whole text.
-pub(crate) fn render(report: &Report, sections: &[Section], style: Style) -> String {
+pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, style: Style) -> String {
     let mut out = String::new();
-    let mut sites = Sites::default();
+    let mut sites = Sites::new(full_stacks);
     for trace in 0..report.traces.len() {
         if trace > 0 {
             out.push('\n');

@@ -3,7 +3,7 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::sections::size;
 
-use super::sites::{Sites, short, write_stack};
+use super::sites::{Sites, short};
 use super::{duration, peak, put, thousands};
 use crate::output::Style;
 
@@ -53,7 +53,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         }
         if !oom.site.stack.is_empty() {
             put(out, format_args!("  Asked for at (own lines marked):"));
-            write_stack(out, &oom.site.stack, "    ", style);
+            sites.write_stack(out, &oom.site, "    ", style);
         }
     }
     let all = report.traces[trace].events.get("oom").copied().unwrap_or(0);

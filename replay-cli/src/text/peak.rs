@@ -4,7 +4,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::SiteShare;
 use gpumemtrace_replay::sections::size;
 
-use super::sites::{Sites, short, write_stack};
+use super::sites::{Sites, short};
 use super::{count, duration, percent, put, thousands};
 use crate::output::Style;
 
@@ -31,13 +31,14 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         );
         put(out, format_args!("{}", style.bold(&title)));
         table(out, &peak.sites, peak.live_bytes, MAX_SITES);
-        for share in peak.sites.iter().take(WITH_STACK).filter(|share| !share.site.stack.is_empty()) {
+        let with_stack = if sites.full_stacks { MAX_SITES } else { WITH_STACK };
+        for share in peak.sites.iter().take(with_stack).filter(|share| !share.site.stack.is_empty()) {
             out.push('\n');
             put(out, format_args!("  {}", short(&share.site)));
             if let Some(source) = sites.source_line(&share.site) {
                 put(out, format_args!("      {source}"));
             }
-            write_stack(out, &share.site.stack, "    ", style);
+            sites.write_stack(out, &share.site, "    ", style);
         }
     }
 }

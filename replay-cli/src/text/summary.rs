@@ -32,7 +32,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         }
     }
     write_leaks(out, report, trace, style, sites);
-    write_oom(out, report, trace, style);
+    write_oom(out, report, trace, style, sites);
     for top in report.peak.iter().flatten().filter(|top| top.trace == trace) {
         out.push('\n');
         let step = top.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
@@ -44,6 +44,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         );
         put(out, format_args!("{}", style.bold(&title)));
         peak::table(out, &top.sites, top.live_bytes, MOST);
+        if let Some(largest) =
+            top.sites.first().filter(|largest| sites.full_stacks && !largest.site.stack.is_empty())
+        {
+            put(out, format_args!("  {}", short(&largest.site)));
+            sites.write_stack(out, &largest.site, "    ", style);
+        }
     }
     gap(out, report, trace, style);
     let others: Vec<_> = report
@@ -65,7 +71,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         out,
         format_args!(
             "{}",
-            style.dim("More: --leaks --timeline --fragmentation --peak --oom, --json for machines")
+            style.dim("More: --leaks --timeline --fragmentation --peak --oom, --stacks for whole stacks, --json for machines")
         ),
     );
 }
@@ -138,17 +144,23 @@ fn write_leaks(out: &mut String, report: &Report, trace: usize, style: Style, si
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("      {source}"));
         }
+        if sites.full_stacks {
+            sites.write_stack(out, &leak.site, "      ", style);
+        }
     }
     if found.len() > MOST {
         put(out, format_args!("  {} more with --leaks", found.len() - MOST));
     }
 }
 
-fn write_oom(out: &mut String, report: &Report, trace: usize, style: Style) {
+fn write_oom(out: &mut String, report: &Report, trace: usize, style: Style, sites: &Sites) {
     if let Some(oom) = report.oom.iter().flatten().find(|oom| oom.trace == trace) {
         out.push('\n');
         put(out, format_args!("{}", style.warn("Out of memory")));
         put(out, format_args!("  at {}: {}", short(&oom.site), oom.why));
+        if sites.full_stacks {
+            sites.write_stack(out, &oom.site, "      ", style);
+        }
     }
 }
 

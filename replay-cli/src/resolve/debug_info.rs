@@ -1,0 +1,63 @@
+//! Functions and lines from DWARF, through `addr2line`.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
+use gpumemtrace_format::NamedFrame;
+
+use super::demangled;
+use super::elf::Image;
+
+type Bytes = EndianArcSlice<LittleEndian>;
+
+/// The debug information of a file. Units are parsed when an address in them is asked for.
+pub(super) struct DebugInfo {
+    context: addr2line::Context<Bytes>,
+}
+
+impl DebugInfo {
+    /// Reads the sections that tell functions and lines; `None` if they make no sense.
+    pub(super) fn read(image: &Image) -> Option<Self> {
+        let section = |id: SectionId| -> Result<Bytes, gimli::Error> {
+            let bytes = match id {
+                SectionId::DebugAbbrev
+                | SectionId::DebugAddr
+                | SectionId::DebugAranges
+                | SectionId::DebugInfo
+                | SectionId::DebugLine
+                | SectionId::DebugLineStr
+                | SectionId::DebugRanges
+                | SectionId::DebugRngLists
+                | SectionId::DebugStr
+                | SectionId::DebugStrOffsets => image.section(id.name()).unwrap_or_default(),
+                // Variables, types and macros have no part in a stack.
+                _ => Vec::new(),
+            };
+            Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
+        };
+        let context = addr2line::Context::from_dwarf(Dwarf::load(section).ok()?).ok()?;
+        Some(Self { context })
+    }
+
+    /// Innermost first; empty where nothing is known or it makes no sense.
+    pub(super) fn frames(&self, address: u64) -> Vec<NamedFrame> {
+        let mut frames = Vec::new();
+        // Nothing lies there, and addr2line asks for the address after it.
+        if address == u64::MAX {
+            return frames;
+        }
+        let Ok(mut found) = self.context.find_frames(address).skip_all_loads() else { return frames };
+        while let Ok(Some(frame)) = found.next() {
+            let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
+            let name = name.unwrap_or(Cow::Borrowed(""));
+            let location = frame.location.as_ref();
+            frames.push(NamedFrame {
+                function: demangled(&name).into(),
+                file: location.and_then(|location| location.file).unwrap_or_default().into(),
+                line: location.and_then(|location| location.line).unwrap_or(0),
+            });
+        }
+        frames
+    }
+}

@@ -1,0 +1,174 @@
+//! An ELF file: what sections it has, and their bytes when they are asked for.
+//!
+//! Constraint: the file may be half a gigabyte, changed while it is read, or no ELF file at all. Consequence: only headers are
+//! read to begin with, section by section after that, into memory of our own: a mapping would end the command when a file is
+//! cut under it.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use object::Endianness;
+use object::elf;
+use object::read::ReadCache;
+use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
+
+/// Longest section that is read, unpacked, in bytes.
+const MAX_SECTION_BYTES: u64 = 8 << 30;
+
+/// A file with its headers read.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    file: File,
+    /// Empty where it has none.
+    pub(crate) build_id: Vec<u8>,
+    /// The file name of its split debug information.
+    pub(crate) debug_link: Option<String>,
+    sections: Vec<Section>,
+    /// Where code is once the file is loaded, also if it was split off this file.
+    pub(crate) code: Vec<Range<u64>>,
+}
+
+#[derive(Debug)]
+struct Section {
+    name: Vec<u8>,
+    kind: u32,
+    offset: u64,
+    len: u64,
+    packing: Packing,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Packing {
+    None,
+    Zlib,
+    Zstd,
+    Unknown,
+}
+
+/// Why a file cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unusable {
+    /// Not there.
+    Missing,
+    /// Not readable, or not a sound ELF file for this kind of machine.
+    Unreadable,
+}
+
+impl Image {
+    /// Reads the headers.
+    pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
+        let missing = |_| Unusable::Missing;
+        // Asked before it is opened: opening a pipe waits.
+        if !std::fs::metadata(path).map_err(missing)?.is_file() {
+            return Err(Unusable::Unreadable);
+        }
+        let file = File::open(path).map_err(|_| Unusable::Unreadable)?;
+        let mut image = Self {
+            path: path.to_owned(),
+            file,
+            build_id: Vec::new(),
+            debug_link: None,
+            sections: Vec::new(),
+            code: Vec::new(),
+        };
+        image.read_headers().map_err(|_| Unusable::Unreadable)?;
+        if let Some(link) = image.section(".gnu_debuglink") {
+            let name = link.split(|byte| *byte == 0).next().unwrap_or_default();
+            let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('/'));
+            image.debug_link = name.map(str::to_owned);
+        }
+        Ok(image)
+    }
+
+    fn read_headers(&mut self) -> object::read::Result<()> {
+        let cache = ReadCache::new(&self.file);
+        let header = elf::FileHeader64::<Endianness>::parse(&cache)?;
+        let endian = header.endian()?;
+        let sections = header.sections(endian, &cache)?;
+        for section in sections.iter() {
+            if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) != 0 {
+                let start = section.sh_addr(endian);
+                self.code.push(start..start.saturating_add(section.sh_size(endian)));
+            }
+            let Some((offset, len)) = section.file_range(endian) else { continue };
+            let (offset, len, packing) = match section.compression(endian, &cache)? {
+                None => (offset, len, Packing::None),
+                Some((header, offset, len)) => match header.ch_type(endian) {
+                    elf::ELFCOMPRESS_ZLIB => (offset, len, Packing::Zlib),
+                    elf::ELFCOMPRESS_ZSTD => (offset, len, Packing::Zstd),
+                    _ => (offset, len, Packing::Unknown),
+                },
+            };
+            let name = sections.section_name(endian, section)?.to_vec();
+            self.sections.push(Section { name, kind: section.sh_type(endian), offset, len, packing });
+            if let Ok(Some(mut notes)) = section.notes(endian, &cache) {
+                while let Ok(Some(note)) = notes.next() {
+                    if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                        self.build_id = note.desc().to_vec();
+                    }
+                }
+            }
+        }
+        if self.build_id.is_empty() {
+            // A file without a table of sections still has what the loader needs.
+            for segment in header.program_headers(endian, &cache)? {
+                let Ok(Some(mut notes)) = segment.notes(endian, &cache) else { continue };
+                while let Ok(Some(note)) = notes.next() {
+                    if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
+                        self.build_id = note.desc().to_vec();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// True if functions and lines are told.
+    pub(crate) fn has_debug_info(&self) -> bool {
+        self.sections.iter().any(|section| section.name == b".debug_info" && section.len > 0)
+    }
+
+    /// The bytes of a section, unpacked.
+    pub(crate) fn section(&self, name: &str) -> Option<Vec<u8>> {
+        let section = self.sections.iter().find(|section| section.name == name.as_bytes())?;
+        self.bytes(section)
+    }
+
+    /// A table of symbols of this kind, and the texts that go with it.
+    pub(crate) fn symbol_table(&self, kind: u32, texts: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+        let section = self.sections.iter().find(|section| section.kind == kind)?;
+        Some((self.bytes(section)?, self.section(texts)?))
+    }
+
+    fn bytes(&self, section: &Section) -> Option<Vec<u8>> {
+        let file_bytes = self.file.metadata().ok()?.len();
+        if section.len > file_bytes.min(MAX_SECTION_BYTES) {
+            return None;
+        }
+        let mut file = &self.file;
+        file.seek(SeekFrom::Start(section.offset)).ok()?;
+        let mut stored = Vec::with_capacity(section.len as usize);
+        file.take(section.len).read_to_end(&mut stored).ok()?;
+        if stored.len() as u64 != section.len {
+            return None;
+        }
+        match section.packing {
+            Packing::None => Some(stored),
+            Packing::Zlib => {
+                miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&stored, MAX_SECTION_BYTES as usize)
+                    .ok()
+            }
+            Packing::Zstd => {
+                let mut unpacked = Vec::new();
+                let decoder = zstd::stream::read::Decoder::new(&stored[..]).ok()?;
+                decoder.take(MAX_SECTION_BYTES).read_to_end(&mut unpacked).ok()?;
+                Some(unpacked)
+            }
+            Packing::Unknown => None,
+        }
+    }
+}

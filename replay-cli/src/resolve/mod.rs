@@ -1,0 +1,176 @@
+//! Names of native addresses, from the files of the libraries on this machine.
+//!
+//! Constraint: a wrong name is worse than none, and a library may have gigabytes. Consequence: a file answers only if its build id
+//! is that of the module in the trace; it is opened when an address is asked for that nobody remembers, what an answer does not
+//! need is not read, and each address is looked up once, also over many runs (`cache.rs`).
+
+mod cache;
+mod debug_info;
+mod elf;
+mod locate;
+mod table;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use gpumemtrace_format::{ModuleDef, NamedFrame};
+use gpumemtrace_replay::naming::{Resolve, Unnamed};
+
+use cache::Cache;
+use debug_info::DebugInfo;
+use locate::Located;
+use table::SymbolTable;
+
+/// Names by build id.
+pub(crate) struct Resolver {
+    cache: Option<Cache>,
+    modules: HashMap<Vec<u8>, Module>,
+}
+
+/// One build of one library.
+struct Module {
+    located: Result<Located, Unnamed>,
+    /// From its files; opened late.
+    symbols: Option<Symbols>,
+    /// What is known so far; an address without a symbol has no frames.
+    names: HashMap<u64, Vec<NamedFrame>>,
+    is_changed: bool,
+}
+
+/// Everything that its files say.
+struct Symbols {
+    debug_info: Option<DebugInfo>,
+    table: SymbolTable,
+}
+
+impl Resolver {
+    /// With what was remembered on disk, unless the user does not want that.
+    pub(crate) fn new(uses_cache: bool) -> Self {
+        Self { cache: if uses_cache { Cache::of_user() } else { None }, modules: HashMap::new() }
+    }
+
+    fn module(&mut self, definition: &ModuleDef) -> &mut Module {
+        let cache = &self.cache;
+        self.modules.entry(definition.build_id.clone()).or_insert_with(|| {
+            let located = locate::locate(definition);
+            let sources = located.as_ref().map(Located::identity).ok();
+            let names = cache.as_ref().and_then(|cache| cache.read(&definition.build_id, sources.as_deref()));
+            Module { located, symbols: None, names: names.unwrap_or_default(), is_changed: false }
+        })
+    }
+
+    /// Remembers on disk what was learnt. What fails here costs time later and nothing else.
+    pub(crate) fn remember(&self) {
+        let Some(cache) = &self.cache else { return };
+        for (build_id, module) in self.modules.iter().filter(|(_, module)| module.is_changed) {
+            if let Ok(located) = &module.located {
+                let _ = cache.write(build_id, &located.identity(), &module.names);
+            }
+        }
+        cache.trim();
+    }
+}
+
+impl Resolve for Resolver {
+    fn resolve(&mut self, definition: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+        if definition.build_id.is_empty() {
+            return Err(Unnamed::NoBuildId);
+        }
+        let module = self.module(definition);
+        if !module.names.contains_key(&address) {
+            let located = module.located.as_ref().map_err(|why| *why)?;
+            let symbols = module.symbols.get_or_insert_with(|| Symbols::open(located));
+            module.names.insert(address, symbols.frames(address));
+            module.is_changed = true;
+        }
+        let frames = &module.names[&address];
+        if frames.is_empty() { Err(Unnamed::NoSymbols) } else { Ok(frames.clone()) }
+    }
+}
+
+impl Symbols {
+    fn open(located: &Located) -> Self {
+        let images = || located.debug.iter().chain(&located.code);
+        Self {
+            debug_info: images().find(|image| image.has_debug_info()).and_then(DebugInfo::read),
+            table: SymbolTable::read(images()),
+        }
+    }
+
+    /// Inlined functions, then the one that holds them; nothing if none is known.
+    fn frames(&self, address: u64) -> Vec<NamedFrame> {
+        let mut frames = self.debug_info.as_ref().map(|info| info.frames(address)).unwrap_or_default();
+        if frames.last().is_none_or(|outermost| outermost.function.is_empty()) {
+            let Some(name) = self.table.name_at(address) else {
+                // A line of nobody's is no name.
+                frames.retain(|frame| !frame.function.is_empty());
+                return frames;
+            };
+            let function = demangled(&name).into();
+            match frames.last_mut() {
+                Some(outermost) => outermost.function = function,
+                None => frames.push(NamedFrame { function, file: "".into(), line: 0 }),
+            }
+        }
+        frames
+    }
+}
+
+/// As the source has it, for names that C++ and Rust compilers made up.
+fn demangled(name: &str) -> Cow<'_, str> {
+    if name.starts_with("_Z") || name.starts_with("_R") {
+        addr2line::demangle_auto(Cow::Borrowed(name), None)
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_each_language_read_as_in_the_source() {
+        for (mangled, name) in [
+            ("_ZN2at6native5emptyEl", "at::native::empty(long)"),
+            ("_ZN4core3ptr4read17h0123456789abcdefE", "core::ptr::read"),
+            ("_RNvC6_123foo3bar", "123foo::bar"),
+            ("malloc", "malloc"),
+            ("_Zwhatever", "_Zwhatever"),
+        ] {
+            assert_eq!(demangled(mangled), name);
+        }
+    }
+
+    #[test]
+    fn this_program_knows_its_own_functions_and_refuses_another_build() {
+        let path = std::env::current_exe().unwrap();
+        let image = elf::Image::open(&path).unwrap();
+        if image.build_id.is_empty() {
+            return; // A linker that makes none.
+        }
+        let mut definition = ModuleDef {
+            path: path.display().to_string(),
+            build_id: image.build_id.clone(),
+            ..ModuleDef::default()
+        };
+        let table = SymbolTable::read([&image]);
+        let address = table.address_of(|name| name.contains("this_program_knows_its_own_functions")).unwrap();
+        let mut resolver = Resolver::new(false);
+        let frames = resolver.resolve(&definition, address + 1).unwrap();
+        let outermost = &frames.last().unwrap().function;
+        assert!(outermost.contains("this_program_knows_its_own_functions"), "{outermost}");
+        assert_eq!(resolver.resolve(&definition, u64::MAX), Err(Unnamed::NoSymbols));
+
+        definition.build_id[0] ^= 1;
+        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::OtherBuild));
+        definition.build_id[0] ^= 3;
+        definition.path = "/nonexistent".to_owned();
+        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::FileMissing));
+        definition.build_id[0] ^= 7;
+        definition.path = "/dev/null".to_owned();
+        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::Unreadable));
+        definition.build_id.clear();
+        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::NoBuildId));
+    }
+}

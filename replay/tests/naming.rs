@@ -1,0 +1,81 @@
+//! What naming asks for: what will be shown and nothing else, each address once.
+
+mod synthetic;
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::block::{BlockKind, encode_block};
+use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, defs};
+use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
+use gpumemtrace_replay::{Analysis, Input, RingFile, Section, analyse, report};
+use synthetic::Synthetic;
+
+const BIAS: u64 = 0x7f00_0010_0000;
+
+#[derive(Default)]
+struct Counting(BTreeMap<u64, u64>);
+
+impl Resolve for Counting {
+    fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+        assert_eq!(module.path, "/work/lib.so");
+        *self.0.entry(address).or_default() += 1;
+        Ok(vec![NamedFrame { function: format!("f{address:x}").as_str().into(), file: "".into(), line: 0 }])
+    }
+}
+
+/// A training of which every call has a native stack of three frames, two of them in a module.
+fn analysed() -> Analysis {
+    let mut run = Synthetic::train(9, |run, step, _| {
+        if step == 3 {
+            run.alloc(NodeId::NONE, 8 << 20);
+        }
+    });
+    for event in &mut run.events {
+        event.native_stack = NodeId(3);
+    }
+    let node =
+        |id, parent, return_address| NativeNode { id: NodeId(id), parent: NodeId(parent), return_address };
+    let nodes = [node(1, 0, BIAS + 0x201), node(2, 1, 0x10), node(3, 2, BIAS + 0x101)];
+    let module = ModuleDef {
+        load_bias: BIAS,
+        start: BIAS,
+        end: BIAS + 0x1000,
+        path: "/work/lib.so".to_owned(),
+        build_id: vec![1; 20],
+    };
+    let mut file = run.file(100);
+    file.extend(encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&nodes), 3));
+    file.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
+    let open =
+        || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(std::io::Cursor::new(file.clone()))) };
+    analyse(Input { path: "run.trace", open: &open, ring: RingFile::Absent, is_locked: false }).unwrap()
+}
+
+#[test]
+fn each_address_that_is_shown_is_asked_for_once() {
+    let analyses = [analysed()];
+    let mut whole = report(&analyses, &[]);
+    let mut asked = Counting::default();
+    name(&mut whole, &analyses, Shown::ALL, &mut asked);
+    assert_eq!(asked.0, BTreeMap::from([(0x100, 1), (0x200, 1)]));
+    let naming = whole.traces[0].symbols.as_ref().unwrap();
+    assert_eq!((naming.addresses, naming.unresolved), (3, 1));
+    assert_eq!((naming.reasons[0].why, &naming.reasons[0].module), ("no_module", &None));
+}
+
+#[test]
+fn what_is_not_shown_is_not_asked_for() {
+    let analyses = [analysed()];
+    let shown = |sections, stacks| Shown { sections, most_sites: 20, stacks, mixed: false };
+    // Of what has no Python frames the one address that stands for it; with its stack, the others.
+    for (shown, addresses) in [
+        (shown(&[Section::Leaks], true), 0),
+        (shown(&[Section::Peak], false), 1),
+        (shown(&[Section::Peak], true), 2),
+    ] {
+        let (mut whole, mut asked) = (report(&analyses, &[]), Counting::default());
+        name(&mut whole, &analyses, shown, &mut asked);
+        assert_eq!(asked.0.len(), addresses, "{shown:?}");
+        assert_eq!(whole.traces[0].symbols.is_some(), addresses > 0);
+    }
+}
