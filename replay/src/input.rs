@@ -299,9 +299,13 @@ pub struct Missing {
 /// process that dies, or still runs, may leave one hole per thread; only where nothing else can have made the holes.
 pub fn missing(head: &Head, body: &Body, threads: u64) -> Missing {
     let ring = head.ring.as_ref();
-    let given_out = head.end.as_ref().map(|end| end.events).or(ring.map(|ring| ring.next_seq)).unwrap_or(0);
+    // A thread that was held up for long while the recording ended writes its last event into the ring, after the end.
+    let said = head.end.as_ref().map_or(0, |end| end.events);
+    let given_out = ring.map_or(0, |ring| ring.next_seq).max(said);
     let holes = body.order.missing.saturating_add(given_out.saturating_sub(body.order.next_seq));
-    let said_end = head.end.is_some() || ring.is_some_and(|ring| ring.end.is_some());
+    // A ring that is still there after the end belongs to such threads; one with an end of its own and no end in the trace is
+    // that of a writer that did not finish.
+    let said_end = head.end.is_none() && ring.is_some_and(|ring| ring.end.is_some());
     let dropped = head.counters().is_some_and(|counters| counters.get(Counter::DroppedEvents) > 0);
     let malformed = ring.is_some_and(|ring| ring.malformed > 0);
     let only_threads =

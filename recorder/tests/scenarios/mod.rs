@@ -1,6 +1,7 @@
 //! What the traced processes of the lifecycle tests do, by name.
 #![allow(unreachable_pub, clippy::exit, reason = "a scenario ends its own process")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpumemtrace_format::{ApiId, EventKind};
@@ -10,6 +11,9 @@ use crate::support::{block, call};
 
 /// Events of a scenario that makes many.
 pub const MANY: u64 = 40_000;
+
+/// How far the storm has come.
+static STORM: AtomicU64 = AtomicU64::new(0);
 
 /// Plays a scenario and ends the process.
 pub fn play(name: &str) -> ! {
@@ -82,10 +86,13 @@ pub fn play(name: &str) -> ! {
                     for i in 0.. {
                         call(EventKind::DEVICE_ALLOC, thread << 32 | i, 512);
                         block(EventKind::BLOCK_ALLOC, thread << 32 | i, 512);
+                        STORM.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
-            std::thread::sleep(Duration::from_millis(100));
+            while STORM.load(Ordering::Relaxed) < 20_000 {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             gpumemtrace_recorder::end_at_exit();
         }
         "closed_descriptors" => {

@@ -78,7 +78,9 @@ impl Left {
     /// Places that were given out and are not there.
     pub fn missing(&self) -> u64 {
         let given = match (&self.end, &self.image) {
-            (Some(end), _) => end.events,
+            // A thread that was held up while the recording ended comes after the end.
+            (Some(end), Some(image)) => end.events.max(image.next_seq),
+            (Some(end), None) => end.events,
             (None, Some(image)) => image.next_seq,
             (None, None) => panic!("neither an end nor a ring"),
         };
