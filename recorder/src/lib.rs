@@ -16,7 +16,7 @@ mod current;
 mod facts;
 mod futex;
 mod modules;
-mod native;
+pub mod native;
 mod output;
 mod own_file;
 mod per_thread;

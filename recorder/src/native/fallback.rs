@@ -1,10 +1,7 @@
-//! Native call sites through the `backtrace` crate, remembered as long as the stack has not changed.
+//! Native call sites through the `backtrace` crate: the complete unwinder, for what our own rules cannot say.
 //!
-//! Constraint: the unwinder is complete but slow (about 100 ns a frame), so blocks have native stacks only when asked for;
-//! but who asked the *driver* for memory is a question every trace must answer, also where each tensor is such a call.
-//! Consequence: a walk also notes where on the stack each return address lies; a later walk from the same place first
-//! looks whether all of them still lie there, which costs two loads a frame. Only addresses are taken here; symbols are
-//! resolved at replay.
+//! Constraint: it is complete but slow (about 100 ns a frame). Consequence: a walk also notes where on the stack each return
+//! address lies; a later walk from the same place first looks whether all of them still lie there.
 
 use gpumemtrace_format::NodeId;
 
@@ -19,6 +16,7 @@ pub(crate) struct Unchanged {
     depth: usize,
     slots: [Slot; MAX_DEPTH],
     node: NodeId,
+    is_truncated: bool,
 }
 
 /// A place on the stack, and the return address that lay there.
@@ -49,8 +47,13 @@ impl Unchanged {
     }
 
     /// Remembers the node of the stack that [`Self::capture`] just walked.
-    pub(crate) fn remember(&mut self, node: NodeId) {
-        self.node = node;
+    pub(crate) fn remember(&mut self, node: NodeId, is_truncated: bool) {
+        (self.node, self.is_truncated) = (node, is_truncated);
+    }
+
+    /// Whether outer frames of it were left out.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Writes the return addresses of the calling thread, innermost first. `from` is an address in the caller's frame.
@@ -102,7 +105,13 @@ mod tests {
 
     fn empty() -> Box<Unchanged> {
         let slot = Slot { at: std::ptr::null(), return_address: 0 };
-        Box::new(Unchanged { from: 0, depth: 0, slots: [slot; MAX_DEPTH], node: NodeId::NONE })
+        Box::new(Unchanged {
+            from: 0,
+            depth: 0,
+            slots: [slot; MAX_DEPTH],
+            node: NodeId::NONE,
+            is_truncated: false,
+        })
     }
 
     #[inline(never)]
@@ -114,7 +123,7 @@ mod tests {
         }
         *walks += 1;
         let walk = last.capture(from, frames);
-        last.remember(NodeId(*walks));
+        last.remember(NodeId(*walks), walk.truncated);
         (NodeId(*walks), walk.depth)
     }
 
