@@ -1,142 +1,13 @@
 //! Our unwinder against the C++ runtime's, frame for frame, over stacks of many shapes.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+mod native;
+
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
 
-use gpumemtrace_format::NodeId;
-use gpumemtrace_recorder::native::{self, NativeStack};
-use gpumemtrace_recorder::stack_cache::MAX_DEPTH;
-
-/// One thread's unwinder, with what it has defined.
-struct Witness {
-    stack: Box<NativeStack>,
-    nodes: HashMap<NodeId, (NodeId, usize)>,
-    captures: u64,
-    truncated: u64,
-    slow: u64,
-}
-
-thread_local! {
-    static WITNESS: RefCell<Witness> = RefCell::new(Witness::new());
-    static SEED: Cell<u64> = const { Cell::new(0x1234_5678_9abc_def1) };
-}
-
-impl Witness {
-    fn new() -> Self {
-        native::prepare();
-        // SAFETY: zero bytes are the documented empty state, and the layout is its own.
-        let stack = unsafe {
-            Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast())
-        };
-        Self { stack, nodes: HashMap::new(), captures: 0, truncated: 0, slow: 0 }
-    }
-}
-
-fn random(below: u64) -> u64 {
-    SEED.with(|seed| {
-        let mut x = seed.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        seed.set(x);
-        (x >> 11) % below
-    })
-}
-
-#[inline(never)]
-fn ours(witness: &mut Witness) -> (Vec<usize>, bool) {
-    let Witness { stack, nodes, .. } = witness;
-    let mut next = nodes.len() as u32;
-    let found = stack.find(|parent, frame| {
-        next += 1;
-        nodes.insert(NodeId(next), (parent, frame.instr));
-        Some(NodeId(next))
-    });
-    let mut frames = Vec::new();
-    let mut at = found.node;
-    while at != NodeId::NONE {
-        let (parent, address) = nodes[&at];
-        frames.push(address);
-        at = parent;
-    }
-    (frames, found.is_truncated)
-}
-
-#[inline(never)]
-fn theirs() -> Vec<usize> {
-    let mut frames = Vec::new();
-    // SAFETY: no symbols are resolved through this crate at the same time.
-    unsafe {
-        backtrace::trace_unsynchronized(|frame| {
-            if !frame.ip().is_null() {
-                frames.push(frame.ip() as usize);
-            }
-            true
-        });
-    }
-    frames
-}
-
-/// Compares both stacks, from the caller of this on.
-#[inline(never)]
-fn compare() {
-    WITNESS.with(|witness| {
-        let witness = &mut *witness.borrow_mut();
-        let (ours, is_truncated) = ours(witness);
-        let theirs = theirs();
-        witness.captures += 1;
-        witness.truncated += u64::from(is_truncated);
-        witness.slow += u64::from(witness.stack.was_slow());
-        if let Some(why) = difference(&ours, &theirs, is_truncated) {
-            let show = |frames: &[usize]| {
-                frames
-                    .iter()
-                    .map(|frame| format!("  {frame:#x} {}", name(*frame)))
-                    .collect::<Vec<_>>()
-                    .join("\n")
-            };
-            panic!("{why}\nours:\n{}\ntheirs:\n{}", show(&ours), show(&theirs));
-        }
-    });
-}
-
-/// Why two stacks differ beyond the functions that look, or `None`.
-fn difference(ours: &[usize], theirs: &[usize], is_truncated: bool) -> Option<String> {
-    // Both begin in functions of this file and of the unwinders; a call of `compare` is in both, at the same place.
-    const MOST_OWN: usize = 12;
-    for (skip_ours, frame) in ours.iter().enumerate().take(MOST_OWN) {
-        let Some(skip_theirs) = theirs.iter().take(MOST_OWN).position(|other| other == frame) else {
-            continue;
-        };
-        let (ours, theirs) = (&ours[skip_ours..], &theirs[skip_theirs..]);
-        if is_truncated {
-            return (ours.len() + skip_ours != MAX_DEPTH || !theirs.starts_with(ours))
-                .then(|| "the truncated stacks differ".to_owned());
-        }
-        return (ours != theirs).then(|| "the stacks differ".to_owned());
-    }
-    Some("the stacks have no frame in common".to_owned())
-}
-
-fn name(address: usize) -> String {
-    // SAFETY: zero is a valid value; the loader fills it in.
-    unsafe {
-        let mut info: libc::Dl_info = std::mem::zeroed();
-        if libc::dladdr(address as *const c_void, &raw mut info) == 0 {
-            return "?".to_owned();
-        }
-        let text = |at: *const std::ffi::c_char| {
-            if at.is_null() {
-                String::new()
-            } else {
-                std::ffi::CStr::from_ptr(at).to_string_lossy().into_owned()
-            }
-        };
-        format!("{} {}", text(info.dli_fname), text(info.dli_sname))
-    }
-}
+use native::{CALLERS, Caller, Library, Tally, compare, random, tally};
 
 /// Calls more of the same at random, and compares at some of the places.
 fn wander(budget: u64) {
@@ -146,8 +17,17 @@ fn wander(budget: u64) {
     if budget == 0 {
         return;
     }
-    const SHAPES: [fn(u64); 8] =
-        [plain, with_a_large_frame, aligned, through_qsort, in_a_panic, in_a_closure, on_a_signal, recursive];
+    const SHAPES: [fn(u64); 9] = [
+        plain,
+        with_a_large_frame,
+        aligned,
+        through_qsort,
+        in_a_panic,
+        in_a_closure,
+        on_a_signal,
+        recursive,
+        through_a_library,
+    ];
     SHAPES[random(SHAPES.len() as u64) as usize](budget - 1);
     if random(3) == 0 {
         compare();
@@ -261,19 +141,47 @@ fn handle_signals(flags: c_int) {
     }
 }
 
-fn wander_until(captures: u64, seed: u64) -> u64 {
-    SEED.with(|own| own.set(seed | 1));
-    loop {
-        wander(3 + random(12));
-        let (done, truncated, slow) = WITNESS.with(|witness| {
-            let witness = witness.borrow();
-            (witness.captures, witness.truncated, witness.slow)
+/// Functions of the libraries, each compiled in several ways; those that are loaded all the time.
+fn callers() -> &'static [Caller] {
+    static CALLER_LIST: OnceLock<Vec<Caller>> = OnceLock::new();
+    CALLER_LIST.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let ways: [(&str, &[&str]); 7] = [
+            ("frames.c", &["-O0"]),
+            ("frames.c", &["-O2", "-fomit-frame-pointer"]),
+            ("frames.c", &["-O2", "-fno-omit-frame-pointer"]),
+            ("frames.c", &["-O3", "-mstackrealign"]),
+            ("frames.c", &["-O1", "-fomit-frame-pointer", "-mpreferred-stack-boundary=6"]),
+            ("frames.cc", &["-O2"]),
+            ("frames.cc", &["-O0"]),
+        ];
+        let built = ways.iter().enumerate().filter_map(|(number, (source, options))| {
+            Library::build(source, options, &folder.path().join(format!("way{number}.so")))
         });
-        if done >= captures {
-            eprintln!("{done} {truncated} {slow}");
-            return truncated;
-        }
+        let libraries: Vec<Library> = built.map(|path| Library::open(&path)).collect();
+        libraries.iter().flat_map(|library| CALLERS.iter().filter_map(|name| library.caller(name))).collect()
+    })
+}
+
+thread_local! { static FOR_LIBRARY: Cell<u64> = const { Cell::new(0) }; }
+
+extern "C" fn back(_: *mut c_void) {
+    wander(FOR_LIBRARY.with(|left| left.replace(0)));
+}
+
+#[inline(never)]
+fn through_a_library(budget: u64) {
+    let Some(caller) = callers().get(random(callers().len().max(1) as u64) as usize) else { return };
+    FOR_LIBRARY.with(|left| left.set(budget));
+    caller(back, std::ptr::null_mut(), random(300) as u32);
+}
+
+fn wander_until(captures: u64, seed: u64) -> Tally {
+    native::seed(seed);
+    while tally().captures < captures {
+        wander(3 + random(12));
     }
+    tally()
 }
 
 #[test]
@@ -282,10 +190,91 @@ fn stacks_of_many_shapes_are_those_of_the_complete_unwinder() {
     let threads: Vec<_> = (1..=2u64)
         .map(|seed| {
             let thread = std::thread::Builder::new().stack_size(64 << 20);
-            thread.spawn(move || wander_until(60_000, seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))).unwrap()
+            thread.spawn(move || wander_until(60_000, seed)).unwrap()
         })
         .collect();
     for thread in threads {
-        thread.join().unwrap();
+        let seen = thread.join().unwrap();
+        eprintln!("{seen:?}");
+        assert!(seen.slow * 100 < seen.captures, "our own rules must do: {seen:?}");
+        assert!(seen.truncated * 100 < seen.captures, "{seen:?}");
     }
+}
+
+/// Two libraries in turn at the same addresses, with the same return addresses and frames of different sizes.
+#[test]
+fn a_library_at_the_place_of_another_has_rules_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let build = |room: &str| {
+        let options = ["-O2", "-fomit-frame-pointer", room];
+        Library::build("frames.c", &options, &folder.path().join(format!("{room}.so")))
+    };
+    let (Some(small), Some(large)) = (build("-DROOM=1024"), build("-DROOM=8192")) else { return };
+    extern "C" fn look(_: *mut c_void) {
+        compare();
+    }
+    let mut places = std::collections::HashMap::new();
+    for turn in 0..2000 {
+        let path = if turn % 2 == 0 { &small } else { &large };
+        let library = Library::open(path);
+        let caller = library.caller("call_with_room").unwrap();
+        *places.entry((caller as usize, turn % 2)).or_insert(0) += 1;
+        for _ in 0..3 {
+            caller(look, std::ptr::null_mut(), 1);
+        }
+        library.close();
+    }
+    let shared = places.keys().filter(|(place, way)| *way == 0 && places.contains_key(&(*place, 1))).count();
+    assert!(shared > 0, "the loader puts one where the other was: {places:?}");
+    assert_eq!((tally().captures, tally().slow), (6000, 0));
+}
+
+/// A handler on a stack of its own: nothing is known of that stack, so the complete unwinder is asked.
+#[test]
+fn a_handler_on_an_alternate_stack() {
+    extern "C" fn on_usr2(_: c_int) {
+        compare();
+    }
+    let mut room = vec![0u8; 1 << 20];
+    // SAFETY: the stack outlives its use; the handler has the right type, and nobody else uses the signal.
+    unsafe {
+        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+        assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_usr2 as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        for _ in 0..100 {
+            compare();
+            libc::raise(libc::SIGUSR2);
+        }
+        let off = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        libc::sigaltstack(&raw const off, std::ptr::null_mut());
+    }
+    assert_eq!((tally().captures, tally().slow), (200, 100));
+}
+
+/// A fibre, as coroutine libraries make them.
+#[test]
+fn a_fibre() {
+    extern "C" fn fibre() {
+        compare();
+        std::hint::black_box(());
+    }
+    let mut room = vec![0u8; 1 << 20];
+    for _ in 0..100 {
+        // SAFETY: contexts that are filled in before they are used; the fibre returns to `here`.
+        unsafe {
+            let (mut here, mut there) =
+                (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
+            assert_eq!(libc::getcontext(&raw mut there), 0);
+            there.uc_stack.ss_sp = room.as_mut_ptr().cast();
+            there.uc_stack.ss_size = room.len();
+            there.uc_link = &raw mut here;
+            libc::makecontext(&raw mut there, fibre, 0);
+            assert_eq!(libc::swapcontext(&raw mut here, &raw const there), 0);
+        }
+        compare();
+    }
+    assert_eq!((tally().captures, tally().slow), (200, 100));
 }

@@ -253,4 +253,4 @@ impl Expressions<'_, '_> {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;

@@ -22,7 +22,7 @@ pub(crate) struct Unchanged {
 /// A place on the stack, and the return address that lay there.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    at: *const usize,
+    at: usize,
     return_address: usize,
 }
 
@@ -35,7 +35,7 @@ impl Unchanged {
         }
         let same = self.slots[..self.depth].iter().all(|slot| {
             // SAFETY: between the frame that asks and the outermost frame of its own thread; stacks do not shrink at that end.
-            let there = unsafe { slot.at.read_volatile() };
+            let there = unsafe { (slot.at as *const usize).read_volatile() };
             there == slot.return_address
         });
         same.then_some(self.node)
@@ -76,10 +76,10 @@ impl Unchanged {
                 let return_address = frame.ip() as usize;
                 let slot = Slot { at: slot_below(frame.sp() as usize), return_address };
                 // What lies below the caller belongs to this walk, not to the stack.
-                if slot.at as usize > from {
+                if slot.at > from {
                     // SAFETY: the word below a frame is where its return address was pushed; aligned, and above `from`.
-                    is_regular &=
-                        (slot.at as usize).is_multiple_of(8) && slot.at.read_volatile() == return_address;
+                    is_regular &= slot.at.is_multiple_of(8)
+                        && (slot.at as *const usize).read_volatile() == return_address;
                     self.slots[slots] = slot;
                     slots += 1;
                 }
@@ -95,8 +95,8 @@ impl Unchanged {
 }
 
 /// Where the return address into a frame with this stack pointer lies: just below, on x86-64.
-fn slot_below(stack_pointer: usize) -> *const usize {
-    stack_pointer.wrapping_sub(8) as *const usize
+fn slot_below(stack_pointer: usize) -> usize {
+    stack_pointer.wrapping_sub(8)
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn empty() -> Box<Unchanged> {
-        let slot = Slot { at: std::ptr::null(), return_address: 0 };
+        let slot = Slot { at: 0, return_address: 0 };
         Box::new(Unchanged {
             from: 0,
             depth: 0,

@@ -224,7 +224,8 @@ impl Trail {
             kept => (self.known[kept - 1].node, self.known[kept - 1].depth),
         };
         self.forget();
-        self.len = change.kept;
+        (self.len, self.is_truncated, self.generation) =
+            (change.kept, change.is_truncated, change.generation);
         // Frames that moved, and run the same as before, keep their nodes.
         let mut as_before = true;
         for (seen, known) in self.fresh[..change.fresh].iter().rev() {
@@ -260,8 +261,7 @@ impl Trail {
             self.len += 1;
             parent = known.node;
         }
-        (self.from, self.generation) = (change.from, change.generation);
-        (self.is_truncated, self.node) = (change.is_truncated, parent);
+        (self.from, self.node) = (change.from, parent);
         parent
     }
 }
@@ -273,4 +273,4 @@ fn holds<M: Memory>(memory: &M, seen: &Seen) -> bool {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests;
