@@ -1,7 +1,7 @@
 //! Rules by address, and the node that was last reached from there.
 //!
 //! Constraint: reading the tables costs about a microsecond, a frame may cost five nanoseconds. Consequence: each thread
-//! keeps the rules it has used in a table of slots, one address each; what collides is read again. Addresses are forgotten
+//! keeps the rules it has used in a table of slots, one address each; what falls out is read again. Addresses are forgotten
 //! together, when modules may have gone: each slot notes the generation in which it was filled.
 //!
 //! A slot is half a cache line, and is loaded for the rule in any case. So it also holds the last answer to "which node is
@@ -14,10 +14,12 @@ use super::rule::Rule;
 /// Rules of one thread. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub struct RuleCache {
-    slots: [Slot; SLOTS],
+    sets: [[Slot; WAYS]; SETS],
 }
 
-const SLOTS: usize = 8192;
+const SETS: usize = 2048;
+/// Few enough to look at; with fewer, addresses that come in turn would push each other out.
+const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
@@ -37,9 +39,15 @@ fn key_of(pc: usize, is_interrupted: bool) -> usize {
 impl RuleCache {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-    fn slot(&mut self, key: usize) -> &mut Slot {
+    fn set(&mut self, key: usize) -> &mut [Slot; WAYS] {
         let hash = (key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &mut self.slots[(hash >> 51) as usize % SLOTS]
+        &mut self.sets[(hash >> 53) as usize % SETS]
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    fn slot(&mut self, key: usize) -> Option<&mut Slot> {
+        self.set(key).iter_mut().find(|slot| slot.key == key)
     }
 
     /// The rule for an address; `read` is asked when it is not known, and its answer is remembered if there is one.
@@ -52,29 +60,39 @@ impl RuleCache {
         read: impl FnOnce(usize, bool) -> Option<Rule>,
     ) -> Rule {
         let key = key_of(pc, is_interrupted);
-        let slot = self.slot(key);
-        if slot.key == key && slot.generation == generation {
+        if let Some(slot) = self.slot(key)
+            && slot.generation == generation
+        {
             return slot.rule;
         }
         let Some(rule) = read(pc, is_interrupted) else { return Rule::SLOWLY };
-        *slot = Slot { key, rule, generation, parent: NodeId::NONE, node: NodeId::NONE };
+        self.insert(Slot { key, rule, generation, parent: NodeId::NONE, node: NodeId::NONE });
         rule
+    }
+
+    #[cold]
+    fn insert(&mut self, slot: Slot) {
+        let set = self.set(slot.key);
+        let is_free = |held: &Slot| held.key == slot.key || held.generation != slot.generation;
+        let place = set.iter().position(is_free).unwrap_or_else(|| {
+            // The last one goes.
+            set.rotate_right(1);
+            0
+        });
+        set[place] = slot;
     }
 
     /// The node of an address under its caller's node, if it was the last one asked for.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     pub fn node(&mut self, pc: usize, is_interrupted: bool, parent: NodeId) -> Option<NodeId> {
-        let key = key_of(pc, is_interrupted);
-        let slot = self.slot(key);
-        (slot.key == key && slot.parent == parent && slot.node != NodeId::NONE).then_some(slot.node)
+        let slot = self.slot(key_of(pc, is_interrupted))?;
+        (slot.parent == parent && slot.node != NodeId::NONE).then_some(slot.node)
     }
 
     /// Remembers it, if the address has a slot.
     pub fn set_node(&mut self, pc: usize, is_interrupted: bool, parent: NodeId, node: NodeId) {
-        let key = key_of(pc, is_interrupted);
-        let slot = self.slot(key);
-        if slot.key == key {
+        if let Some(slot) = self.slot(key_of(pc, is_interrupted)) {
             (slot.parent, slot.node) = (parent, node);
         }
     }
@@ -119,7 +137,7 @@ mod tests {
     #[test]
     fn addresses_that_share_a_slot_do_not_share_a_rule() {
         let mut cache = empty();
-        for pc in 0x40_0000..0x40_0000 + 3 * SLOTS {
+        for pc in 0x40_0000..0x40_0000 + 3 * SETS * WAYS {
             let expected = rule((pc & 0xffff) as i32);
             assert_eq!(cache.rule((pc, false), 1, |_, _| Some(expected)), expected);
         }

@@ -85,8 +85,6 @@ pub struct Step {
     pub frame: Frame,
     /// What led to it.
     pub seen: Seen,
-    /// The word through which the caller's frame was found, and its address; 0 if there was none.
-    pub through: [usize; 2],
 }
 
 impl Rule {
@@ -118,10 +116,8 @@ impl Rule {
             How::Unknown | How::Slowly => return Err(Stop::Slowly),
         };
         let mut caller = base.wrapping_add_signed(self.offset as isize);
-        let mut through = [0; 2];
         if matches!(self.how, How::ThroughSp | How::ThroughFp) {
             let word = memory.word(caller).ok_or(Stop::Astray)?;
-            through = [caller, word];
             caller = word.wrapping_add_signed(self.then as isize);
         }
         if caller <= frame.sp {
@@ -141,8 +137,19 @@ impl Rule {
         Ok(Step {
             frame: Frame { pc: without_signature(held), sp: caller, fp, is_interrupted },
             seen: Seen { at: [ra_at, fp_at], held: [held, fp_held] },
-            through,
         })
+    }
+
+    /// Where the word is through which the caller of a frame is found, if there is one.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    pub fn through(&self, frame: &Frame) -> Option<usize> {
+        let base = match self.how {
+            How::ThroughSp => frame.sp,
+            How::ThroughFp => frame.fp,
+            _ => return None,
+        };
+        Some(base.wrapping_add_signed(self.offset as isize))
     }
 }
 
@@ -187,7 +194,7 @@ mod tests {
         let words = Words::from([(0x1038, 0x1090), (0x1040, 0x2000), (0x1088, 77)]);
         let step = rule.step(&words, &FRAME).unwrap();
         assert_eq!(step.frame, Frame { pc: 77, sp: 0x1090, fp: 0x2000, is_interrupted: false });
-        assert_eq!(step.through, [0x1038, 0x1090]);
+        assert_eq!(rule.through(&FRAME), Some(0x1038));
     }
 
     #[test]

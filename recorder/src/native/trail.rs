@@ -11,7 +11,7 @@
 use gpumemtrace_format::NodeId;
 
 use super::cache::RuleCache;
-use super::rule::{Frame, Rule, Seen, Step, Stop};
+use super::rule::{Frame, Rule, Seen, Step, Stop, without_signature};
 use crate::python::memory::Memory;
 use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
 
@@ -19,14 +19,40 @@ use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
 const MAX_TRAIL: usize = MAX_DEPTH + 64;
 
 /// What is known of a frame, and of the stack up to it.
+///
+/// Without padding, and compared word by word: the processor is slow to load what was stored in other pieces.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct Known {
-    frame: Frame,
+    sp: usize,
+    fp: usize,
     node: NodeId,
-    /// False for a word that a frame was found through: it has no place in a stack.
-    counts: bool,
     /// Frames that count, from the outermost one on.
     depth: u16,
+    /// [`COUNTS`], [`IS_INTERRUPTED`].
+    flags: u16,
+}
+
+/// It has a place in a stack. A word that a frame was found through has none.
+const COUNTS: u16 = 1;
+/// As in the frame.
+const IS_INTERRUPTED: u16 = 2;
+
+impl Known {
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
+    fn new(frame: &Frame, counts: bool) -> Self {
+        let flags = u16::from(counts) * COUNTS + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
+        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags }
+    }
+
+    fn counts(&self) -> bool {
+        self.flags & COUNTS != 0
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.flags & IS_INTERRUPTED != 0
+    }
 }
 
 /// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
@@ -101,8 +127,8 @@ impl Trail {
         }
         let mut change = Change { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
         let (mut frame, mut depth) = (*from, 0);
-        // Entries further in than the walk has come are passed over.
-        let mut place = self.len;
+        let mut place = self.standing(memory, from.sp);
+        let mut next_at = self.at(place);
         loop {
             let rule = cache.rule((frame.pc, frame.is_interrupted), generation, &read);
             let step = match rule.step(within, &frame) {
@@ -113,75 +139,72 @@ impl Trail {
                     return Ok(change);
                 }
             };
-            if step.through[0] != 0 && !self.note_word(&mut change, &frame, step.through) {
-                return Ok(change);
+            if let Some(at) = rule.through(&frame) {
+                let held = within.word(at).ok_or(Stop::Astray)?;
+                self.note(&mut change, &frame, &Seen { at: [at; 2], held: [held; 2] });
             }
-            frame = step.frame;
             // Where a thread begins there may be no caller's address.
-            if frame.pc == 0 {
-                self.note_end(&mut change, &step);
+            if step.frame.pc == 0 {
+                self.note(&mut change, &frame, &step.seen);
                 return Ok(change);
             }
-            while place > 0 && self.seen[place - 1].at[0] < step.seen.at[0] {
-                place -= 1;
-            }
-            if place > 0 && self.is_at(place - 1, &step) {
-                let stands = self.standing(memory, place);
-                if stands == 0 {
-                    let below = self.known[place - 1].depth as usize;
+            if step.seen.at[0] >= next_at {
+                // Entries further in than the walk has come are passed over.
+                while place > 0 && self.seen[place - 1].at[0] < step.seen.at[0] {
+                    place -= 1;
+                }
+                next_at = self.at(place);
+                if place > 0 && self.is_at(place - 1, &step) && self.has_room(place, &change, depth) {
                     change.kept = place;
-                    change.is_truncated = depth + below > MAX_DEPTH || place + change.fresh > MAX_TRAIL;
-                    if !change.is_truncated {
-                        return Ok(change);
-                    }
-                    // Too deep by now: from here on as if nothing were known.
-                    change.kept = 0;
-                    change.is_truncated = false;
-                    place = 0;
-                } else {
-                    // What stands need not be walked, but has another caller.
-                    for at in (stands..place).rev() {
-                        if !self.push(&mut change, &mut depth, self.seen[at], self.known[at]) {
-                            return Ok(change);
-                        }
-                    }
-                    frame = self.known[stands].frame;
-                    place = stands;
-                    continue;
+                    return Ok(change);
                 }
             }
-            let known = Known { frame, node: NodeId::NONE, counts: true, depth: 0 };
-            if !self.push(&mut change, &mut depth, step.seen, known) {
+            frame = step.frame;
+            if !self.push(&mut change, &mut depth, &step.seen, &Known::new(&frame, true)) {
                 return Ok(change);
             }
         }
+    }
+
+    /// Where the walk may meet the innermost of so many entries; nowhere, if there is none.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of `walk`")]
+    fn at(&self, place: usize) -> usize {
+        if place == 0 { usize::MAX } else { self.seen[place - 1].at[0] }
+    }
+
+    /// How many entries hold what they held, from the outermost one on, as far as they lie above a stack pointer.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of `walk`")]
+    fn standing<M: Memory>(&self, memory: &M, sp: usize) -> usize {
+        let stands = |seen: &&Seen| seen.at[0].min(seen.at[1]) >= sp && holds(memory, seen);
+        self.seen[..self.len].iter().take_while(stands).count()
+    }
+
+    /// Whether a stack of so many old entries and the new ones fits.
+    fn has_room(&self, kept: usize, change: &Change, depth: usize) -> bool {
+        self.known[kept - 1].depth as usize + depth <= MAX_DEPTH && kept + change.fresh <= MAX_TRAIL
     }
 
     /// False, and truncated, if there is no room.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
-    fn push(&mut self, change: &mut Change, depth: &mut usize, seen: Seen, known: Known) -> bool {
-        if change.fresh == MAX_TRAIL || known.counts && *depth == MAX_DEPTH {
+    fn push(&mut self, change: &mut Change, depth: &mut usize, seen: &Seen, known: &Known) -> bool {
+        if change.fresh == MAX_TRAIL || known.counts() && *depth == MAX_DEPTH {
             change.is_truncated = true;
             return false;
         }
-        self.fresh[change.fresh] = (seen, known);
+        self.fresh[change.fresh] = (*seen, *known);
         change.fresh += 1;
-        *depth += usize::from(known.counts);
+        *depth += usize::from(known.counts());
         true
     }
 
+    /// A word that the rest depends on and that is no frame's: one that a frame was found through, or the one that says that
+    /// there is no caller. Where there is no room for it, there is none for the frame.
     #[cold]
-    fn note_word(&mut self, change: &mut Change, frame: &Frame, [at, held]: [usize; 2]) -> bool {
-        let known = Known { frame: *frame, node: NodeId::NONE, counts: false, depth: 0 };
-        self.push(change, &mut 0, Seen { at: [at; 2], held: [held; 2] }, known)
-    }
-
-    /// The word that says that there is no caller.
-    #[cold]
-    fn note_end(&mut self, change: &mut Change, step: &Step) {
-        let known = Known { frame: step.frame, node: NodeId::NONE, counts: false, depth: 0 };
-        self.push(change, &mut 0, step.seen, known);
+    fn note(&mut self, change: &mut Change, frame: &Frame, seen: &Seen) {
+        self.push(change, &mut 0, seen, &Known::new(frame, false));
     }
 
     /// Whether a step came to where an entry is, with the same registers.
@@ -189,22 +212,14 @@ impl Trail {
     #[allow(clippy::inline_always, reason = "as above")]
     fn is_at(&self, place: usize, step: &Step) -> bool {
         let (seen, known) = (&self.seen[place], &self.known[place]);
-        seen.at == step.seen.at && known.frame == step.frame && known.counts
-    }
-
-    /// The outermost entry up to which all from `place` on stand, `place - 1` being known to; 0: all.
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "as above")]
-    fn standing<M: Memory>(&self, memory: &M, place: usize) -> usize {
-        let mut stands = place - 1;
-        while stands > 0 && holds(memory, &self.seen[stands - 1]) {
-            stands -= 1;
-        }
-        // A word that a frame was found through is read again with that frame.
-        while stands > 0 && !self.known[stands].counts {
-            stands += 1;
-        }
-        stands
+        let frame = &step.frame;
+        let is_same = known.flags == u16::from(frame.is_interrupted) * IS_INTERRUPTED + COUNTS;
+        seen.at[0] == step.seen.at[0]
+            && seen.held[0] == step.seen.held[0]
+            && seen.at[1] == step.seen.at[1]
+            && known.fp == frame.fp
+            && known.sp == frame.sp
+            && is_same
     }
 
     /// The node of the stack after a change.
@@ -229,37 +244,37 @@ impl Trail {
         // Frames that moved, and run the same as before, keep their nodes.
         let mut as_before = true;
         for (seen, known) in self.fresh[..change.fresh].iter().rev() {
-            let mut known = *known;
-            let Frame { pc, is_interrupted, .. } = known.frame;
-            let before = &self.known[self.len];
-            as_before &= self.len < old_len && before.counts == known.counts && before.frame.pc == pc;
-            known.node = if !known.counts {
-                parent
-            } else if as_before {
-                before.node
-            } else if let Some(node) = cache.node(pc, is_interrupted, parent) {
-                node
-            } else {
-                let key = FrameKey { code: 0, instr: pc, tag: 0 };
-                let node = match self.nodes.lookup(parent, &key) {
-                    Some(node) => node,
-                    None => match define(parent, &key) {
-                        Some(node) => {
-                            self.nodes.insert(parent, key, node);
-                            node
-                        }
-                        None => return parent,
-                    },
+            let pc = without_signature(seen.held[0]);
+            let (counts, is_interrupted) = (known.counts(), known.is_interrupted());
+            let (before, before_seen) = (&self.known[self.len], &self.seen[self.len]);
+            as_before &=
+                self.len < old_len && before.counts() == counts && before_seen.held[0] == seen.held[0];
+            if counts {
+                parent = if as_before {
+                    before.node
+                } else if let Some(node) = cache.node(pc, is_interrupted, parent) {
+                    node
+                } else {
+                    let key = FrameKey { code: 0, instr: pc, tag: 0 };
+                    let node = match self.nodes.lookup(parent, &key) {
+                        Some(node) => node,
+                        None => match define(parent, &key) {
+                            Some(node) => {
+                                self.nodes.insert(parent, key, node);
+                                node
+                            }
+                            None => return parent,
+                        },
+                    };
+                    cache.set_node(pc, is_interrupted, parent, node);
+                    node
                 };
-                cache.set_node(pc, is_interrupted, parent, node);
-                node
-            };
-            depth += u16::from(known.counts);
-            known.depth = depth;
+                depth += 1;
+            }
             self.seen[self.len] = *seen;
-            self.known[self.len] = known;
+            self.known[self.len] =
+                Known { sp: known.sp, fp: known.fp, node: parent, depth, flags: known.flags };
             self.len += 1;
-            parent = known.node;
         }
         (self.from, self.node) = (change.from, parent);
         parent

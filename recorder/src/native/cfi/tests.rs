@@ -18,6 +18,9 @@ const EXPRESSION: u8 = 0x10;
 const UNDEFINED: u8 = 0x07;
 const ADVANCE: u8 = 0x40;
 const OFFSET: u8 = 0x80;
+// Registers of aarch64.
+const FP: u8 = 29;
+const LR: u8 = 30;
 // Of expressions.
 const DEREF: u8 = 0x06;
 const AND: u8 = 0x1a;
@@ -191,7 +194,7 @@ fn what_has_another_form_is_left_to_the_complete_unwinder() {
 fn aarch64_saves_its_link_register() {
     // stp x29, x30, [sp, -32]!: both at the bottom of the frame.
     let tables = Tables::aarch64(&[
-        &[ADVANCE | 4, DEF_CFA_OFFSET, 32, OFFSET | 29, 4, OFFSET | 30, 3],
+        &[ADVANCE | 4, DEF_CFA_OFFSET, 32, OFFSET | FP, 4, OFFSET | LR, 3],
         &[UNDEFINED, 30],
     ]);
     let rule = |at| tables.rule(Registers::AARCH64, (CODE_AT + at, false)).unwrap();

@@ -6,6 +6,7 @@ use super::super::fake::Words;
 use super::super::rule::How;
 use super::*;
 
+#[allow(clippy::unnecessary_box_returns, reason = "too large for the stack of a debug build")]
 fn empty<T>() -> Box<T> {
     // SAFETY: for the types below zero bytes are the documented empty state, and the layout is their own.
     unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<T>()).cast()) }
