@@ -16,3 +16,4 @@ mod dynamic;
 mod guard;
 mod process;
 mod torch;
+mod unload;
