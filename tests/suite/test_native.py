@@ -74,7 +74,7 @@ def traced(request, run_python, torch_version):
 
 def test_native_stacks_are_those_of_the_program(traced):
     events, stacks = traced.events(), Stacks(traced.trace)
-    assert traced.report()["trace"]["losses"]["truncated_stacks"] == 0
+    assert traced.report()["traces"][0]["losses"]["truncated_stacks"] == 0
     with_stack = [event for event in events if event["native"]]
     assert len(with_stack) > 200 and all(event["native"] for event in events if event["kind"] == "block_alloc")
 
