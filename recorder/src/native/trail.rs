@@ -31,6 +31,9 @@ struct Known {
     depth: u16,
     /// [`COUNTS`], [`IS_INTERRUPTED`].
     flags: u16,
+    /// Where its rule probably is.
+    rule_at: u16,
+    unused: [u16; 3],
 }
 
 /// It has a place in a stack. A word that a frame was found through has none.
@@ -43,7 +46,7 @@ impl Known {
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
     fn new(frame: &Frame, counts: bool) -> Self {
         let flags = u16::from(counts) * COUNTS + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
-        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags }
+        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, rule_at: 0, unused: [0; 3] }
     }
 
     fn counts(&self) -> bool {
@@ -126,11 +129,16 @@ impl Trail {
             self.is_truncated = false;
         }
         let mut change = Change { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
-        let (mut frame, mut depth) = (*from, 0);
+        cache.begin(generation);
+        let (mut frame, mut depth, mut callee) = (*from, 0, 0);
         let mut place = self.standing(memory, from.sp);
         let mut next_at = self.at(place);
         loop {
-            let rule = cache.rule((frame.pc, frame.is_interrupted), generation, &read);
+            let (rule, rule_at) = cache.rule(callee, (frame.pc, frame.is_interrupted), &read);
+            if let Some(last) = change.fresh.checked_sub(1) {
+                self.fresh[last].1.rule_at = rule_at as u16;
+            }
+            callee = rule_at;
             let step = match rule.step(within, &frame) {
                 Ok(step) => step,
                 Err(Stop::Slowly) => return Err(Stop::Slowly),
@@ -252,7 +260,7 @@ impl Trail {
             if counts {
                 parent = if as_before {
                     before.node
-                } else if let Some(node) = cache.node(pc, is_interrupted, parent) {
+                } else if let Some(node) = cache.node(known.rule_at.into(), pc, is_interrupted, parent) {
                     node
                 } else {
                     let key = FrameKey { code: 0, instr: pc, tag: 0 };
@@ -272,8 +280,7 @@ impl Trail {
                 depth += 1;
             }
             self.seen[self.len] = *seen;
-            self.known[self.len] =
-                Known { sp: known.sp, fp: known.fp, node: parent, depth, flags: known.flags };
+            self.known[self.len] = Known { node: parent, depth, ..*known };
             self.len += 1;
         }
         (self.from, self.node) = (change.from, parent);
