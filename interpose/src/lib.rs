@@ -17,3 +17,4 @@ mod guard;
 mod nvtx;
 mod process;
 mod torch;
+mod unload;

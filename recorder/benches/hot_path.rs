@@ -2,9 +2,11 @@
 #![allow(missing_docs, reason = "criterion's macros make undocumented items")]
 
 use std::hint::black_box;
+use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpumemtrace_format::{ApiId, EventKind, NodeId};
+use gpumemtrace_recorder::native::{self, NativeStack};
 use gpumemtrace_recorder::python::layout::PYTHON_3_12;
 use gpumemtrace_recorder::python::memory::Direct;
 use gpumemtrace_recorder::python::trail::Trail;
@@ -97,5 +99,95 @@ fn python(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, events, stacks, python);
+/// What is done at the bottom of a stack.
+type Look<'a> = &'a mut dyn FnMut();
+
+/// Functions that call each other in turn, many times over: each call has a return address of its own.
+macro_rules! chain {
+    ($($name:ident $next:ident),*) => {
+        $(
+            #[inline(never)]
+            fn $name<const WAY: usize>(left: usize, look: Look<'_>) -> usize {
+                if left == 0 {
+                    look();
+                    return WAY;
+                }
+                WAY + black_box($next::<WAY>(left - 1, look))
+            }
+        )*
+    };
+}
+
+chain! {
+    f00 f01, f01 f02, f02 f03, f03 f04, f04 f05, f05 f06, f06 f07, f07 f08, f08 f09, f09 f10,
+    f10 f11, f11 f12, f12 f13, f13 f14, f14 f15, f15 f16, f16 f17, f17 f18, f18 f19, f19 f20,
+    f20 f21, f21 f22, f22 f23, f23 f24, f24 f25, f25 f26, f26 f27, f27 f28, f28 f29, f29 f30,
+    f30 f31, f31 f32, f32 f33, f33 f34, f34 f35, f35 f36, f36 f37, f37 f38, f38 f39, f39 f00
+}
+
+/// So many stacks that have nothing in common but where the thread begins.
+const WAYS: [fn(usize, Look<'_>) -> usize; 8] =
+    [f00::<1>, f00::<2>, f00::<3>, f00::<4>, f00::<5>, f00::<6>, f00::<7>, f00::<8>];
+
+/// Time of `iterations` looks from the bottom of stacks of 40 frames, in a thread of their own, and of the calls alone.
+fn on_stacks(iterations: u64, ways: usize, mut look: impl FnMut() + Send) -> Duration {
+    let depth = 40 - OUTER_FRAMES;
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(move || {
+            let begin = Instant::now();
+            for turn in 0..iterations as usize {
+                black_box(WAYS[turn % ways](depth, &mut look));
+            }
+            begin.elapsed()
+        });
+        looks.join().expect("no panic")
+    })
+}
+
+/// Of a thread that has just begun, and of the look itself.
+const OUTER_FRAMES: usize = 7;
+
+fn native(c: &mut Criterion) {
+    native::prepare();
+    // SAFETY: zero bytes are the documented empty state of a NativeStack, and the layout is its own.
+    let mut stack: Box<NativeStack> =
+        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast()) };
+    let mut depths = Vec::new();
+    for (name, ways) in [("the same again", 1), ("others each time", WAYS.len())] {
+        c.bench_function(&format!("40 native frames, {name}: the calls alone"), |b| {
+            b.iter_custom(|iterations| on_stacks(iterations, ways, || {}));
+        });
+        let mut ids = 0;
+        c.bench_function(&format!("40 native frames, {name}: ours"), |b| {
+            b.iter_custom(|iterations| {
+                stack.forget();
+                on_stacks(iterations, ways, || {
+                    black_box(stack.find(|_, _| {
+                        ids += 1;
+                        Some(NodeId(ids))
+                    }));
+                })
+            });
+        });
+        c.bench_function(&format!("40 native frames, {name}: the backtrace crate"), |b| {
+            b.iter_custom(|iterations| {
+                on_stacks(iterations, ways, || {
+                    let mut depth = 0;
+                    // SAFETY: no symbols are resolved through this crate at the same time.
+                    unsafe {
+                        backtrace::trace_unsynchronized(|frame| {
+                            depth += usize::from(!black_box(frame.ip()).is_null());
+                            true
+                        });
+                    }
+                    depths.push(depth);
+                    depths.truncate(1);
+                })
+            });
+        });
+    }
+    assert!(depths.iter().all(|depth| (39..=41).contains(depth)), "{depths:?}");
+}
+
+criterion_group!(benches, events, stacks, python, native);
 criterion_main!(benches);

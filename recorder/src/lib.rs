@@ -17,7 +17,7 @@ mod facts;
 mod futex;
 mod modules;
 mod name;
-mod native;
+pub mod native;
 mod output;
 mod own_file;
 mod per_thread;

@@ -310,23 +310,16 @@ fn define_payload(
 
 #[inline(never)]
 fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
-    let here = 0u8;
-    let from = std::ptr::from_ref(std::hint::black_box(&here)) as usize;
-    let ThreadBlock { lane, native, native_unchanged, .. } = block;
-    if let Some(node) = native_unchanged.node(from) {
-        return node;
-    }
-    let walk = native_unchanged.capture(from, &mut native.frames);
-    if walk.truncated {
-        session.shared.count(Counter::TruncatedStacks);
-    }
-    let node = native.intern(walk.depth, |parent, frame| {
+    let ThreadBlock { lane, native, .. } = block;
+    let found = native.find(|parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
         define(session, lane, &native_node_words(node)).then_some(id)
     });
-    native_unchanged.remember(node);
-    node
+    if found.is_truncated {
+        session.shared.count(Counter::TruncatedStacks);
+    }
+    found.node
 }
 
 fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {

@@ -156,6 +156,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         stopped: AtomicBool::new(false),
         said: AtomicBool::new(false),
     }));
+    crate::native::prepare();
     let meta = facts::first(config, names, trace_id, note);
     writer::spawn(session, trace, &meta)?;
     Ok(session)

@@ -12,14 +12,14 @@ use gpumemtrace_format::event::RECORD_WORDS;
 use gpumemtrace_format::{CodeId, Counter};
 
 use crate::config::OnFull;
-use crate::native::Unchanged;
+use crate::native::NativeStack;
 use crate::per_thread;
 use crate::python::code::SCRATCH_BYTES;
 use crate::python::trail::Trail;
 use crate::say::say;
 use crate::session::Session;
 use crate::shared::{RECORDS_PER_RING, Ring};
-use crate::stack_cache::{FrameKey, StackCache};
+use crate::stack_cache::FrameKey;
 
 /// The thread-local words.
 #[derive(Debug)]
@@ -50,10 +50,8 @@ pub(crate) struct ThreadBlock {
     pub(crate) lane: Lane,
     /// The Python stack.
     pub(crate) python: Trail,
-    /// Native stacks.
-    pub(crate) native: StackCache,
-    /// The last of them.
-    pub(crate) native_unchanged: Unchanged,
+    /// The native stack.
+    pub(crate) native: NativeStack,
     /// Code objects this thread has defined.
     pub(crate) codes: CodeCache,
     /// Where a code object is copied to.
@@ -218,7 +216,7 @@ impl Local {
             Some((index, ring, block)) => {
                 // SAFETY: the block is ours alone from now on, and zero bytes or what a thread that ended left are valid.
                 let block_ref = unsafe { &mut *block };
-                block_ref.native_unchanged.forget();
+                block_ref.native.forget();
                 block_ref.python.forget();
                 let head = ring.head().load(Ordering::Acquire);
                 block_ref.lane =

@@ -208,6 +208,9 @@ impl Writer {
         if self.modules == Some(generation) {
             return;
         }
+        if self.modules.is_some_and(|(_, gone)| gone != generation.1) {
+            crate::native::modules_went();
+        }
         self.modules = Some(generation);
         let payload = defs::encode_modules(&modules::loaded());
         bytes.extend(encode_block(BlockKind::MODULES, &payload, ZSTD_LEVEL));

@@ -1,10 +1,7 @@
-//! Native call sites through the `backtrace` crate, remembered as long as the stack has not changed.
+//! Native call sites through the `backtrace` crate: the complete unwinder, for what our own rules cannot say.
 //!
-//! Constraint: the unwinder is complete but slow (about 100 ns a frame), so blocks have native stacks only when asked for;
-//! but who asked the *driver* for memory is a question every trace must answer, also where each tensor is such a call.
-//! Consequence: a walk also notes where on the stack each return address lies; a later walk from the same place first
-//! looks whether all of them still lie there, which costs two loads a frame. Only addresses are taken here; symbols are
-//! resolved at replay.
+//! Constraint: it is complete but slow (about 100 ns a frame). Consequence: a walk also notes where on the stack each return
+//! address lies; a later walk from the same place first looks whether all of them still lie there.
 
 use gpumemtrace_format::NodeId;
 
@@ -19,12 +16,13 @@ pub(crate) struct Unchanged {
     depth: usize,
     slots: [Slot; MAX_DEPTH],
     node: NodeId,
+    is_truncated: bool,
 }
 
 /// A place on the stack, and the return address that lay there.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    at: *const usize,
+    at: usize,
     return_address: usize,
 }
 
@@ -37,7 +35,7 @@ impl Unchanged {
         }
         let same = self.slots[..self.depth].iter().all(|slot| {
             // SAFETY: between the frame that asks and the outermost frame of its own thread; stacks do not shrink at that end.
-            let there = unsafe { slot.at.read_volatile() };
+            let there = unsafe { (slot.at as *const usize).read_volatile() };
             there == slot.return_address
         });
         same.then_some(self.node)
@@ -49,8 +47,13 @@ impl Unchanged {
     }
 
     /// Remembers the node of the stack that [`Self::capture`] just walked.
-    pub(crate) fn remember(&mut self, node: NodeId) {
-        self.node = node;
+    pub(crate) fn remember(&mut self, node: NodeId, is_truncated: bool) {
+        (self.node, self.is_truncated) = (node, is_truncated);
+    }
+
+    /// Whether outer frames of it were left out.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     /// Writes the return addresses of the calling thread, innermost first. `from` is an address in the caller's frame.
@@ -73,10 +76,10 @@ impl Unchanged {
                 let return_address = frame.ip() as usize;
                 let slot = Slot { at: slot_below(frame.sp() as usize), return_address };
                 // What lies below the caller belongs to this walk, not to the stack.
-                if slot.at as usize > from {
+                if slot.at > from {
                     // SAFETY: the word below a frame is where its return address was pushed; aligned, and above `from`.
-                    is_regular &=
-                        (slot.at as usize).is_multiple_of(8) && slot.at.read_volatile() == return_address;
+                    is_regular &= slot.at.is_multiple_of(8)
+                        && (slot.at as *const usize).read_volatile() == return_address;
                     self.slots[slots] = slot;
                     slots += 1;
                 }
@@ -92,8 +95,8 @@ impl Unchanged {
 }
 
 /// Where the return address into a frame with this stack pointer lies: just below, on x86-64.
-fn slot_below(stack_pointer: usize) -> *const usize {
-    stack_pointer.wrapping_sub(8) as *const usize
+fn slot_below(stack_pointer: usize) -> usize {
+    stack_pointer.wrapping_sub(8)
 }
 
 #[cfg(test)]
@@ -101,8 +104,14 @@ mod tests {
     use super::*;
 
     fn empty() -> Box<Unchanged> {
-        let slot = Slot { at: std::ptr::null(), return_address: 0 };
-        Box::new(Unchanged { from: 0, depth: 0, slots: [slot; MAX_DEPTH], node: NodeId::NONE })
+        let slot = Slot { at: 0, return_address: 0 };
+        Box::new(Unchanged {
+            from: 0,
+            depth: 0,
+            slots: [slot; MAX_DEPTH],
+            node: NodeId::NONE,
+            is_truncated: false,
+        })
     }
 
     #[inline(never)]
@@ -114,7 +123,7 @@ mod tests {
         }
         *walks += 1;
         let walk = last.capture(from, frames);
-        last.remember(NodeId(*walks));
+        last.remember(NodeId(*walks), walk.truncated);
         (NodeId(*walks), walk.depth)
     }
 

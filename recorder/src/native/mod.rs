@@ -1,0 +1,188 @@
+//! Native call sites of the calling thread.
+//!
+//! Constraint: the complete unwinder (the `backtrace` crate, over the C++ runtime's) takes a hundred nanoseconds a frame, and
+//! PyTorch has forty. Consequence: the tables are read once an address (`cfi`, from where `objects` says), their answers are
+//! kept as rules (`rule`, `cache`), and what has not moved since the last walk is only compared (`trail`). Words are read
+//! within the thread's own stack (`stack`). Return addresses are never written to.
+//!
+//! What rules cannot say, and every stack but the thread's own, is left to the complete unwinder (`fallback`). Its frames are
+//! the same return addresses, so a reader sees no difference; which were found how is not recorded.
+//!
+//! A rule is wrong when its module was unloaded and another one lies at the same address. Nobody tells, and asking for every
+//! frame would cost as much as walking. So whoever notices says so ([`modules_went`]), and all rules are read again: the hook
+//! of `dlclose`, and the writer when the loader has counted a module less, for what the loader unloads by itself. A rule that is
+//! out of date nevertheless can only end or misname a stack: it reads nothing but the stack.
+
+pub mod cache;
+pub mod cfi;
+#[cfg(test)]
+mod fake;
+mod fallback;
+pub mod objects;
+pub mod rule;
+pub mod stack;
+pub mod trail;
+
+use gpumemtrace_format::NodeId;
+
+pub use objects::{modules_went, prepare};
+
+use crate::python::memory::Direct;
+use crate::stack_cache::{FrameKey, StackCache};
+use cache::RuleCache;
+use cfi::Registers;
+use fallback::Unchanged;
+use objects::Object;
+use rule::{Frame, Rule, Stop};
+use stack::StackBounds;
+use trail::Trail;
+
+/// The native stack of one thread. All zero bytes are a valid, empty value.
+#[derive(Debug)]
+pub struct NativeStack {
+    /// Nowhere until the thread asks for its first stack.
+    bounds: StackBounds,
+    has_bounds: bool,
+    /// Whether frames were found through the frame pointer that our own caller had. Mostly they are not, and then its value,
+    /// which may be anything, should not make two stacks differ.
+    needs_fp: bool,
+    /// Whether the last stack was found by the complete unwinder.
+    was_slow: bool,
+    trail: Trail,
+    rules: RuleCache,
+    unchanged: Unchanged,
+    slow: StackCache,
+}
+
+/// What a look at the stack gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The stack.
+    pub node: NodeId,
+    /// Whether outer frames were left out.
+    pub is_truncated: bool,
+}
+
+impl NativeStack {
+    /// Forgets the thread that had this block before. What its stacks were called stays known.
+    pub fn forget(&mut self) {
+        self.trail.forget();
+        self.unchanged.forget();
+        (self.has_bounds, self.needs_fp, self.was_slow) = (false, false, false);
+    }
+
+    /// Whether the last stack was left to the complete unwinder.
+    pub fn was_slow(&self) -> bool {
+        self.was_slow
+    }
+
+    /// The stack of the calling thread, from the caller of this on.
+    ///
+    /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
+    /// could not be recorded: the stack is then cut there (its outer part is returned).
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the frame that asks must outlive the walk")]
+    pub fn find(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> Found {
+        let mut here = here();
+        let fp = here.fp;
+        if !self.needs_fp {
+            here.fp = 0;
+        }
+        // SAFETY: only words that a walk of this thread has read within its stack, further out than where we are.
+        let memory = unsafe { Direct::new() };
+        match self.trail.unchanged(&memory, &here, objects::generation()) {
+            Some((node, is_truncated)) => Found { node, is_truncated },
+            None => self.walk(here, fp, define),
+        }
+    }
+
+    #[inline(never)]
+    fn walk(
+        &mut self,
+        mut here: Frame,
+        fp: usize,
+        define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> Found {
+        if self.was_slow
+            && let Some(node) = self.unchanged.node(here.sp)
+        {
+            return Found { node, is_truncated: self.unchanged.is_truncated() };
+        }
+        if !self.has_bounds {
+            self.bounds = StackBounds::of_this_thread();
+            self.has_bounds = true;
+        }
+        let Some(within) = self.bounds.above(here.sp) else { return self.walk_slowly(here.sp, define) };
+        // SAFETY: as in `find`.
+        let memory = unsafe { Direct::new() };
+        let generation = objects::generation();
+        let mut change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+        let is_astray =
+            |change: &Result<trail::Change, Stop>| matches!(change, Ok(change) if change.is_truncated);
+        if is_astray(&change) && !self.needs_fp {
+            self.needs_fp = true;
+            here.fp = fp;
+            change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+        }
+        let Ok(change) = change else { return self.walk_slowly(here.sp, define) };
+        self.was_slow = false;
+        let node = self.trail.follow(&mut self.rules, &change, define);
+        Found { node, is_truncated: change.is_truncated }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn walk_slowly(&mut self, from: usize, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> Found {
+        self.trail.forget();
+        let walk = self.unchanged.capture(from, &mut self.slow.frames);
+        let node = self.slow.intern(walk.depth, define);
+        self.unchanged.remember(node, walk.truncated);
+        self.was_slow = true;
+        Found { node, is_truncated: walk.truncated }
+    }
+}
+
+/// What the tables say of an address; `None` if there are none.
+#[cold]
+#[inline(never)]
+fn read_rule(pc: usize, is_interrupted: bool) -> Option<Rule> {
+    let object = Object::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
+    cfi::rule_at(Registers::HERE, object.header_at, |at| object.bytes_from(at), (pc, is_interrupted))
+}
+
+/// The registers of the function that this becomes part of.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "a function of its own would have other registers")]
+fn here() -> Frame {
+    let (pc, sp, fp): (usize, usize, usize);
+    // SAFETY: reads three registers.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "lea {pc}, [rip]",
+            "mov {sp}, rsp",
+            "mov {fp}, rbp",
+            pc = out(reg) pc,
+            sp = out(reg) sp,
+            fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "adr {pc}, .",
+            "mov {sp}, sp",
+            "mov {fp}, x29",
+            pc = out(reg) pc,
+            sp = out(reg) sp,
+            fp = out(reg) fp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    Frame { pc, sp, fp, is_interrupted: true }
+}
+
+#[cfg(test)]
+mod tests {}

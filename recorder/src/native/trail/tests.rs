@@ -1,0 +1,282 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+use super::super::fake::Words;
+use super::super::rule::How;
+use super::*;
+
+#[allow(clippy::unnecessary_box_returns, reason = "too large for the stack of a debug build")]
+fn empty<T>() -> Box<T> {
+    // SAFETY: for the types below zero bytes are the documented empty state, and the layout is their own.
+    unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<T>()).cast()) }
+}
+
+const TOP: usize = 0x10_0000;
+
+/// A stack that is made frame by frame, outermost first, as a program would: each frame runs one of a few functions.
+#[derive(Clone, Debug, Default)]
+struct Program {
+    words: Words,
+    /// Return address, stack pointer and frame pointer inside each frame; the first is where the thread begins.
+    frames: Vec<Frame>,
+}
+
+/// The functions: words of the frame, and what is done with the frame pointer.
+const FUNCTIONS: [Kind; 6] =
+    [Kind::Plain(1), Kind::Plain(4), Kind::Saves(3), Kind::Uses(2), Kind::Uses(5), Kind::Aligns(2)];
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// Leaves the frame pointer alone.
+    Plain(usize),
+    /// Saves it and has another value in it.
+    Saves(usize),
+    /// Is found through it.
+    Uses(usize),
+    /// Is found through a word below it.
+    Aligns(usize),
+}
+
+/// Return addresses tell the function (and one of four lines of it).
+fn pc_in(function: usize, line: usize) -> usize {
+    0x40_0000 + function * 0x100 + line * 8
+}
+
+fn rule_of(pc: usize) -> Option<Rule> {
+    let function = (pc.checked_sub(0x40_0000)?) / 0x100;
+    if function == FUNCTIONS.len() {
+        return Some(Rule::END);
+    }
+    let rule = Rule { ra_at: -8, ..Rule::default() };
+    Some(match *FUNCTIONS.get(function)? {
+        Kind::Plain(words) => Rule { how: How::FromSp, offset: words as i32 * 8 + 8, ..rule },
+        Kind::Saves(words) => {
+            let (offset, flags) = (words as i32 * 8 + 16, Rule::SAVES_FP);
+            Rule { how: How::FromSp, offset, flags, fp_at: -16, ..rule }
+        }
+        Kind::Uses(_) => Rule { how: How::FromFp, offset: 16, flags: Rule::SAVES_FP, fp_at: -16, ..rule },
+        Kind::Aligns(_) => {
+            let flags = Rule::SAVES_FP | Rule::FP_FROM_BASE;
+            Rule { how: How::ThroughFp, offset: -8, flags, ..rule }
+        }
+    })
+}
+
+impl Program {
+    fn new() -> Self {
+        let frame = Frame { pc: pc_in(FUNCTIONS.len(), 1), sp: TOP, fp: 0, is_interrupted: false };
+        Self { words: Words::default(), frames: vec![frame] }
+    }
+
+    /// The innermost frame calls a function.
+    fn call(&mut self, function: usize, line: usize) {
+        let caller = *self.frames.last().unwrap();
+        let words = &mut self.words.words;
+        words.insert(caller.sp - 8, caller.pc);
+        let mut put = |at: usize, word: usize| words.insert(at, word);
+        let (sp, fp) = match FUNCTIONS[function] {
+            Kind::Plain(words) => (caller.sp - 8 - words * 8, caller.fp),
+            Kind::Saves(words) => {
+                put(caller.sp - 16, caller.fp);
+                (caller.sp - 16 - words * 8, 0xdead)
+            }
+            Kind::Uses(words) => {
+                put(caller.sp - 16, caller.fp);
+                (caller.sp - 16 - words * 8, caller.sp - 16)
+            }
+            Kind::Aligns(words) => {
+                let fp = (caller.sp - 16) & !31;
+                put(fp, caller.fp);
+                put(fp - 8, caller.sp);
+                (fp - 8 - words * 8, fp)
+            }
+        };
+        self.frames.push(Frame { pc: pc_in(function, line), sp, fp, is_interrupted: false });
+    }
+
+    fn leave(&mut self, frames: usize) {
+        let left = self.frames.len().saturating_sub(frames).max(1);
+        self.frames.truncate(left);
+    }
+
+    /// The return addresses, innermost first.
+    fn expected(&self) -> Vec<usize> {
+        self.frames.iter().rev().skip(1).map(|frame| frame.pc).take(MAX_DEPTH).collect()
+    }
+}
+
+struct Tracer {
+    trail: Box<Trail>,
+    rules: Box<RuleCache>,
+    nodes: HashMap<NodeId, (NodeId, usize)>,
+}
+
+impl Tracer {
+    fn new() -> Self {
+        Self { trail: empty(), rules: empty(), nodes: HashMap::new() }
+    }
+
+    /// The stack as it is found, and whether it was truncated.
+    fn look(&mut self, program: &Program, generation: u32) -> (Vec<usize>, bool) {
+        let here = program.frames.last().unwrap();
+        let Self { trail, rules, nodes } = self;
+        let memory = &program.words;
+        let (node, is_truncated) = trail.unchanged(memory, here, generation).unwrap_or_else(|| {
+            let change = trail.walk((memory, memory), rules, here, generation, |pc, _| rule_of(pc)).unwrap();
+            let mut next = nodes.len() as u32;
+            let node = trail.follow(rules, &change, |parent, frame| {
+                next += 1;
+                nodes.insert(NodeId(next), (parent, frame.instr));
+                Some(NodeId(next))
+            });
+            (node, change.is_truncated)
+        });
+        let mut found = Vec::new();
+        let mut at = node;
+        while at != NodeId::NONE {
+            let (parent, pc) = self.nodes[&at];
+            found.push(pc);
+            at = parent;
+        }
+        (found, is_truncated)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_a_program_calls_its_stack_is_found(
+        turns in vec((0usize..6, vec((0usize..FUNCTIONS.len(), 0usize..2), 0..6), 1u32..20), 1..60)
+    ) {
+        let (mut program, mut tracer) = (Program::new(), Tracer::new());
+        for (leaves, calls, generation) in turns {
+            program.leave(leaves);
+            for (function, line) in calls {
+                program.call(function, line);
+            }
+            let (found, is_truncated) = tracer.look(&program, if generation == 1 { 1 } else { 2 });
+            prop_assert_eq!(found, program.expected());
+            prop_assert!(!is_truncated);
+        }
+    }
+
+    #[test]
+    fn also_when_it_is_too_deep(turns in vec((0usize..200, 0usize..200, 0usize..FUNCTIONS.len()), 1..30)) {
+        let (mut program, mut tracer) = (Program::new(), Tracer::new());
+        for (leaves, calls, function) in turns {
+            program.leave(leaves);
+            for _ in 0..calls.min(420 - program.frames.len().min(420)) {
+                program.call(function, 0);
+            }
+            let (found, is_truncated) = tracer.look(&program, 1);
+            let expected = program.expected();
+            if is_truncated {
+                prop_assert!(expected.starts_with(&found));
+                prop_assert!(program.frames.len() > MAX_DEPTH || found.len() > 64);
+            } else {
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}
+
+/// Twenty frames of all kinds.
+fn twenty() -> Program {
+    let mut program = Program::new();
+    for at in 0..20 {
+        program.call(at % FUNCTIONS.len(), 0);
+    }
+    program
+}
+
+#[test]
+fn what_stands_is_neither_walked_nor_defined_again() {
+    let (mut program, mut tracer) = (twenty(), Tracer::new());
+    tracer.look(&program, 1);
+    let defined = tracer.nodes.len();
+    let here = *program.frames.last().unwrap();
+    assert!(tracer.trail.unchanged(&program.words, &here, 1).is_some());
+    assert!(tracer.trail.unchanged(&program.words, &here, 2).is_none(), "a module went");
+    program.leave(2);
+    program.call(1, 1);
+    let here = *program.frames.last().unwrap();
+    let Tracer { trail, rules, .. } = &mut tracer;
+    let memory = &program.words;
+    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    assert!(change.fresh <= 2 && change.kept >= 17, "{change:?}");
+    tracer.look(&program, 1);
+    assert!(tracer.nodes.len() <= defined + 1);
+}
+
+#[test]
+fn a_changed_word_anywhere_is_noticed() {
+    let (mut program, mut tracer) = (twenty(), Tracer::new());
+    tracer.look(&program, 1);
+    let here = *program.frames.last().unwrap();
+    let seen: Vec<Seen> = tracer.trail.seen[..tracer.trail.len].to_vec();
+    assert!(seen.len() > 20, "frames, and the words that some were found through");
+    for at in seen.iter().flat_map(|seen| seen.at) {
+        let before = program.words.words[&at];
+        program.words.words.insert(at, before ^ 8);
+        assert_eq!(tracer.trail.unchanged(&program.words, &here, 1), None, "{at:#x}");
+        program.words.words.insert(at, before);
+        assert!(tracer.trail.unchanged(&program.words, &here, 1).is_some());
+    }
+}
+
+#[test]
+fn a_stack_that_leads_astray_ends_there_and_says_so() {
+    let (mut program, mut tracer) = (twenty(), Tracer::new());
+    // The tenth frame from outside returns to nowhere that is known, or its caller cannot be read.
+    let at = program.frames[10].sp - 8;
+    program.words.words.remove(&at);
+    let (found, is_truncated) = tracer.look(&program, 1);
+    assert!(is_truncated && program.expected().starts_with(&found) && found.len() == 9, "{}", found.len());
+    // Asked again, it is the same answer, and still truncated.
+    assert_eq!(tracer.look(&program, 1), (found, true));
+}
+
+#[test]
+fn no_caller_is_an_end_too() {
+    let (mut program, mut tracer) = (Program::new(), Tracer::new());
+    program.frames[0].pc = 0;
+    for _ in 0..3 {
+        program.call(0, 0);
+    }
+    for _ in 0..2 {
+        let (found, is_truncated) = tracer.look(&program, 1);
+        assert_eq!((found, is_truncated), (vec![pc_in(0, 0); 2], false));
+    }
+}
+
+#[test]
+fn a_frame_without_a_rule_is_left_to_others() {
+    let mut program = Program::new();
+    program.frames[0].pc = 0x99;
+    program.call(0, 0);
+    let mut tracer = Tracer::new();
+    let here = *program.frames.last().unwrap();
+    let memory = &program.words;
+    let change = tracer.trail.walk((memory, memory), &mut tracer.rules, &here, 1, |pc, _| rule_of(pc));
+    assert_eq!(change, Err(Stop::Slowly));
+}
+
+#[test]
+fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
+    let (program, mut tracer) = (twenty(), Tracer::new());
+    let here = *program.frames.last().unwrap();
+    let Tracer { trail, rules, .. } = &mut tracer;
+    let memory = &program.words;
+    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    let mut defined = 0;
+    let node = trail.follow(rules, &change, |_, _| {
+        defined += 1;
+        (defined <= 5).then_some(NodeId(defined))
+    });
+    assert_eq!(node, NodeId(5));
+    assert_eq!(trail.unchanged(memory, &here, 1), None);
+    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    assert!(change.kept >= 5, "the part that has a node is found again");
+}

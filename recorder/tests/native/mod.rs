@@ -1,0 +1,213 @@
+//! Two unwinders side by side, and callers in C and C++.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpumemtrace_format::NodeId;
+use gpumemtrace_recorder::native::{self, NativeStack};
+use gpumemtrace_recorder::stack_cache::MAX_DEPTH;
+
+/// What one thread has seen.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) captures: u64,
+    pub(crate) truncated: u64,
+    /// Left to the complete unwinder.
+    pub(crate) slow: u64,
+}
+
+struct Witness {
+    stack: Box<NativeStack>,
+    nodes: HashMap<NodeId, (NodeId, usize)>,
+    tally: Tally,
+}
+
+thread_local! {
+    static WITNESS: RefCell<Witness> = RefCell::new(Witness::new());
+    static SEED: Cell<u64> = const { Cell::new(1) };
+}
+
+impl Witness {
+    fn new() -> Self {
+        native::prepare();
+        // SAFETY: zero bytes are the documented empty state, and the layout is its own.
+        let stack = unsafe {
+            Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast())
+        };
+        Self { stack, nodes: HashMap::new(), tally: Tally::default() }
+    }
+
+    /// The calling thread's stack as we find it, and whether it was truncated.
+    #[inline(never)]
+    fn ours(&mut self) -> (Vec<usize>, bool) {
+        let Self { stack, nodes, .. } = self;
+        let mut next = nodes.len() as u32;
+        let found = stack.find(|parent, frame| {
+            next += 1;
+            nodes.insert(NodeId(next), (parent, frame.instr));
+            Some(NodeId(next))
+        });
+        let mut frames = Vec::new();
+        let mut at = found.node;
+        while at != NodeId::NONE {
+            let (parent, address) = nodes[&at];
+            frames.push(address);
+            at = parent;
+        }
+        (frames, found.is_truncated)
+    }
+}
+
+#[inline(never)]
+fn theirs() -> Vec<usize> {
+    let mut frames = Vec::new();
+    // SAFETY: no symbols are resolved through this crate at the same time.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            if !frame.ip().is_null() {
+                frames.push(frame.ip() as usize);
+            }
+            true
+        });
+    }
+    frames
+}
+
+/// Compares both stacks, from the caller of this on; the first difference ends the test with both of them.
+#[inline(never)]
+pub(crate) fn compare() {
+    WITNESS.with(|witness| {
+        let witness = &mut *witness.borrow_mut();
+        let (ours, is_truncated) = witness.ours();
+        let theirs = theirs();
+        witness.tally.captures += 1;
+        witness.tally.truncated += u64::from(is_truncated);
+        witness.tally.slow += u64::from(witness.stack.was_slow());
+        if let Some(why) = difference(&ours, &theirs, is_truncated) {
+            let line = |frame: &usize| format!("  {frame:#x} {}", name(*frame));
+            let show = |frames: &[usize]| frames.iter().map(line).collect::<Vec<_>>().join("\n");
+            panic!("{why}\nours:\n{}\ntheirs:\n{}", show(&ours), show(&theirs));
+        }
+    });
+}
+
+/// Why two stacks differ beyond the functions that look, or `None`.
+fn difference(ours: &[usize], theirs: &[usize], is_truncated: bool) -> Option<String> {
+    // Both begin in unwinders and in functions of this file; from the first frame on that is in both, they must be the same.
+    const MOST_OWN: usize = 12;
+    let is_in_both = |frame: &&usize| theirs.iter().take(MOST_OWN).any(|other| other == *frame);
+    let Some(first) = ours.iter().take(MOST_OWN).find(is_in_both) else {
+        return Some("the stacks have no frame in common".to_owned());
+    };
+    let rest =
+        |frames: &[usize]| frames.iter().skip_while(|frame| *frame != first).copied().collect::<Vec<_>>();
+    let (our_rest, their_rest) = (rest(ours), rest(theirs));
+    if is_truncated {
+        let is_cut = ours.len() == MAX_DEPTH && their_rest.starts_with(&our_rest);
+        return (!is_cut).then(|| "the truncated stacks differ".to_owned());
+    }
+    (our_rest != their_rest).then(|| "the stacks differ".to_owned())
+}
+
+fn name(address: usize) -> String {
+    // SAFETY: zero is a valid value; the loader fills it in.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    if unsafe { libc::dladdr(address as *const c_void, &raw mut info) } == 0 {
+        return "?".to_owned();
+    }
+    let text = |at: *const std::ffi::c_char| {
+        // SAFETY: the loader's names are NUL-terminated.
+        let name = (!at.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(at) });
+        name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    };
+    format!("{} {}", text(info.dli_fname), text(info.dli_sname))
+}
+
+/// What the calling thread has seen so far.
+pub(crate) fn tally() -> Tally {
+    WITNESS.with(|witness| witness.borrow().tally)
+}
+
+/// Begins the thread's random numbers.
+pub(crate) fn seed(seed: u64) {
+    SEED.with(|own| own.set(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+}
+
+/// A random number.
+pub(crate) fn random(below: u64) -> u64 {
+    SEED.with(|seed| {
+        let mut x = seed.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        seed.set(x);
+        (x >> 11) % below
+    })
+}
+
+/// A function of the libraries that calls back.
+pub(crate) type Caller = extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, u32);
+
+/// A loaded library.
+#[derive(Debug)]
+pub(crate) struct Library(*mut c_void);
+
+// SAFETY: a handle of the loader, which any thread may use.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Compiles a file of this folder; `None` if there is no compiler.
+    pub(crate) fn build(source: &str, options: &[&str], output: &Path) -> Option<PathBuf> {
+        let compiler = if source == "frames.c" { "cc" } else { "c++" };
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native").join(source);
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC", "-w"]).args(options).arg("-o").arg(output).arg(source);
+        if let Ok(status) = command.status() {
+            assert!(status.success(), "{command:?}");
+            return Some(output.to_owned());
+        }
+        assert!(std::env::var_os("GPUMEMTRACE_REQUIRE_ALL").is_none(), "no {compiler} on this machine");
+        eprintln!("not checked: frames of {options:?}: no {compiler} on this machine");
+        None
+    }
+
+    pub(crate) fn open(path: &Path) -> Self {
+        let path = CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a library of ours, whose constructors do nothing.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null());
+        Self(handle)
+    }
+
+    pub(crate) fn caller(&self, name: &str) -> Option<Caller> {
+        let name = CString::new(name).unwrap();
+        // SAFETY: a NUL-terminated name.
+        let function = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        // SAFETY: every function of the libraries that is asked for has this type.
+        (!function.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Caller>(function) })
+    }
+
+    /// Unloads it, and says so as the hook of `dlclose` does.
+    pub(crate) fn close(self) {
+        // SAFETY: our own handle, of which no function is in use.
+        unsafe { libc::dlclose(self.0) };
+        native::modules_went();
+    }
+}
+
+/// Names of what `frames.c` and `frames.cc` have.
+pub(crate) const CALLERS: [&str; 7] = [
+    "call_plain",
+    "call_with_room",
+    "call_with_any_room",
+    "call_aligned",
+    "call_aligned_with_any_room",
+    "call_busily",
+    "call_while_thrown",
+];

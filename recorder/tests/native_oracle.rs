@@ -1,0 +1,289 @@
+//! Our unwinder against the C++ runtime's, frame for frame, over stacks of many shapes.
+
+#![allow(
+    clippy::items_after_statements,
+    clippy::print_stderr,
+    reason = "a callback beside its use; what is not checked is said"
+)]
+
+mod native;
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::OnceLock;
+
+use native::{CALLERS, Caller, Library, Tally, compare, random, tally};
+
+/// Calls more of the same at random, and compares at some of the places.
+fn wander(budget: u64) {
+    if budget == 0 || random(8) == 0 {
+        compare();
+    }
+    if budget == 0 {
+        return;
+    }
+    const SHAPES: [fn(u64); 9] = [
+        plain,
+        with_a_large_frame,
+        aligned,
+        through_qsort,
+        in_a_panic,
+        in_a_closure,
+        on_a_signal,
+        recursive,
+        through_a_library,
+    ];
+    SHAPES[random(SHAPES.len() as u64) as usize](budget - 1);
+    if random(3) == 0 {
+        compare();
+    }
+}
+
+#[inline(never)]
+fn plain(budget: u64) {
+    wander(budget);
+    std::hint::black_box(budget);
+}
+
+#[inline(never)]
+fn with_a_large_frame(budget: u64) {
+    let room = [budget; 700];
+    std::hint::black_box(&room);
+    wander(budget);
+    std::hint::black_box(&room);
+}
+
+#[repr(align(128))]
+struct Aligned([u64; 16]);
+
+#[inline(never)]
+fn aligned(budget: u64) {
+    let room = Aligned([budget; 16]);
+    std::hint::black_box(&room.0);
+    wander(budget);
+    std::hint::black_box(&room.0);
+}
+
+#[inline(never)]
+fn through_qsort(budget: u64) {
+    thread_local! { static LEFT: Cell<u64> = const { Cell::new(0) }; }
+    extern "C" fn order(a: *const c_void, b: *const c_void) -> c_int {
+        if random(4) == 0 {
+            wander(LEFT.with(Cell::get) / 2);
+        }
+        // SAFETY: qsort passes pointers to its elements.
+        unsafe { (*a.cast::<u32>()).cmp(&*b.cast::<u32>()) as c_int }
+    }
+    let before = LEFT.with(|left| left.replace(budget));
+    let mut numbers: Vec<u32> = (0..3 + random(6)).map(|_| random(100) as u32).collect();
+    // SAFETY: as many elements of that size as said.
+    unsafe { libc::qsort(numbers.as_mut_ptr().cast(), numbers.len(), 4, Some(order)) };
+    LEFT.with(|left| left.set(before));
+}
+
+struct ComparesWhenDropped(u64);
+
+impl Drop for ComparesWhenDropped {
+    fn drop(&mut self) {
+        compare();
+        if !std::thread::panicking() {
+            wander(self.0 / 2);
+        }
+    }
+}
+
+#[inline(never)]
+fn in_a_panic(budget: u64) {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let _guard = ComparesWhenDropped(budget);
+        let _other = ComparesWhenDropped(0);
+        plain(budget / 2);
+        // An exception in flight, without the message of a panic.
+        resume_unwind(Box::new(budget));
+    }));
+    assert!(result.is_err());
+    wander(budget / 2);
+}
+
+#[inline(never)]
+fn in_a_closure(budget: u64) {
+    let numbers: Vec<u64> = (0..2).map(|i| budget / (2 + i)).collect();
+    let called = numbers.iter().map(|left| {
+        let closure: Box<dyn Fn()> = std::hint::black_box(Box::new(|| wander(*left)));
+        closure();
+    });
+    assert_eq!(called.count(), 2);
+}
+
+#[inline(never)]
+fn recursive(budget: u64) {
+    fn deeper(levels: u64, budget: u64) -> u64 {
+        if levels == 0 {
+            wander(budget);
+            return 0;
+        }
+        1 + std::hint::black_box(deeper(levels - 1, budget))
+    }
+    std::hint::black_box(deeper(random(if random(20) == 0 { 200 } else { 12 }), budget));
+}
+
+thread_local! { static FOR_SIGNAL: Cell<u64> = const { Cell::new(0) }; }
+
+extern "C" fn on_usr1(_: c_int) {
+    wander(FOR_SIGNAL.with(|left| left.replace(0)));
+}
+
+#[inline(never)]
+fn on_a_signal(budget: u64) {
+    FOR_SIGNAL.with(|left| left.set(budget));
+    // SAFETY: a signal that `handle_signals` has given a handler.
+    unsafe { libc::raise(libc::SIGUSR1) };
+}
+
+fn handle_signals(flags: c_int) {
+    // SAFETY: a handler of the right type, for a signal that nobody else uses.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_usr1 as *const () as usize;
+        action.sa_flags = flags | libc::SA_NODEFER;
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// Functions of the libraries, each compiled in several ways; those that are loaded all the time.
+fn callers() -> &'static [Caller] {
+    static CALLER_LIST: OnceLock<Vec<Caller>> = OnceLock::new();
+    CALLER_LIST.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let ways: [(&str, &[&str]); 7] = [
+            ("frames.c", &["-O0"]),
+            ("frames.c", &["-O2", "-fomit-frame-pointer"]),
+            ("frames.c", &["-O2", "-fno-omit-frame-pointer"]),
+            ("frames.c", &["-O3", "-mstackrealign"]),
+            ("frames.c", &["-O1", "-fomit-frame-pointer", "-mpreferred-stack-boundary=6"]),
+            ("frames.cc", &["-O2"]),
+            ("frames.cc", &["-O0"]),
+        ];
+        let built = ways.iter().enumerate().filter_map(|(number, (source, options))| {
+            Library::build(source, options, &folder.path().join(format!("way{number}.so")))
+        });
+        let libraries: Vec<Library> = built.map(|path| Library::open(&path)).collect();
+        libraries.iter().flat_map(|library| CALLERS.iter().filter_map(|name| library.caller(name))).collect()
+    })
+}
+
+thread_local! { static FOR_LIBRARY: Cell<u64> = const { Cell::new(0) }; }
+
+extern "C" fn back(_: *mut c_void) {
+    wander(FOR_LIBRARY.with(|left| left.replace(0)));
+}
+
+#[inline(never)]
+fn through_a_library(budget: u64) {
+    let Some(caller) = callers().get(random(callers().len().max(1) as u64) as usize) else { return };
+    FOR_LIBRARY.with(|left| left.set(budget));
+    caller(back, std::ptr::null_mut(), random(300) as u32);
+}
+
+fn wander_until(captures: u64, seed: u64) -> Tally {
+    native::seed(seed);
+    while tally().captures < captures {
+        wander(3 + random(12));
+    }
+    tally()
+}
+
+#[test]
+fn stacks_of_many_shapes_are_those_of_the_complete_unwinder() {
+    handle_signals(0);
+    let threads: Vec<_> = (1..=2u64)
+        .map(|seed| {
+            let thread = std::thread::Builder::new().stack_size(64 << 20);
+            thread.spawn(move || wander_until(60_000, seed)).unwrap()
+        })
+        .collect();
+    for thread in threads {
+        let seen = thread.join().unwrap();
+        assert!(seen.slow * 100 < seen.captures, "our own rules must do: {seen:?}");
+        assert!(seen.truncated * 100 < seen.captures, "{seen:?}");
+    }
+}
+
+/// Two libraries in turn at the same addresses, with the same return addresses and frames of different sizes.
+#[test]
+fn a_library_at_the_place_of_another_has_rules_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let build = |room: &str| {
+        let options = ["-O2", "-fomit-frame-pointer", room];
+        Library::build("frames.c", &options, &folder.path().join(format!("{room}.so")))
+    };
+    let (Some(small), Some(large)) = (build("-DROOM=1024"), build("-DROOM=8192")) else { return };
+    extern "C" fn look(_: *mut c_void) {
+        compare();
+    }
+    let mut places = std::collections::HashMap::new();
+    for turn in 0..2000 {
+        let path = if turn % 2 == 0 { &small } else { &large };
+        let library = Library::open(path);
+        let caller = library.caller("call_with_room").unwrap();
+        *places.entry((caller as usize, turn % 2)).or_insert(0) += 1;
+        for _ in 0..3 {
+            caller(look, std::ptr::null_mut(), 1);
+        }
+        library.close();
+    }
+    let shared = places.keys().filter(|(place, way)| *way == 0 && places.contains_key(&(*place, 1))).count();
+    assert!(shared > 0, "the loader puts one where the other was: {places:?}");
+    assert_eq!((tally().captures, tally().slow), (6000, 0));
+}
+
+/// A handler on a stack of its own: nothing is known of that stack, so the complete unwinder is asked.
+#[test]
+fn a_handler_on_an_alternate_stack() {
+    extern "C" fn on_usr2(_: c_int) {
+        compare();
+    }
+    let mut room = vec![0u8; 1 << 20];
+    // SAFETY: the stack outlives its use; the handler has the right type, and nobody else uses the signal.
+    unsafe {
+        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+        assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_usr2 as *const () as usize;
+        action.sa_flags = libc::SA_ONSTACK;
+        libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut());
+        for _ in 0..100 {
+            compare();
+            libc::raise(libc::SIGUSR2);
+        }
+        let off = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+        libc::sigaltstack(&raw const off, std::ptr::null_mut());
+    }
+    assert_eq!((tally().captures, tally().slow), (200, 100));
+}
+
+/// A fibre, as coroutine libraries make them.
+#[test]
+fn a_fibre() {
+    extern "C" fn fibre() {
+        compare();
+        std::hint::black_box(());
+    }
+    let mut room = vec![0u8; 1 << 20];
+    for _ in 0..100 {
+        // SAFETY: contexts that are filled in before they are used; the fibre returns to `here`.
+        unsafe {
+            let (mut here, mut there) =
+                (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
+            assert_eq!(libc::getcontext(&raw mut there), 0);
+            there.uc_stack.ss_sp = room.as_mut_ptr().cast();
+            there.uc_stack.ss_size = room.len();
+            there.uc_link = &raw mut here;
+            libc::makecontext(&raw mut there, fibre, 0);
+            assert_eq!(libc::swapcontext(&raw mut here, &raw const there), 0);
+        }
+        compare();
+    }
+    assert_eq!((tally().captures, tally().slow), (200, 100));
+}
