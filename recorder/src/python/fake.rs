@@ -62,6 +62,11 @@ impl Fake {
             self.put(bytes + BYTES_DATA, of);
             self.put(bytes + BYTES_DATA + 8, 0);
         }
+        if let Some(at) = layout.code.first_traceable {
+            for byte in 0..4 {
+                self.0.insert(code + at + byte, 0);
+            }
+        }
         self.put_string(layout, name, &format!("function_{of}"));
         for at in [layout.code.name, layout.code.qualname, layout.code.filename] {
             self.put(code + at, name);
@@ -118,7 +123,7 @@ pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
         fake.put(frame + layout.frame_previous, if i + 1 < frames { frame + 0x100 } else { 0 });
         fake.put(frame + layout.frame_code, code);
         fake.put_instruction(&layout, frame, code, i % 8);
-        if layout.owner_without_code.is_some() {
+        if layout.code.first_traceable.is_some() {
             fake.0.insert(frame + layout.frame_owner, 0);
         }
         fake.put_code(&layout, code, i);

@@ -102,7 +102,9 @@ mod tests {
         fake.put_string(&layout, STRINGS, "name");
         fake.put(STRINGS + STRING_HASH, 0x1234);
         let before = fingerprint(&fake, &layout, CODE);
-        (0..8).for_each(|at| drop(fake.0.remove(&(STRINGS + layout.ascii_data + at))));
+        for at in 0..8 {
+            fake.0.remove(&(STRINGS + layout.ascii_data + at));
+        }
         assert_eq!(fingerprint(&fake, &layout, CODE), before);
         fake.put(STRINGS + STRING_HASH, 0x1235);
         assert_ne!(fingerprint(&fake, &layout, CODE), before);

@@ -79,6 +79,8 @@ pub struct CodeLayout {
     pub first_line: usize,
     /// `co_version`, a serial number, from 3.12.
     pub serial: Option<usize>,
+    /// `_co_firsttraceable`, from 3.11: a frame that has not come so far (in code units) is not shown.
+    pub first_traceable: Option<usize>,
     /// Start of the bytecode; before 3.11 the pointer to it, `co_code`.
     pub bytecode: usize,
 }
@@ -117,6 +119,7 @@ pub const PYTHON_3_8: Layout = Layout {
         line_table: 120,
         first_line: 40,
         serial: None,
+        first_traceable: None,
         bytecode: 48,
     },
     ascii_data: 48,
@@ -129,6 +132,9 @@ pub const PYTHON_3_9: Layout = Layout { version: 0x0309, ..PYTHON_3_8 };
 /// CPython 3.10. The instruction is a number of code units.
 pub const PYTHON_3_10: Layout =
     Layout { version: 0x030a, frame_instr: 96, instruction: Instruction::Index { unit: 2 }, ..PYTHON_3_8 };
+
+/// Owner of the frame of a generator.
+pub const OWNER_GENERATOR: u8 = 1;
 
 /// CPython 3.11.
 pub const PYTHON_3_11: Layout = Layout {
@@ -152,6 +158,7 @@ pub const PYTHON_3_11: Layout = Layout {
         line_table: 136,
         first_line: 72,
         serial: None,
+        first_traceable: Some(168),
         bytecode: 184,
     },
     ascii_data: 48,
@@ -180,6 +187,7 @@ pub const PYTHON_3_12: Layout = Layout {
         line_table: 136,
         first_line: 68,
         serial: Some(92),
+        first_traceable: Some(176),
         bytecode: 192,
     },
     ascii_data: 40,

@@ -8,7 +8,7 @@
 //! by a fingerprint of its names and its line table (`fingerprint`).
 
 use super::fingerprint::fingerprint;
-use super::layout::{Instruction, Layout, OB_TYPE};
+use super::layout::{Instruction, Layout, OB_TYPE, OWNER_GENERATOR};
 use super::memory::{Memory, WINDOW_BYTES, Window};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
@@ -80,29 +80,43 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
         Some(owner) => memory.byte(frame + layout.frame_owner)? >= owner,
         None => false,
     };
-    let counts =
+    let runs_code =
         !from_c && (!layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type);
     let windows_at = windows_at(layout, frame);
     let mut windows = [[0; WINDOW_BYTES]; 2];
     memory.read(windows_at[0], &mut windows[0])?;
     memory.read(windows_at[1], &mut windows[1])?;
-    let (key, mark_at) = if counts {
+    let key = if runs_code {
         let at = frame + layout.frame_instr;
-        let key = FrameKey {
-            code,
-            instr: match layout.instruction {
-                Instruction::Pointer => memory.word(at)?,
-                Instruction::Index { .. } => memory.half(at)? as usize,
-            },
-            tag: code_tag(memory, layout, code)?,
+        let instr = match layout.instruction {
+            Instruction::Pointer => memory.word(at)?,
+            Instruction::Index { .. } => memory.half(at)? as usize,
         };
-        (key, code + layout.code.serial.unwrap_or(0))
+        FrameKey { code, instr, tag: code_tag(memory, layout, code)? }
+    } else {
+        NOTHING
+    };
+    let is_shown = runs_code && !is_incomplete(memory, layout, frame, &key)?;
+    let has_tag = is_shown || runs_code && layout.code.serial.is_none();
+    let (mark_at, mark) = if has_tag {
+        (code + layout.code.serial.unwrap_or(0), key.tag)
     } else {
         // What has no place in a stack runs nothing that has, unless its owner is another one.
-        (NOTHING, frame + layout.frame_owner / 4 * 4)
+        let at = frame + layout.frame_owner / 4 * 4;
+        (at, u64::from(memory.half(at)?))
     };
-    let mark = if counts { key.tag } else { u64::from(memory.half(mark_at)?) };
+    let key = if is_shown { key } else { NOTHING };
     Some(Met { seen: Seen { frame, mark_at, windows, mark }, key })
+}
+
+/// True for a frame that CPython itself does not show: it is still being made, or it is one of the interpreter's own, in
+/// which nothing comes so far (what lies between a class that is called and its `__init__`).
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &FrameKey) -> Option<bool> {
+    let Some(at) = layout.code.first_traceable else { return Some(false) };
+    let first = key.code + layout.code.bytecode + 2 * memory.half(key.code + at)? as usize;
+    Some(key.instr < first && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
 }
 
 #[inline(always)]
@@ -221,6 +235,21 @@ mod tests {
         fake.0.insert(0x2_0100 + layout.frame_owner, 4);
         let codes: Vec<usize> = frames_of(&fake, &layout).unwrap().1.iter().map(|frame| frame.code).collect();
         assert_eq!(codes, [0x500_0000, 0x500_0800]);
+    }
+
+    #[test]
+    fn a_frame_that_has_not_come_so_far_is_passed_over() {
+        for version in 0x030b..=0x030e {
+            let (mut fake, layout) = python(version, 3);
+            let at = 0x500_0400 + layout.code.first_traceable.unwrap();
+            for byte in 0..4 {
+                fake.0.insert(at + byte, u8::from(byte == 0) * 2);
+            }
+            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 2, "{version:x}");
+            // A generator is made by then.
+            fake.0.insert(0x2_0100 + layout.frame_owner, 1);
+            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 3, "{version:x}");
+        }
     }
 
     #[test]

@@ -71,6 +71,10 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
     // From 3.14 on the lowest bits of a reference from a frame say how it is counted.
     let (at, frame_code_tags) = if version == 0x030d { (IN_3_13, 0) } else { (IN_3_14, 3) };
     let ascii = offset(at.asciiobject_size)?;
+    let bytecode = offset(at.co_code_adaptive)?;
+    if bytecode < 136 {
+        return Err("its self-description has an impossible offset");
+    }
     let (previous, code, instr) = (offset(at.previous)?, offset(at.previous + 8)?, offset(at.previous + 16)?);
     Ok(Layout {
         version,
@@ -95,7 +99,9 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
             first_line: offset(at.filename + 32)?,
             // Not described; unchanged since 3.12, and only compared, never followed.
             serial: Some(92),
-            bytecode: offset(at.co_code_adaptive)?,
+            // As far before the bytecode as in 3.11 and 3.12.
+            first_traceable: Some(bytecode - 16),
+            bytecode,
         },
         ascii_data: ascii,
         // struct PyCompactUnicodeObject = PyASCIIObject + utf8_length + utf8

@@ -61,7 +61,7 @@ impl Thread {
         self.fake.put(frame + self.layout.frame_previous, caller);
         self.fake.put(frame + self.layout.frame_code, code_at(code));
         self.fake.put_instruction(&self.layout, frame, code_at(code), instr);
-        if self.layout.owner_without_code.is_some() {
+        if self.layout.code.first_traceable.is_some() {
             self.fake.0.insert(frame + self.layout.frame_owner, if from_c { 3 } else { 0 });
         }
         self.frames.push(frame);
