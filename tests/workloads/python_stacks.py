@@ -3,10 +3,11 @@
 usage: python_stacks.py DRIVER OUTPUT random SEED        a program made at random
                                       dropped COUNT      functions that are compiled, called once and dropped
                                       sub                allocations in a sub-interpreter
-                                      end                allocations while the interpreter ends
+                                      end [registered]   allocations while the interpreter ends: finalizers, or at exit
 
-Each allocation has a size of its own, by which the trace's event is found. OUTPUT gets a line of JSON for each (except
-`dropped`, whose names follow from the number): [size, [[file, line, function], ...]], innermost first.
+Each allocation has a size of its own, by which the trace's event is found. OUTPUT gets a line for each, a list
+in Python's own notation (except `dropped`, whose names follow from the number): [size, [[file, line, function], ...]],
+innermost first.
 """
 
 import asyncio
@@ -22,7 +23,6 @@ import signal
 import sys
 import threading
 import weakref
-from json import dumps
 
 try:
     from greenlet import greenlet
@@ -40,7 +40,7 @@ def check(result):
 
 
 # What it needs is bound early: at the end of the interpreter its globals are gone.
-def allocate(*_, sys=sys, ctypes=ctypes, os=os, dumps=dumps, output=output, driver=driver, file=__file__, state=[0]):
+def allocate(*_, sys=sys, ctypes=ctypes, os=os, repr=repr, output=output, driver=driver, file=__file__, state=[0]):
     state[0] += 512
     size = state[0]
     frame = sys._getframe()
@@ -51,7 +51,7 @@ def allocate(*_, sys=sys, ctypes=ctypes, os=os, dumps=dumps, output=output, driv
         walked = walked.f_back
     pointer = ctypes.c_uint64()
     stack.insert(0, [file, frame.f_lineno + 2, "allocate"])
-    os.write(output, (dumps([size, stack]) + "\n").encode())
+    os.write(output, (repr([size, stack]) + "\n").encode())
     driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
 
 
@@ -276,7 +276,7 @@ def in_sub_interpreter():
         created = interpreters.create(isolated=False) if sys.version_info >= (3, 10) else interpreters.create()
     allocate()
     inside = (
-        "import ctypes, json, sys, os\n"
+        "import ctypes, sys, os\n"
         f"driver = ctypes.CDLL({sys.argv[1]!r})\n"
         "def innermost():\n"
         "    pointer = ctypes.c_uint64()\n"
@@ -287,7 +287,7 @@ def in_sub_interpreter():
         "        frame = frame.f_back\n"
         "    stack[0][1] = line\n"
         "    driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 20))\n"
-        f"    os.write({output}, (json.dumps([1 << 20, stack]) + '\\n').encode())\n"
+        f"    os.write({output}, (repr([1 << 20, stack]) + '\\n').encode())\n"
         "innermost()\n"
     )
     frame = sys._getframe()
@@ -297,7 +297,7 @@ def in_sub_interpreter():
     while walked is not None:
         stack.append([walked.f_code.co_filename, walked.f_lineno, walked.f_code.co_name])
         walked = walked.f_back
-    os.write(output, (dumps([0, stack]) + "\n").encode())
+    os.write(output, (repr([0, stack]) + "\n").encode())
     interpreters.run_string(created, inside)
     interpreters.destroy(created)
     allocate()
@@ -309,10 +309,13 @@ class Last:
 
 
 def at_the_end():
-    atexit.register(lambda: allocate())
     allocate()
-    sys.kept_to_the_end = Last()
-    globals()["kept"] = Last()
+    if sys.argv[4:] == ["registered"]:
+        # What is registered holds this module, and nothing of it is deleted.
+        atexit.register(lambda: allocate())
+    else:
+        random.kept_to_the_end = Last()
+        globals()["kept"] = Last()
 
     def forever():
         pointer = ctypes.c_uint64()

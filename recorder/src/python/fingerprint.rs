@@ -20,14 +20,13 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -
     let filename = memory.word(code + layout.code.filename)?;
     let qualname = memory.word(code + layout.code.qualname)?;
     let first_line = u64::from(memory.half(code + layout.code.first_line)?);
-    let (begins, ends, len) = match table {
-        0 => (0, 0, 0),
-        _ => {
-            let len = memory.word(table + OB_SIZE)?;
-            let data = table + BYTES_DATA;
-            // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when it is shorter.
-            (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
-        }
+    let (begins, ends, len) = if table == 0 {
+        (0, 0, 0)
+    } else {
+        let len = memory.word(table + OB_SIZE)?;
+        let data = table + BYTES_DATA;
+        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when it is shorter.
+        (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
     };
     // Rotations that do not depend on each other.
     Some(
