@@ -134,13 +134,12 @@ fn an_event_makes_no_system_call_and_no_allocation() {
 /// Shared libraries of the interpreters on this machine, with their homes.
 fn interpreters() -> Vec<(String, String)> {
     let pyenv = std::env::var("PYENV_ROOT").or_else(|_| std::env::var("HOME").map(|home| home + "/.pyenv"));
-    let mut candidates: Vec<String> =
-        ["3.11", "3.12", "3.13"].iter().map(|version| format!("python{version}")).collect();
+    let mut candidates: Vec<String> = (8..=14).map(|minor| format!("python3.{minor}")).collect();
     if let Ok(versions) = std::fs::read_dir(pyenv.unwrap_or_default() + "/versions") {
         let name = |entry: std::fs::DirEntry| entry.path().join("bin/python").to_string_lossy().into_owned();
         candidates.extend(versions.flatten().map(name));
     }
-    let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(1); \
+    let script = "import sys, sysconfig as s; v = sys.version_info[:2]; (3, 8) <= v <= (3, 14) or sys.exit(1); \
                   print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
     let ask = |python: &String| {
         let output = Command::new(python)

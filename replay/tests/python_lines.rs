@@ -11,7 +11,20 @@ use gpumemtrace_replay::linetable::line_at;
 /// Prints, per code object: first line, table as hex, and the line of each code unit (0 where there is none).
 const SCRIPT: &str = r"
 import argparse, dataclasses, dis, inspect, json, sys, types
+import ctypes, random
+address_to_line = ctypes.pythonapi.PyCode_Addr2Line
+address_to_line.argtypes, address_to_line.restype = [ctypes.py_object, ctypes.c_int], ctypes.c_int
 made = []
+def at_random(seed):
+    # Statements with anything between nothing and hundreds of lines in them, and lines that go backwards.
+    maker, lines = random.Random(seed), ['def made(x):']
+    gap = lambda: '\n' * maker.choice([0, 0, 0, 1, 2, 130, 300])
+    for i in range(60):
+        lines.append(maker.choice(['  x = (' + gap() + 'x +' + gap() + ' f(' + gap() + '1), x)',
+            '  if x:\n    x = 1' + gap() + '\n  else:\n    x = 2', '  for y in x:' + gap() + '\n    x = y',
+            '  try:\n    f()' + gap() + '\n  except E:\n    f(' + gap() + 'x)\n  finally:\n    x = 1',
+            '  with x as y, y as x:' + gap() + '\n    return x', '  x = [y for' + gap() + ' y in (lambda: ' + gap() + 'x)()]']))
+    return compile('\n' * maker.randrange(300) + '\n'.join(lines), 'made.py', 'exec')
 exec(compile('def far():\n' + '\n' * 5000 + '  return [\n' + '\n' * 300 + 'x for x in (1,\n2)]\n', 'far.py', 'exec'))
 def walk(code):
     size = len(code.co_code)
@@ -30,6 +43,9 @@ def walk(code):
             line = starts.get(offset, line)
             lines.append(line)
         table = code.co_lnotab
+    # The interpreter's own function must say the same, by which `f_lineno` is found.
+    for unit, line in enumerate(lines):
+        assert max(address_to_line(code, 2 * unit), 0) == (line or 0), (code, unit)
     made.append([code.co_firstlineno, table.hex(), [line or 0 for line in lines]])
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
@@ -38,6 +54,8 @@ for module in (argparse, dataclasses, inspect, json):
     with open(module.__file__, encoding='utf-8') as source:
         walk(compile(source.read(), module.__file__, 'exec'))
 walk(far.__code__)
+for seed in range(20):
+    walk(at_random(seed))
 print(json.dumps(made))
 ";
 

@@ -22,7 +22,7 @@ def stacks(trace):
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
         if line.startswith("frame "):
             fields = {key: json.loads(text) if text.startswith('"') else text for key, text in FIELD.findall(line)}
-            frames[int(fields["id"])] = (int(fields["parent"]), (fields["file"], int(fields["line"]), fields["function"]))
+            frames[int(fields["id"])] = (int(fields["parent"]), (fields["file"], int(fields["line"].replace("?", "0")), fields["function"]))
 
     def stack(node):
         out = []

@@ -56,9 +56,12 @@ pub struct PyNode {
     pub parent: NodeId,
     /// What it runs.
     pub code: CodeId,
-    /// Byte offset of the current instruction from the start of the bytecode; -1 when unknown.
+    /// Byte offset of the current instruction from the start of the bytecode; -1 when unknown, [`NOT_BEGUN`] before the first.
     pub offset_bytes: i32,
 }
+
+/// [`PyNode::offset_bytes`] of a frame that has not executed anything yet.
+pub const NOT_BEGUN: i32 = -2;
 
 /// A native frame in the stack tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

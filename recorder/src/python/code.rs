@@ -4,7 +4,9 @@
 //! file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be cut into ring
 //! records. Longer ones are cut and marked; nothing is believed before its type was checked.
 
-use super::layout::{BYTES_DATA, Layout, OB_SIZE, OB_TYPE, STRING_STATE};
+use gpumemtrace_format::NOT_BEGUN;
+
+use super::layout::{BYTES_DATA, Instruction, Layout, OB_SIZE, OB_TYPE, STRING_STATE};
 use super::memory::Memory;
 use super::text;
 
@@ -13,6 +15,9 @@ const MAX_NAME_BYTES: usize = 1024;
 const MAX_TABLE_BYTES: usize = 64 << 10;
 /// Lengths in front of the three fields, see `gpumemtrace_format::ring`.
 const LENGTHS_BYTES: usize = 12;
+
+/// Bytes in a code unit, in all versions.
+const CODE_UNIT_BYTES: usize = 2;
 
 /// Room for the largest definition.
 pub const SCRATCH_BYTES: usize = LENGTHS_BYTES + MAX_FILE_BYTES + MAX_NAME_BYTES + MAX_TABLE_BYTES;
@@ -26,6 +31,8 @@ pub struct Types {
     pub string: usize,
     /// `PyBytes_Type`.
     pub bytes: usize,
+    /// `PyFrame_Type`, which frames have before 3.11.
+    pub frame: usize,
 }
 
 /// What was copied.
@@ -106,9 +113,28 @@ fn copy_string<M: Memory>(
     Some((len, true))
 }
 
-/// Offset of an instruction in the bytecode of its code object, in bytes; -1 if it lies outside.
+/// Offset of an instruction in the bytecode of its code object, in bytes; [`NOT_BEGUN`] right before the first one; -1 if it
+/// lies anywhere else.
 pub fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize) -> i32 {
-    let offset = instr.wrapping_sub(code + layout.code.bytecode);
-    let units = memory.word(code + OB_SIZE).unwrap_or(0);
-    if offset < units.saturating_mul(2) { i32::try_from(offset).unwrap_or(-1) } else { -1 }
+    let (offset, bytes) = match layout.instruction {
+        Instruction::Pointer => {
+            let units = memory.word(code + OB_SIZE).unwrap_or(0);
+            (instr.wrapping_sub(code + layout.code.bytecode) as isize, units.saturating_mul(CODE_UNIT_BYTES))
+        }
+        Instruction::Index { unit } => {
+            let bytecode = memory.word(code + layout.code.bytecode);
+            let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + OB_SIZE));
+            // A number of 32 bits with a sign.
+            let offset = match instr as u32 as i32 {
+                -1 => -(CODE_UNIT_BYTES as isize),
+                index => index as isize * unit as isize,
+            };
+            (offset, bytes.unwrap_or(0))
+        }
+    };
+    match usize::try_from(offset) {
+        Ok(inside) if inside < bytes => i32::try_from(inside).unwrap_or(-1),
+        Err(_) if offset == -(CODE_UNIT_BYTES as isize) => NOT_BEGUN,
+        _ => -1,
+    }
 }

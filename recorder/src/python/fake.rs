@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::layout::{self, BYTES_DATA, Layout, OB_TYPE};
+use super::layout::{self, BYTES_DATA, Instruction, Layout, OB_SIZE, OB_TYPE, STRING_HASH, STRING_STATE};
 use super::memory::Memory;
 
 /// An interpreter made of a map of bytes.
@@ -15,12 +15,66 @@ impl Fake {
             self.0.insert(at + offset, byte);
         }
     }
-}
 
-impl Fake {
     /// A frame whose fields are all readable.
     pub(super) fn put_frame(&mut self, frame: usize) {
-        (frame..frame + 0x50).step_by(8).for_each(|at| self.put(at, 0x33));
+        (frame..frame + 0x80).step_by(8).for_each(|at| self.put(at, 0x33));
+        self.put(frame + OB_TYPE, FRAME_TYPE);
+    }
+
+    /// A frame's instruction, counted in code units.
+    pub(super) fn put_instruction(&mut self, layout: &Layout, frame: usize, code: usize, units: usize) {
+        let value = match layout.instruction {
+            Instruction::Pointer => code + layout.code.bytecode + 2 * units,
+            Instruction::Index { unit } => 2 * units / unit,
+        };
+        self.put(frame + layout.frame_instr, value);
+    }
+
+    /// A string that nobody has asked for its hash.
+    pub(super) fn put_string(&mut self, layout: &Layout, at: usize, text: &str) {
+        let ascii = text.is_ascii();
+        let width = if ascii { 1 } else { 4 };
+        let data = at + if ascii { layout.ascii_data } else { layout.compact_data };
+        (at..data + 8).step_by(8).for_each(|at| self.put(at, 0));
+        self.put(at + OB_TYPE, STRING_TYPE);
+        self.put(at + OB_SIZE, text.chars().count());
+        self.put(at + STRING_HASH, usize::MAX);
+        self.put(at + STRING_STATE, width << 2 | 1 << 5 | usize::from(ascii) << 6);
+        for (index, c) in text.chars().enumerate() {
+            for byte in 0..width {
+                self.0.insert(data + index * width + byte, (c as u32).to_le_bytes()[byte]);
+            }
+        }
+    }
+
+    /// A code object of eight instructions. Its name is the string `of`, its line table begins with that number.
+    pub(super) fn put_code(&mut self, layout: &Layout, code: usize, of: usize) {
+        let (table, bytecode, name) = (0x900_0000 + of * 0x100, 0x980_0000, STRINGS + of * 0x100);
+        for at in (0..0x100).step_by(8) {
+            self.put(code + at, 0x77 + of);
+        }
+        self.put(code + OB_SIZE, 8);
+        self.put(code + OB_TYPE, CODE_TYPE);
+        for bytes in [table, bytecode] {
+            self.put(bytes + OB_TYPE, BYTES_TYPE);
+            self.put(bytes + OB_SIZE, 16);
+            self.put(bytes + BYTES_DATA, of);
+            self.put(bytes + BYTES_DATA + 8, 0);
+        }
+        if let Some(at) = layout.code.first_traceable {
+            for byte in 0..4 {
+                self.0.insert(code + at + byte, 0);
+            }
+        }
+        self.put_string(layout, name, &format!("function_{of}"));
+        for at in [layout.code.name, layout.code.qualname, layout.code.filename] {
+            self.put(code + at, name);
+        }
+        self.put(code + layout.code.line_table, table);
+        if matches!(layout.instruction, Instruction::Index { .. }) {
+            self.put(code + layout.code.bytecode, bytecode);
+        }
     }
 }
 
@@ -34,16 +88,22 @@ impl Memory for Fake {
 }
 
 pub(super) const CODE_TYPE: usize = 0x9000;
+pub(super) const STRING_TYPE: usize = 0x9100;
+pub(super) const BYTES_TYPE: usize = 0x9200;
+pub(super) const FRAME_TYPE: usize = 0x9300;
 pub(super) const TSTATE: usize = 0x1_0000;
+/// Where strings lie.
+pub(super) const STRINGS: usize = 0xa00_0000;
 
-/// Frames at 0x2_0000, 0x2_1000, ..., each running a code object at 0x5_0000, 0x5_1000, ...
+/// Frames at 0x2_0000, 0x2_0100, ..., each running a code object at 0x500_0000, 0x500_0400, ...
 pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
     let layout = match version {
-        0x030d => Layout {
+        0x030d | 0x030e => Layout {
             version,
             tstate_frame: 72,
             cframe_frame: None,
             frame_runs_any_object: true,
+            frame_code_tags: if version == 0x030e { 3 } else { 0 },
             ..layout::of_version(0x030c, &[]).unwrap()
         },
         _ => layout::of_version(version, &[]).unwrap(),
@@ -58,18 +118,15 @@ pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
         None => fake.put(TSTATE + layout.tstate_frame, first),
     }
     for i in 0..frames {
-        let (frame, code, table) = (0x2_0000 + i * 0x100, 0x500_0000 + i * 0x400, 0x900_0000 + i * 0x100);
+        let (frame, code) = (0x2_0000 + i * 0x100, 0x500_0000 + i * 0x400);
         fake.put_frame(frame);
         fake.put(frame + layout.frame_previous, if i + 1 < frames { frame + 0x100 } else { 0 });
         fake.put(frame + layout.frame_code, code);
-        fake.put(frame + layout.frame_instr, code + layout.code.bytecode + 2 * i);
-        fake.0.insert(frame + layout.frame_owner, 0);
-        for at in (0..0x100).step_by(8) {
-            fake.put(code + at, 0x77);
+        fake.put_instruction(&layout, frame, code, i % 8);
+        if layout.code.first_traceable.is_some() {
+            fake.0.insert(frame + layout.frame_owner, 0);
         }
-        fake.put(code + OB_TYPE, CODE_TYPE);
-        fake.put(code + layout.code.line_table, table);
-        fake.put(table + BYTES_DATA, i);
+        fake.put_code(&layout, code, i);
     }
     (fake, layout)
 }

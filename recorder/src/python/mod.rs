@@ -1,14 +1,16 @@
 //! Python call sites of the calling thread, without the GIL.
 //!
 //! Constraint: the hook runs under PyTorch's allocator lock, with or without the GIL; taking the GIL there can deadlock,
-//! and any other call may allocate. Consequence: the only Python function ever called is `PyGILState_GetThisThreadState`
+//! and any other call may allocate. Consequence: the only Python function called there is `PyGILState_GetThisThreadState`
 //! (one thread-local read; null for a thread Python does not know); everything else is read from memory.
 
 pub mod code;
 #[cfg(test)]
 mod fake;
+mod fingerprint;
 pub mod layout;
 pub mod memory;
+mod selftest;
 pub mod text;
 pub mod trail;
 pub mod walk;
@@ -18,9 +20,10 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use code::{Copied, SCRATCH_BYTES, Types};
 use layout::Layout;
 use memory::{Direct, Guarded, Memory};
+use selftest::{Verdict, selftest};
 use trail::{Change, Trail};
 
-use crate::stack_cache::{FrameKey, MAX_DEPTH};
+use crate::stack_cache::FrameKey;
 
 /// The interpreter in this process.
 #[derive(Debug)]
@@ -54,13 +57,11 @@ impl Interpreter {
         if thread_state == 0 {
             return Ok(None);
         }
-        let hex = match symbol(c"Py_Version") {
-            // Before 3.11 the version is no data symbol.
-            0 => return Err("this Python is older than 3.11".to_owned()),
+        let version = match symbol(c"Py_Version") {
+            0 => version_in_words(symbol(c"Py_GetVersion")).ok_or("this Python does not say its version")?,
             // SAFETY: `Py_Version` is an unsigned long constant of the interpreter.
-            at => unsafe { *(at as *const libc::c_ulong) },
+            at => (unsafe { *(at as *const libc::c_ulong) } >> 16) as u16,
         };
-        let version = (hex >> 16) as u16;
         let mut description = [0u8; layout::DEBUG_OFFSETS_BYTES];
         let runtime = symbol(c"_PyRuntime");
         if runtime != 0 {
@@ -73,8 +74,9 @@ impl Interpreter {
             code: symbol(c"PyCode_Type"),
             string: symbol(c"PyUnicode_Type"),
             bytes: symbol(c"PyBytes_Type"),
+            frame: symbol(c"PyFrame_Type"),
         };
-        if [types.code, types.string, types.bytes].contains(&0) {
+        if [types.code, types.string, types.bytes, types.frame].contains(&0) {
             return Err("the interpreter does not export its types".to_owned());
         }
         // SAFETY: the symbol is this function in every CPython; it takes nothing and returns a pointer.
@@ -131,6 +133,9 @@ impl Interpreter {
         let memory = unsafe { Direct::new() };
         // Constant layouts make walks of their own, with every offset in the instruction.
         let change = match self.layout.version {
+            0x0308 => trail.look(&memory, &layout::PYTHON_3_8, tstate, 0),
+            0x0309 => trail.look(&memory, &layout::PYTHON_3_9, tstate, 0),
+            0x030a => trail.look(&memory, &layout::PYTHON_3_10, tstate, 0),
             0x030b => trail.look(&memory, &layout::PYTHON_3_11, tstate, 0),
             0x030c => trail.look(&memory, &layout::PYTHON_3_12, tstate, 0),
             _ => trail.look(&memory, &self.layout, tstate, self.types.code),
@@ -145,7 +150,7 @@ impl Interpreter {
         code::copy_code(&memory, &self.layout, &self.types, frame.code, scratch)
     }
 
-    /// Byte offset of a frame's instruction in its bytecode; -1 if unknown.
+    /// Byte offset of a frame's instruction in its bytecode, or one of the numbers that mean there is none.
     pub fn offset_in_code(&self, frame: &FrameKey) -> i32 {
         // SAFETY: as in `copy_code`.
         let memory = unsafe { Direct::new() };
@@ -153,38 +158,36 @@ impl Interpreter {
     }
 }
 
-enum Verdict {
-    Trusted,
-    NothingToSee,
-    Refused,
+/// Before 3.11 the version is no data symbol: (major << 8 | minor) out of `3.8.18 (default, ...`.
+fn version_in_words(function: usize) -> Option<u16> {
+    if function == 0 {
+        return None;
+    }
+    // SAFETY: the symbol is this function in every CPython; it takes nothing and needs neither the GIL nor a started
+    // interpreter. It is called once, at the start of a session.
+    let text = unsafe {
+        let function = std::mem::transmute::<usize, unsafe extern "C" fn() -> *const libc::c_char>(function);
+        std::ffi::CStr::from_ptr(function())
+    };
+    parse_version(text.to_str().ok()?)
 }
 
-/// Walks the current frames without trusting anything: every frame must be at an instruction inside its bytecode, and most
-/// must have a string as file name and bytes as line table (programs may use subclasses, which are not read).
-#[cold]
-#[inline(never)]
-fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> Verdict {
-    let mut frames = [FrameKey::default(); MAX_DEPTH];
-    let Some(walk) = walk::walk(memory, layout, tstate, types.code, &mut frames) else {
-        return Verdict::Refused;
-    };
-    if walk.depth == 0 {
-        return Verdict::NothingToSee;
+fn parse_version(text: &str) -> Option<u16> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u8>);
+    let (major, minor) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(u16::from(major) << 8 | u16::from(minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_in_words_is_read() {
+        assert_eq!(parse_version("3.8.18 (default, Jan  1 2026, 00:00:00) \n[GCC 12.2.0]"), Some(0x0308));
+        assert_eq!(parse_version("3.10.0rc1 (main)"), Some(0x030a));
+        for text in ["", "3", "3.x", "999.1"] {
+            assert_eq!(parse_version(text), None, "{text}");
+        }
     }
-    let type_of = |object: usize| memory.word(object + layout::OB_TYPE);
-    let frames = &frames[..walk.depth];
-    let is_inside = |frame: &FrameKey| code::offset_in_code(memory, layout, frame.code, frame.instr) >= 0;
-    let has_names = |frame: &&FrameKey| {
-        // The interpreter's own shim frames may have no name at all.
-        let is = |at: usize, wanted: usize| match memory.word(frame.code + at) {
-            Some(0) => true,
-            Some(object) => type_of(object) == Some(wanted),
-            None => false,
-        };
-        is(layout.code.filename, types.string)
-            && is(layout.code.qualname, types.string)
-            && is(layout.code.line_table, types.bytes)
-    };
-    let is_sound = frames.iter().all(is_inside) && frames.iter().filter(has_names).count() * 2 > frames.len();
-    if is_sound { Verdict::Trusted } else { Verdict::Refused }
 }

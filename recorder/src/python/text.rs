@@ -6,7 +6,7 @@
 
 /// Width of one stored character, from the `state` word of a string; `None` if it is not one of the compact forms.
 ///
-/// State bits: interned 2 (16 bits from 3.14), kind 3, compact 1, ascii 1.
+/// State bits: interned 2, kind 3, compact 1, ascii 1. In builds that have them elsewhere the kind is none, so they are refused.
 pub fn char_width(state: u32) -> Option<(usize, bool)> {
     let (kind, compact, ascii) = (state >> 2 & 7, state >> 5 & 1, state >> 6 & 1);
     match (kind, compact) {

@@ -5,9 +5,10 @@
 //! frame keeps its code object alive, and names and tables belong to the code object.
 //!
 //! A code object is told apart from another one that lived at the same address before by its serial number (3.12 on), or
-//! by a fingerprint of what it points to and how its line table begins (3.11).
+//! by a fingerprint of its names and its line table (`fingerprint`).
 
-use super::layout::{BYTES_DATA, Layout, OB_TYPE};
+use super::fingerprint::fingerprint;
+use super::layout::{Instruction, Layout, OB_TYPE, OWNER_GENERATOR};
 use super::memory::{Memory, WINDOW_BYTES, Window};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
@@ -74,30 +75,48 @@ pub fn innermost<M: Memory>(memory: &M, layout: &Layout, tstate: usize) -> Optio
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usize) -> Option<Met> {
-    let code = memory.word(frame + layout.frame_code)?;
-    let from_c = match layout.owner_c_stack {
-        Some(owner) => memory.byte(frame + layout.frame_owner)? == owner,
+    let code = memory.word(frame + layout.frame_code)? & !layout.frame_code_tags;
+    let from_c = match layout.owner_without_code {
+        Some(owner) => memory.byte(frame + layout.frame_owner)? >= owner,
         None => false,
     };
-    let counts =
+    let runs_code =
         !from_c && (!layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type);
     let windows_at = windows_at(layout, frame);
     let mut windows = [[0; WINDOW_BYTES]; 2];
     memory.read(windows_at[0], &mut windows[0])?;
     memory.read(windows_at[1], &mut windows[1])?;
-    let (key, mark_at) = if counts {
-        let key = FrameKey {
-            code,
-            instr: memory.word(frame + layout.frame_instr)?,
-            tag: code_tag(memory, layout, code)?,
+    let key = if runs_code {
+        let at = frame + layout.frame_instr;
+        let instr = match layout.instruction {
+            Instruction::Pointer => memory.word(at)?,
+            Instruction::Index { .. } => memory.half(at)? as usize,
         };
-        (key, code + layout.code.serial.unwrap_or(0))
+        FrameKey { code, instr, tag: code_tag(memory, layout, code)? }
+    } else {
+        NOTHING
+    };
+    let is_shown = runs_code && !is_incomplete(memory, layout, frame, &key)?;
+    let has_tag = is_shown || runs_code && layout.code.serial.is_none();
+    let (mark_at, mark) = if has_tag {
+        (code + layout.code.serial.unwrap_or(0), key.tag)
     } else {
         // What has no place in a stack runs nothing that has, unless its owner is another one.
-        (NOTHING, frame + layout.frame_owner / 4 * 4)
+        let at = frame + layout.frame_owner / 4 * 4;
+        (at, u64::from(memory.half(at)?))
     };
-    let mark = if counts { key.tag } else { u64::from(memory.half(mark_at)?) };
+    let key = if is_shown { key } else { NOTHING };
     Some(Met { seen: Seen { frame, mark_at, windows, mark }, key })
+}
+
+/// True for a frame that CPython itself does not show: it is still being made, or it is one of the interpreter's own, in
+/// which nothing comes so far (what lies between a class that is called and its `__init__`).
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &FrameKey) -> Option<bool> {
+    let Some(at) = layout.code.first_traceable else { return Some(false) };
+    let first = key.code + layout.code.bytecode + 2 * memory.half(key.code + at)? as usize;
+    Some(key.instr < first && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
 }
 
 #[inline(always)]
@@ -168,29 +187,10 @@ fn without_serial<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option
     fingerprint(memory, layout, code)
 }
 
-#[inline(always)]
-#[allow(clippy::inline_always, reason = "in 3.11 part of the loop over all frames")]
-fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
-    // Independent rotations, because this runs for every frame of every event: an address and a few bits of each field keep
-    // a place of their own.
-    let table = memory.word(code + layout.code.line_table)?;
-    let filename = memory.word(code + layout.code.filename)? as u64;
-    let qualname = memory.word(code + layout.code.qualname)? as u64;
-    let first_line = u64::from(memory.half(code + layout.code.first_line)?);
-    // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when the table is shorter.
-    let begins = memory.word(table + BYTES_DATA)? as u64;
-    Some(
-        table as u64
-            ^ filename.rotate_left(16)
-            ^ qualname.rotate_left(32)
-            ^ begins.rotate_left(7)
-            ^ first_line << 48,
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{CODE_TYPE, Fake, TSTATE, python};
+    use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, python};
+    use super::super::layout::BYTES_DATA;
     use super::*;
 
     fn frames_of(fake: &Fake, layout: &Layout) -> Option<(Walk, Vec<FrameKey>)> {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn frames_come_innermost_first_in_every_version() {
-        for version in [0x030b, 0x030c, 0x030d] {
+        for version in 0x0308..=0x030e {
             let (fake, layout) = python(version, 3);
             let (walk, frames) = frames_of(&fake, &layout).unwrap();
             assert_eq!(walk, Walk { depth: 3, truncated: false });
@@ -224,6 +224,32 @@ mod tests {
         fake.0.insert(0x2_0100 + layout.frame_owner, 3);
         let (_, frames) = frames_of(&fake, &layout).unwrap();
         assert_eq!(frames.len(), 2);
+    }
+
+    #[test]
+    fn the_tags_of_a_reference_are_no_part_of_its_address() {
+        let (mut fake, layout) = python(0x030e, 3);
+        fake.put(0x2_0000 + layout.frame_code, 0x500_0001);
+        // What the interpreter put there between C and Python refers to something else.
+        fake.put(0x2_0100 + layout.frame_code, 0xdead_0003);
+        fake.0.insert(0x2_0100 + layout.frame_owner, 4);
+        let codes: Vec<usize> = frames_of(&fake, &layout).unwrap().1.iter().map(|frame| frame.code).collect();
+        assert_eq!(codes, [0x500_0000, 0x500_0800]);
+    }
+
+    #[test]
+    fn a_frame_that_has_not_come_so_far_is_passed_over() {
+        for version in 0x030b..=0x030e {
+            let (mut fake, layout) = python(version, 3);
+            let at = 0x500_0400 + layout.code.first_traceable.unwrap();
+            for byte in 0..4 {
+                fake.0.insert(at + byte, u8::from(byte == 0) * 2);
+            }
+            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 2, "{version:x}");
+            // A generator is made by then.
+            fake.0.insert(0x2_0100 + layout.frame_owner, 1);
+            assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 3, "{version:x}");
+        }
     }
 
     #[test]
@@ -256,12 +282,12 @@ mod tests {
 
     #[test]
     fn a_new_code_object_at_an_old_address_is_another_frame() {
-        for (version, change) in [(0x030b_u16, "table"), (0x030b, "name"), (0x030c, "serial")] {
+        for (version, change) in [(0x0308_u16, "table"), (0x030b, "name"), (0x030c, "serial")] {
             let (mut fake, layout) = python(version, 1);
             let before = frames_of(&fake, &layout).unwrap().1[0];
             match change {
                 "table" => fake.put(0x900_0000 + BYTES_DATA, 99),
-                "name" => fake.put(0x500_0000 + layout.code.qualname, 0x88),
+                "name" => fake.put_string(&layout, STRINGS, "another"),
                 _ => fake.put(0x500_0000 + layout.code.serial.unwrap(), 0x78),
             }
             let after = frames_of(&fake, &layout).unwrap().1[0];

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::fake::{CODE_TYPE, Fake, TSTATE, python};
+use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, python};
 use super::super::walk::walk;
 use super::*;
 
@@ -35,16 +35,10 @@ impl Thread {
         let (mut fake, layout) = python(version, 1);
         // One more, for entries from C: they run a code object that nothing else runs.
         for code in 0..=CODES {
-            let at = code_at(code);
-            for word in (0..0x100).step_by(8) {
-                fake.put(at + word, 0x77 + code);
-            }
+            fake.put_code(&layout, code_at(code), code);
             if let Some(serial) = layout.code.serial {
-                fake.put(at + serial, 0x50 + code);
+                fake.put(code_at(code) + serial, 0x50 + code);
             }
-            fake.put(at + super::super::layout::OB_TYPE, CODE_TYPE);
-            fake.put(at + layout.code.line_table, 0x700_0000 + code * 0x100);
-            fake.put(0x700_0000 + code * 0x100 + super::super::layout::BYTES_DATA, code);
         }
         let mut thread = Self { fake, layout, trail: empty(), defined: HashMap::new(), frames: Vec::new() };
         thread.link();
@@ -66,8 +60,10 @@ impl Thread {
         self.fake.put_frame(frame);
         self.fake.put(frame + self.layout.frame_previous, caller);
         self.fake.put(frame + self.layout.frame_code, code_at(code));
-        self.fake.put(frame + self.layout.frame_instr, code_at(code) + 2 * instr);
-        self.fake.0.insert(frame + self.layout.frame_owner, if from_c { 3 } else { 0 });
+        self.fake.put_instruction(&self.layout, frame, code_at(code), instr);
+        if self.layout.code.first_traceable.is_some() {
+            self.fake.0.insert(frame + self.layout.frame_owner, if from_c { 3 } else { 0 });
+        }
         self.frames.push(frame);
         self.link();
     }
@@ -86,7 +82,7 @@ impl Thread {
         let Some(at) = self.frames.len().checked_sub(back + 1) else { return };
         let frame = self.frames[at];
         let code = self.fake.word(frame + self.layout.frame_code).unwrap();
-        self.fake.put(frame + self.layout.frame_instr, code + 2 * instr);
+        self.fake.put_instruction(&self.layout, frame, code, instr);
     }
 
     /// Another code object at the address of an old one.
@@ -94,7 +90,7 @@ impl Thread {
         let at = code_at(code);
         match self.layout.code.serial {
             Some(serial) => self.fake.put(at + serial, mark + 1),
-            None => self.fake.put(at + self.layout.code.qualname, mark + 1),
+            None => self.fake.put_string(&self.layout, STRINGS + code * 0x100, &format!("replaced_{mark}")),
         }
     }
 
@@ -148,11 +144,12 @@ fn act() -> impl Strategy<Value = Act> {
 
 proptest! {
     #[test]
-    fn the_trail_finds_what_a_walk_finds(acts in prop::collection::vec(act(), 1..120), new in any::<bool>()) {
-        let mut thread = Thread::new(if new { 0x030c } else { 0x030b });
+    fn the_trail_finds_what_a_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x0308u16..=0x030e) {
+        let mut thread = Thread::new(version);
+        let has_entries_from_c = thread.layout.owner_without_code.is_some();
         for act in acts {
             match act {
-                Act::Push(place, code, instr, from_c) => thread.push(place, code, instr, from_c && new),
+                Act::Push(place, code, instr, from_c) => thread.push(place, code, instr, from_c && has_entries_from_c),
                 Act::Pop(count) => (0..count).for_each(|_| thread.pop()),
                 Act::Advance(back, instr) => thread.advance(back, instr),
                 Act::Replace(code, mark) => thread.replace_code(code, mark),
