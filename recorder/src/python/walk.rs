@@ -40,7 +40,7 @@ pub struct Seen {
 pub struct Met {
     /// What it held.
     pub seen: Seen,
-    /// What it runs; `NOTHING` in entries from C and other frames that have no place in a stack.
+    /// What it runs; all zero in entries from C and other frames that have no place in a stack.
     pub key: FrameKey,
 }
 
