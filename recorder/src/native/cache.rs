@@ -91,7 +91,7 @@ impl RuleCache {
             Some(place) => place,
             None => match read(pc, is_interrupted) {
                 Some(rule) => self.insert(key, rule),
-                None => return (Rule::SLOWLY, callee),
+                None => return (Rule::UNKNOWN, callee),
             },
         };
         self.slots[callee % SLOTS].next = place as u32;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_has_no_rule_is_asked_again() {
         let mut cache = empty();
-        assert_eq!(ask(&mut cache, 0x99, None).0, Rule::SLOWLY);
+        assert_eq!(ask(&mut cache, 0x99, None).0, Rule::UNKNOWN);
         assert_eq!(ask(&mut cache, 0x99, Some(rule(8))).0, rule(8));
     }
 

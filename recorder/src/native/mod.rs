@@ -5,8 +5,9 @@
 //! kept as rules (`rule`, `cache`), and what has not moved since the last walk is only compared (`trail`). Words are read
 //! within the thread's own stack (`stack`). Return addresses are never written to.
 //!
-//! What rules cannot say, and every stack but the thread's own, is left to the complete unwinder (`fallback`). Its frames are
-//! the same return addresses, so a reader sees no difference; which were found how is not recorded.
+//! What rules cannot say is left to the complete unwinder (`fallback`). Its frames are the same return addresses, so a reader
+//! sees no difference; which were found how is not recorded. It is never asked about an address of no known code: it would read
+//! the code itself, and where a coroutine library has left a stack that leads nowhere, that ends the program.
 //!
 //! A rule is wrong when its module was unloaded and another one lies at the same address. Nobody tells, and asking for every
 //! frame would cost as much as walking. So whoever notices says so ([`modules_went`]), and all rules are read again: the hook
@@ -27,8 +28,8 @@ use gpumemtrace_format::NodeId;
 
 pub use objects::{modules_went, prepare};
 
-use crate::python::memory::Direct;
-use crate::stack_cache::{FrameKey, StackCache};
+use crate::python::memory::{Direct, Guarded};
+use crate::stack_cache::{FrameKey, MAX_DEPTH, StackCache};
 use cache::RuleCache;
 use cfi::Registers;
 use fallback::Unchanged;
@@ -112,7 +113,7 @@ impl NativeStack {
             self.bounds = StackBounds::of_this_thread();
             self.has_bounds = true;
         }
-        let Some(within) = self.bounds.above(here.sp) else { return self.walk_slowly(here.sp, define) };
+        let Some(within) = self.bounds.above(here.sp) else { return self.walk_elsewhere(here, fp, define) };
         // SAFETY: as in `find`.
         let memory = unsafe { Direct::new() };
         let generation = objects::generation();
@@ -128,6 +129,38 @@ impl NativeStack {
         self.was_slow = false;
         let node = self.trail.follow(&mut self.rules, &change, define);
         Found { node, is_truncated: change.is_truncated }
+    }
+
+    /// On an alternate signal stack, a fibre, a coroutine: nobody knows where such a stack ends, and what lies there may lead
+    /// anywhere. So every word is read through the kernel, which refuses instead of faulting.
+    #[cold]
+    #[inline(never)]
+    fn walk_elsewhere(
+        &mut self,
+        here: Frame,
+        fp: usize,
+        define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> Found {
+        self.trail.forget();
+        self.rules.begin(objects::generation());
+        self.was_slow = false;
+        let (mut frame, mut depth, mut place, mut is_truncated) = (Frame { fp, ..here }, 0, 0, true);
+        while depth < MAX_DEPTH {
+            let (rule, at) = self.rules.rule(place, (frame.pc, frame.is_interrupted), read_rule);
+            match rule.step(&Guarded, &frame) {
+                Ok(step) if step.frame.pc != 0 => (frame, place) = (step.frame, at),
+                Ok(_) | Err(Stop::End) => {
+                    is_truncated = false;
+                    break;
+                }
+                // Until here there was sense in it: a signal's frame, whose caller lies on another stack.
+                Err(Stop::Slowly) => return self.walk_slowly(here.sp, define),
+                Err(Stop::Astray) => break,
+            }
+            self.slow.frames[depth] = FrameKey { code: 0, instr: frame.pc, tag: 0 };
+            depth += 1;
+        }
+        Found { node: self.slow.intern(depth, define), is_truncated }
     }
 
     #[cold]

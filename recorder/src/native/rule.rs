@@ -38,6 +38,8 @@ pub enum How {
     End = 4,
     /// The tables say something that this form cannot.
     Slowly = 5,
+    /// There are no tables: whatever this address is, nobody knows what called it.
+    Unknown = 6,
 }
 
 /// From one frame to its caller.
@@ -62,7 +64,7 @@ pub struct Rule {
 pub enum Stop {
     /// The outermost frame was reached.
     End,
-    /// The next frame lies outside the thread's stack, or does not lie further out.
+    /// The next frame lies outside the thread's stack, does not lie further out, or is at an address of no known code.
     Astray,
     /// This form of rule does not do here.
     Slowly,
@@ -97,6 +99,8 @@ impl Rule {
     pub const IS_SIGNAL: u8 = 8;
     /// Of the outermost frame.
     pub const END: Self = Self { how: How::End, offset: 0, flags: 0, then: 0, fp_at: 0, ra_at: 0 };
+    /// For addresses of no known code. The complete unwinder would look at the code itself, which may not even be there.
+    pub const UNKNOWN: Self = Self { how: How::Unknown, ..Self::END };
     /// For what only the complete unwinder can follow.
     pub const SLOWLY: Self = Self { how: How::Slowly, ..Self::END };
 
@@ -109,7 +113,11 @@ impl Rule {
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
     pub fn step<M: Memory>(&self, memory: &M, frame: &Frame) -> Result<Step, Stop> {
         if self.how >= How::End {
-            return Err(if self.how == How::End { Stop::End } else { Stop::Slowly });
+            return Err(match self.how {
+                How::End => Stop::End,
+                How::Slowly => Stop::Slowly,
+                _ => Stop::Astray,
+            });
         }
         let base = self.base(frame);
         let mut caller = base.wrapping_add_signed(self.offset as isize);
@@ -205,15 +213,16 @@ mod tests {
         assert_eq!(inwards.step(&Words::from([(0xff0, 1)]), &FRAME), Err(Stop::Astray));
         assert_eq!(Rule::SLOWLY.step(&Words::from([]), &FRAME), Err(Stop::Slowly));
         assert_eq!(Rule::END.step(&Words::from([]), &FRAME), Err(Stop::End));
+        assert_eq!(Rule::UNKNOWN.step(&Words::from([]), &FRAME), Err(Stop::Astray));
     }
 
     proptest! {
         #[test]
         fn any_rule_at_any_place_is_followed_without_panic(
-            how in 0usize..6, offset: i32, flags in 0u8..16, then: i16, fp_at: i16, ra_at: i16,
+            how in 0usize..7, offset: i32, flags in 0u8..16, then: i16, fp_at: i16, ra_at: i16,
             pc: usize, sp: usize, fp: usize, word: usize,
         ) {
-            let how = [How::FromSp, How::FromFp, How::ThroughSp, How::ThroughFp, How::End, How::Slowly][how];
+            let how = [How::FromSp, How::FromFp, How::ThroughSp, How::ThroughFp, How::End, How::Slowly, How::Unknown][how];
             let rule = Rule { offset, how, flags, then, fp_at, ra_at };
             let frame = Frame { pc, sp, fp, is_interrupted: false };
             if let Ok(step) = rule.step(&Words::all(word), &frame) {

@@ -94,6 +94,16 @@ pub(crate) fn compare() {
     });
 }
 
+/// Our own stack, with nothing to compare: its frames, whether outer ones were left out, whether it was left to others.
+#[inline(never)]
+pub(crate) fn alone() -> (usize, bool, bool) {
+    WITNESS.with(|witness| {
+        let witness = &mut *witness.borrow_mut();
+        let (frames, is_truncated) = witness.ours();
+        (frames.len(), is_truncated, witness.stack.was_slow())
+    })
+}
+
 /// Why two stacks differ beyond the functions that look, or `None`.
 fn difference(ours: &[usize], theirs: &[usize], is_truncated: bool) -> Option<String> {
     // Both begin in unwinders and in functions of this file; from the first frame on that is in both, they must be the same.

@@ -252,7 +252,7 @@ fn no_caller_is_an_end_too() {
 }
 
 #[test]
-fn a_frame_without_a_rule_is_left_to_others() {
+fn a_stack_ends_where_an_address_is_of_no_known_code() {
     let mut program = Program::new();
     program.frames[0].pc = 0x99;
     program.call(0, 0);
@@ -260,7 +260,7 @@ fn a_frame_without_a_rule_is_left_to_others() {
     let here = *program.frames.last().unwrap();
     let memory = &program.words;
     let change = tracer.trail.walk((memory, memory), &mut tracer.rules, &here, 1, |pc, _| rule_of(pc));
-    assert_eq!(change, Err(Stop::Slowly));
+    assert!(change.unwrap().is_truncated);
 }
 
 #[test]
