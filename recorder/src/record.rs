@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use gpumemtrace_format::event::{Event, RECORD_WORDS, STATE_DONE};
 use gpumemtrace_format::ring::{code_head_words, native_node_words, py_node_words};
 use gpumemtrace_format::{
-    ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode, ThreadId,
+    ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode,
 };
 
 use crate::clock::event_ns;
@@ -207,21 +207,17 @@ fn enter(local: &Local) -> Option<&'static Session> {
 
 fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Event {
     Event {
-        seq: NO_SEQ,
         time_ns: event_ns(),
-        thread: ThreadId(0),
-        kind: draft.kind,
         device: draft.device,
         api: draft.api,
         flags: draft.flags,
-        result: 0,
-        in_flight: false,
         addr: draft.addr,
         size: draft.size,
         aux: draft.aux,
         python_stack,
         native_stack,
         detail: draft.detail,
+        ..Event::new(draft.kind)
     }
 }
 

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::definitions::Definitions;
     use crate::origin::OwnPaths;
-    use gpumemtrace_format::{ApiId, CodeDef, CodeId, EventKind, PyNode};
+    use gpumemtrace_format::{CodeDef, CodeId, EventKind, PyNode};
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
@@ -82,23 +82,8 @@ mod tests {
     }
 
     fn event(thread: u32, node: u32) -> Event {
-        Event {
-            seq: 0,
-            time_ns: 0,
-            thread: ThreadId(thread),
-            kind: EventKind::BLOCK_ALLOC,
-            device: 0,
-            api: ApiId(0),
-            flags: 0,
-            result: 0,
-            in_flight: false,
-            addr: 0,
-            size: 0,
-            aux: [0; 2],
-            python_stack: NodeId(node),
-            native_stack: NodeId::NONE,
-            detail: None,
-        }
+        let kind = EventKind::BLOCK_ALLOC;
+        Event { thread: ThreadId(thread), python_stack: NodeId(node), ..Event::new(kind) }
     }
 
     fn stacks(events: &[(u32, u32)]) -> Vec<u32> {

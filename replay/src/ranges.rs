@@ -125,7 +125,6 @@ impl RangeScout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::{ApiId, NodeId};
 
     fn names(texts: &[&str]) -> StepNames {
         let codes: Vec<CodeDef> = texts
@@ -137,23 +136,7 @@ mod tests {
     }
 
     fn event(kind: EventKind, name: u32) -> Event {
-        Event {
-            seq: 0,
-            time_ns: 0,
-            thread: ThreadId(1),
-            kind,
-            device: 0,
-            api: ApiId(0),
-            flags: 0,
-            result: 0,
-            in_flight: false,
-            addr: 0,
-            size: 0,
-            aux: [u64::from(name), 0],
-            python_stack: NodeId::NONE,
-            native_stack: NodeId::NONE,
-            detail: None,
-        }
+        Event { aux: [u64::from(name), 0], ..Event::new(kind) }
     }
 
     /// Ranges as a string: a letter opens the range of that number, a dot closes one.

@@ -295,26 +295,9 @@ impl Scout {
 mod tests {
     use super::*;
     use crate::symbols::SiteId;
-    use gpumemtrace_format::{ApiId, NodeId};
 
     fn event(thread: u32, kind: EventKind, size: u64) -> Event {
-        Event {
-            seq: 0,
-            time_ns: 0,
-            thread: ThreadId(thread),
-            kind,
-            device: 0,
-            api: ApiId(0),
-            flags: 0,
-            result: 0,
-            in_flight: false,
-            addr: 0,
-            size,
-            aux: [1, 0],
-            python_stack: NodeId::NONE,
-            native_stack: NodeId::NONE,
-            detail: None,
-        }
+        Event { thread: ThreadId(thread), size, aux: [1, 0], ..Event::new(kind) }
     }
 
     fn line(call: OptimizerCall) -> OptimizerLine {

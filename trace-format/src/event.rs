@@ -97,6 +97,27 @@ pub struct Event {
 }
 
 impl Event {
+    /// An event of which only the kind is known.
+    pub fn new(kind: EventKind) -> Self {
+        Self {
+            seq: NO_SEQ,
+            time_ns: 0,
+            thread: ThreadId(0),
+            kind,
+            device: NO_DEVICE,
+            api: ApiId(0),
+            flags: 0,
+            result: 0,
+            in_flight: false,
+            addr: 0,
+            size: 0,
+            aux: [0; 2],
+            python_stack: NodeId::NONE,
+            native_stack: NodeId::NONE,
+            detail: None,
+        }
+    }
+
     /// The ring form. The thread is not in it: a ring belongs to one thread. Nor is a detail that [`Self::detail_apart`] gives.
     #[inline]
     pub fn to_words(&self) -> [u64; RECORD_WORDS] {
