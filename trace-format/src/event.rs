@@ -98,6 +98,7 @@ pub struct Event {
 
 impl Event {
     /// An event of which only the kind is known.
+    #[inline]
     pub fn new(kind: EventKind) -> Self {
         Self {
             seq: NO_SEQ,
