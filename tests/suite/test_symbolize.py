@@ -268,17 +268,23 @@ def test_python_and_native_frames_stand_in_true_order(run_python, torch_version)
         frames = tuple((frame["file"], frame["line"], frame["function"]) for frame in stack if frame["kind"] == "python")
         places = [(frame["module"], frame["offset"]) for frame in stack
                   if frame["kind"] == "native" and not frame.get("inlined")]
-        assert (frames, tuple(places)) in recorded, "each stack keeps its frames and their order"
+        # A backward thread has no Python frames: those of the backward() call that it works for stand in their place.
+        is_backward = frames[0][0].endswith("torch/autograd/__init__.py") and frames[0][2] == "backward"
+        assert (() if is_backward else frames, tuple(places)) in recorded, "each stack keeps its frames and their order"
+        exact += site["stack_order"] == "exact"
         innermost = next(at for at, frame in enumerate(stack) if frame["kind"] == "python")
+        if is_backward:
+            assert all(frame["kind"] == "python" for frame in stack[innermost:]), "the thread's own frames come first"
+            continue
         inside = [os.path.basename(frame["module"]) for frame in stack[:innermost]]
         assert any(name.startswith("libtorch") for name in inside) and any(name.startswith("libc10") for name in inside), inside
         assert not any(is_loop(frame) for frame in stack[:innermost])
-        after = next(frame for frame in stack[innermost:] if frame["kind"] == "native")
+        after = next(frame for frame in stack[innermost:] if frame["kind"] == "native" and not frame.get("inlined"))
         assert is_loop(after), "the interpreter's loop runs the innermost Python frame"
-        # No Python frame stands anywhere but right inside a loop.
-        for frame, caller in zip(stack, stack[1:]):
+        # No Python frame stands anywhere but right inside a loop. What was inlined into the loop is part of it.
+        whole = [frame for frame in stack if not frame.get("inlined")]
+        for frame, caller in zip(whole, whole[1:]):
             assert frame["kind"] == "native" or caller["kind"] == "python" or is_loop(caller)
-        exact += site["stack_order"] == "exact"
     text = gpumemtrace("replay", run.trace, "--peak", "--stacks")
     assert "_PyEval_EvalFrameDefault" in text and ("is not certain" in text) == (exact < len(mixed))
     assert "_PyEval_EvalFrameDefault" not in gpumemtrace("replay", run.trace, "--peak")
