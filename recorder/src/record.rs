@@ -253,7 +253,13 @@ fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut Thread
             code
         };
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
-        let node = PyNode { id, parent, code, offset_bytes: interpreter.offset_in_code(frame) };
+        let node = PyNode {
+            id,
+            parent,
+            code,
+            offset_bytes: interpreter.offset_in_code(frame),
+            link: interpreter.link_of(frame),
+        };
         define(session, lane, &py_node_words(node)).then_some(id)
     })
 }

@@ -350,14 +350,7 @@ impl Pass {
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
         let mut notes: Vec<String> = head.meta.list("notes").to_vec();
         let uncovered = head.meta.list("uncovered");
-        if self.backward.linked > 0 {
-            let share = 100 * self.backward.linked / events;
-            let share = if share == 0 { "less than 1".to_owned() } else { share.to_string() };
-            notes.push(format!(
-                "{share} % of the events are of backward threads, which have no Python stack: they are shown at the line of the \
-                 backward() call that they work for"
-            ));
-        }
+        notes.extend(self.backward.notes(events));
         if !uncovered.is_empty() {
             notes.push(format!(
                 "driver functions that were called and are not recorded: {}",

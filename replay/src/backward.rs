@@ -1,14 +1,15 @@
 //! Whose call a backward thread works for.
 //!
-//! Constraint: autograd computes gradients on threads of its own, which have no Python frames; and which forward line made the
-//! node that is being computed is not in a trace. Consequence: while a thread sits inside of `backward()` it makes no event, but
-//! right before, under that call, it usually makes one (the gradient to begin with). From then until its next event outside of
-//! the call, events of threads without Python frames belong to that call: they are shown at the line that made it. If two
-//! threads are inside of such calls at once, nobody can tell, and nothing is guessed.
+//! Constraint: autograd computes gradients on threads of its own, which have no Python frames. Mostly the recorder knows which
+//! line of the forward pass made the node that is being computed, and the event has that line's stack. The rest (gradients that
+//! are only accumulated, hooks of libraries) has none. Consequence: while a thread sits inside of `backward()` it makes no event,
+//! but right before, under that call, it usually makes one (the gradient to begin with). From then until its next event outside
+//! of the call, events without a stack belong to that call: they are shown at the line that made it. If two threads are inside
+//! of such calls at once, nobody can tell, and nothing is guessed.
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
-use crate::symbols::Symbols;
+use crate::symbols::{Autograd, Symbols};
 
 /// Follows who is inside of a `backward()`.
 #[derive(Clone, Debug, Default)]
@@ -16,7 +17,9 @@ pub struct Backward {
     /// Threads inside, each with the frame of its call.
     inside: Vec<(ThreadId, NodeId)>,
     /// Events shown at the line of a call.
-    pub linked: u64,
+    pub at_calls: u64,
+    /// Events shown at the line of the forward pass.
+    pub at_lines: u64,
 }
 
 impl Backward {
@@ -24,16 +27,38 @@ impl Backward {
     #[inline]
     pub fn stack_of(&mut self, event: &Event, symbols: &Symbols) -> NodeId {
         if event.python_stack != NodeId::NONE {
-            self.note(event.thread, symbols.backward_call(event.python_stack));
+            match symbols.autograd(event.python_stack) {
+                Autograd::None => self.note(event.thread, NodeId::NONE),
+                Autograd::Runs(call) => self.note(event.thread, call),
+                Autograd::WorksFor => self.at_lines += 1,
+            }
             return event.python_stack;
         }
         match *self.inside {
             [(thread, call)] if thread != event.thread => {
-                self.linked += 1;
+                self.at_calls += 1;
                 call
             }
             _ => NodeId::NONE,
         }
+    }
+
+    /// What a reader should know of the lines at which events of backward threads are shown, of so many events.
+    pub fn notes(&self, events: u64) -> Vec<String> {
+        let share = |part: u64| match 100 * part / events.max(1) {
+            0 => "less than 1".to_owned(),
+            share => share.to_string(),
+        };
+        let whose = [
+            (self.at_lines, "shown at the forward line that they work for (\"its backward\")"),
+            (
+                self.at_calls,
+                "shown at the line of the backward() call: for which forward line they work is not known",
+            ),
+        ];
+        let told = whose.into_iter().filter(|(part, _)| *part > 0);
+        told.map(|(part, how)| format!("{} % of the events are of backward threads and {how}", share(part)))
+            .collect()
     }
 
     #[inline]
@@ -59,11 +84,11 @@ mod tests {
     use super::*;
     use crate::definitions::Definitions;
     use crate::origin::OwnPaths;
-    use gpumemtrace_format::{CodeDef, CodeId, EventKind, PyNode};
+    use gpumemtrace_format::{CodeDef, CodeId, EventKind, Link, PyNode};
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
-    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls.
+    /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that works for line 1.
     fn symbols() -> Symbols {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),
@@ -71,13 +96,19 @@ mod tests {
             name: name.to_owned(),
             ..CodeDef::default()
         };
-        let node =
-            |id: u32| PyNode { id: NodeId(id), parent: NodeId(id - 1), code: CodeId(id), offset_bytes: 0 };
+        let node = |id: u32| PyNode {
+            id: NodeId(id),
+            parent: NodeId(id - 1),
+            code: CodeId(id),
+            offset_bytes: 0,
+            link: Link::C,
+        };
         let codes =
             [code(1, "train.py", "main"), code(2, AUTOGRAD, "backward"), code(3, AUTOGRAD, "_make_grads")];
         let mut definitions = Definitions::default();
         definitions.codes.extend(codes.map(|code| (code.id, code)));
-        definitions.python.extend([1, 2, 3].map(|id| (NodeId(id), node(id))));
+        let backward = PyNode { parent: NodeId(1), code: CodeId::UNKNOWN, link: Link::Backward, ..node(4) };
+        definitions.python.extend([node(1), node(2), node(3), backward].map(|node| (node.id, node)));
         Symbols::new(definitions, OwnPaths::default())
     }
 
@@ -97,6 +128,18 @@ mod tests {
             stacks(&[(9, 0), (1, 1), (9, 0), (1, 3), (9, 0), (9, 0), (1, 1), (9, 0)]),
             [0, 1, 0, 3, 2, 2, 1, 0]
         );
+    }
+
+    #[test]
+    fn what_is_known_to_work_for_a_line_keeps_it_and_ends_no_call() {
+        let (symbols, mut backward) = (symbols(), Backward::default());
+        let stacks = [(1, 3), (9, 4), (1, 4), (9, 0)]
+            .map(|(thread, node)| backward.stack_of(&event(thread, node), &symbols).0);
+        assert_eq!(stacks, [3, 4, 4, 2]);
+        assert_eq!((backward.at_lines, backward.at_calls), (2, 1));
+        let own = symbols.own_user_site(NodeId(4)).unwrap();
+        let site = symbols.site(own, None);
+        assert_eq!((site.file.as_deref(), site.is_backward), (Some("train.py"), true));
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The frames of a stack, and sites and stacks in the form that reports have.
 
-use gpumemtrace_format::NodeId;
+use gpumemtrace_format::{Link, NodeId};
 
-use crate::merge::Entry;
 use crate::origin::Origin;
 use crate::report::{FrameKind, Site, StackFrame};
 use crate::symbols::{SiteId, Stack, StackId, Symbols};
@@ -10,11 +9,23 @@ use crate::symbols::{SiteId, Stack, StackId, Symbols};
 /// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
 pub(crate) const MAX_FRAMES: usize = 4096;
 
+/// In place of a function's name: what stands between a thread of autograd's and the forward line that it works for.
+const BACKWARD: &str = "<backward>";
+
 /// What makes two sites the same.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum SiteKey {
-    Python { file: Option<String>, line: Option<u32>, function: Option<String> },
-    Native { module: String, offset: u64 },
+    Python {
+        file: Option<String>,
+        line: Option<u32>,
+        function: Option<String>,
+        /// What the backward pass does for it.
+        is_backward: bool,
+    },
+    Native {
+        module: String,
+        offset: u64,
+    },
     Unknown,
 }
 
@@ -81,7 +92,7 @@ impl Symbols {
     pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
         let key = &self.sites[site.0 as usize];
         let (file, line, function, module) = match key {
-            SiteKey::Python { file, line, function } => (file.clone(), *line, function.clone(), None),
+            SiteKey::Python { file, line, function, .. } => (file.clone(), *line, function.clone(), None),
             SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
             SiteKey::Unknown => (None, None, None, None),
         };
@@ -89,9 +100,21 @@ impl Symbols {
             SiteKey::Native { offset, .. } => Some(*offset),
             _ => None,
         };
+        let is_backward = matches!(key, SiteKey::Python { is_backward: true, .. });
         let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
         let address = self.addresses.get(&site).copied().unwrap_or(0);
-        Site { id: stable_id(key), file, line, function, module, offset, stack, stack_order: None, address }
+        Site {
+            id: stable_id(key),
+            file,
+            line,
+            function,
+            module,
+            offset,
+            is_backward,
+            stack,
+            stack_order: None,
+            address,
+        }
     }
 
     /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::naming`] puts them in their true order.
@@ -114,20 +137,21 @@ impl Symbols {
                 is_inlined: false,
                 is_own,
                 address: frame.address,
-                entry: Entry::Unknown,
+                link: Link::Unknown,
             });
         }
         for id in self.python_path(python) {
             let node = self.definitions.python.get(&id);
+            let link = node.map_or(Link::Unknown, |node| node.link);
             let (file, function, line) = match node {
+                _ if link == Link::Backward => (None, Some(BACKWARD.to_owned()), None),
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };
-            let code = node.and_then(|node| self.definitions.codes.get(&node.code));
             frames.push(StackFrame {
                 kind: FrameKind::Python,
                 is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == Origin::User),
-                entry: Entry::of_code(code.map_or(0, |code| code.python)),
+                link,
                 file,
                 line,
                 function,
@@ -154,10 +178,13 @@ pub(crate) fn stable_id(key: &SiteKey) -> String {
         }
     };
     match key {
-        SiteKey::Python { file, line, function } => {
+        SiteKey::Python { file, line, function, is_backward } => {
             add(file.as_deref().unwrap_or("").as_bytes());
             add(&line.unwrap_or(0).to_le_bytes());
             add(function.as_deref().unwrap_or("").as_bytes());
+            if *is_backward {
+                add(BACKWARD.as_bytes());
+            }
         }
         SiteKey::Native { module, offset } => {
             add(module.as_bytes());

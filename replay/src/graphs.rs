@@ -15,7 +15,7 @@ use crate::book::Book;
 use crate::leaks::Finding;
 use crate::origin::is_module_code;
 use crate::symbols::{SiteId, StackId, Symbols};
-use crate::tally::Held;
+use crate::tally::{Held, sum};
 
 /// Share of the growth that the line of a graph must hold, and that none of several sites may.
 const SHARE: f64 = 0.9;
@@ -79,7 +79,7 @@ fn graph_of(
     symbols: &Symbols,
     members: &[&Finding],
 ) -> Option<(SiteId, StackId, FxHashSet<SiteId>)> {
-    let total: u64 = members.iter().map(|finding| finding.held.bytes).sum();
+    let total = sum(members.iter().map(|finding| finding.held.bytes));
     let dominates = |finding: &&Finding| finding.held.bytes as f64 >= SHARE * total as f64;
     if members.len() > 1 && members.iter().any(dominates) {
         return None;
@@ -94,7 +94,7 @@ fn graph_of(
     let within = || paths.iter().filter(|path| inside.contains(&path.member));
     let calls_module = |path: &&Path| path.lines.iter().any(|(site, calls)| *site == line && *calls);
     let steps = members[0].growth().growth_steps.max(1) as u64;
-    let blocks: u64 = within().map(|path| path.grown.blocks).sum();
+    let blocks = sum(within().map(|path| path.grown.blocks));
     let is_module_graph =
         within().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * steps;
     let (_, stack) =
@@ -122,14 +122,14 @@ fn paths(book: &Book, symbols: &Symbols, member: &Finding) -> Vec<Path> {
 
 /// The deepest user line that most of the growth was allocated under.
 fn meeting_line(paths: &[Path]) -> Option<SiteId> {
-    let total: u64 = paths.iter().map(|path| path.grown.bytes).sum();
+    let total = sum(paths.iter().map(|path| path.grown.bytes));
     // line -> (bytes under it, least depth at which it occurs)
     let mut lines: FxHashMap<SiteId, (u64, usize)> = FxHashMap::default();
     for path in paths {
         let mut seen = FxHashSet::default();
         for (depth, (site, _)) in path.lines.iter().enumerate().filter(|(_, (site, _))| seen.insert(*site)) {
             let line = lines.entry(*site).or_insert((0, depth));
-            line.0 += path.grown.bytes;
+            line.0 = line.0.saturating_add(path.grown.bytes);
             line.1 = line.1.min(depth);
         }
     }

@@ -15,7 +15,7 @@ use crate::growth::{Growth, judge};
 use crate::report::{FreedSiblings, Leak, Quantity};
 use crate::steps::Rule;
 use crate::symbols::SiteId;
-use crate::tally::Held;
+use crate::tally::{Held, sum};
 
 /// Most findings.
 const MAX_FINDINGS: usize = 200;
@@ -178,7 +178,7 @@ impl Context<'_> {
         let symbols = &self.analysis.symbols;
         let mut held = Held::default();
         for member in &graph.members {
-            held.bytes += member.held.bytes;
+            held.bytes = held.bytes.saturating_add(member.held.bytes);
             held.blocks += member.held.blocks;
         }
         let mut leak = self.base(held, "retained_graph", &graph.members);
@@ -223,7 +223,7 @@ impl Context<'_> {
         let total = self.device.main().series();
         let (settled, _) = main.after_warm_up;
         let grown = total.at(steps.saturating_sub(1)).bytes.saturating_sub(total.at(settled).bytes);
-        let own: u64 = members.iter().map(|member| member.after_warm_up.1).sum();
+        let own = sum(members.iter().map(|member| member.after_warm_up.1));
         let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
         let capacity = analysis.meta.number(&format!("device.{}.total_bytes", self.ordinal));
         let [reserved, ..] = self.device.at_peak_reserved;
@@ -233,7 +233,7 @@ impl Context<'_> {
             .map(|capacity| (capacity.saturating_sub(used) as f64 / bytes_rate) as u64);
         let (born, freed) = members.iter().fold((0, 0), |(b, f), member| (b + member.born, f + member.freed));
         let free_site = members.iter().max_by_key(|member| member.freed).and_then(|member| member.free_site);
-        let freed_late: u64 = members.iter().map(|member| member.freed_late).sum();
+        let freed_late = sum(members.iter().map(|member| member.freed_late));
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
         let repeated = 1.0 - 0.5f64.powi(growth.growth_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;

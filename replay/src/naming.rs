@@ -4,12 +4,12 @@
 //! Consequence: analyses work on addresses; names come last, for the sites of a finished report alone, each address once. Who
 //! reads libraries is behind [`Resolve`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
 
-use gpumemtrace_format::{ModuleDef, NamedFrame};
+use gpumemtrace_format::{Link, ModuleDef, NamedFrame};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::Analysis;
 use crate::definitions::Definitions;
-use crate::merge::{PythonFrame, Slot, hint, merge, natives};
+use crate::merge::{Slot, loops, merge};
 use crate::origin::is_system_source;
 use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
 use crate::sections::Section;
@@ -193,13 +193,9 @@ impl<'a> Namer<'a> {
                 address => self.names(address, resolver).to_vec(),
             })
             .collect();
-        let natives = natives(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
-        let name = |at: usize| python.get(at).and_then(|frame| frame.function.as_deref()).unwrap_or_default();
-        let frames = python.iter().enumerate();
-        let frames: Vec<PythonFrame> = frames
-            .map(|(at, frame)| PythonFrame { entry: frame.entry, hint: hint(name(at), name(at + 1)) })
-            .collect();
-        let merged = merge(&natives, &frames);
+        let loops = loops(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
+        let links: Vec<Link> = python.iter().map(|frame| frame.link).collect();
+        let merged = merge(&loops, &links);
         if !python.is_empty() {
             site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });
             self.approximate_stacks += u64::from(!merged.is_exact);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::merge::Entry;
+use gpumemtrace_format::Link;
 
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -312,6 +312,10 @@ pub struct Site {
     /// Return address in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
+    /// The line did it in the forward pass only indirectly: a thread of autograd's did, in the backward pass, for the node that
+    /// the line had created.
+    #[serde(rename = "backward", skip_serializing_if = "is_false")]
+    pub is_backward: bool,
     /// Innermost first; the stack that holds most of what is reported.
     pub stack: Vec<StackFrame>,
     /// Where native frames stand among Python frames: `exact` or `approximate`. Only where there are both.
@@ -356,9 +360,16 @@ pub struct StackFrame {
     /// Return address of a native frame; 0 for none.
     #[serde(skip)]
     pub(crate) address: u64,
-    /// Whether a Python frame was entered from C.
+    /// How a Python frame came to be under its caller.
     #[serde(skip)]
-    pub(crate) entry: Entry,
+    pub(crate) link: Link,
+}
+
+impl StackFrame {
+    /// True for what stands between the frames of a backward thread and those of the forward line that it works for.
+    pub fn is_backward(&self) -> bool {
+        self.link == Link::Backward
+    }
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

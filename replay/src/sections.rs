@@ -368,7 +368,8 @@ pub fn place(site: &Site) -> String {
             let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
             let function =
                 site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
-            format!("{file}:{line}{function}")
+            let backward = if site.is_backward { ", its backward" } else { "" };
+            format!("{file}:{line}{function}{backward}")
         }
         (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
     }

@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::Entry;
 
-use gpumemtrace_format::{CodeId, NodeId};
+use gpumemtrace_format::{CodeId, Link, NodeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::backward::is_backward_call;
@@ -40,8 +40,18 @@ pub(crate) struct NodeFacts {
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
-    /// The frame, here or among the callers, that runs autograd's engine; [`NodeId::NONE`] if there is none.
-    backward: NodeId,
+    autograd: Autograd,
+}
+
+/// What a Python stack has to do with autograd's engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Autograd {
+    /// Nothing.
+    None,
+    /// This frame of it runs the engine, and waits for its threads.
+    Runs(NodeId),
+    /// It is that of the forward line for which one of these threads works.
+    WorksFor,
 }
 
 impl NodeFacts {
@@ -146,10 +156,10 @@ impl Symbols {
         self.stacks[stack.0 as usize]
     }
 
-    /// The frame of a Python stack that runs autograd's engine; [`NodeId::NONE`] if none does.
+    /// What a Python stack has to do with autograd's engine.
     #[inline]
-    pub fn backward_call(&self, python: NodeId) -> NodeId {
-        self.nodes.get(python.0).map_or(NodeId::NONE, |facts| facts.backward)
+    pub fn autograd(&self, python: NodeId) -> Autograd {
+        self.nodes.get(python.0).map_or(Autograd::None, |facts| facts.autograd)
     }
 
     /// The optimizer calls that occur in stacks.
@@ -190,6 +200,11 @@ impl Symbols {
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
+            if node.link == Link::Backward {
+                let facts = self.backward_of(parent);
+                self.nodes.insert(id.0, facts);
+                continue;
+            }
             let (file, function, line) = self.python_frame(node.code, node.offset_bytes);
             if node.code != CodeId::UNKNOWN && !self.definitions.codes.contains_key(&node.code) {
                 self.is_undefined((true, id.0));
@@ -205,7 +220,7 @@ impl Symbols {
                 .as_deref()
                 .zip(function.as_deref())
                 .is_some_and(|(file, function)| is_backward_call(file, function));
-            let own = self.site_id(SiteKey::Python { file, line, function });
+            let own = self.site_id(SiteKey::Python { file, line, function, is_backward: false });
             let optimizer = match (parent, call) {
                 (Some(parent), _) if parent.optimizer != 0 => parent.optimizer,
                 (Some(parent), Some(call)) => {
@@ -223,10 +238,27 @@ impl Symbols {
                 },
                 own,
                 optimizer,
-                backward: if runs_engine { id } else { parent.map_or(NodeId::NONE, |p| p.backward) },
+                autograd: if runs_engine {
+                    Autograd::Runs(id)
+                } else {
+                    parent.map_or(Autograd::None, |p| p.autograd)
+                },
             };
             self.nodes.insert(id.0, facts);
         }
+    }
+
+    /// The same line, for what the backward pass does.
+    fn backward_of(&mut self, forward: Option<NodeFacts>) -> NodeFacts {
+        let key = forward.map(|forward| self.sites[forward.site().0 as usize].clone());
+        let site = match key {
+            Some(SiteKey::Python { file, line, function, .. }) => {
+                self.site_id(SiteKey::Python { file, line, function, is_backward: true })
+            }
+            _ => self.site_id(SiteKey::Unknown),
+        };
+        let user = forward.and_then(|forward| forward.user).map(|_| site);
+        NodeFacts { user, generated: None, own: site, optimizer: 0, autograd: Autograd::WorksFor }
     }
 
     fn optimizer_line(&mut self, line: OptimizerLine) -> u16 {
@@ -326,7 +358,7 @@ mod tests {
     }
 
     fn node(id: u32, parent: u32, code: u32) -> PyNode {
-        PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2 }
+        PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: Link::C }
     }
 
     fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> Symbols {

@@ -5,6 +5,11 @@
 //! moment is marked (again), and a [`Tally`] saves its old value when it is next changed after that. A mark costs one
 //! addition, a change one comparison, and the answer is exact.
 
+/// Together; a damaged file may hold amounts that no number holds.
+pub fn sum(parts: impl Iterator<Item = u64>) -> u64 {
+    parts.fold(0, u64::saturating_add)
+}
+
 /// An amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {

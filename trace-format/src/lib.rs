@@ -21,7 +21,7 @@ pub mod ring;
 pub mod symbols;
 pub mod wire;
 
-pub use defs::{CodeDef, CodeId, ModuleDef, NOT_BEGUN, NativeNode, NodeId, PyNode};
+pub use defs::{CodeDef, CodeId, Link, ModuleDef, NOT_BEGUN, NativeNode, NodeId, PyNode};
 pub use event::{
     ApiId, Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ,
     ThreadId, TrackerState,

@@ -27,7 +27,7 @@
 
 use thiserror::Error;
 
-use crate::defs::{CodeDef, CodeId, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
+use crate::defs::{CodeDef, CodeId, Link, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
 use crate::event::{Detail, Event, EventKind, RECORD_BYTES, RECORD_WORDS, ThreadId};
 use crate::meta::{Counter, Counters, EndReason};
 
@@ -179,6 +179,7 @@ impl RecordDecoder {
                 parent: NodeId((words[0] >> 32) as u32),
                 code: CodeId(words[1] as u32),
                 offset_bytes: words[2] as i32,
+                link: Link::of_number(words[3] as u8),
             })),
             EventKind::NATIVE_NODE_DEF => Some(Record::NativeNode(NativeNode {
                 id: NodeId(words[0] as u32),
@@ -365,7 +366,8 @@ pub fn code_head_words(
 pub fn py_node_words(node: PyNode) -> [u64; RECORD_WORDS] {
     let ids = u64::from(node.id.0) | u64::from(node.parent.0) << 32;
     let offset = i64::from(node.offset_bytes) as u64;
-    [ids, u64::from(node.code.0), offset, 0, 0, 0, 0, u64::from(EventKind::PY_NODE_DEF.0)]
+    let link = u64::from(node.link.number());
+    [ids, u64::from(node.code.0), offset, link, 0, 0, 0, u64::from(EventKind::PY_NODE_DEF.0)]
 }
 
 /// The record of a native node.
@@ -410,7 +412,8 @@ mod tests {
             name: "Net.forward".into(),
             line_table: (0..200).collect(),
         };
-        let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1 };
+        let node =
+            PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1, link: Link::C };
         let native = NativeNode { id: NodeId(5), parent: NodeId::NONE, return_address: 0x7fff_1234_5678 };
         let mut records = encode_code_records(&code);
         records.push(py_node_words(node));
@@ -426,7 +429,8 @@ mod tests {
         let code = CodeDef { file: "x".repeat(100), ..CodeDef::default() };
         let mut records = encode_code_records(&code);
         records.truncate(2);
-        let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4 };
+        let node =
+            PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
         records.push(py_node_words(node));
         let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
         assert_eq!((image.records, image.malformed), (vec![Record::PyNode(node)], 1));
@@ -455,7 +459,8 @@ mod tests {
     #[test]
     fn a_detail_belongs_to_the_event_after_it_and_to_no_other() {
         let detail = Detail { requested_bytes: 500, stream: 7, pool: 1 << 32 };
-        let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4 };
+        let node =
+            PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
         let records = vec![
             detail.to_words(),
             block_event(0).to_words(),

@@ -56,6 +56,9 @@ pub struct Layout {
     pub frame_runs_any_object: bool,
     /// From this owner value on a frame is an entry from C or from the interpreter, and runs no code.
     pub owner_without_code: Option<u8>,
+    /// 3.11: one byte that says whether it was entered from C. Later versions have a frame of their own between C and Python;
+    /// before, each frame is entered so.
+    pub frame_is_entry: Option<usize>,
     /// Code object fields.
     pub code: CodeLayout,
     /// Start of the characters of a compact ASCII string.
@@ -112,6 +115,7 @@ pub const PYTHON_3_8: Layout = Layout {
     frame_owner: 0,
     frame_runs_any_object: false,
     owner_without_code: None,
+    frame_is_entry: None,
     code: CodeLayout {
         filename: 104,
         name: 112,
@@ -151,6 +155,7 @@ pub const PYTHON_3_11: Layout = Layout {
     frame_owner: 69,
     frame_runs_any_object: false,
     owner_without_code: None,
+    frame_is_entry: Some(68),
     code: CodeLayout {
         filename: 112,
         name: 120,
@@ -180,6 +185,7 @@ pub const PYTHON_3_12: Layout = Layout {
     frame_owner: 70,
     frame_runs_any_object: false,
     owner_without_code: Some(3),
+    frame_is_entry: None,
     code: CodeLayout {
         filename: 112,
         name: 120,

@@ -24,6 +24,7 @@ use selftest::{Verdict, selftest};
 use trail::{Change, Trail};
 
 use crate::stack_cache::FrameKey;
+use gpumemtrace_format::Link;
 
 /// The interpreter in this process.
 #[derive(Debug)]
@@ -154,7 +155,12 @@ impl Interpreter {
     pub fn offset_in_code(&self, frame: &FrameKey) -> i32 {
         // SAFETY: as in `copy_code`.
         let memory = unsafe { Direct::new() };
-        code::offset_in_code(&memory, &self.layout, frame.code, frame.instr)
+        code::offset_in_code(&memory, &self.layout, frame.code, walk::instruction_of(&self.layout, frame))
+    }
+
+    /// How a frame came to be under its caller.
+    pub fn link_of(&self, frame: &FrameKey) -> Link {
+        walk::link_of(&self.layout, frame)
     }
 }
 

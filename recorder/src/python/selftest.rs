@@ -40,7 +40,7 @@ pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, ts
         };
         is_of(frame.code, types.code)
             && bytecode
-            && code::offset_in_code(memory, layout, frame.code, frame.instr) != -1
+            && code::offset_in_code(memory, layout, frame.code, walk::instruction_of(layout, frame)) != -1
     };
     let has_names = |frame: &&FrameKey| {
         // The interpreter's own shim frames may have no name at all.

@@ -7,6 +7,8 @@
 //! A code object is told apart from another one that lived at the same address before by its serial number (3.12 on), or
 //! by a fingerprint of its names and its line table (`fingerprint`).
 
+use gpumemtrace_format::Link;
+
 use super::fingerprint::fingerprint;
 use super::layout::{Instruction, Layout, OB_TYPE, OWNER_GENERATOR};
 use super::memory::{Memory, WINDOW_BYTES, Window};
@@ -42,6 +44,25 @@ pub struct Met {
     pub seen: Seen,
     /// What it runs; all zero in entries from C and other frames that have no place in a stack.
     pub key: FrameKey,
+}
+
+/// In [`FrameKey::instr`] of an instruction that is given by its address, which is even: the frame was entered from C.
+const ENTERED_FROM_C: usize = 1;
+
+/// The address of an instruction, or its index.
+pub fn instruction_of(layout: &Layout, key: &FrameKey) -> usize {
+    match layout.instruction {
+        Instruction::Pointer => key.instr & !ENTERED_FROM_C,
+        Instruction::Index { .. } => key.instr,
+    }
+}
+
+/// How the frame came to be under its caller.
+pub fn link_of(layout: &Layout, key: &FrameKey) -> Link {
+    match layout.instruction {
+        Instruction::Pointer if key.instr & ENTERED_FROM_C == 0 => Link::Python,
+        _ => Link::C,
+    }
 }
 
 /// What a frame runs that has no place in a stack.
@@ -92,11 +113,12 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
             Instruction::Pointer => memory.word(at)?,
             Instruction::Index { .. } => memory.half(at)? as usize,
         };
-        FrameKey { code, instr, tag: code_tag(memory, layout, code)? }
+        FrameKey { code, instr, tag: code_tag(memory, layout, code)? ^ entry_mark(memory, layout, frame)? }
     } else {
         NOTHING
     };
     let is_shown = runs_code && !is_incomplete(memory, layout, frame, &key)?;
+    let entered = usize::from(is_shown && is_entered_from_c(memory, layout, frame)?) * ENTERED_FROM_C;
     let has_tag = is_shown || runs_code && layout.code.serial.is_none();
     let (mark_at, mark) = if has_tag {
         (code + layout.code.serial.unwrap_or(0), key.tag)
@@ -105,7 +127,7 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
         let at = frame + layout.frame_owner / 4 * 4;
         (at, u64::from(memory.half(at)?))
     };
-    let key = if is_shown { key } else { NOTHING };
+    let key = if is_shown { FrameKey { instr: key.instr | entered, ..key } } else { NOTHING };
     Some(Met { seen: Seen { frame, mark_at, windows, mark }, key })
 }
 
@@ -117,6 +139,29 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &Fra
     let Some(at) = layout.code.first_traceable else { return Some(false) };
     let first = key.code + layout.code.bytecode + 2 * memory.half(key.code + at)? as usize;
     Some(key.instr < first && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
+}
+
+/// Whether C entered the frame, in a version that addresses instructions. Where frames stand between C and Python, its caller is
+/// one: that one is compared, like any other, before anything further in.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn is_entered_from_c<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<bool> {
+    match (layout.frame_is_entry, layout.owner_without_code) {
+        (Some(at), _) => Some(memory.byte(frame + at)? != 0),
+        (None, Some(owner)) => {
+            let caller = memory.word(frame + layout.frame_previous)?;
+            Some(caller == 0 || memory.byte(caller + layout.frame_owner)? >= owner)
+        }
+        // Instructions have numbers, which have no room for it, and all frames are entered from C.
+        (None, None) => Some(false),
+    }
+}
+
+/// Where the frame itself says that C entered it: part of what is compared.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn entry_mark<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<u64> {
+    layout.frame_is_entry.map_or(Some(0), |at| memory.byte(frame + at).map(u64::from))
 }
 
 #[inline(always)]
@@ -135,7 +180,7 @@ pub fn is_unchanged<M: Memory>(memory: &M, layout: &Layout, seen: &Seen) -> Opti
     }
     let mark = match layout.code.serial {
         Some(_) => u64::from(memory.half(seen.mark_at)?),
-        None => fingerprint(memory, layout, seen.mark_at)?,
+        None => fingerprint(memory, layout, seen.mark_at)? ^ entry_mark(memory, layout, seen.frame)?,
     };
     Some(mark == seen.mark)
 }

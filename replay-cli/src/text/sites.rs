@@ -145,6 +145,9 @@ fn frame_text(frame: &StackFrame) -> String {
                 native_place(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
             )
         }
+        FrameKind::Python if frame.is_backward() => {
+            "in the backward pass, for what was computed at".to_owned()
+        }
         FrameKind::Python => {
             let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
             let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());

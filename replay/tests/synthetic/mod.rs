@@ -12,7 +12,7 @@ use gpumemtrace_format::ring::{
     END_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, encode_header, ring_stride,
 };
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Meta, NO_SEQ, NodeId, PyNode,
+    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
     ThreadId, columns, defs,
 };
 use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
@@ -82,7 +82,13 @@ impl Synthetic {
         let next = NodeId(self.nodes.len() as u32 + 1);
         let id = *self.node_ids.entry((parent, code, line)).or_insert(next);
         if id == next {
-            self.nodes.push(PyNode { id, parent, code: CodeId(code), offset_bytes: (line - 1) * 2 });
+            self.nodes.push(PyNode {
+                id,
+                parent,
+                code: CodeId(code),
+                offset_bytes: (line - 1) * 2,
+                link: Link::C,
+            });
         }
         id
     }

@@ -91,6 +91,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
         frame_owner: offset(at.owner)?,
         frame_runs_any_object: true,
         owner_without_code: Some(3),
+        frame_is_entry: None,
         code: CodeLayout {
             filename: offset(at.filename)?,
             name: offset(at.filename + 8)?,
