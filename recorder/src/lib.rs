@@ -14,6 +14,7 @@ mod clock;
 mod config;
 mod current;
 mod facts;
+mod forward;
 mod futex;
 mod modules;
 mod name;
@@ -33,6 +34,7 @@ mod writer;
 
 pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
+pub use forward::{Work, forward_node, work_for_node};
 pub use modules::is_preloaded;
 pub use record::{Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event};
 pub use say::{errno, say, set_errno};

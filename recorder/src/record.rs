@@ -81,7 +81,7 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
     let block = local.block(session)?;
     let index = block.lane.index();
     let _inside = session.go_inside(index)?;
-    let (python_stack, native_stack) = stacks(session, block, draft.kind);
+    let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
     if !block.lane.reserve(session, 1) {
         session.shared.count(Counter::DroppedEvents);
         return None;
@@ -129,7 +129,7 @@ pub fn event(draft: &Draft) {
 fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
-    let (python_stack, native_stack) = stacks(session, block, draft.kind);
+    let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
     if block.lane.reserve(session, 1 + u64::from(draft.detail.is_some())) {
         let mut event = event_from(draft, python_stack, native_stack);
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
@@ -221,13 +221,14 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
     }
 }
 
-/// The ids of the calling thread's stacks.
+/// The ids of the calling thread's stacks. Without Python frames of its own, it may work for a line that has some.
 #[inline]
-fn stacks(session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeId, NodeId) {
-    let python = match &session.python {
+fn stacks(local: &Local, session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeId, NodeId) {
+    let own = match &session.python {
         Some(interpreter) => python_stack(session, interpreter, block),
         None => NodeId::NONE,
     };
+    let python = if own == NodeId::NONE { local.works_for.get() } else { own };
     let is_wanted = match session.native {
         NativeStacks::None => false,
         NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
@@ -238,7 +239,7 @@ fn stacks(session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeI
 }
 
 #[inline]
-fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut ThreadBlock) -> NodeId {
+pub(crate) fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut ThreadBlock) -> NodeId {
     let ThreadBlock { lane, python, codes, scratch, .. } = block;
     let change = interpreter.look(python);
     if change.truncated {
@@ -324,7 +325,7 @@ fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
     found.node
 }
 
-fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {
+pub(crate) fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {
     let room = lane.reserve(session, 1);
     if room {
         lane.push(words);

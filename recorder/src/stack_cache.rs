@@ -61,6 +61,21 @@ impl NodeCache {
             .map(|(_, _, node)| *node)
     }
 
+    /// The node of a frame; `define` gives it one if it is not known, or `None` if that could not be recorded.
+    #[inline]
+    pub(crate) fn find_or(
+        &mut self,
+        parent: NodeId,
+        frame: &FrameKey,
+        define: impl FnOnce(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        self.lookup(parent, frame).or_else(|| {
+            let node = define(parent, frame)?;
+            self.insert(parent, *frame, node);
+            Some(node)
+        })
+    }
+
     /// Remembers it.
     pub(crate) fn insert(&mut self, parent: NodeId, frame: FrameKey, node: NodeId) {
         let set = self.set(parent, &frame);
@@ -95,16 +110,7 @@ impl StackCache {
         let mut parent = if same == 0 { NodeId::NONE } else { self.memo.frames[same - 1].1 };
         self.memo.len = same;
         for frame in frames.iter().rev().skip(same) {
-            let node = match self.nodes.lookup(parent, frame) {
-                Some(node) => node,
-                None => match define(parent, frame) {
-                    Some(node) => {
-                        self.nodes.insert(parent, *frame, node);
-                        node
-                    }
-                    None => return parent,
-                },
-            };
+            let Some(node) = self.nodes.find_or(parent, frame, &mut define) else { return parent };
             self.memo.frames[self.memo.len] = (*frame, node);
             self.memo.len += 1;
             parent = node;

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::RECORD_WORDS;
-use gpumemtrace_format::{CodeId, Counter};
+use gpumemtrace_format::{CodeId, Counter, NodeId};
 
 use crate::config::OnFull;
 use crate::native::NativeStack;
@@ -31,6 +31,8 @@ pub(crate) struct Local {
     block: Cell<*mut ThreadBlock>,
     /// Counts events while there is no ring, to try again now and then.
     without_ring: Cell<u32>,
+    /// The forward line's stack, while the thread works for it in the backward pass ([`crate::forward`]).
+    pub(crate) works_for: Cell<NodeId>,
 }
 
 per_thread! {
@@ -40,6 +42,7 @@ per_thread! {
         busy: Cell::new(false),
         block: Cell::new(std::ptr::null_mut()),
         without_ring: Cell::new(0),
+        works_for: Cell::new(NodeId::NONE),
     }, "gpumemtrace_thread_local"
 }
 

@@ -122,9 +122,8 @@ impl Symbols {
         let Stack { python, native, .. } = self.facts(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
         let native = self.native_frames(native);
-        // The recorder's own frames, innermost of all, are no part of the program.
-        let ours = native.iter().take_while(|frame| frame.path().is_some_and(is_recorder)).count();
-        for frame in native.into_iter().skip(ours) {
+        // The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
+        for frame in native.into_iter().filter(|frame| !frame.path().is_some_and(is_recorder)) {
             let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
             let (module, offset) = frame.module.unzip();
             frames.push(StackFrame {

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use gpumemtrace_format::{EventKind, TrackerState};
 
 use super::layouts::{LAYOUTS, Layout};
+use super::release::release_of;
 use super::symbols::{self, Symbols};
 use super::tracker::{self, Phase};
 use crate::dynamic::{library_of, loaded_library, real_dlsym};
@@ -186,16 +187,10 @@ fn base_only(state: TrackerState, why: &str) -> Finding {
     Finding::No(state, Some(format!("{why}{}{hint}", tracker::WITHOUT)))
 }
 
-/// The field table of a released version: `2.15.0`, `2.15.0+cu132`; not `2.15.0a0+git`, whose fields may be others.
+/// The field table of a version.
 fn layout_of(version: &str) -> Option<&'static Layout> {
-    let release = version.split('+').next()?;
-    let mut numbers = release.split('.');
-    let (major, minor, patch) = (numbers.next()?, numbers.next()?, numbers.next()?);
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if numbers.next().is_some() || ![major, minor, patch].into_iter().all(is_number) {
-        return None;
-    }
-    LAYOUTS.iter().find(|layout| layout.release.split_once('.') == Some((major, minor)))
+    let release = release_of(version)?;
+    LAYOUTS.iter().find(|layout| layout.release == release)
 }
 
 /// libstdc++'s `std::function`: a place for what is called, what copies and destroys it, and what calls it.

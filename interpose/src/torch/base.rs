@@ -11,48 +11,20 @@
 //! Names: the same mangled ones in torch 2.0 to 2.15 (Linux).
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, event};
 
+use super::original::Original;
 use super::{attach, tracker};
-use crate::dynamic::{loaded_library, real_dlsym};
 use crate::guard::quietly;
 
 const CUDA: u8 = 1;
 
-/// A function of libc10, found once.
-struct Original {
-    name: &'static std::ffi::CStr,
-    address: AtomicPtr<c_void>,
-}
+const LIBRARY: &std::ffi::CStr = c"libc10.so";
 
-impl Original {
-    const fn new(name: &'static std::ffi::CStr) -> Self {
-        Self { name, address: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    #[inline]
-    fn get(&self) -> *mut c_void {
-        let address = self.address.load(Ordering::Acquire);
-        if address.is_null() { self.find() } else { address }
-    }
-
-    #[cold]
-    fn find(&self) -> *mut c_void {
-        let library = loaded_library(c"libc10.so");
-        if library.is_null() {
-            return std::ptr::null_mut();
-        }
-        let address = real_dlsym(library, self.name);
-        self.address.store(address, Ordering::Release);
-        address
-    }
-}
-
-static REPORT: Original = Original::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-static REPORT_OOM: Original = Original::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+static REPORT: Original = Original::new(LIBRARY, c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+static REPORT_OOM: Original = Original::new(LIBRARY, c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 
 /// A draft for a device as c10 passes it; `None` if it is not a CUDA device.
 fn draft(kind: EventKind, device: u16, allocated: usize, reserved: usize) -> Option<Draft> {

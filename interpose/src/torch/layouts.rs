@@ -1,4 +1,4 @@
-//! Where PyTorch's `TraceEntry` has its fields, by release. Written by `scripts/torch-abi` from the headers in the wheels.
+//! Where PyTorch's `TraceEntry` and autograd's `Node` have their fields, by release. Written by `scripts/torch-abi` from the headers in the wheels.
 
 /// Offsets in bytes.
 #[derive(Debug)]
@@ -38,5 +38,37 @@ pub(super) static LAYOUTS: &[Layout] = &[
     Layout { release: "2.13", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 9 },
     Layout { release: "2.14", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 10 },
     Layout { release: "2.15", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 10 },
+    // end of what scripts/torch-abi writes
+];
+
+/// A node of autograd's graph. Offsets in bytes.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// Release of PyTorch, without the patch number.
+    pub(super) release: &'static str,
+    /// `sequence_nr_`, 64 bits.
+    pub(super) number: usize,
+    /// `thread_id_`, 64 bits: who created it.
+    pub(super) thread: usize,
+}
+
+#[rustfmt::skip]
+pub(super) static NODES: &[Node] = &[
+    // begin of what scripts/torch-abi writes
+    Node { release: "2.1", number: 24, thread: 48 },
+    Node { release: "2.2", number: 24, thread: 48 },
+    Node { release: "2.3", number: 24, thread: 48 },
+    Node { release: "2.4", number: 24, thread: 48 },
+    Node { release: "2.5", number: 24, thread: 48 },
+    Node { release: "2.6", number: 24, thread: 48 },
+    Node { release: "2.7", number: 24, thread: 48 },
+    Node { release: "2.8", number: 24, thread: 48 },
+    Node { release: "2.9", number: 24, thread: 48 },
+    Node { release: "2.10", number: 24, thread: 48 },
+    Node { release: "2.11", number: 24, thread: 48 },
+    Node { release: "2.12", number: 24, thread: 48 },
+    Node { release: "2.13", number: 16, thread: 40 },
+    Node { release: "2.14", number: 16, thread: 40 },
+    Node { release: "2.15", number: 16, thread: 40 },
     // end of what scripts/torch-abi writes
 ];

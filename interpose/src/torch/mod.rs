@@ -4,12 +4,17 @@
 //! to it: what was asked for, stream, pool, when a free completed, segments. [`attach`] is how we get there; [`symbols`] and
 //! [`layouts`] are what must be known for that, and where one of them is missing, `base` alone is recorded.
 //!
+//! [`forward`] is not about memory but about whose it is: which forward line a thread of the backward pass works for.
+//!
 //! A block is one event: `tracker` puts its part aside, and `base`, which comes right after it on the same thread, under the
 //! same lock, joins the two.
 
 mod attach;
 mod base;
+mod forward;
 mod layouts;
+mod original;
+mod release;
 mod symbols;
 mod tracker;
 

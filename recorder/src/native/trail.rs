@@ -264,16 +264,7 @@ impl Trail {
                     node
                 } else {
                     let key = FrameKey { code: 0, instr: pc, tag: 0 };
-                    let node = match self.nodes.lookup(parent, &key) {
-                        Some(node) => node,
-                        None => match define(parent, &key) {
-                            Some(node) => {
-                                self.nodes.insert(parent, key, node);
-                                node
-                            }
-                            None => return parent,
-                        },
-                    };
+                    let Some(node) = self.nodes.find_or(parent, &key, &mut define) else { return parent };
                     cache.set_node(pc, is_interrupted, parent, node);
                     node
                 };

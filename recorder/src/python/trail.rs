@@ -186,6 +186,16 @@ impl Trail {
         None
     }
 
+    /// The node of something that is no frame, under a stack. `None` if it could not be recorded.
+    pub fn beneath(
+        &mut self,
+        stack: NodeId,
+        key: &FrameKey,
+        define: impl FnOnce(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        self.nodes.find_or(stack, key, define)
+    }
+
     /// The node of the stack after a change.
     ///
     /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
@@ -209,15 +219,9 @@ impl Trail {
             let node = match (met.counts(), as_before) {
                 (false, _) => parent,
                 (true, true) => self.known[self.len].node,
-                (true, false) => match self.nodes.lookup(parent, &met.key) {
+                (true, false) => match self.nodes.find_or(parent, &met.key, &mut define) {
                     Some(node) => node,
-                    None => match define(parent, &met.key) {
-                        Some(node) => {
-                            self.nodes.insert(parent, met.key, node);
-                            node
-                        }
-                        None => return parent,
-                    },
+                    None => return parent,
                 },
             };
             depth += u32::from(met.counts());

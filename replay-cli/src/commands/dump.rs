@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
-use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, NO_SEQ, Value};
+use gpumemtrace_format::{Counter, Event, EventKind, Link, Meta, NO_DEVICE, NO_SEQ, Value};
 use gpumemtrace_replay::driver::{Driver, Place, Totals};
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::linetable::line_at;
@@ -183,7 +183,16 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let (file, function) =
             code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
-        writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}")?;
+        let link = match node.link {
+            Link::Unknown => "?",
+            Link::Python => "python",
+            Link::C => "c",
+            Link::Backward => "backward",
+        };
+        writeln!(
+            out,
+            "frame id={id} parent={parent} file={file} line={line} function={function} link={link}"
+        )?;
     }
     let mut nodes: Vec<_> = definitions.native.values().collect();
     nodes.sort_by_key(|node| node.id);
