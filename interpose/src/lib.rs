@@ -16,5 +16,6 @@ mod dynamic;
 mod guard;
 mod nvtx;
 mod process;
+mod said;
 mod torch;
 mod unload;

@@ -9,7 +9,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
 
@@ -247,17 +246,6 @@ unsafe extern "C" fn domain_register_a(_: *const c_void, text: *const c_char) ->
     if text.is_null() { std::ptr::null_mut() } else { unsafe { libc::strdup(text) } }
 }
 
-/// `void gpumemtrace_step(void)`: the program says that a step begins. Nothing happens while nothing is recorded.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn gpumemtrace_step() {
-    quietly(|| {
-        if is_recording() {
-            event(&Draft { aux: [MARK_STEP, 0], ..Draft::new(EventKind::MARK, ApiId::default()) });
-        }
-        Some(())
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,6 +289,6 @@ mod tests {
         assert_eq!(std::mem::offset_of!(Attributes, message_type), 32);
         assert_eq!(std::mem::offset_of!(Attributes, message), 40);
         // Not called without a recording, but they must exist with these signatures.
-        let _ = (initialize_injection as *const (), gpumemtrace_step as *const (), NOT_TRACKED);
+        let _ = (initialize_injection as *const (), NOT_TRACKED);
     }
 }

@@ -4,6 +4,7 @@
 //! the variable, what it may be, and what is used instead.
 
 use crate::say::say;
+use crate::stack_cache::MAX_DEPTH;
 
 /// Which call sites are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +42,8 @@ pub(crate) struct Config {
     pub(crate) output: String,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
     pub(crate) stacks: Stacks,
+    /// `GPUMEMTRACE_DEPTH`: most frames of a stack, 1 to [`MAX_DEPTH`] (default); the outermost ones are left out.
+    pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
     pub(crate) on_full: OnFull,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
@@ -70,6 +73,7 @@ impl Config {
             }),
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
+            depth: depth(&lookup),
             on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
@@ -79,6 +83,15 @@ impl Config {
 /// `GPUMEMTRACE_TRACKER`: whether PyTorch's own tracker is to be attached: `on` (default), `off`.
 pub fn wants_tracker() -> bool {
     choose(&|name| std::env::var(name).ok(), "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
+}
+
+fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {
+    let Some(value) = lookup("GPUMEMTRACE_DEPTH").filter(|value| !value.is_empty()) else { return MAX_DEPTH };
+    value.parse().ok().filter(|depth| (1..=MAX_DEPTH).contains(depth)).unwrap_or_else(|| {
+        let most = MAX_DEPTH.to_string();
+        say(&["GPUMEMTRACE_DEPTH=", &value, " is no number from 1 to ", &most, "; using ", &most, "."]);
+        MAX_DEPTH
+    })
 }
 
 /// The place of the chosen value; 0 if nothing, or nothing sensible, was chosen.
@@ -114,6 +127,15 @@ mod tests {
         assert_eq!(with(&[("RANK", "3")]).output, "run.rank%r.trace");
         assert_eq!(with(&[("RANK", "")]).output, "run.trace");
         assert_eq!(with(&[("RANK", "3"), ("GPUMEMTRACE_OUTPUT", "x-%p")]).output, "x-%p");
+    }
+
+    #[test]
+    fn stacks_may_be_limited() {
+        assert_eq!(with(&[]).depth, MAX_DEPTH);
+        assert_eq!(with(&[("GPUMEMTRACE_DEPTH", "7")]).depth, 7);
+        for wrong in ["0", "257", "-1", "deep"] {
+            assert_eq!(with(&[("GPUMEMTRACE_DEPTH", wrong)]).depth, MAX_DEPTH, "{wrong}");
+        }
     }
 
     #[test]

@@ -232,7 +232,10 @@ fn stacks(local: &Local, session: &Session, block: &mut ThreadBlock, kind: Event
     let is_wanted = match session.native {
         NativeStacks::None => false,
         NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
-        NativeStacks::All => true,
+        // Whose line it was tells where a block went back; through which functions of PyTorch's it went costs as much again.
+        NativeStacks::All => {
+            python == NodeId::NONE || !matches!(kind, EventKind::BLOCK_FREE | EventKind::BLOCK_FREE_COMPLETED)
+        }
     };
     let native = if is_wanted { native_stack(session, block) } else { NodeId::NONE };
     (python, native)

@@ -31,6 +31,8 @@ pub(crate) struct Session {
     pub(crate) on_full: OnFull,
     /// Which native stacks are recorded.
     pub(crate) native: NativeStacks,
+    /// Most frames of a stack.
+    pub(crate) depth: usize,
     /// Whether times may come from the processor's counter.
     pub(crate) uses_counter: bool,
     /// The interpreter, if Python stacks are recorded.
@@ -138,6 +140,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         shared: Shared::create(ring, trace_id, names.pid)?,
         on_full: config.on_full,
         native: config.stacks.native,
+        depth: config.depth,
         uses_counter: config.uses_counter,
         python,
         next_code: CachePadded::new(AtomicU32::new(1)),

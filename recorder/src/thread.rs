@@ -221,6 +221,8 @@ impl Local {
                 let block_ref = unsafe { &mut *block };
                 block_ref.native.forget();
                 block_ref.python.forget();
+                block_ref.native.limit(session.depth);
+                block_ref.python.limit(session.depth);
                 let head = ring.head().load(Ordering::Acquire);
                 block_ref.lane =
                     Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };

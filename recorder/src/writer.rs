@@ -15,6 +15,7 @@ use gpumemtrace_format::event::STATE_IN_FLIGHT;
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{
     CodeDef, Counter, Counters, End, EndReason, Event, Meta, NativeNode, PyNode, ThreadId, columns, defs,
+    links,
 };
 
 use crate::config::NativeStacks;
@@ -145,6 +146,7 @@ impl Writer {
         }
         for nodes in batch.py_nodes.chunks(ROWS_PER_BLOCK) {
             add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes));
+            add(BlockKind::LINKS, &links::encode_links(nodes));
         }
         for nodes in batch.native_nodes.chunks(ROWS_PER_BLOCK) {
             add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes));

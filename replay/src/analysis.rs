@@ -17,6 +17,7 @@ use crate::frag::Gap;
 use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
+use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, Scout, StepClock};
@@ -78,6 +79,8 @@ pub struct Analysis {
     pub step_range: Option<String>,
     /// Steps begun.
     pub steps: u32,
+    /// What the program gave names to, in the order in which they first began.
+    pub phases: Vec<Phase>,
     /// Zero of all times in reports.
     pub start_ns: u64,
     /// The last moment.
@@ -107,10 +110,20 @@ struct Devices {
     span_ns: u64,
 }
 
+impl Devices {
+    /// What tensors hold, by device.
+    fn held(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..=u8::MAX).zip(&self.all);
+        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
+            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+    }
+}
+
 struct Pass {
     symbols: Symbols,
     clock: StepClock,
     names: StepNames,
+    phases: Phases,
     backward: Backward,
     driver: Driver,
     devices: Devices,
@@ -161,6 +174,7 @@ impl Pass {
             symbols,
             clock,
             names,
+            phases: Phases::default(),
             backward: Backward::default(),
             driver: Driver::default(),
             devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
@@ -205,11 +219,16 @@ impl Pass {
                 let when = (self.time_ns, self.step);
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_alloc(event, (stack, facts.site), when, &self.driver);
+                self.phases.held(event.device, device.torch.total().bytes);
             }
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_free(event, facts.site, when, &self.driver);
+            }
+            EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
+                let held = self.devices.held();
+                self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
             }
             EventKind::BLOCK_OOM => self.oom(event, stack),
             EventKind::BLOCK_FREE_COMPLETED
@@ -315,6 +334,8 @@ impl Pass {
     }
 
     fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
+        let held: Vec<(u8, u64)> = self.devices.held().collect();
+        let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &held);
         let symbols = self.symbols;
         let mut devices = Vec::new();
         for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
@@ -409,6 +430,7 @@ impl Pass {
                 _ => None,
             },
             steps: self.step,
+            phases,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
             devices,

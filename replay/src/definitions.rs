@@ -31,6 +31,14 @@ impl Definitions {
         match item {
             Item::Codes(codes) => self.codes.extend(codes.into_iter().map(|code| (code.id, code))),
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
+            // They stand behind the nodes that they are of.
+            Item::Links(links) => {
+                for (id, link) in links {
+                    if let Some(node) = self.python.get_mut(&id) {
+                        node.link = link;
+                    }
+                }
+            }
             Item::NativeNodes(nodes) => self.native.extend(nodes.into_iter().map(|node| (node.id, node))),
             Item::Modules(modules) => modules.into_iter().for_each(|module| self.take_module(module)),
             Item::Names(modules) => {

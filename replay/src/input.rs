@@ -91,6 +91,7 @@ impl Cut {
                 BlockKind::EVENTS
                     | BlockKind::CODES
                     | BlockKind::PY_NODES
+                    | BlockKind::LINKS
                     | BlockKind::NATIVE_NODES
                     | BlockKind::END
             )

@@ -33,6 +33,7 @@ pub mod naming;
 pub mod oom;
 pub mod origin;
 pub mod owners;
+pub mod phases;
 pub mod ranges;
 pub mod report;
 pub mod sections;

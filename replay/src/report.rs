@@ -38,6 +38,9 @@ pub struct Report {
     /// How steps were told, in the first trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Steps>,
+    /// Parts of the run that the program gave names to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
     /// The busiest device of the first trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
@@ -59,6 +62,32 @@ pub struct Report {
     /// What to know before anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<Vec<Verdict>>,
+}
+
+/// A part of the run, all its turns together ([`crate::phases`]).
+#[derive(Clone, Debug, Serialize)]
+pub struct Phase {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// As the program called it; each number in it is `#`.
+    pub name: Option<String>,
+    /// How often it began.
+    pub turns: u64,
+    /// How long it lasted.
+    pub time_ns: u64,
+    /// Where tensors were held.
+    pub devices: Vec<PhaseOnDevice>,
+}
+
+/// A part of the run on a device.
+#[derive(Clone, Debug, Serialize)]
+pub struct PhaseOnDevice {
+    /// Ordinal.
+    pub device: u8,
+    /// Most bytes held by tensors while it lasted.
+    pub peak_live_bytes: u64,
+    /// Bytes of tensors that were there at its end and not at its begin, added up over its turns.
+    pub left_bytes: i64,
 }
 
 /// How the process ended, as far as the file shows.

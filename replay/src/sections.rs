@@ -7,9 +7,10 @@ use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
 use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::frag::{Gap, MAX_CULPRITS, Part};
+use crate::phases::OnDevice;
 use crate::report::{
-    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Report, Residual,
-    Site, SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Phase, PhaseOnDevice,
+    Report, Residual, Site, SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
@@ -60,6 +61,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         traces: analyses.iter().map(trace_info).collect(),
         devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),
         steps: analyses.first().map(steps),
+        phases: each().flat_map(|(index, analysis)| phases(index, analysis)).collect(),
         timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
         timelines,
         fragmentation: has(Section::Fragmentation)
@@ -70,6 +72,21 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks: has(Section::Leaks).then_some(leaks),
         oom: has(Section::Oom).then_some(ooms),
     }
+}
+
+fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
+    let on = |(device, on): &(u8, OnDevice)| PhaseOnDevice {
+        device: *device,
+        peak_live_bytes: on.peak_bytes,
+        left_bytes: on.left_bytes,
+    };
+    analysis.phases.iter().map(move |phase| Phase {
+        trace,
+        name: (!phase.name.is_empty()).then(|| phase.name.clone()),
+        turns: phase.turns,
+        time_ns: phase.time_ns,
+        devices: phase.devices.iter().map(on).collect(),
+    })
 }
 
 fn trace_info(analysis: &Analysis) -> TraceInfo {

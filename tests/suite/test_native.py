@@ -78,6 +78,10 @@ def test_native_stacks_are_those_of_the_program(traced):
     with_stack = [event for event in events if event["native"]]
     assert len(with_stack) > 200 and all(event["native"] for event in events if event["kind"] == "block_alloc")
 
+    # What goes back tells whose line it was, not through which functions it went.
+    frees = [event for event in events if event["kind"] == "block_free"]
+    assert frees and all(bool(event["native"]) != bool(event["python"]) for event in frees)
+
     # Every return address lies after a call, in a module that is known.
     for _, module, offset in stacks.nodes.values():
         assert module != "?", "an address in no module"
@@ -109,3 +113,12 @@ def test_libraries_follow_each_other_as_they_use_each_other(traced):
         # Whoever allocates was called by Python in the end, and Python by the program.
         assert "python" in names[-1], names
     assert total > 50 and in_order == total
+
+
+def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(run_python, torch_version):
+    run = run_python(torch_version, "train.py", GPUMEMTRACE_STACKS="native", GPUMEMTRACE_DEPTH=9)
+    events, stacks = run.events(), Stacks(run.trace)
+    depths = {len(stacks.frames(event["native"])) for event in events if event["kind"] == "block_alloc"}
+    assert depths == {9}
+    assert all(Path(stacks.frames(event["native"])[0][0]).name == "libgpumemtrace.so" for event in events if event["native"])
+    assert run.report()["traces"][0]["losses"]["truncated_stacks"] >= sum(event["kind"] == "block_alloc" for event in events)

@@ -5,6 +5,7 @@ Greenlets take part where GPUMEMTRACE_GREENLETS (interpreter=folder,...) says wh
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -22,11 +23,11 @@ DROPPED = int(os.environ.get("GPUMEMTRACE_DROPPED", 20_000))
 each_python = pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).resolve().name + "-" + Path(path).parts[-3])
 
 
-def run(tmp_path, python, *arguments):
+def run(tmp_path, python, *arguments, **more):
     """Runs the workload; (lines of its output, its trace)."""
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
-    extra = {"PYTHONPATH": packages(python)} if packages(python) else {}
+    extra = more | ({"PYTHONPATH": packages(python)} if packages(python) else {})
     done = subprocess.run(
         [python, WORKLOADS / "python_stacks.py", driver, tmp_path / "expected.json", *map(str, arguments)],
         cwd=tmp_path, env=environment(tmp_path, **extra), capture_output=True, text=True, timeout=300,
@@ -59,6 +60,17 @@ def test_a_program_made_at_random(tmp_path, python, seed):
         # A line that CPython does not know is none; ours is 0 then.
         assert seen[size] == [[file, line or 0, name] for file, line, name in frames[:MAX_DEPTH]], f"size {size}"
     assert max(len(frames) for _, frames in expected) > MAX_DEPTH
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20])
+@each_python
+def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(tmp_path, python, depth):
+    expected, trace = run(tmp_path, python, "random", 0, GPUMEMTRACE_DEPTH=depth)
+    seen = seen_by_size(trace)
+    for size, frames in expected:
+        assert seen[size] == [[file, line or 0, name] for file, line, name in frames[:depth]], f"size {size}"
+    losses = json.loads(gpumemtrace("replay", trace, "--json"))["traces"][0]["losses"]
+    assert losses["truncated_stacks"] >= sum(len(frames) > depth for _, frames in expected) > 0
 
 
 @each_python

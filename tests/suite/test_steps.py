@@ -1,10 +1,11 @@
 """Steps, told by what the program does or says: the number found is the number there was."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from conftest import LIBRARY, VENVS, environment, run_program
+from conftest import LIBRARY, VENVS, environment, gpumemtrace, run_program
 
 RANGES = {"NVTX_INJECTION64_PATH": str(LIBRARY)}
 
@@ -40,6 +41,29 @@ def test_marks_come_before_everything_else(run_python, torch_version):
     found, true, report = steps_of(run_python(torch_version, "steps.py", "marks", "--leak"))
     assert (found["source"], found["count"]) == ("marks", true)
     assert report["leaks"][0]["bytes_per_step"] == 4096
+
+
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_where_nothing_tells_steps_they_are_what_comes_again(run_python, torch_version, model):
+    found, true, report = steps_of(run_python(torch_version, "steps.py", "serve", "--model", model))
+    assert (found["source"], found["count"]) == ("period", true)
+    assert report["leaks"] == []
+
+
+def test_phases_hold_and_leave_what_pytorch_says(run_python, torch_version):
+    run = run_python(torch_version, "steps.py", "phases", "--phases", "phases.json")
+    found, true, report = steps_of(run)
+    assert (found["source"], found["count"]) == ("optimizer", true)
+    turns = json.loads((run.folder / "phases.json").read_text())
+    assert [phase["name"] for phase in report["phases"]] == ["train", "eval of epoch #"]
+    for phase in report["phases"]:
+        own = [turn for turn in turns if turn[0].startswith(phase["name"].split()[0])]
+        assert phase["turns"] == len(own) == 3 and phase["time_ns"] > 0
+        peak, left = max(turn[2] for turn in own), sum(turn[3] - turn[1] for turn in own)
+        assert phase["devices"] == [{"device": 0, "peak_live_bytes": peak, "left_bytes": left}]
+    assert report["phases"][1]["devices"][0]["left_bytes"] > 0
+    text = gpumemtrace("replay", run.trace)
+    assert "  train: 3 times, " in text and "  eval of epoch #: 3 times, " in text and "left behind" in text
 
 
 def test_ranges_without_a_gpu_begin_no_recording(torch_version, tmp_path):

@@ -6,10 +6,15 @@
   gan        two optimizers, called in turn
   ranges     batches are NVTX ranges, inside of epochs, around ranges of their parts; no optimizer at all
   marks      steps are said by gpumemtrace_step(), through ctypes; no optimizer at all
+  serve      a model that answers: nothing tells of steps but that the same comes again
+  phases     training and evaluation are phases, said by gpumemtrace_phase_begin(); OUTPUT of --phases gets what PyTorch says
+             of each turn: [name, bytes held at its begin, most bytes held, bytes held at its end]
 """
 
 import argparse
+import contextlib
 import ctypes
+import json
 
 import torch
 from torch import nn
@@ -21,6 +26,7 @@ parser.add_argument("way")
 parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--leak", action="store_true")
+parser.add_argument("--phases", help="where to write what PyTorch says of phases")
 args = parser.parse_args()
 
 device = torch.device("cuda")
@@ -86,6 +92,41 @@ def marks():
         backward()
 
 
+def serve():
+    model.eval()
+    with torch.inference_mode():
+        for _ in range(args.steps):
+            inputs, _ = batch(model, device)
+            model(inputs).softmax(-1).cpu()
+
+
+@contextlib.contextmanager
+def phase(name, output):
+    library = ctypes.CDLL(None)
+    library.gpumemtrace_phase_begin(name.encode())
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    yield
+    output.append([name, before, torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()])
+    library.gpumemtrace_phase_end()
+
+
+def phases():
+    said = []
+    optimizer = torch.optim.Adam(model.parameters())
+    for epoch in range(3):
+        with phase("train", said):
+            for _ in range(args.steps // 3):
+                backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        with phase(f"eval of epoch {epoch}", said), torch.no_grad():
+            inputs, _ = batch(model, device)
+            kept.append(model(inputs))
+    with open(args.phases, "w", encoding="utf-8") as file:
+        json.dump(said, file)
+
+
 WAYS = {
     "plain": plain,
     "amp": lambda: plain(amp=True),
@@ -93,6 +134,8 @@ WAYS = {
     "gan": gan,
     "ranges": ranges,
     "marks": marks,
+    "serve": serve,
+    "phases": phases,
 }
 WAYS[args.way]()
 print(args.steps)

@@ -51,9 +51,12 @@ impl BlockKind {
     /// [`crate::symbols`]: added by `gpumemtrace symbolize`, in front of everything else.
     pub const NAMES: Self = Self(8);
 
+    /// [`crate::links`]: of the Python nodes in the block before.
+    pub const LINKS: Self = Self(9);
+
     /// True for what says what ids mean.
     pub fn is_definitions(self) -> bool {
-        (Self::CODES.0..=Self::MODULES.0).contains(&self.0) || self == Self::NAMES
+        (Self::CODES.0..=Self::MODULES.0).contains(&self.0) || matches!(self, Self::NAMES | Self::LINKS)
     }
 }
 

@@ -8,6 +8,7 @@
 //! A stack is a path in a tree: each node is one frame and names its parent, the frame that called it. An event holds the
 //! id of its innermost node. Python and native frames are two separate trees.
 
+use crate::links::Link;
 use crate::wire::{Cursor, WireError, put_bytes, put_varint, unzigzag, zigzag};
 
 /// A node of a stack tree. [`NodeId::NONE`] is "no frame": the parent of an outermost frame, the stack of an event without.
@@ -58,36 +59,8 @@ pub struct PyNode {
     pub code: CodeId,
     /// Byte offset of the current instruction from the start of the bytecode; -1 when unknown, [`NOT_BEGUN`] before the first.
     pub offset_bytes: i32,
-    /// How it came to be under its parent.
+    /// How it came to be under its parent. In blocks of their own: [`crate::links`].
     pub link: Link,
-}
-
-/// How a frame of Python came to be under its parent. Numbers that a reader does not know are [`Link::Unknown`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
-pub enum Link {
-    /// Nobody noted.
-    #[default]
-    Unknown,
-    /// Called by its parent, within one run of the interpreter's loop.
-    Python,
-    /// Entered from C, by a run of the loop of its own.
-    C,
-    /// No frame, and without code: a thread of autograd's works here for the node that the frames above created in the forward pass.
-    Backward,
-}
-
-impl Link {
-    const ALL: [Self; 4] = [Self::Unknown, Self::Python, Self::C, Self::Backward];
-
-    /// The number in a trace.
-    pub fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// What a number in a trace stands for.
-    pub fn of_number(number: u8) -> Self {
-        Self::ALL.get(usize::from(number)).copied().unwrap_or_default()
-    }
 }
 
 /// [`PyNode::offset_bytes`] of a frame that has not executed anything yet.
@@ -156,7 +129,7 @@ pub fn decode_codes(payload: &[u8]) -> Result<Vec<CodeDef>, WireError> {
     Ok(codes)
 }
 
-/// Encodes Python nodes: per row id (as a difference), parent, code, offset (zigzag), link (one byte).
+/// Encodes Python nodes: per row id (as a difference), parent, code, offset (zigzag).
 pub fn encode_py_nodes(nodes: &[PyNode]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, nodes.len() as u64);
@@ -167,7 +140,6 @@ pub fn encode_py_nodes(nodes: &[PyNode]) -> Vec<u8> {
         put_varint(&mut out, u64::from(node.parent.0));
         put_varint(&mut out, u64::from(node.code.0));
         put_varint(&mut out, zigzag(i64::from(node.offset_bytes)));
-        out.push(node.link.number());
     }
     out
 }
@@ -175,7 +147,7 @@ pub fn encode_py_nodes(nodes: &[PyNode]) -> Vec<u8> {
 /// Decodes [`encode_py_nodes`].
 pub fn decode_py_nodes(payload: &[u8]) -> Result<Vec<PyNode>, WireError> {
     let mut cursor = Cursor::new(payload);
-    let count = cursor.count(5)?;
+    let count = cursor.count(4)?;
     let mut nodes = Vec::with_capacity(count);
     let mut previous = 0i64;
     for _ in 0..count {
@@ -185,7 +157,7 @@ pub fn decode_py_nodes(payload: &[u8]) -> Result<Vec<PyNode>, WireError> {
             parent: NodeId(cursor.varint_u32()?),
             code: CodeId(cursor.varint_u32()?),
             offset_bytes: i32::try_from(unzigzag(cursor.varint()?)).map_err(|_| WireError::Range)?,
-            link: Link::of_number(cursor.byte()?),
+            link: Link::Unknown,
         });
     }
     Ok(nodes)
@@ -239,7 +211,7 @@ pub fn encode_modules(modules: &[ModuleDef]) -> Vec<u8> {
 pub fn decode_modules(payload: &[u8]) -> Result<Vec<ModuleDef>, WireError> {
     let mut cursor = Cursor::new(payload);
     let mut modules = Vec::new();
-    for _ in 0..cursor.count(5)? {
+    for _ in 0..cursor.count(4)? {
         modules.push(ModuleDef {
             load_bias: cursor.varint()?,
             start: cursor.varint()?,
@@ -251,7 +223,7 @@ pub fn decode_modules(payload: &[u8]) -> Result<Vec<ModuleDef>, WireError> {
     Ok(modules)
 }
 
-fn next_id(cursor: &mut Cursor<'_>, previous: &mut i64) -> Result<NodeId, WireError> {
+pub(crate) fn next_id(cursor: &mut Cursor<'_>, previous: &mut i64) -> Result<NodeId, WireError> {
     *previous = previous.checked_add(unzigzag(cursor.varint()?)).ok_or(WireError::Range)?;
     Ok(NodeId(u32::try_from(*previous).map_err(|_| WireError::Range)?))
 }
@@ -282,7 +254,7 @@ mod tests {
                 CodeDef { id: CodeId(id), first_line, python, truncated, file, name, line_table }
             }).collect();
             prop_assert_eq!(decode_codes(&encode_codes(&codes)), Ok(codes));
-            let py: Vec<PyNode> = nodes.iter().map(|n| PyNode { id: NodeId(n.0), parent: NodeId(n.1), code: CodeId(n.2), offset_bytes: n.3, link: Link::of_number(n.0 as u8) }).collect();
+            let py: Vec<PyNode> = nodes.iter().map(|n| PyNode { id: NodeId(n.0), parent: NodeId(n.1), code: CodeId(n.2), offset_bytes: n.3, link: Link::Unknown }).collect();
             prop_assert_eq!(decode_py_nodes(&encode_py_nodes(&py)), Ok(py));
             let native: Vec<NativeNode> = nodes.iter().map(|n| NativeNode { id: NodeId(n.0), parent: NodeId(n.1), return_address: n.4 }).collect();
             prop_assert_eq!(decode_native_nodes(&encode_native_nodes(&native)), Ok(native));

@@ -4,8 +4,9 @@ use thiserror::Error;
 
 use crate::FORMAT_VERSION;
 use crate::block::BlockKind;
-use crate::defs::{CodeDef, ModuleDef, NativeNode, PyNode};
+use crate::defs::{CodeDef, ModuleDef, NativeNode, NodeId, PyNode};
 use crate::event::Event;
+use crate::links::Link;
 use crate::meta::{End, Meta};
 use crate::symbols::ModuleNames;
 
@@ -38,6 +39,8 @@ pub enum Item {
     Codes(Vec<CodeDef>),
     /// Python frames.
     PyNodes(Vec<PyNode>),
+    /// How Python frames came to be under their callers.
+    Links(Vec<(NodeId, Link)>),
     /// Native frames.
     NativeNodes(Vec<NativeNode>),
     /// Loaded modules.

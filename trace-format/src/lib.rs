@@ -15,17 +15,19 @@ pub mod columns;
 pub mod defs;
 pub mod event;
 mod item;
+pub mod links;
 pub mod meta;
 pub mod reader;
 pub mod ring;
 pub mod symbols;
 pub mod wire;
 
-pub use defs::{CodeDef, CodeId, Link, ModuleDef, NOT_BEGUN, NativeNode, NodeId, PyNode};
+pub use defs::{CodeDef, CodeId, ModuleDef, NOT_BEGUN, NativeNode, NodeId, PyNode};
 pub use event::{
     ApiId, Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ,
     ThreadId, TrackerState,
 };
+pub use links::Link;
 pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
 pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 

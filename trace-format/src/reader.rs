@@ -11,11 +11,11 @@ use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
 };
 use crate::columns;
-use crate::defs;
 use crate::item::Wanted;
 pub use crate::item::{Damage, Item, OpenError, max_definition_bytes};
 use crate::meta::{End, Meta};
 use crate::symbols;
+use crate::{defs, links};
 
 /// Reads a trace from any source of bytes.
 #[derive(Debug)]
@@ -232,6 +232,7 @@ fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
         BlockKind::EVENTS => columns::decode(&payload).map(Item::Events),
         BlockKind::CODES => defs::decode_codes(&payload).map(Item::Codes),
         BlockKind::PY_NODES => defs::decode_py_nodes(&payload).map(Item::PyNodes),
+        BlockKind::LINKS => links::decode_links(&payload).map(Item::Links),
         BlockKind::NATIVE_NODES => defs::decode_native_nodes(&payload).map(Item::NativeNodes),
         BlockKind::MODULES => defs::decode_modules(&payload).map(Item::Modules),
         BlockKind::NAMES => symbols::decode_names(&payload).map(Item::Names),

@@ -27,8 +27,9 @@
 
 use thiserror::Error;
 
-use crate::defs::{CodeDef, CodeId, Link, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
+use crate::defs::{CodeDef, CodeId, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
 use crate::event::{Detail, Event, EventKind, RECORD_BYTES, RECORD_WORDS, ThreadId};
+use crate::links::Link;
 use crate::meta::{Counter, Counters, EndReason};
 
 /// First bytes of a ring file.

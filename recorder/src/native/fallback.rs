@@ -56,8 +56,8 @@ impl Unchanged {
         self.is_truncated
     }
 
-    /// Writes the return addresses of the calling thread, innermost first. `from` is an address in the caller's frame.
-    pub(crate) fn capture(&mut self, from: usize, frames: &mut [FrameKey; MAX_DEPTH]) -> Walk {
+    /// Writes the return addresses of the calling thread, innermost first, as many as there is room for. `from` is an address in the caller's frame.
+    pub(crate) fn capture(&mut self, from: usize, frames: &mut [FrameKey]) -> Walk {
         let mut walk = Walk { depth: 0, truncated: false };
         let mut is_regular = true;
         let mut slots = 0;
@@ -65,7 +65,7 @@ impl Unchanged {
         // through this crate.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
-                if walk.depth == MAX_DEPTH {
+                if walk.depth == frames.len() {
                     walk.truncated = true;
                     return false;
                 }

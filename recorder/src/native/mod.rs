@@ -29,7 +29,7 @@ use gpumemtrace_format::NodeId;
 pub use objects::{modules_went, prepare};
 
 use crate::python::memory::{Direct, Guarded};
-use crate::stack_cache::{FrameKey, MAX_DEPTH, StackCache};
+use crate::stack_cache::{FrameKey, StackCache};
 use cache::RuleCache;
 use cfi::Registers;
 use fallback::Unchanged;
@@ -70,6 +70,11 @@ impl NativeStack {
         self.trail.forget();
         self.unchanged.forget();
         (self.has_bounds, self.needs_fp, self.was_slow) = (false, false, false);
+    }
+
+    /// From now on stacks have at most so many frames, their innermost ones.
+    pub fn limit(&mut self, frames: usize) {
+        self.trail.limit(frames);
     }
 
     /// Whether the last stack was left to the complete unwinder.
@@ -145,7 +150,7 @@ impl NativeStack {
         self.rules.begin(objects::generation());
         self.was_slow = false;
         let (mut frame, mut depth, mut place, mut is_truncated) = (Frame { fp, ..here }, 0, 0, true);
-        while depth < MAX_DEPTH {
+        while depth < self.trail.most() {
             let (rule, at) = self.rules.rule(place, (frame.pc, frame.is_interrupted), read_rule);
             match rule.step(&Guarded, &frame) {
                 Ok(step) if step.frame.pc != 0 => (frame, place) = (step.frame, at),
@@ -167,7 +172,7 @@ impl NativeStack {
     #[inline(never)]
     fn walk_slowly(&mut self, from: usize, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> Found {
         self.trail.forget();
-        let walk = self.unchanged.capture(from, &mut self.slow.frames);
+        let walk = self.unchanged.capture(from, &mut self.slow.frames[..self.trail.most()]);
         let node = self.slow.intern(walk.depth, define);
         self.unchanged.remember(node, walk.truncated);
         self.was_slow = true;

@@ -68,6 +68,8 @@ pub struct Trail {
     is_truncated: bool,
     node: NodeId,
     len: usize,
+    /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
+    fewer: usize,
     seen: [Seen; MAX_TRAIL],
     /// Apart from what is compared at every event.
     known: [Known; MAX_TRAIL],
@@ -94,6 +96,15 @@ impl Trail {
     pub fn forget(&mut self) {
         self.from = Frame::default();
         self.len = 0;
+    }
+
+    /// From now on stacks have at most so many frames, their innermost ones.
+    pub fn limit(&mut self, frames: usize) {
+        self.fewer = MAX_DEPTH.saturating_sub(frames);
+    }
+
+    pub(super) fn most(&self) -> usize {
+        MAX_DEPTH - self.fewer
     }
 
     /// The node of the last stack, and whether it was truncated, if a walk from `from` would find the same.
@@ -191,14 +202,14 @@ impl Trail {
 
     /// Whether a stack of so many old entries and the new ones fits.
     fn has_room(&self, kept: usize, change: &Change, depth: usize) -> bool {
-        self.known[kept - 1].depth as usize + depth <= MAX_DEPTH && kept + change.fresh <= MAX_TRAIL
+        self.known[kept - 1].depth as usize + depth <= self.most() && kept + change.fresh <= MAX_TRAIL
     }
 
     /// False, and truncated, if there is no room.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
     fn push(&mut self, change: &mut Change, depth: &mut usize, seen: &Seen, known: &Known) -> bool {
-        if change.fresh == MAX_TRAIL || known.counts() && *depth == MAX_DEPTH {
+        if change.fresh == MAX_TRAIL || known.counts() && *depth == self.most() {
             change.is_truncated = true;
             return false;
         }

@@ -35,6 +35,8 @@ struct Known {
 #[derive(Debug)]
 pub struct Trail {
     len: usize,
+    /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
+    fewer: usize,
     seen: [Seen; MAX_TRAIL],
     /// Apart from what is compared at every event.
     known: [Known; MAX_TRAIL],
@@ -73,6 +75,15 @@ impl Trail {
         self.len = 0;
     }
 
+    /// From now on stacks have at most so many frames, their innermost ones.
+    pub fn limit(&mut self, frames: usize) {
+        self.fewer = MAX_DEPTH.saturating_sub(frames);
+    }
+
+    fn most(&self) -> usize {
+        MAX_DEPTH - self.fewer
+    }
+
     /// Finds out what has changed. `None` if something could not be read.
     #[inline(always)]
     #[allow(
@@ -90,8 +101,11 @@ impl Trail {
         let mut frame = first;
         let mut depth = 0;
         for fresh in 0..MOST_NEW {
-            if frame == 0 {
+            if frame == 0 && depth <= self.most() {
                 return Some(Change { kept: 0, fresh, truncated: false });
+            }
+            if frame == 0 {
+                break;
             }
             if let Some(at) = self.place_of(frame) {
                 let Standing::Up(kept) = self.standing(memory, layout, at)? else { break };
@@ -157,7 +171,7 @@ impl Trail {
             depth += usize::from(met.counts());
         }
         let below = if kept == 0 { 0 } else { self.known[kept - 1].depth as usize };
-        let fits = below + depth <= MAX_DEPTH && kept + fresh <= MAX_TRAIL;
+        let fits = below + depth <= self.most() && kept + fresh <= MAX_TRAIL;
         Some(Change { kept, fresh, truncated: !fits })
     }
 
@@ -175,7 +189,7 @@ impl Trail {
                 return Some(Change { kept: 0, fresh, truncated: false });
             }
             let met = meet(memory, layout, code_type, frame)?;
-            if met.counts() && depth == MAX_DEPTH || fresh == MAX_TRAIL {
+            if met.counts() && depth == self.most() || fresh == MAX_TRAIL {
                 return Some(Change { kept: 0, fresh, truncated: true });
             }
             self.fresh[fresh] = met;

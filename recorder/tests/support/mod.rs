@@ -43,6 +43,14 @@ impl Left {
                 }
                 Item::Codes(codes) => left.codes.extend(codes),
                 Item::PyNodes(nodes) => left.py_nodes.extend(nodes),
+                Item::Links(links) => {
+                    for (id, link) in links {
+                        left.py_nodes
+                            .iter_mut()
+                            .filter(|node| node.id == id)
+                            .for_each(|node| node.link = link);
+                    }
+                }
                 Item::NativeNodes(nodes) => left.native_nodes.extend(nodes),
                 Item::End(end) => left.end = Some(end),
                 Item::Modules(_) => {}

@@ -184,15 +184,12 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
             code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
         let link = match node.link {
-            Link::Unknown => "?",
-            Link::Python => "python",
-            Link::C => "c",
-            Link::Backward => "backward",
+            Link::Unknown => "",
+            Link::Python => " link=python",
+            Link::C => " link=c",
+            Link::Backward => " link=backward",
         };
-        writeln!(
-            out,
-            "frame id={id} parent={parent} file={file} line={line} function={function} link={link}"
-        )?;
+        writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}{link}")?;
     }
     let mut nodes: Vec<_> = definitions.native.values().collect();
     nodes.sort_by_key(|node| node.id);

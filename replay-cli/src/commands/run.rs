@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Which call stacks to record
     #[arg(long, value_enum)]
     stacks: Option<Stacks>,
+    /// Most frames of a stack; the outermost ones are left out [default: 256]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=256))]
+    depth: Option<u32>,
     /// When the recorder cannot keep up: make the program wait, or drop events and count them
     #[arg(long, value_enum)]
     on_full: Option<OnFull>,
@@ -91,6 +94,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let expected = Expected::new(&here, given);
     if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
         command.env("GPUMEMTRACE_STACKS", stacks.get_name());
+    }
+    if let Some(depth) = args.depth {
+        command.env("GPUMEMTRACE_DEPTH", depth.to_string());
     }
     if let Some(tracker) = args.tracker.and_then(|tracker| tracker.to_possible_value()) {
         command.env("GPUMEMTRACE_TRACKER", tracker.get_name());

@@ -1,5 +1,7 @@
 //! No section asked for: the answer to "what should I know?", and where to look next.
 
+use std::fmt::Write as _;
+
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Severity};
 use gpumemtrace_replay::sections::size;
@@ -31,6 +33,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             (None, _) => put(out, format_args!("  No steps were recognised.")),
         }
     }
+    phases(out, report, trace);
     write_leaks(out, report, trace, style, sites);
     write_oom(out, report, trace, style, sites);
     for top in report.peak.iter().flatten().filter(|top| top.trace == trace) {
@@ -125,6 +128,21 @@ fn ledger(out: &mut String, device: &Device) {
                 size(residual.bytes)
             ),
         );
+    }
+}
+
+/// What the program gave names to: `eval: 3 times, 1.2 s; device 0: at most 40.00 MiB held, 0 B left behind`.
+fn phases(out: &mut String, report: &Report, trace: usize) {
+    for phase in report.phases.iter().filter(|phase| phase.trace == trace) {
+        let name = phase.name.as_deref().unwrap_or("(a name that is not in the file)");
+        let mut line = format!("  {name}: {}, {}", count(phase.turns, "time"), duration(phase.time_ns));
+        for on in &phase.devices {
+            let left = size(on.left_bytes.unsigned_abs());
+            let left =
+                if on.left_bytes < 0 { format!("{left} given back") } else { format!("{left} left behind") };
+            let _ = write!(line, "; device {}: at most {} held, {left}", on.device, size(on.peak_live_bytes));
+        }
+        put(out, format_args!("{line}"));
     }
 }
 

@@ -13,7 +13,7 @@ use gpumemtrace_format::ring::{
 };
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
-    ThreadId, columns, defs,
+    ThreadId, columns, defs, links,
 };
 use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
 
@@ -232,6 +232,7 @@ impl Synthetic {
         // Definitions after their use, which a reader must bear.
         file.extend(encode_block(BlockKind::CODES, &defs::encode_codes(&self.codes), 3));
         file.extend(encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&self.nodes), 3));
+        file.extend(encode_block(BlockKind::LINKS, &links::encode_links(&self.nodes), 3));
         file
     }
 

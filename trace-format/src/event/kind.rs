@@ -174,6 +174,10 @@ impl EventKind {
     pub const RANGE_BEGIN: Self = Self(97);
     /// The innermost open NVTX range of the thread ends.
     pub const RANGE_END: Self = Self(98);
+    /// A phase of the program begins, on all threads. aux0 = its name, as of [`Self::RANGE_BEGIN`].
+    pub const PHASE_BEGIN: Self = Self(99);
+    /// The phase that this thread began last ends.
+    pub const PHASE_END: Self = Self(100);
     /// In a ring only: head of a code definition. See [`crate::ring`].
     pub const CODE_DEF: Self = Self(200);
     /// In a ring only: 56 payload bytes of the code definition before it.
@@ -262,6 +266,8 @@ impl EventKind {
         (Self::MARK, "mark"),
         (Self::RANGE_BEGIN, "range_begin"),
         (Self::RANGE_END, "range_end"),
+        (Self::PHASE_BEGIN, "phase_begin"),
+        (Self::PHASE_END, "phase_end"),
     ];
 
     /// The kind's name, if this version knows it.
