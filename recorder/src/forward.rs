@@ -77,9 +77,10 @@ fn beneath(local: &Local, session: &'static Session) -> Option<NodeId> {
         return Some(local.works_for.get());
     }
     let ThreadBlock { lane, python, .. } = block;
-    python.beneath(stack, &BENEATH, |parent, _| {
+    python.beneath(&BENEATH, || {
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
-        let node = PyNode { id, parent, code: CodeId::UNKNOWN, offset_bytes: -1, link: Link::Backward };
+        let node =
+            PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: Link::Backward };
         define(session, lane, &py_node_words(node)).then_some(id)
     })
 }

@@ -1,10 +1,13 @@
 //! From frames to one id: the cache that keeps a repeated stack cheap.
 //!
 //! Constraint: every event needs the id of its stack, in tens of nanoseconds, without a lock and without allocating.
-//! Consequence: each thread has its own fixed tables. [`Memo`] remembers the last stack outermost first, so the part that
-//! did not change costs one comparison a frame; only the frames below it are looked up in [`NodeCache`]. A full table
-//! forgets: the frame is then defined again under a new id, which replay merges by content. So memory is constant, and
-//! no stack is ever "too many".
+//! Consequence: each thread has its own fixed tables. What did not change since the last stack costs one comparison a frame; only the
+//! frames below it are looked up in [`NodeCache`]. A full table forgets: the frame is then defined again under a new id, which
+//! replay merges by content. So memory is constant, and no stack is ever "too many".
+//!
+//! A node is looked up by what it *is*, all frames from the outermost one on ([`Path`]), not by the id of its caller: so where one is
+//! forgotten and defined again, those below it are still found, and finding one need not wait for finding its caller. The path is a hash
+//! of 64 bits; that two of a million stacks have the same is less likely than one in ten million.
 
 use gpumemtrace_format::NodeId;
 
@@ -23,13 +26,21 @@ pub struct FrameKey {
     pub tag: u64,
 }
 
-impl FrameKey {
-    fn hash(&self, parent: NodeId) -> u64 {
-        let mut hash = u64::from(parent.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        for word in [self.code as u64, self.instr as u64, self.tag] {
-            hash = (hash.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        }
-        hash ^ hash >> 32
+/// A stack, from its outermost frame to one of its frames. No frames: 0.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Path(u64);
+
+impl Path {
+    /// One frame further in.
+    #[must_use]
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loops over all frames")]
+    pub fn then(self, frame: &FrameKey) -> Self {
+        let own = (frame.code as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (frame.instr as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)
+            ^ frame.tag.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        // Only this line waits for the frame before.
+        Self((self.0.rotate_left(26) ^ own ^ own >> 32).wrapping_mul(0xff51_afd7_ed55_8ccd))
     }
 }
 
@@ -37,50 +48,32 @@ impl FrameKey {
 #[derive(Debug)]
 pub struct Memo {
     len: usize,
-    frames: [(FrameKey, NodeId); MAX_DEPTH],
+    frames: [(Path, NodeId); MAX_DEPTH],
 }
 
-/// Nodes by (parent, frame). Two ways a set; the older one goes.
+/// Nodes by path. What was defined last goes last.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct NodeCache {
-    sets: [[(NodeId, FrameKey, NodeId); 2]; NODE_SETS],
+    sets: [[(Path, NodeId); NODE_WAYS]; NODE_SETS],
 }
 
-const NODE_SETS: usize = 2048;
+/// One cache line.
+const NODE_WAYS: usize = 4;
+const NODE_SETS: usize = 8192;
 
 impl NodeCache {
-    fn set(&mut self, parent: NodeId, frame: &FrameKey) -> &mut [(NodeId, FrameKey, NodeId); 2] {
-        &mut self.sets[frame.hash(parent) as usize % NODE_SETS]
-    }
-
-    /// The node of a frame under its caller's node.
-    pub(crate) fn lookup(&mut self, parent: NodeId, frame: &FrameKey) -> Option<NodeId> {
-        let set = self.set(parent, frame);
-        set.iter()
-            .find(|(p, f, node)| *node != NodeId::NONE && *p == parent && f == frame)
-            .map(|(_, _, node)| *node)
-    }
-
-    /// The node of a frame; `define` gives it one if it is not known, or `None` if that could not be recorded.
+    /// The node of a path; `define` gives it one if it is not known, or `None` if that could not be recorded.
     #[inline]
-    pub(crate) fn find_or(
-        &mut self,
-        parent: NodeId,
-        frame: &FrameKey,
-        define: impl FnOnce(NodeId, &FrameKey) -> Option<NodeId>,
-    ) -> Option<NodeId> {
-        self.lookup(parent, frame).or_else(|| {
-            let node = define(parent, frame)?;
-            self.insert(parent, *frame, node);
-            Some(node)
-        })
-    }
-
-    /// Remembers it.
-    pub(crate) fn insert(&mut self, parent: NodeId, frame: FrameKey, node: NodeId) {
-        let set = self.set(parent, &frame);
-        set[1] = set[0];
-        set[0] = (parent, frame, node);
+    pub(crate) fn find_or(&mut self, path: Path, define: impl FnOnce() -> Option<NodeId>) -> Option<NodeId> {
+        let set = &mut self.sets[(path.0 >> 48) as usize % NODE_SETS];
+        if let Some((_, node)) = set.iter().find(|(known, node)| *known == path && *node != NodeId::NONE) {
+            return Some(*node);
+        }
+        let node = define()?;
+        set.rotate_right(1);
+        set[0] = (path, node);
+        Some(node)
     }
 }
 
@@ -104,14 +97,20 @@ impl StackCache {
         depth: usize,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
-        let frames = &self.frames[..depth];
-        let known = frames.iter().rev().zip(&self.memo.frames[..self.memo.len]);
-        let same = known.take_while(|(frame, (memo, _))| *frame == memo).count();
-        let mut parent = if same == 0 { NodeId::NONE } else { self.memo.frames[same - 1].1 };
-        self.memo.len = same;
-        for frame in frames.iter().rev().skip(same) {
-            let Some(node) = self.nodes.find_or(parent, frame, &mut define) else { return parent };
-            self.memo.frames[self.memo.len] = (*frame, node);
+        let (mut parent, mut path) = (NodeId::NONE, Path::default());
+        let old_len = std::mem::take(&mut self.memo.len);
+        for frame in self.frames[..depth].iter().rev() {
+            path = path.then(frame);
+            let at = self.memo.len;
+            let node = if at < old_len && self.memo.frames[at].0 == path {
+                self.memo.frames[at].1
+            } else {
+                match self.nodes.find_or(path, || define(parent, frame)) {
+                    Some(node) => node,
+                    None => return parent,
+                }
+            };
+            self.memo.frames[at] = (path, node);
             self.memo.len += 1;
             parent = node;
         }
@@ -127,15 +126,8 @@ mod tests {
     use std::collections::HashMap;
 
     fn empty() -> Box<StackCache> {
-        // The value is too large for the stack of a debug build; zeroed memory is its documented empty state.
-        let nothing = (NodeId::NONE, FrameKey::default(), NodeId::NONE);
-        let sets: Box<[[(NodeId, FrameKey, NodeId); 2]; NODE_SETS]> =
-            vec![[nothing; 2]; NODE_SETS].try_into().unwrap();
-        Box::new(StackCache {
-            memo: Memo { len: 0, frames: [(FrameKey::default(), NodeId::NONE); MAX_DEPTH] },
-            nodes: NodeCache { sets: *sets },
-            frames: [FrameKey::default(); MAX_DEPTH],
-        })
+        // SAFETY: zero bytes are the documented empty state, and the layout is its own.
+        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<StackCache>()).cast()) }
     }
 
     fn key(code: usize) -> FrameKey {
@@ -174,6 +166,64 @@ mod tests {
         fn also_when_the_table_overflows(stacks in vec(vec(1usize..5000, 0..40), 1..400)) {
             check(&stacks);
         }
+    }
+
+    #[test]
+    fn what_is_forgotten_does_not_make_those_below_it_be_defined_again() {
+        let mut cache = empty();
+        let mut defined = 0;
+        let mut intern = |cache: &mut StackCache, depth: usize| {
+            let before = defined;
+            cache.intern(depth, |_, _| {
+                defined += 1;
+                Some(NodeId(defined))
+            });
+            defined - before
+        };
+        let fill = |cache: &mut StackCache, innermost: usize| {
+            for (place, code) in cache.frames.iter_mut().zip([innermost, 3, 2, 1]) {
+                *place = key(code);
+            }
+        };
+        fill(&mut cache, 100);
+        assert_eq!(intern(&mut cache, 4), 4);
+        // The outermost one goes.
+        let path = Path::default().then(&key(1));
+        cache.nodes.sets[(path.0 >> 48) as usize % NODE_SETS] = [(Path::default(), NodeId::NONE); NODE_WAYS];
+        cache.memo.len = 0;
+        assert_eq!(intern(&mut cache, 4), 1);
+    }
+
+    #[test]
+    fn paths_of_many_stacks_differ() {
+        let mut paths = std::collections::HashSet::new();
+        for code in 0..100usize {
+            for line in 0..100usize {
+                let outer = Path::default().then(&FrameKey {
+                    code: 0x7f00_0000 + code * 64,
+                    instr: 2 * line,
+                    tag: 5,
+                });
+                for inner in 0..20usize {
+                    paths.insert(
+                        outer
+                            .then(&FrameKey {
+                                code: 0x7f00_0000 + inner * 64,
+                                instr: 0x7f00_1000 + 2 * line,
+                                tag: 6,
+                            })
+                            .0,
+                    );
+                }
+                paths.insert(outer.0);
+            }
+        }
+        assert_eq!(paths.len(), 100 * 100 * 21);
+        assert_ne!(
+            Path::default().then(&key(1)).then(&key(2)),
+            Path::default().then(&key(2)).then(&key(1)),
+            "the order counts"
+        );
     }
 
     #[test]

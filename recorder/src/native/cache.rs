@@ -1,14 +1,11 @@
-//! Rules by address, and the node that was last reached from there.
+//! Rules by address.
 //!
 //! Constraint: reading the tables costs about a microsecond, a frame may cost a few nanoseconds. Consequence: each thread
 //! keeps the rules it has used in a table of slots, one address each; what falls out is read again. When modules may have
 //! gone, all are forgotten.
 //!
-//! A slot is half a cache line, and is loaded for the rule in any case. So it also holds where the caller's slot was the last
-//! time, and the last answer to "which node is this address under that caller". Both are only guesses, held against the
-//! address or the caller. But where they are right, the processor need not wait for one frame to begin the next.
-
-use gpumemtrace_format::NodeId;
+//! A slot also holds where the caller's slot was the last time. That is only a guess, held against the address; but where it is right,
+//! the processor need not wait for one frame to begin the next.
 
 use super::rule::Rule;
 
@@ -32,11 +29,9 @@ struct Slot {
     rule: Rule,
     /// The slot of the caller.
     next: u32,
-    parent: NodeId,
-    node: NodeId,
 }
 
-const EMPTY: Slot = Slot { key: 0, rule: Rule::END, next: 0, parent: NodeId::NONE, node: NodeId::NONE };
+const EMPTY: Slot = Slot { key: 0, rule: Rule::END, next: 0 };
 
 fn key_of(pc: usize, is_interrupted: bool) -> usize {
     pc << 1 | usize::from(is_interrupted)
@@ -110,22 +105,6 @@ impl RuleCache {
         set[way] = Slot { key, rule, ..EMPTY };
         first + way
     }
-
-    /// The node of an address under its caller's node, if it was the last one asked for. `guess` is where it probably lies.
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "as above")]
-    pub fn node(&self, guess: usize, pc: usize, is_interrupted: bool, parent: NodeId) -> Option<NodeId> {
-        let slot = &self.slots[guess % SLOTS];
-        (slot.key == key_of(pc, is_interrupted) && slot.parent == parent && slot.node != NodeId::NONE)
-            .then_some(slot.node)
-    }
-
-    /// Remembers it, if the address has a slot.
-    pub fn set_node(&mut self, pc: usize, is_interrupted: bool, parent: NodeId, node: NodeId) {
-        if let Some(place) = self.find(key_of(pc, is_interrupted)) {
-            (self.slots[place].parent, self.slots[place].node) = (parent, node);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -179,18 +158,5 @@ mod tests {
                 assert_eq!(ask(&mut cache, pc, Some(expected)).0, expected);
             }
         }
-    }
-
-    #[test]
-    fn a_node_belongs_to_an_address_and_a_caller() {
-        let mut cache = empty();
-        cache.set_node(5, false, NodeId(1), NodeId(2));
-        let place = ask(&mut cache, 5, Some(rule(8))).1;
-        assert_eq!(cache.node(place, 5, false, NodeId(1)), None, "an address without a slot had no node");
-        cache.set_node(5, false, NodeId(1), NodeId(2));
-        assert_eq!(cache.node(place, 5, false, NodeId(1)), Some(NodeId(2)));
-        assert_eq!(cache.node(place, 5, false, NodeId(3)), None);
-        assert_eq!(cache.node(place, 6, false, NodeId(1)), None);
-        assert_eq!(cache.node(place + 1, 5, false, NodeId(1)), None);
     }
 }

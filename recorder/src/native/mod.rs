@@ -132,7 +132,7 @@ impl NativeStack {
         }
         let Ok(change) = change else { return self.walk_slowly(here.sp, define) };
         self.was_slow = false;
-        let node = self.trail.follow(&mut self.rules, &change, define);
+        let node = self.trail.follow(&change, define);
         Found { node, is_truncated: change.is_truncated }
     }
 

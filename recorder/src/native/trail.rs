@@ -13,7 +13,7 @@ use gpumemtrace_format::NodeId;
 use super::cache::RuleCache;
 use super::rule::{Frame, Rule, Seen, Step, Stop, without_signature};
 use crate::python::memory::Memory;
-use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
+use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache, Path};
 
 /// Frames, and the words that frames were found through.
 const MAX_TRAIL: usize = MAX_DEPTH + 64;
@@ -31,9 +31,7 @@ struct Known {
     depth: u16,
     /// [`COUNTS`], [`IS_INTERRUPTED`].
     flags: u16,
-    /// Where its rule probably is.
-    rule_at: u16,
-    unused: [u16; 3],
+    path: Path,
 }
 
 /// It has a place in a stack. A word that a frame was found through has none.
@@ -46,15 +44,11 @@ impl Known {
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
     fn new(frame: &Frame, counts: bool) -> Self {
         let flags = u16::from(counts) * COUNTS + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
-        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, rule_at: 0, unused: [0; 3] }
+        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, path: Path::default() }
     }
 
     fn counts(&self) -> bool {
         self.flags & COUNTS != 0
-    }
-
-    fn is_interrupted(&self) -> bool {
-        self.flags & IS_INTERRUPTED != 0
     }
 }
 
@@ -146,9 +140,6 @@ impl Trail {
         let mut next_at = self.at(place);
         loop {
             let (rule, rule_at) = cache.rule(callee, (frame.pc, frame.is_interrupted), &read);
-            if let Some(last) = change.fresh.checked_sub(1) {
-                self.fresh[last].1.rule_at = rule_at as u16;
-            }
             callee = rule_at;
             let step = match rule.step(within, &frame) {
                 Ok(step) => step,
@@ -248,41 +239,38 @@ impl Trail {
     #[inline]
     pub fn follow(
         &mut self,
-        cache: &mut RuleCache,
         change: &Change,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
-        let (mut parent, mut depth) = match change.kept {
-            0 => (NodeId::NONE, 0),
-            kept => (self.known[kept - 1].node, self.known[kept - 1].depth),
+        let (mut parent, mut path, mut depth) = match change.kept {
+            0 => (NodeId::NONE, Path::default(), 0),
+            kept => {
+                let known = &self.known[kept - 1];
+                (known.node, known.path, known.depth)
+            }
         };
         self.forget();
         (self.len, self.is_truncated, self.generation) =
             (change.kept, change.is_truncated, change.generation);
-        // Frames that moved, and run the same as before, keep their nodes.
-        let mut as_before = true;
         for (seen, known) in self.fresh[..change.fresh].iter().rev() {
-            let pc = without_signature(seen.held[0]);
-            let (counts, is_interrupted) = (known.counts(), known.is_interrupted());
-            let (before, before_seen) = (&self.known[self.len], &self.seen[self.len]);
-            as_before &=
-                self.len < old_len && before.counts() == counts && before_seen.held[0] == seen.held[0];
-            if counts {
-                parent = if as_before {
-                    before.node
-                } else if let Some(node) = cache.node(known.rule_at.into(), pc, is_interrupted, parent) {
-                    node
+            if known.counts() {
+                let key = FrameKey { code: 0, instr: without_signature(seen.held[0]), tag: 0 };
+                let further = path.then(&key);
+                // Frames that moved, and run the same as before, keep their nodes.
+                parent = if self.len < old_len && self.known[self.len].path == further {
+                    self.known[self.len].node
                 } else {
-                    let key = FrameKey { code: 0, instr: pc, tag: 0 };
-                    let Some(node) = self.nodes.find_or(parent, &key, &mut define) else { return parent };
-                    cache.set_node(pc, is_interrupted, parent, node);
-                    node
+                    match self.nodes.find_or(further, || define(parent, &key)) {
+                        Some(node) => node,
+                        None => return parent,
+                    }
                 };
+                path = further;
                 depth += 1;
             }
             self.seen[self.len] = *seen;
-            self.known[self.len] = Known { node: parent, depth, ..*known };
+            self.known[self.len] = Known { node: parent, depth, path, ..*known };
             self.len += 1;
         }
         (self.from, self.node) = (change.from, parent);

@@ -13,7 +13,7 @@ use gpumemtrace_format::NodeId;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::walk::{MAX_LINKS, Met, Seen, innermost, is_unchanged, meet};
-use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache};
+use crate::stack_cache::{FrameKey, MAX_DEPTH, NodeCache, Path};
 
 /// Links of one stack: its frames, and entries from C between them.
 const MAX_TRAIL: usize = MAX_DEPTH + MAX_DEPTH / 4;
@@ -25,7 +25,7 @@ const MOST_LEFT: usize = 4;
 /// What is known of a frame, and of the stack up to it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    key: FrameKey,
+    path: Path,
     node: NodeId,
     /// Frames that count.
     depth: u32,
@@ -40,6 +40,8 @@ pub struct Trail {
     seen: [Seen; MAX_TRAIL],
     /// Apart from what is compared at every event.
     known: [Known; MAX_TRAIL],
+    /// The stack that was followed last.
+    path: Path,
     nodes: NodeCache,
     /// What is new, innermost first.
     fresh: [Met; MAX_TRAIL],
@@ -200,14 +202,9 @@ impl Trail {
         None
     }
 
-    /// The node of something that is no frame, under a stack. `None` if it could not be recorded.
-    pub fn beneath(
-        &mut self,
-        stack: NodeId,
-        key: &FrameKey,
-        define: impl FnOnce(NodeId, &FrameKey) -> Option<NodeId>,
-    ) -> Option<NodeId> {
-        self.nodes.find_or(stack, key, define)
+    /// The node of something that is no frame, under the stack that was followed last. `None` if it could not be recorded.
+    pub fn beneath(&mut self, key: &FrameKey, define: impl FnOnce() -> Option<NodeId>) -> Option<NodeId> {
+        self.nodes.find_or(self.path.then(key), define)
     }
 
     /// The node of the stack after a change.
@@ -221,28 +218,33 @@ impl Trail {
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
-        let (mut parent, mut depth) = match change.kept {
-            0 => (NodeId::NONE, 0),
-            kept => (self.known[kept - 1].node, self.known[kept - 1].depth),
+        let (mut parent, mut depth);
+        (parent, self.path, depth) = match change.kept {
+            0 => (NodeId::NONE, Path::default(), 0),
+            kept => {
+                let known = &self.known[kept - 1];
+                (known.node, known.path, known.depth)
+            }
         };
         self.len = change.kept;
-        // Frames that moved and run the same as before keep their nodes.
-        let mut as_before = true;
         for met in self.fresh[..change.fresh].iter().rev() {
-            as_before &= self.len < old_len && self.known[self.len].key == met.key;
-            let node = match (met.counts(), as_before) {
-                (false, _) => parent,
-                (true, true) => self.known[self.len].node,
-                (true, false) => match self.nodes.find_or(parent, &met.key, &mut define) {
-                    Some(node) => node,
-                    None => return parent,
-                },
-            };
-            depth += u32::from(met.counts());
+            if met.counts() {
+                let path = self.path.then(&met.key);
+                // Frames that moved and run the same as before keep their nodes.
+                let node = if self.len < old_len && self.known[self.len].path == path {
+                    self.known[self.len].node
+                } else {
+                    match self.nodes.find_or(path, || define(parent, &met.key)) {
+                        Some(node) => node,
+                        None => return parent,
+                    }
+                };
+                (parent, self.path) = (node, path);
+                depth += 1;
+            }
             self.seen[self.len] = met.seen;
-            self.known[self.len] = Known { key: met.key, node, depth };
+            self.known[self.len] = Known { path: self.path, node: parent, depth };
             self.len += 1;
-            parent = node;
         }
         if change.truncated {
             // Its outermost frame has callers: nothing can be found where it was.

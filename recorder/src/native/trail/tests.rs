@@ -125,7 +125,7 @@ impl Tracer {
         let (node, is_truncated) = trail.unchanged(memory, here, generation).unwrap_or_else(|| {
             let change = trail.walk((memory, memory), rules, here, generation, |pc, _| rule_of(pc)).unwrap();
             let mut next = nodes.len() as u32;
-            let node = trail.follow(rules, &change, |parent, frame| {
+            let node = trail.follow(&change, |parent, frame| {
                 next += 1;
                 nodes.insert(NodeId(next), (parent, frame.instr));
                 Some(NodeId(next))
@@ -271,7 +271,7 @@ fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
     let memory = &program.words;
     let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
     let mut defined = 0;
-    let node = trail.follow(rules, &change, |_, _| {
+    let node = trail.follow(&change, |_, _| {
         defined += 1;
         (defined <= 5).then_some(NodeId(defined))
     });

@@ -209,8 +209,12 @@ fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
         thread.push(0, code, 1, false);
     }
     let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
-    let outer = thread.trail.follow(change, |_, key| (key.code == code_at(0)).then_some(NodeId(1)));
+    let mut first = None;
+    let outer = thread.trail.follow(change, |_, key| {
+        first.get_or_insert(*key);
+        (key.code == code_at(0)).then_some(NodeId(1))
+    });
     assert_eq!(outer, NodeId(1));
-    thread.defined.insert(NodeId(1), (NodeId::NONE, thread.trail.known[0].key));
+    thread.defined.insert(NodeId(1), (NodeId::NONE, first.unwrap()));
     thread.check();
 }
