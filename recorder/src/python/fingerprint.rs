@@ -39,6 +39,26 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -
     )
 }
 
+/// Fingerprints that were just taken: deep stacks run few functions, many times over. For one look at a stack, during which nothing
+/// that runs can change.
+#[derive(Default)]
+pub struct Recent([(usize, u64); RECENT]);
+
+const RECENT: usize = 8;
+
+impl Recent {
+    /// The fingerprint of the code object at this address.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    pub(super) fn of<M: Memory>(&mut self, memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+        let entry = &mut self.0[(code >> 6 ^ code >> 9) % RECENT];
+        if entry.0 != code {
+            *entry = (code, fingerprint(memory, layout, code)?);
+        }
+        Some(entry.1)
+    }
+}
+
 /// A number for the content of a string.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]

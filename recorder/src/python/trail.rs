@@ -10,6 +10,7 @@
 
 use gpumemtrace_format::NodeId;
 
+use super::fingerprint::Recent;
 use super::layout::Layout;
 use super::memory::Memory;
 use super::walk::{MAX_LINKS, Met, Seen, innermost, is_unchanged, meet};
@@ -136,11 +137,11 @@ impl Trail {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn standing<M: Memory>(&self, memory: &M, layout: &Layout, at: usize) -> Option<Standing> {
-        let mut kept = at + 1;
+        let (mut kept, mut recent) = (at + 1, Recent::default());
         for (place, seen) in self.seen[..kept].iter().enumerate().rev() {
             // The link is part of what is compared. The next frame is read where it was, so that the processor need not wait
             // for the link; it branches only where something has changed.
-            if is_unchanged(memory, layout, seen)? {
+            if is_unchanged(memory, layout, seen, &mut recent)? {
                 continue;
             }
             kept = place;

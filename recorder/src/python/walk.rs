@@ -9,7 +9,7 @@
 
 use gpumemtrace_format::Link;
 
-use super::fingerprint::fingerprint;
+use super::fingerprint::{Recent, fingerprint};
 use super::layout::{Instruction, Layout, OB_TYPE, OWNER_GENERATOR};
 use super::memory::{Memory, WINDOW_BYTES, Window};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
@@ -173,14 +173,19 @@ fn windows_at(layout: &Layout, frame: usize) -> [usize; 2] {
 /// True if a frame that was met before still runs the same at the same place, for the same caller. May say no where it is so.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-pub fn is_unchanged<M: Memory>(memory: &M, layout: &Layout, seen: &Seen) -> Option<bool> {
+pub fn is_unchanged<M: Memory>(
+    memory: &M,
+    layout: &Layout,
+    seen: &Seen,
+    recent: &mut Recent,
+) -> Option<bool> {
     // What runs here is alive, so only after this may anything of it be read.
     if !memory.both_hold(windows_at(layout, seen.frame), &seen.windows)? {
         return Some(false);
     }
     let mark = match layout.code.serial {
         Some(_) => u64::from(memory.half(seen.mark_at)?),
-        None => fingerprint(memory, layout, seen.mark_at)? ^ entry_mark(memory, layout, seen.frame)?,
+        None => recent.of(memory, layout, seen.mark_at)? ^ entry_mark(memory, layout, seen.frame)?,
     };
     Some(mark == seen.mark)
 }
