@@ -3,12 +3,14 @@
 //! Constraint: other tools read this. Consequence: keys are stable, what is unknown is `null` and never 0, sizes are bytes,
 //! times nanoseconds. Every text output is made from these structures and nothing else.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 use serde_json::Value;
 
-use gpumemtrace_format::Link;
+mod site;
+mod trace;
+
+pub use site::{FrameKind, Site, StackFrame};
+pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,99 +104,6 @@ pub enum Ending {
     Crashed,
     /// It has not.
     Running,
-}
-
-/// One trace.
-#[derive(Clone, Debug, Serialize)]
-pub struct TraceInfo {
-    /// As given.
-    pub path: String,
-    /// Of the traced process.
-    pub pid: Option<u64>,
-    /// Where it ran.
-    pub host: Option<String>,
-    /// In a distributed job.
-    pub rank: Option<u64>,
-    /// Of a distributed job.
-    pub world_size: Option<u64>,
-    /// Its command line.
-    pub command: Option<Vec<String>>,
-    /// Wall clock.
-    pub started_unix_ns: Option<u64>,
-    /// From the start of recording to the end, or to the last event.
-    pub duration_ns: Option<u64>,
-    /// What recorded.
-    pub mode: Option<Vec<String>>,
-    /// Version.
-    pub torch: Option<String>,
-    /// How far PyTorch's own tracker was of help: `attached`, or why not. `null` where no PyTorch was met.
-    pub torch_tracker: Option<&'static str>,
-    /// Version.
-    pub python: Option<String>,
-    /// Version.
-    pub cuda_driver: Option<String>,
-    /// Version.
-    pub cuda_runtime: Option<String>,
-    /// As set in the environment.
-    pub allocator_conf: Option<String>,
-    /// How it ended.
-    pub end: Ending,
-    /// What is known beyond that: status, signal, why recording stopped.
-    pub end_detail: Option<String>,
-    /// Recorded events by kind.
-    pub events: BTreeMap<String, u64>,
-    /// What is missing.
-    pub losses: Losses,
-    /// How far native addresses have names; only where the report shows some.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub symbols: Option<Naming>,
-    /// True when nothing is missing.
-    pub complete: bool,
-    /// What the reader should know: one sentence each.
-    pub notes: Vec<String>,
-}
-
-/// What is missing from a trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Losses {
-    /// Not recorded, or lost from the file.
-    pub dropped_events: u64,
-    /// Places in the file that could not be used.
-    pub corrupt_blocks: u64,
-    /// Cut at the maximum depth.
-    pub truncated_stacks: u64,
-    /// Python frames without a name, native frames without a module.
-    pub unresolved_frames: u64,
-    /// Entry points that allocate and are not watched.
-    pub uncovered_calls: u64,
-    /// Calls that had not returned when the process died. Not a loss: nobody knows how they ended.
-    pub in_flight_calls: u64,
-    /// Blocks of which PyTorch's tracker and its report did not say the same; what they asked for is not known.
-    pub tracker_mismatches: u64,
-}
-
-/// How far the native addresses that a report shows have names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Naming {
-    /// Distinct addresses.
-    pub addresses: u64,
-    /// Those of them without a name; shown as module and offset.
-    pub unresolved: u64,
-    /// Why, by module; most addresses first. They sum to `unresolved`.
-    pub reasons: Vec<NamingReason>,
-    /// Stacks in which it is not certain where native frames stand among Python frames.
-    pub approximate_stacks: u64,
-}
-
-/// Why addresses of a module have no names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NamingReason {
-    /// Its path; `null` for addresses in no module.
-    pub module: Option<String>,
-    /// `file_missing`, `other_build`, `no_build_id`, `no_symbols`, `unreadable` or `no_module`.
-    pub why: &'static str,
-    /// How many.
-    pub addresses: u64,
 }
 
 /// A device's numbers.
@@ -323,87 +232,6 @@ pub struct Band {
     pub site: Site,
     /// One per point.
     pub bytes: Vec<u64>,
-}
-
-/// A user line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Site {
-    /// The same in every run.
-    pub id: String,
-    /// Source file.
-    pub file: Option<String>,
-    /// Line in it.
-    pub line: Option<u32>,
-    /// Qualified name.
-    pub function: Option<String>,
-    /// Shared library, where there is no Python frame.
-    pub module: Option<String>,
-    /// Return address in it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub offset: Option<u64>,
-    /// The line did it in the forward pass only indirectly: a thread of autograd's did, in the backward pass, for the node that
-    /// the line had created.
-    #[serde(rename = "backward", skip_serializing_if = "is_false")]
-    pub is_backward: bool,
-    /// Innermost first; the stack that holds most of what is reported.
-    pub stack: Vec<StackFrame>,
-    /// Where native frames stand among Python frames: `exact` or `approximate`. Only where there are both.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stack_order: Option<&'static str>,
-    /// Return address of a native site; 0 for none.
-    #[serde(skip)]
-    pub(crate) address: u64,
-}
-
-/// Python or native.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FrameKind {
-    /// Interpreted.
-    Python,
-    /// Machine code.
-    Native,
-}
-
-/// One frame.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StackFrame {
-    /// Python or native.
-    pub kind: FrameKind,
-    /// Source file.
-    pub file: Option<String>,
-    /// Line in it.
-    pub line: Option<u32>,
-    /// Qualified name.
-    pub function: Option<String>,
-    /// Shared library.
-    pub module: Option<String>,
-    /// Return address in it.
-    pub offset: Option<u64>,
-    /// Was inlined into the next frame, which has the same offset.
-    #[serde(rename = "inlined", skip_serializing_if = "is_false")]
-    pub is_inlined: bool,
-    /// Neither framework nor installed library (see [`crate::origin`]).
-    #[serde(rename = "own", skip_serializing_if = "is_false")]
-    pub is_own: bool,
-    /// Return address of a native frame; 0 for none.
-    #[serde(skip)]
-    pub(crate) address: u64,
-    /// How a Python frame came to be under its caller.
-    #[serde(skip)]
-    pub(crate) link: Link,
-}
-
-impl StackFrame {
-    /// True for what stands between the frames of a backward thread and those of the forward line that it works for.
-    pub fn is_backward(&self) -> bool {
-        self.link == Link::Backward
-    }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// A site that grows.
