@@ -30,13 +30,13 @@ fn trace() -> Vec<u8> {
             );
         }
         let lines: Vec<NodeId> =
-            (0..LINES).map(|line| run.frame(stack, "/home/me/model.py", "Net.forward", 100 + line)).collect();
+            (0..LINES).map(|line| run.frame(stack, "/work/model.py", "Net.forward", 100 + line)).collect();
         let blocks: Vec<u64> =
             lines.iter().zip(1..).map(|(line, size)| run.alloc(*line, size * 1024)).collect();
         for addr in blocks.into_iter().rev() {
             run.release(addr, NodeId::NONE);
         }
-        let keep = run.frame(train, "/home/me/hooks.py", "Keeper.hook", 7);
+        let keep = run.frame(train, "/work/hooks.py", "Keeper.hook", 7);
         run.alloc(keep, 4096);
     });
     run.file(65_536)
@@ -45,12 +45,12 @@ fn trace() -> Vec<u8> {
 /// A model of many lines: 20,000 stacks of 5,000 sites, no optimizer, a leak at one of them.
 fn wide() -> Vec<u8> {
     let mut run = Synthetic::new();
-    let main = run.frame(NodeId::NONE, "/home/me/serve.py", "<module>", 3);
+    let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
     let calls: Vec<NodeId> =
-        (0..4).map(|line| run.frame(main, "/home/me/serve.py", "handle", 10 + line)).collect();
+        (0..4).map(|line| run.frame(main, "/work/serve.py", "handle", 10 + line)).collect();
     let mut stacks = Vec::new();
     for file in 0..5 {
-        let file = format!("/home/me/model{file}.py");
+        let file = format!("/work/model{file}.py");
         for line in 0..1000 {
             stacks.extend(calls.clone().into_iter().map(|call| run.frame(call, &file, "forward", line + 1)));
         }

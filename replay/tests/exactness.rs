@@ -39,7 +39,7 @@ fn random_run(choices: &[(u8, u8, u16)], pause_ns: u64) -> Synthetic {
     let mut run = Synthetic::new();
     let mut live: Vec<u64> = Vec::new();
     for (what, line, size) in choices {
-        let stack = run.frame(NodeId::NONE, "/home/me/a.py", "f", i32::from(line % 7) + 1);
+        let stack = run.frame(NodeId::NONE, "/work/a.py", "f", i32::from(line % 7) + 1);
         if *what < 100 && !live.is_empty() {
             let addr = live.swap_remove(usize::from(*size) % live.len());
             run.release(addr, stack);
@@ -198,7 +198,7 @@ fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused(
 #[test]
 fn an_out_of_memory_is_told_with_what_filled_the_device() {
     let mut run = Synthetic::train(3, |_, _, _| {});
-    let line = run.frame(NodeId::NONE, "/home/me/train.py", "big", 77);
+    let line = run.frame(NodeId::NONE, "/work/train.py", "big", 77);
     let held = run.alloc(line, 8 << 30);
     run.oom(line, 40 << 30);
     run.release(held, line);
@@ -217,7 +217,7 @@ fn an_out_of_memory_is_told_with_what_filled_the_device() {
 #[test]
 fn layers_are_kept_apart_and_a_program_without_torch_has_a_peak_too() {
     let mut run = Synthetic::new();
-    let line = run.frame(NodeId::NONE, "/home/me/cupy.py", "f", 3);
+    let line = run.frame(NodeId::NONE, "/work/cupy.py", "f", 3);
     run.event(EventKind::DEVICE_ALLOC, 0x1000, 4096, [0; 2], line);
     run.event(EventKind::HOST_ALLOC, 0x9000, 1 << 20, [0; 2], line);
     run.event(EventKind::ASYNC_ALLOC, 0x5000, 8192, [0; 2], line);

@@ -7,7 +7,7 @@ use gpumemtrace_replay::report::Quantity;
 use synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
-    run.frame(caller, "/home/me/hooks.py", "Keeper.hook", 7)
+    run.frame(caller, "/work/hooks.py", "Keeper.hook", 7)
 }
 
 /// A small generator: tests must give the same runs everywhere.
@@ -32,7 +32,7 @@ fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
         let leaks = report.leaks.unwrap();
         assert_eq!(leaks.len(), 1, "{steps}: {leaks:#?}");
         let leak = &leaks[0];
-        assert_eq!((leak.site.file.as_deref(), leak.site.line), (Some("/home/me/hooks.py"), Some(7)));
+        assert_eq!((leak.site.file.as_deref(), leak.site.line), (Some("/work/hooks.py"), Some(7)));
         assert_eq!((leak.blocks, leak.bytes), (steps, steps * (4 << 20)));
         assert_eq!(
             (leak.blocks_per_step, leak.bytes_per_step),
@@ -51,7 +51,7 @@ fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
 #[test]
 fn half_a_kibibyte_per_step_among_megabytes_is_found() {
     let run = Synthetic::train(390, |run, _, train| {
-        let append = run.frame(train, "/home/me/train.py", "log_loss", 70);
+        let append = run.frame(train, "/work/train.py", "log_loss", 70);
         run.alloc(append, 4);
     });
     let leaks = run.report().leaks.unwrap();
@@ -64,7 +64,7 @@ fn half_a_kibibyte_per_step_among_megabytes_is_found() {
 fn growth_every_fourth_step_has_its_period() {
     let run = Synthetic::train(64, |run, step, train| {
         if step % 4 == 3 {
-            let clone = run.frame(train, "/home/me/train.py", "keep_gradients", 75);
+            let clone = run.frame(train, "/work/train.py", "keep_gradients", 75);
             for _ in 0..3 {
                 run.alloc(clone, 1 << 20);
             }
@@ -82,7 +82,7 @@ fn of_a_line_that_frees_most_of_its_blocks_the_place_of_the_free_is_told() {
         let line = hook(run, train);
         let blocks: Vec<u64> = (0..4).map(|_| run.alloc(line, 1 << 16)).collect();
         for addr in &blocks[1..] {
-            let free = run.frame(train, "/home/me/train.py", "clean_up", 55);
+            let free = run.frame(train, "/work/train.py", "clean_up", 55);
             run.release(*addr, free);
         }
     });
@@ -95,12 +95,12 @@ fn of_a_line_that_frees_most_of_its_blocks_the_place_of_the_free_is_told() {
 #[test]
 fn a_retained_graph_is_one_finding_under_the_line_that_keeps_it() {
     let run = Synthetic::train(12, |run, _, _| {
-        let at = run.frame(NodeId::NONE, "/home/me/train.py", "<module>", 95);
-        let validate = run.frame(at, "/home/me/train.py", "validate", 61);
+        let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+        let validate = run.frame(at, "/work/train.py", "validate", 61);
         for layer in 0..8 {
-            let line = run.frame(validate, "/home/me/model.py", "Net.forward", 20 + layer);
+            let line = run.frame(validate, "/work/model.py", "Net.forward", 20 + layer);
             // Lines of the model are also used in training; these are blocks of their own function.
-            let inner = run.frame(line, "/home/me/model.py", "Block.forward", 100 + layer);
+            let inner = run.frame(line, "/work/model.py", "Block.forward", 100 + layer);
             run.alloc(inner, 1 << 20);
         }
     });
@@ -118,7 +118,7 @@ fn module(run: &mut Synthetic, caller: NodeId, line: i32) -> NodeId {
 #[test]
 fn a_model_in_one_line_of_user_code_is_a_retained_graph_under_that_line() {
     let run = Synthetic::train(20, |run, _, train| {
-        let line = run.frame(train, "/home/me/train.py", "evaluate", 66);
+        let line = run.frame(train, "/work/train.py", "evaluate", 66);
         for (function, bytes) in [(100, 1 << 20), (100, 1 << 20), (200, 4096), (300, 512)] {
             let inner = module(run, line, function);
             run.alloc(inner, bytes);
@@ -134,7 +134,7 @@ fn a_model_in_one_line_of_user_code_is_a_retained_graph_under_that_line() {
 #[test]
 fn outputs_of_a_line_that_are_kept_are_no_graph() {
     let run = Synthetic::train(20, |run, _, train| {
-        let line = run.frame(train, "/home/me/train.py", "evaluate", 66);
+        let line = run.frame(train, "/work/train.py", "evaluate", 66);
         for function in [100, 200] {
             let inner = module(run, line, function);
             run.alloc(inner, 4096);
@@ -147,20 +147,20 @@ fn outputs_of_a_line_that_are_kept_are_no_graph() {
 #[test]
 fn what_a_line_holds_once_and_for_all_neither_hides_its_graph_nor_gives_its_stack() {
     let run = Synthetic::train(20, |run, step, train| {
-        let at = run.frame(NodeId::NONE, "/home/me/train.py", "<module>", 95);
-        let validate = run.frame(at, "/home/me/train.py", "validate", 61);
+        let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+        let validate = run.frame(at, "/work/train.py", "validate", 61);
         for layer in 0..6 {
-            let line = run.frame(validate, "/home/me/model.py", "Net.forward", 20 + layer);
+            let line = run.frame(validate, "/work/model.py", "Net.forward", 20 + layer);
             if step == 1 {
                 // A workspace that a library takes at the first call, on the way of training, far larger than the leak.
-                let other = run.frame(train, "/home/me/model.py", "Net.forward", 20 + layer);
+                let other = run.frame(train, "/work/model.py", "Net.forward", 20 + layer);
                 let library = module(run, other, 500);
                 run.alloc(library, 64 << 20);
             }
             let relu = module(run, line, 100);
             run.alloc(relu, 1 << 20);
         }
-        let log = run.frame(train, "/home/me/train.py", "log_loss", 70);
+        let log = run.frame(train, "/work/train.py", "log_loss", 70);
         if step == 1 {
             let library = module(run, log, 500);
             run.alloc(library, 8 << 20);
@@ -180,7 +180,7 @@ fn what_a_line_holds_once_and_for_all_neither_hides_its_graph_nor_gives_its_stac
 fn a_tensor_that_is_extended_at_each_step_grows_by_size() {
     let mut last = None;
     let run = Synthetic::train(40, |run, step, train| {
-        let line = run.frame(train, "/home/me/train.py", "extend", 80);
+        let line = run.frame(train, "/work/train.py", "extend", 80);
         let longer = run.alloc(line, (step + 1) * 4096);
         if let Some(old) = last.replace(longer) {
             run.release(old, line);
@@ -200,7 +200,7 @@ fn of_what_grows_now_and_then_no_certainty_is_claimed() {
     let mut noise = Noise(11);
     let run = Synthetic::train(60, |run, _, train| {
         if noise.below(2) == 0 {
-            let line = run.frame(train, "/home/me/cache.py", "get", 5);
+            let line = run.frame(train, "/work/cache.py", "get", 5);
             run.alloc(line, 1 << 14);
         }
     });
@@ -212,7 +212,7 @@ fn of_what_grows_now_and_then_no_certainty_is_claimed() {
 #[test]
 fn two_leaks_are_two_findings_worst_first() {
     let run = Synthetic::train(30, |run, _, train| {
-        let (a, b) = (hook(run, train), run.frame(train, "/home/me/train.py", "log_loss", 70));
+        let (a, b) = (hook(run, train), run.frame(train, "/work/train.py", "log_loss", 70));
         run.alloc(a, 512);
         run.alloc(b, 4096);
     });
@@ -234,16 +234,16 @@ fn clean_training_is_silent_whatever_its_length() {
 fn caches_that_fill_up_accumulation_and_held_outputs_are_silent() {
     let (mut cache, mut held, mut accumulated) = (Vec::new(), None, Vec::new());
     let run = Synthetic::train(200, |run, step, train| {
-        let line = run.frame(train, "/home/me/cache.py", "get", 5);
+        let line = run.frame(train, "/work/cache.py", "get", 5);
         if cache.len() < 40 {
             cache.push(run.alloc(line, 1 << 14));
         }
-        let output = run.frame(train, "/home/me/train.py", "train", 41);
+        let output = run.frame(train, "/work/train.py", "train", 41);
         let new = run.alloc(output, 1 << 12);
         if let Some(old) = held.replace(new) {
             run.release(old, train);
         }
-        let micro = run.frame(train, "/home/me/accumulate.py", "micro_batch", 9);
+        let micro = run.frame(train, "/work/accumulate.py", "micro_batch", 9);
         accumulated.push(run.alloc(micro, 1 << 13));
         if step % 8 == 7 {
             for addr in accumulated.drain(..) {
@@ -311,17 +311,17 @@ fn stationary_noise_gives_no_finding() {
 #[test]
 fn without_steps_growth_is_told_without_a_rate() {
     let mut run = Synthetic::new();
-    let main = run.frame(NodeId::NONE, "/home/me/serve.py", "<module>", 3);
+    let main = run.frame(NodeId::NONE, "/work/serve.py", "<module>", 3);
     let mut noise = Noise(5);
     for _ in 0..4000 {
-        let work = run.frame(main, "/home/me/serve.py", "handle", 10 + noise.below(5) as i32);
+        let work = run.frame(main, "/work/serve.py", "handle", 10 + noise.below(5) as i32);
         for _ in 0..noise.below(5) {
             let bytes = 512 * (1 + noise.below(50));
             let addr = run.alloc(work, bytes);
             run.release(addr, work);
         }
         if noise.below(3) == 0 {
-            let keep = run.frame(main, "/home/me/serve.py", "remember", 30);
+            let keep = run.frame(main, "/work/serve.py", "remember", 30);
             let bytes = 512 * (1 + noise.below(20));
             run.alloc(keep, bytes);
         }
@@ -336,14 +336,14 @@ fn without_steps_growth_is_told_without_a_rate() {
 #[test]
 fn a_loop_without_optimizer_has_the_period_of_its_allocations() {
     let mut run = Synthetic::new();
-    let main = run.frame(NodeId::NONE, "/home/me/infer.py", "<module>", 3);
+    let main = run.frame(NodeId::NONE, "/work/infer.py", "<module>", 3);
     for _ in 0..40 {
         for layer in 0..12 {
-            let line = run.frame(main, "/home/me/infer.py", "layer", 10 + layer);
+            let line = run.frame(main, "/work/infer.py", "layer", 10 + layer);
             let addr = run.alloc(line, 1 << 16);
             run.release(addr, line);
         }
-        let keep = run.frame(main, "/home/me/infer.py", "remember", 50);
+        let keep = run.frame(main, "/work/infer.py", "remember", 50);
         run.alloc(keep, 1 << 10);
     }
     let report = run.report();

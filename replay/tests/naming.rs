@@ -17,7 +17,7 @@ struct Counting(BTreeMap<u64, u64>);
 
 impl Resolve for Counting {
     fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
-        assert_eq!(module.path, "/home/me/lib.so");
+        assert_eq!(module.path, "/work/lib.so");
         *self.0.entry(address).or_default() += 1;
         Ok(vec![NamedFrame { function: format!("f{address:x}").as_str().into(), file: "".into(), line: 0 }])
     }
@@ -40,7 +40,7 @@ fn analysed() -> Analysis {
         load_bias: BIAS,
         start: BIAS,
         end: BIAS + 0x1000,
-        path: "/home/me/lib.so".to_owned(),
+        path: "/work/lib.so".to_owned(),
         build_id: vec![1; 20],
     };
     let mut file = run.file(100);

@@ -160,16 +160,16 @@ impl Synthetic {
     /// A training run: parameters, then steps of forward, backward and Adam. `each_step` may leak.
     pub fn train(steps: u64, mut each_step: impl FnMut(&mut Self, u64, NodeId)) -> Self {
         let mut run = Self::new();
-        let main = run.frame(NodeId::NONE, "/home/me/train.py", "<module>", 90);
-        let init = run.frame(main, "/home/me/train.py", "build", 12);
+        let main = run.frame(NodeId::NONE, "/work/train.py", "<module>", 90);
+        let init = run.frame(main, "/work/train.py", "build", 12);
         let parameters: Vec<u64> = (0..10u64).map(|i| run.alloc(init, (i + 1) * 4096)).collect();
-        let at = run.frame(NodeId::NONE, "/home/me/train.py", "<module>", 95);
-        let train = run.frame(at, "/home/me/train.py", "train", 40);
+        let at = run.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+        let train = run.frame(at, "/work/train.py", "train", 40);
         let call = run.frame(train, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 200);
         let forward: Vec<NodeId> =
-            (0..8).map(|layer| run.frame(call, "/home/me/model.py", "Net.forward", 20 + layer)).collect();
-        let backward = run.frame(at, "/home/me/train.py", "train", 42);
-        let step_line = run.frame(at, "/home/me/train.py", "train", 43);
+            (0..8).map(|layer| run.frame(call, "/work/model.py", "Net.forward", 20 + layer)).collect();
+        let backward = run.frame(at, "/work/train.py", "train", 42);
+        let step_line = run.frame(at, "/work/train.py", "train", 43);
         let wrapper = run.frame(
             step_line,
             &format!("{TORCH}optim/optimizer.py"),
