@@ -355,8 +355,8 @@ fn dump_prints_every_record_in_order_in_its_fixed_form() {
             "seq=? time_ns=1000001000 tid=77 kind=device_alloc api=cuMemAlloc_v2 dev=0 addr=0x7f0000000000 size=512 aux0=0 aux1=0 rc=0 python=2 native=0 in_flight",
             "code id=1 file=\"/work/my train.py\" name=<module> line=1",
             "code id=2 file=/work/a.py name=f line=1",
-            "frame id=1 parent=0 file=\"/work/my train.py\" line=3 function=<module>",
-            "frame id=2 parent=1 file=/work/a.py line=5 function=f",
+            "frame id=1 parent=0 file=\"/work/my train.py\" line=3 function=<module> link=c",
+            "frame id=2 parent=1 file=/work/a.py line=5 function=f link=python",
         ]
     );
 }

@@ -87,7 +87,7 @@ impl Synthetic {
                 parent,
                 code: CodeId(code),
                 offset_bytes: (line - 1) * 2,
-                link: Link::C,
+                link: if parent == NodeId::NONE { Link::C } else { Link::Python },
             });
         }
         id
