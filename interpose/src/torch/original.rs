@@ -4,10 +4,13 @@
 //! reach them. Consequence: the function is asked of its library, found once by name; should that be called otherwise, of every
 //! library there is.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::dynamic::{loaded_library, real_dlsym};
+
+/// Instead of an address: looked for in vain. Who calls us has its libraries loaded, so it is not looked for again.
+const MISSING: *mut c_void = std::ptr::without_provenance_mut(1);
 
 /// A function of one of PyTorch's libraries.
 pub(super) struct Original {
@@ -25,19 +28,27 @@ impl Original {
     #[inline]
     pub(super) fn get(&self) -> *mut c_void {
         let address = self.address.load(Ordering::Acquire);
-        if address.is_null() { self.find() } else { address }
+        if address.is_null() {
+            self.find()
+        } else if address == MISSING {
+            std::ptr::null_mut()
+        } else {
+            address
+        }
     }
 
     #[cold]
     fn find(&self) -> *mut c_void {
         let mut address = self.find_in(self.library);
         if address.is_null() {
-            let mut search = Search { original: self, found: std::ptr::null_mut() };
-            // SAFETY: the callback gets back what is passed here, and it lives as long as the call.
-            unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-            address = search.found;
+            let others = loaded_libraries();
+            address = others
+                .iter()
+                .map(|library| self.find_in(library))
+                .find(|at| !at.is_null())
+                .unwrap_or(address);
         }
-        self.address.store(address, Ordering::Release);
+        self.address.store(if address.is_null() { MISSING } else { address }, Ordering::Release);
         address
     }
 
@@ -56,26 +67,28 @@ impl Original {
     }
 }
 
-struct Search<'a> {
-    original: &'a Original,
-    found: *mut c_void,
+/// The files of all loaded libraries but our own. They are only listed under the loader's lock: to open one takes another lock, which
+/// other threads take first.
+fn loaded_libraries() -> Vec<CString> {
+    let mut files: Vec<CString> = Vec::new();
+    // SAFETY: the callback gets back what is passed here, and it lives as long as the call.
+    unsafe { libc::dl_iterate_phdr(Some(list), (&raw mut files).cast()) };
+    files
 }
 
-unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the loader's description of a module, and our own `Search`.
-    let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
-    if info.dlpi_name.is_null() {
-        return 0;
+unsafe extern "C" fn list(info: *mut libc::dl_phdr_info, _: usize, files: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of a module, and our own list.
+    let (info, files) = unsafe { (&*info, &mut *files.cast::<Vec<CString>>()) };
+    if !info.dlpi_name.is_null() {
+        // SAFETY: a NUL-terminated name that lives as long as the module.
+        let file = unsafe { CStr::from_ptr(info.dlpi_name) };
+        let name = file.to_bytes();
+        // Not the main program, the kernel's own, and we ourselves.
+        if name.contains(&b'/') && !name.windows(14).any(|part| part == b"libgpumemtrace") {
+            files.push(file.to_owned());
+        }
     }
-    // SAFETY: a NUL-terminated name that lives as long as the module.
-    let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-    let name = path.to_bytes();
-    // The main program, the kernel's own, and we ourselves.
-    if !name.contains(&b'/') || name.windows(14).any(|part| part == b"libgpumemtrace") {
-        return 0;
-    }
-    search.found = search.original.find_in(path);
-    c_int::from(!search.found.is_null())
+    0
 }
 
 #[cfg(test)]
@@ -88,6 +101,9 @@ mod tests {
         let elsewhere = Original::new(c"libno_such_library.so", c"getenv");
         assert!(!there.get().is_null());
         assert_eq!(there.get(), elsewhere.get());
-        assert!(Original::new(c"libc.so.6", c"gpumemtrace_no_such_function").get().is_null());
+        let nowhere = Original::new(c"libc.so.6", c"gpumemtrace_no_such_function");
+        for _ in 0..2 {
+            assert!(nowhere.get().is_null(), "also when it is asked for again");
+        }
     }
 }
