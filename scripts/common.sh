@@ -28,7 +28,7 @@ find_python() {
         for candidate in "$(command -v "python$version" 2>/dev/null || true)" \
             "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/"python$version"; do
             if [ -n "$candidate" ] && [ -x "$candidate" ] &&
-                [ "$("$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)" = "$version" ]; then
+                [ "$("$candidate" -c 'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags.replace("m", "")))' 2>/dev/null)" = "$version" ]; then
                 echo "$candidate"
                 return
             fi

@@ -99,6 +99,15 @@ def test_functions_that_are_compiled_and_dropped(tmp_path, python):
 
 
 @each_python
+def test_threads_that_run_the_same_functions_at_the_same_time(tmp_path, python):
+    expected, trace = run(tmp_path, python, "parallel", 250)
+    seen = seen_by_size(trace)
+    assert len(seen) == len(expected) == 1000
+    for size, frames in expected:
+        assert seen[size] == frames, f"size {size}"
+
+
+@each_python
 def test_a_sub_interpreter(tmp_path, python):
     """A thread's slot holds one thread state: its frames are those of the sub-interpreter or those of its caller."""
     expected, trace = run(tmp_path, python, "sub")

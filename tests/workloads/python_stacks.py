@@ -2,6 +2,7 @@
 
 usage: python_stacks.py DRIVER OUTPUT random SEED        a program made at random
                                       dropped COUNT      functions that are compiled, called once and dropped
+                                      parallel COUNT     threads that run the same functions at the same time
                                       sub                allocations in a sub-interpreter
                                       end [registered]   allocations while the interpreter ends: finalizers, or at exit
 
@@ -40,8 +41,8 @@ def check(result):
 
 
 # What it needs is bound early: at the end of the interpreter its globals are gone.
-def allocate(*_, sys=sys, ctypes=ctypes, os=os, repr=repr, output=output, driver=driver, file=__file__, state=[0]):
-    state[0] += 512
+def allocate(*_, sys=sys, ctypes=ctypes, os=os, repr=repr, output=output, driver=driver, file=__file__, state=[0, 512]):
+    state[0] += state[1]
     size = state[0]
     frame = sys._getframe()
     walked, stack = frame.f_back, []
@@ -303,6 +304,36 @@ def in_sub_interpreter():
     allocate()
 
 
+def parallel(count, threads=4):
+    """In free-threaded builds each thread runs bytecode of its own."""
+    ways = [lambda inner: inner(), lambda inner: list(map(lambda _: inner(), [0])), lambda inner: [inner() for _ in "1"],
+            lambda inner: next(inner() for _ in "1"), lambda inner: (lambda: (lambda: inner())())()]
+    start = threading.Barrier(threads)
+
+    def work(number):
+        check(driver.cuCtxSetCurrent(context))
+        choose = random.Random(number)
+        state = [512 * number, 512 * threads]
+
+        def descend(depth):
+            if depth == 0:
+                return allocate(state=state)
+            # The same function on several lines: from which it was called is part of the stack.
+            if choose.random() < 0.5:
+                return choose.choice(ways)(lambda: descend(depth - 1))
+            return choose.choice(ways)(lambda: descend(depth - 1))
+
+        start.wait()
+        for _ in range(count):
+            descend(choose.randrange(1, 12))
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
 class Last:
     def __del__(self, allocate=allocate):
         allocate()
@@ -339,6 +370,8 @@ if sys.argv[3] == "random":
     at_random(int(sys.argv[4]))
 elif sys.argv[3] == "dropped":
     dropped(int(sys.argv[4]))
+elif sys.argv[3] == "parallel":
+    parallel(int(sys.argv[4]))
 elif sys.argv[3] == "sub":
     in_sub_interpreter()
 else:

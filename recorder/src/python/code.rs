@@ -6,7 +6,7 @@
 
 use gpumemtrace_format::NOT_BEGUN;
 
-use super::layout::{BYTES_DATA, Instruction, Layout, OB_SIZE, OB_TYPE, STRING_STATE};
+use super::layout::{Instruction, Layout};
 use super::memory::Memory;
 use super::text;
 
@@ -15,6 +15,9 @@ const MAX_NAME_BYTES: usize = 1024;
 const MAX_TABLE_BYTES: usize = 64 << 10;
 /// Lengths in front of the three fields, see `gpumemtrace_format::ring`.
 const LENGTHS_BYTES: usize = 12;
+
+/// Copies of bytecode, of as many threads, that are looked at.
+const MOST_COPIES: usize = 1 << 16;
 
 /// Bytes in a code unit, in all versions.
 const CODE_UNIT_BYTES: usize = 2;
@@ -54,7 +57,7 @@ pub fn copy_code<M: Memory>(
     code: usize,
     scratch: &mut [u8; SCRATCH_BYTES],
 ) -> Option<Copied> {
-    if memory.word(code + OB_TYPE)? != types.code {
+    if memory.word(code + layout.object.ob_type)? != types.code {
         return None;
     }
     let first_line = memory.half(code + layout.code.first_line)? as i32;
@@ -70,12 +73,12 @@ pub fn copy_code<M: Memory>(
         truncated |= !whole;
     }
     let table = memory.word(code + layout.code.line_table)?;
-    if table == 0 || memory.word(table + OB_TYPE)? != types.bytes {
+    if table == 0 || memory.word(table + layout.object.ob_type)? != types.bytes {
         return None;
     }
-    let stored = memory.word(table + OB_SIZE)?;
+    let stored = memory.word(table + layout.object.ob_size)?;
     let len = stored.min(MAX_TABLE_BYTES);
-    memory.read(table + BYTES_DATA, &mut scratch[end..end + len])?;
+    memory.read(table + layout.object.bytes_data, &mut scratch[end..end + len])?;
     scratch[8..12].copy_from_slice(&(len as u32).to_le_bytes());
     Some(Copied { len: end + len, first_line, truncated: truncated || len < stored })
 }
@@ -91,12 +94,13 @@ fn copy_string<M: Memory>(
     if string == 0 {
         return Some((0, true));
     }
-    if memory.word(string + OB_TYPE)? != types.string {
+    if memory.word(string + layout.object.ob_type)? != types.string {
         return None;
     }
-    let (width, ascii) = text::char_width(memory.half(string + STRING_STATE)?)?;
+    let (width, ascii) =
+        text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)?;
     let data = string + if ascii { layout.ascii_data } else { layout.compact_data };
-    let bytes = memory.word(string + OB_SIZE)?.checked_mul(width)?;
+    let bytes = memory.word(string + layout.object.ob_size)?.checked_mul(width)?;
     let mut len = 0;
     let mut chunk = [0u8; 256];
     let mut from = 0;
@@ -113,17 +117,35 @@ fn copy_string<M: Memory>(
     Some((len, true))
 }
 
+/// Where the thread's copy of the bytecode begins, in builds that have one for each thread.
+fn copy_of<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize, bytes: usize) -> Option<usize> {
+    let array = memory.word(code + layout.code.copies?.array)?;
+    let count = memory.word(array)?.min(MOST_COPIES);
+    let mut chunk = [0; 512];
+    for from in (0..count).step_by(chunk.len() / 8) {
+        let entries = &mut chunk[..8 * (count - from).min(64)];
+        memory.read(array + 8 + 8 * from, entries)?;
+        let mut starts = entries.as_chunks::<8>().0.iter().map(|entry| u64::from_le_bytes(*entry) as usize);
+        if let Some(start) = starts.find(|start| *start != 0 && instr.wrapping_sub(*start) < bytes) {
+            return Some(start);
+        }
+    }
+    None
+}
+
 /// Offset of an instruction in the bytecode of its code object, in bytes; [`NOT_BEGUN`] right before the first one; -1 if it
 /// lies anywhere else.
 pub fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
         Instruction::Pointer => {
-            let units = memory.word(code + OB_SIZE).unwrap_or(0);
-            (instr.wrapping_sub(code + layout.code.bytecode) as isize, units.saturating_mul(CODE_UNIT_BYTES))
+            let bytes =
+                memory.word(code + layout.object.ob_size).unwrap_or(0).saturating_mul(CODE_UNIT_BYTES);
+            let start = copy_of(memory, layout, code, instr, bytes).unwrap_or(code + layout.code.bytecode);
+            (instr.wrapping_sub(start) as isize, bytes)
         }
         Instruction::Index { unit } => {
             let bytecode = memory.word(code + layout.code.bytecode);
-            let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + OB_SIZE));
+            let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + layout.object.ob_size));
             // A number of 32 bits with a sign.
             let offset = match instr as u32 as i32 {
                 -1 => -(CODE_UNIT_BYTES as isize),

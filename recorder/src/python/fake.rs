@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::layout::{self, BYTES_DATA, Instruction, Layout, OB_SIZE, OB_TYPE, STRING_HASH, STRING_STATE};
+use super::layout::{self, CodeLayout, Copies, Instruction, Layout, ObjectLayout};
 use super::memory::Memory;
 
 /// An interpreter made of a map of bytes.
@@ -17,14 +17,16 @@ impl Fake {
     }
 
     /// A frame whose fields are all readable.
-    pub(super) fn put_frame(&mut self, frame: usize) {
+    pub(super) fn put_frame(&mut self, layout: &Layout, frame: usize) {
         (frame..frame + 0x80).step_by(8).for_each(|at| self.put(at, 0x33));
-        self.put(frame + OB_TYPE, FRAME_TYPE);
+        self.put(frame + layout.object.ob_type, FRAME_TYPE);
     }
 
     /// A frame's instruction, counted in code units.
     pub(super) fn put_instruction(&mut self, layout: &Layout, frame: usize, code: usize, units: usize) {
         let value = match layout.instruction {
+            // Threads after the first one run copies.
+            Instruction::Pointer if layout.code.copies.is_some() => code + COPY + 2 * units,
             Instruction::Pointer => code + layout.code.bytecode + 2 * units,
             Instruction::Index { unit } => 2 * units / unit,
         };
@@ -37,10 +39,13 @@ impl Fake {
         let width = if ascii { 1 } else { 4 };
         let data = at + if ascii { layout.ascii_data } else { layout.compact_data };
         (at..data + 8).step_by(8).for_each(|at| self.put(at, 0));
-        self.put(at + OB_TYPE, STRING_TYPE);
-        self.put(at + OB_SIZE, text.chars().count());
-        self.put(at + STRING_HASH, usize::MAX);
-        self.put(at + STRING_STATE, width << 2 | 1 << 5 | usize::from(ascii) << 6);
+        self.put(at + layout.object.ob_type, STRING_TYPE);
+        self.put(at + layout.object.ob_size, text.chars().count());
+        self.put(at + layout.object.string_hash, usize::MAX);
+        self.put(
+            at + layout.object.string_state,
+            (width | 1 << 3 | usize::from(ascii) << 4) << layout.object.string_kind_bit,
+        );
         for (index, c) in text.chars().enumerate() {
             for byte in 0..width {
                 self.0.insert(data + index * width + byte, (c as u32).to_le_bytes()[byte]);
@@ -54,18 +59,26 @@ impl Fake {
         for at in (0..0x100).step_by(8) {
             self.put(code + at, 0x77 + of);
         }
-        self.put(code + OB_SIZE, 8);
-        self.put(code + OB_TYPE, CODE_TYPE);
+        self.put(code + layout.object.ob_size, 8);
+        self.put(code + layout.object.ob_type, CODE_TYPE);
         for bytes in [table, bytecode] {
-            self.put(bytes + OB_TYPE, BYTES_TYPE);
-            self.put(bytes + OB_SIZE, 16);
-            self.put(bytes + BYTES_DATA, of);
-            self.put(bytes + BYTES_DATA + 8, 0);
+            self.put(bytes + layout.object.ob_type, BYTES_TYPE);
+            self.put(bytes + layout.object.ob_size, 16);
+            self.put(bytes + layout.object.bytes_data, of);
+            self.put(bytes + layout.object.bytes_data + 8, 0);
         }
         if let Some(at) = layout.code.first_traceable {
             for byte in 0..4 {
                 self.0.insert(code + at + byte, 0);
             }
+        }
+        if let Some(copies) = layout.code.copies {
+            self.put(code + copies.array, code + COPIES);
+            let entries = [4, code + layout.code.bytecode, 0, code + COPY + 0x80, code + COPY];
+            for (place, entry) in entries.into_iter().enumerate() {
+                self.put(code + COPIES + 8 * place, entry);
+            }
+            (0..0x10).for_each(|at| self.put(code + COPY + at, 0));
         }
         self.put_string(layout, name, &format!("function_{of}"));
         for at in [layout.code.name, layout.code.qualname, layout.code.filename] {
@@ -95,17 +108,59 @@ pub(super) const TSTATE: usize = 0x1_0000;
 /// Where strings lie.
 pub(super) const STRINGS: usize = 0xa00_0000;
 
+/// From a code object to the list of the copies of its bytecode.
+const COPIES: usize = 0x200;
+/// From a code object to the copy that runs.
+const COPY: usize = 0x300;
+
+/// In a version: its free-threaded build.
+pub(super) const FREE_THREADED: u16 = 0x8000;
+/// All that are read.
+pub(super) const VERSIONS: [u16; 9] =
+    [0x0308, 0x0309, 0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
+
+/// How a version from 3.13 on describes itself, nearly: fields lie as in 3.12, behind the heads of its objects.
+fn described(version: u16) -> Layout {
+    let base = layout::of_version(0x030c, &[]).unwrap();
+    let is_threaded = version & FREE_THREADED != 0;
+    let version = version & !FREE_THREADED;
+    let is_3_14 = version == 0x030e;
+    let (object, further) = if is_threaded {
+        let string_kind_bit = if is_3_14 { 8 } else { 2 };
+        (ObjectLayout { string_kind_bit, ..layout::OBJECT_FREE_THREADED }, 16)
+    } else {
+        (layout::OBJECT, 0)
+    };
+    let copies = Copies { array: base.code.bytecode + further, prologue: [97, 60] };
+    let copies = (is_threaded && is_3_14).then_some(copies);
+    Layout {
+        version,
+        tstate_frame: 72,
+        cframe_frame: None,
+        frame_runs_any_object: true,
+        frame_code_tags: if is_3_14 { 3 } else { 0 },
+        object,
+        code: CodeLayout {
+            filename: base.code.filename + further,
+            name: base.code.name + further,
+            qualname: base.code.qualname + further,
+            line_table: base.code.line_table + further,
+            first_line: base.code.first_line + further,
+            serial: base.code.serial.map(|at| at + further),
+            first_traceable: base.code.first_traceable.map(|at| at + further),
+            bytecode: base.code.bytecode + further + if copies.is_some() { 8 } else { 0 },
+            copies,
+        },
+        ascii_data: base.ascii_data + further,
+        compact_data: base.compact_data + further,
+        ..base
+    }
+}
+
 /// Frames at 0x2_0000, 0x2_0100, ..., each running a code object at 0x500_0000, 0x500_0400, ...
 pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
     let layout = match version {
-        0x030d | 0x030e => Layout {
-            version,
-            tstate_frame: 72,
-            cframe_frame: None,
-            frame_runs_any_object: true,
-            frame_code_tags: if version == 0x030e { 3 } else { 0 },
-            ..layout::of_version(0x030c, &[]).unwrap()
-        },
+        0x030d.. => described(version),
         _ => layout::of_version(version, &[]).unwrap(),
     };
     let mut fake = Fake::default();
@@ -119,7 +174,7 @@ pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
     }
     for i in 0..frames {
         let (frame, code) = (0x2_0000 + i * 0x100, 0x500_0000 + i * 0x400);
-        fake.put_frame(frame);
+        fake.put_frame(&layout, frame);
         fake.put(frame + layout.frame_previous, if i + 1 < frames { frame + 0x100 } else { 0 });
         fake.put(frame + layout.frame_code, code);
         fake.put_instruction(&layout, frame, code, i % 8);

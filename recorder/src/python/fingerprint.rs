@@ -6,7 +6,7 @@
 //! carries, or by some of its characters where nobody has asked for one (all of them up to 48 bytes); the line table by its
 //! length and both ends; the first line.
 
-use super::layout::{BYTES_DATA, Layout, OB_SIZE, STRING_HASH, STRING_STATE};
+use super::layout::Layout;
 use super::memory::Memory;
 use super::text;
 
@@ -23,8 +23,8 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -
     let (begins, ends, len) = if table == 0 {
         (0, 0, 0)
     } else {
-        let len = memory.word(table + OB_SIZE)?;
-        let data = table + BYTES_DATA;
+        let len = memory.word(table + layout.object.ob_size)?;
+        let data = table + layout.object.bytes_data;
         // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when it is shorter.
         (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
     };
@@ -66,18 +66,20 @@ fn text_mark<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u6
     if string == 0 {
         return Some(0);
     }
-    match memory.word(string + STRING_HASH)? {
+    match memory.word(string + layout.object.string_hash)? {
         usize::MAX => sampled(memory, layout, string),
         hash => Some(hash as u64),
     }
 }
 
 fn sampled<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u64> {
-    let Some((width, ascii)) = text::char_width(memory.half(string + STRING_STATE)?) else {
+    let Some((width, ascii)) =
+        text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)
+    else {
         // Of a subclass, perhaps: its characters lie elsewhere.
         return Some(string as u64);
     };
-    let bytes = memory.word(string + OB_SIZE)?.checked_mul(width)?;
+    let bytes = memory.word(string + layout.object.ob_size)?.checked_mul(width)?;
     let data = string + if ascii { layout.ascii_data } else { layout.compact_data };
     // Memory comes in steps of 16, so 8 bytes are there also of a shorter string.
     let last = bytes.saturating_sub(8);
@@ -119,13 +121,13 @@ mod tests {
     fn a_string_that_carries_its_hash_is_not_read() {
         let (mut fake, layout) = python(0x0309, 1);
         fake.put_string(&layout, STRINGS, "name");
-        fake.put(STRINGS + STRING_HASH, 0x1234);
+        fake.put(STRINGS + layout.object.string_hash, 0x1234);
         let before = fingerprint(&fake, &layout, CODE);
         for at in 0..8 {
             fake.0.remove(&(STRINGS + layout.ascii_data + at));
         }
         assert_eq!(fingerprint(&fake, &layout, CODE), before);
-        fake.put(STRINGS + STRING_HASH, 0x1235);
+        fake.put(STRINGS + layout.object.string_hash, 0x1235);
         assert_ne!(fingerprint(&fake, &layout, CODE), before);
     }
 
@@ -135,7 +137,7 @@ mod tests {
         fake.put(CODE + layout.code.filename, 0);
         fake.put(CODE + layout.code.line_table, 0);
         assert!(fingerprint(&fake, &layout, CODE).is_some());
-        fake.put(STRINGS + STRING_STATE, 0);
+        fake.put(STRINGS + layout.object.string_state, 0);
         assert!(fingerprint(&fake, &layout, CODE).is_some());
     }
 }

@@ -59,6 +59,8 @@ pub struct Layout {
     /// 3.11: one byte that says whether it was entered from C. Later versions have a frame of their own between C and Python;
     /// before, each frame is entered so.
     pub frame_is_entry: Option<usize>,
+    /// Heads of objects.
+    pub object: ObjectLayout,
     /// Code object fields.
     pub code: CodeLayout,
     /// Start of the characters of a compact ASCII string.
@@ -86,18 +88,55 @@ pub struct CodeLayout {
     pub first_traceable: Option<usize>,
     /// Start of the bytecode; before 3.11 the pointer to it, `co_code`.
     pub bytecode: usize,
+    /// `co_tlbc`, in free-threaded builds from 3.14 on: the pointer to an array of copies of the bytecode, one for each thread.
+    pub copies: Option<Copies>,
 }
 
-/// `ob_type` of any object.
-pub const OB_TYPE: usize = 8;
-/// `ob_size` of a variable-size object; `length` of a string.
-pub const OB_SIZE: usize = 16;
-/// `state` of a string.
-pub const STRING_STATE: usize = 32;
-/// `hash` of a string; -1 if nobody has asked for it.
-pub const STRING_HASH: usize = 24;
-/// Start of the bytes of a bytes object.
-pub const BYTES_DATA: usize = 32;
+/// Bytecode of which each thread has a copy of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copies {
+    /// `co_tlbc` of a code object: pointer to a word with the number of copies, and as many pointers to them.
+    pub array: usize,
+    /// Operations that come before the first line of a function.
+    pub prologue: [u8; 2],
+}
+
+/// Heads of objects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectLayout {
+    /// `ob_type` of any object.
+    pub ob_type: usize,
+    /// `ob_size` of a variable-size object; `length` of a string.
+    pub ob_size: usize,
+    /// `hash` of a string; -1 if nobody has asked for it.
+    pub string_hash: usize,
+    /// `state` of a string.
+    pub string_state: usize,
+    /// The first bit of `kind` there.
+    pub string_kind_bit: u32,
+    /// Start of the bytes of a bytes object.
+    pub bytes_data: usize,
+}
+
+/// Default builds of all versions.
+pub const OBJECT: ObjectLayout = ObjectLayout {
+    ob_type: 8,
+    ob_size: 16,
+    string_hash: 24,
+    string_state: 32,
+    string_kind_bit: 2,
+    bytes_data: 32,
+};
+
+/// Free-threaded builds: the head of an object has a thread, a lock and two reference counts.
+pub const OBJECT_FREE_THREADED: ObjectLayout = ObjectLayout {
+    ob_type: 24,
+    ob_size: 32,
+    string_hash: 40,
+    string_state: 48,
+    string_kind_bit: 2,
+    bytes_data: 48,
+};
 
 /// CPython 3.8. Its frames are objects, and their instruction is a number of bytes.
 pub const PYTHON_3_8: Layout = Layout {
@@ -116,6 +155,7 @@ pub const PYTHON_3_8: Layout = Layout {
     frame_runs_any_object: false,
     owner_without_code: None,
     frame_is_entry: None,
+    object: OBJECT,
     code: CodeLayout {
         filename: 104,
         name: 112,
@@ -125,6 +165,7 @@ pub const PYTHON_3_8: Layout = Layout {
         serial: None,
         first_traceable: None,
         bytecode: 48,
+        copies: None,
     },
     ascii_data: 48,
     compact_data: 72,
@@ -156,6 +197,7 @@ pub const PYTHON_3_11: Layout = Layout {
     frame_runs_any_object: false,
     owner_without_code: None,
     frame_is_entry: Some(68),
+    object: OBJECT,
     code: CodeLayout {
         filename: 112,
         name: 120,
@@ -165,6 +207,7 @@ pub const PYTHON_3_11: Layout = Layout {
         serial: None,
         first_traceable: Some(168),
         bytecode: 184,
+        copies: None,
     },
     ascii_data: 48,
     compact_data: 72,
@@ -186,6 +229,7 @@ pub const PYTHON_3_12: Layout = Layout {
     frame_runs_any_object: false,
     owner_without_code: Some(3),
     frame_is_entry: None,
+    object: OBJECT,
     code: CodeLayout {
         filename: 112,
         name: 120,
@@ -195,6 +239,7 @@ pub const PYTHON_3_12: Layout = Layout {
         serial: Some(92),
         first_traceable: Some(176),
         bytecode: 192,
+        copies: None,
     },
     ascii_data: 40,
     compact_data: 56,

@@ -153,9 +153,14 @@ impl Interpreter {
 
     /// Byte offset of a frame's instruction in its bytecode, or one of the numbers that mean there is none.
     pub fn offset_in_code(&self, frame: &FrameKey) -> i32 {
+        let instr = walk::instruction_of(&self.layout, frame);
+        if self.layout.code.copies.is_some() {
+            // Another thread may replace the list of copies and free it meanwhile.
+            return code::offset_in_code(&Guarded, &self.layout, frame.code, instr);
+        }
         // SAFETY: as in `copy_code`.
         let memory = unsafe { Direct::new() };
-        code::offset_in_code(&memory, &self.layout, frame.code, walk::instruction_of(&self.layout, frame))
+        code::offset_in_code(&memory, &self.layout, frame.code, instr)
     }
 
     /// How a frame came to be under its caller.

@@ -5,7 +5,7 @@
 //! must have the interpreter's own types at every step, and every frame an instruction of its bytecode.
 
 use super::code::{self, Types};
-use super::layout::{Instruction, Layout, OB_TYPE, STRING_STATE};
+use super::layout::{Instruction, Layout};
 use super::memory::Memory;
 use super::{text, walk};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
@@ -30,7 +30,7 @@ pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, ts
         return Verdict::NothingToSee;
     }
     let frames = &frames[..walk.depth];
-    let is_of = |object: usize, wanted: usize| memory.word(object + OB_TYPE) == Some(wanted);
+    let is_of = |object: usize, wanted: usize| memory.word(object + layout.object.ob_type) == Some(wanted);
     let is_placed = |frame: &FrameKey| {
         let bytecode = match layout.instruction {
             Instruction::Pointer => true,
@@ -46,7 +46,9 @@ pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, ts
         // The interpreter's own shim frames may have no name at all.
         let is = |at: usize, wanted: usize| match memory.word(frame.code + at) {
             Some(0) => true,
-            Some(object) => is_of(object, wanted) && (wanted != types.string || is_compact(memory, object)),
+            Some(object) => {
+                is_of(object, wanted) && (wanted != types.string || is_compact(memory, layout, object))
+            }
             None => false,
         };
         is(layout.code.filename, types.string)
@@ -60,8 +62,9 @@ pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, ts
     if is_sound { Verdict::Trusted } else { Verdict::Refused }
 }
 
-fn is_compact<M: Memory>(memory: &M, string: usize) -> bool {
-    memory.half(string + STRING_STATE).and_then(text::char_width).is_some()
+fn is_compact<M: Memory>(memory: &M, layout: &Layout, string: usize) -> bool {
+    let state = memory.half(string + layout.object.string_state);
+    state.and_then(|state| text::char_width(state, layout.object.string_kind_bit)).is_some()
 }
 
 /// Before 3.11 frames are objects, with a type of their own.
@@ -73,7 +76,7 @@ fn are_frames<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usi
     for _ in 0..MAX_DEPTH {
         match frame {
             Some(0) => return true,
-            Some(at) if memory.word(at + OB_TYPE) == Some(types.frame) => {
+            Some(at) if memory.word(at + layout.object.ob_type) == Some(types.frame) => {
                 frame = memory.word(at + layout.frame_previous);
             }
             _ => return false,
@@ -84,7 +87,9 @@ fn are_frames<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usi
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{BYTES_TYPE, CODE_TYPE, FRAME_TYPE, Fake, STRING_TYPE, STRINGS, TSTATE, python};
+    use super::super::fake::{
+        BYTES_TYPE, CODE_TYPE, FRAME_TYPE, Fake, STRING_TYPE, STRINGS, TSTATE, VERSIONS, python,
+    };
     use super::*;
 
     const TYPES: Types = Types { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
@@ -95,7 +100,7 @@ mod tests {
 
     #[test]
     fn every_version_is_trusted_as_it_should_be() {
-        for version in 0x0308..=0x030e {
+        for version in VERSIONS {
             let (fake, layout) = python(version, 3);
             assert_eq!(verdict(&fake, &layout), Verdict::Trusted, "{version:x}");
             let (fake, layout) = python(version, 0);
@@ -105,12 +110,14 @@ mod tests {
 
     #[test]
     fn the_layout_of_another_version_is_refused() {
-        for version in 0x0308..=0x030e {
-            for other in 0x0308..=0x030e {
+        for version in VERSIONS {
+            for other in VERSIONS {
                 let ((fake, layout), (_, wrong)) = (python(version, 3), python(other, 3));
-                // What the two describe themselves with is not part of this test.
-                let are_described = layout.frame_runs_any_object && wrong.frame_runs_any_object;
-                if !are_described && (Layout { version, ..wrong }) != layout {
+                // What the two describe themselves with is not part of this test, but for the heads of objects.
+                let are_described = layout.frame_runs_any_object
+                    && wrong.frame_runs_any_object
+                    && layout.object.ob_type == wrong.object.ob_type;
+                if !are_described && (Layout { version: layout.version, ..wrong }) != layout {
                     assert_ne!(verdict(&fake, &wrong), Verdict::Trusted, "{version:x} read as {other:x}");
                 }
             }
@@ -119,26 +126,26 @@ mod tests {
 
     #[test]
     fn one_field_that_is_not_what_it_should_be_is_enough() {
-        for version in 0x0308..=0x030e {
+        for version in VERSIONS {
             let (_, layout) = python(version, 2);
             let code = 0x500_0000;
             let mut wrong = vec![
-                (code + OB_TYPE, 0x1234),
+                (code + layout.object.ob_type, 0x1234),
                 (0x2_0000 + layout.frame_instr, 0x7fff_fff0),
                 (0x2_0000 + layout.frame_previous, 0xdead_0000),
-                (STRINGS + OB_TYPE, 0x1234),
-                (STRINGS + STRING_STATE, 0),
-                (0x900_0000 + OB_TYPE, 0x1234),
+                (STRINGS + layout.object.ob_type, 0x1234),
+                (STRINGS + layout.object.string_state, 0),
+                (0x900_0000 + layout.object.ob_type, 0x1234),
             ];
             if matches!(layout.instruction, Instruction::Index { .. }) {
-                wrong.push((0x2_0000 + OB_TYPE, 0x1234));
+                wrong.push((0x2_0000 + layout.object.ob_type, 0x1234));
             }
             for (at, value) in wrong {
                 let (mut fake, layout) = python(version, 2);
                 fake.put(at, value);
                 let verdict = verdict(&fake, &layout);
                 // From 3.13 on what is no code object may run.
-                let may_run = layout.frame_runs_any_object && at == code + OB_TYPE;
+                let may_run = layout.frame_runs_any_object && at == code + layout.object.ob_type;
                 assert!(may_run || verdict == Verdict::Refused, "{version:x}: {at:x}");
             }
         }

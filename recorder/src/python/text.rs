@@ -6,9 +6,11 @@
 
 /// Width of one stored character, from the `state` word of a string; `None` if it is not one of the compact forms.
 ///
-/// State bits: interned 2, kind 3, compact 1, ascii 1. In builds that have them elsewhere the kind is none, so they are refused.
-pub fn char_width(state: u32) -> Option<(usize, bool)> {
-    let (kind, compact, ascii) = (state >> 2 & 7, state >> 5 & 1, state >> 6 & 1);
+/// State bits, from `kind_bit` on: kind 3, compact 1, ascii 1. In builds that have them elsewhere the kind is none, so they are
+/// refused.
+pub fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
+    let state = state >> kind_bit;
+    let (kind, compact, ascii) = (state & 7, state >> 3 & 1, state >> 4 & 1);
     match (kind, compact) {
         (1 | 2 | 4, 1) => Some((kind as usize, ascii == 1)),
         _ => None,
@@ -72,9 +74,9 @@ mod tests {
 
     #[test]
     fn only_compact_forms_are_read() {
-        assert_eq!(char_width(1 << 2 | 1 << 5 | 1 << 6), Some((1, true)));
-        assert_eq!(char_width(2 << 2 | 1 << 5), Some((2, false)));
-        assert_eq!(char_width(1 << 2), None);
-        assert_eq!(char_width(3 << 2 | 1 << 5), None);
+        assert_eq!(char_width(1 << 2 | 1 << 5 | 1 << 6, 2), Some((1, true)));
+        assert_eq!(char_width(2 << 2 | 1 << 5, 2), Some((2, false)));
+        assert_eq!(char_width(1 << 2, 2), None);
+        assert_eq!(char_width(3 << 2 | 1 << 5, 2), None);
     }
 }

@@ -10,7 +10,7 @@
 use gpumemtrace_format::Link;
 
 use super::fingerprint::{Recent, fingerprint};
-use super::layout::{Instruction, Layout, OB_TYPE, OWNER_GENERATOR};
+use super::layout::{Copies, Instruction, Layout, OWNER_GENERATOR};
 use super::memory::{Memory, WINDOW_BYTES, Window};
 use crate::stack_cache::{FrameKey, MAX_DEPTH};
 
@@ -101,8 +101,9 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
         Some(owner) => memory.byte(frame + layout.frame_owner)? >= owner,
         None => false,
     };
-    let runs_code =
-        !from_c && (!layout.frame_runs_any_object || code != 0 && memory.word(code + OB_TYPE)? == code_type);
+    let runs_code = !from_c
+        && (!layout.frame_runs_any_object
+            || code != 0 && memory.word(code + layout.object.ob_type)? == code_type);
     let windows_at = windows_at(layout, frame);
     let mut windows = [[0; WINDOW_BYTES]; 2];
     memory.read(windows_at[0], &mut windows[0])?;
@@ -137,8 +138,16 @@ pub fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usi
 #[allow(clippy::inline_always, reason = "as above")]
 fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &FrameKey) -> Option<bool> {
     let Some(at) = layout.code.first_traceable else { return Some(false) };
-    let first = key.code + layout.code.bytecode + 2 * memory.half(key.code + at)? as usize;
-    Some(key.instr < first && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
+    let start = key.code + layout.code.bytecode;
+    let first = start + 2 * memory.half(key.code + at)? as usize;
+    let is_early = match layout.code.copies {
+        None => key.instr < first,
+        // Where the thread's copy begins is told by an array that other threads may replace; the operation itself tells as much.
+        Some(Copies { prologue, .. }) => {
+            (start..first).contains(&key.instr) || prologue.contains(&memory.byte(key.instr)?)
+        }
+    };
+    Some(is_early && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
 }
 
 /// Whether C entered the frame, in a version that addresses instructions. Where frames stand between C and Python, its caller is
@@ -239,8 +248,7 @@ fn without_serial<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, python};
-    use super::super::layout::BYTES_DATA;
+    use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, VERSIONS, python};
     use super::*;
 
     fn frames_of(fake: &Fake, layout: &Layout) -> Option<(Walk, Vec<FrameKey>)> {
@@ -251,7 +259,7 @@ mod tests {
 
     #[test]
     fn frames_come_innermost_first_in_every_version() {
-        for version in 0x0308..=0x030e {
+        for version in VERSIONS {
             let (fake, layout) = python(version, 3);
             let (walk, frames) = frames_of(&fake, &layout).unwrap();
             assert_eq!(walk, Walk { depth: 3, truncated: false });
@@ -289,11 +297,15 @@ mod tests {
 
     #[test]
     fn a_frame_that_has_not_come_so_far_is_passed_over() {
-        for version in 0x030b..=0x030e {
+        for version in VERSIONS.into_iter().filter(|version| version & 0xff > 0x0a) {
             let (mut fake, layout) = python(version, 3);
             let at = 0x500_0400 + layout.code.first_traceable.unwrap();
             for byte in 0..4 {
                 fake.0.insert(at + byte, u8::from(byte == 0) * 2);
+            }
+            if let Some(copies) = layout.code.copies {
+                let instr = fake.word(0x2_0100 + layout.frame_instr).unwrap();
+                fake.0.insert(instr, copies.prologue[1]);
             }
             assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 2, "{version:x}");
             // A generator is made by then.
@@ -305,7 +317,7 @@ mod tests {
     #[test]
     fn what_is_no_code_object_is_passed_over() {
         let (mut fake, layout) = python(0x030d, 2);
-        fake.put(0x500_0000 + OB_TYPE, 0x1234);
+        fake.put(0x500_0000 + layout.object.ob_type, 0x1234);
         assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 1);
     }
 
@@ -336,7 +348,7 @@ mod tests {
             let (mut fake, layout) = python(version, 1);
             let before = frames_of(&fake, &layout).unwrap().1[0];
             match change {
-                "table" => fake.put(0x900_0000 + BYTES_DATA, 99),
+                "table" => fake.put(0x900_0000 + layout.object.bytes_data, 99),
                 "name" => fake.put_string(&layout, STRINGS, "another"),
                 _ => fake.put(0x500_0000 + layout.code.serial.unwrap(), 0x78),
             }

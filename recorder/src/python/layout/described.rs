@@ -3,9 +3,11 @@
 //! Constraint: it is made for readers of the same release, and its own fields move from one version to the next.
 //! Consequence: the positions below belong to one version each (`scripts/python-abi` holds them against the headers), the
 //! cookie and the version must be right, and an offset that none of these structs can have refuses it all.
-//! Free-threaded builds are refused: their code runs from copies that belong to the threads, and nobody has tried it.
+//! In free-threaded builds objects have longer heads, and from 3.14 on code runs from copies that belong to the threads.
 
-use super::{CodeLayout, Instruction, Layout, windows_over};
+use super::{
+    CodeLayout, Copies, Instruction, Layout, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, windows_over,
+};
 
 /// Bytes of `_PyRuntime` that are looked at.
 pub const DEBUG_OFFSETS_BYTES: usize = 648;
@@ -22,7 +24,7 @@ struct Positions {
     owner: usize,
     /// `code_object.filename`; `name`, `qualname`, `linetable` and `firstlineno` follow.
     filename: usize,
-    /// `code_object.co_code_adaptive`.
+    /// `code_object.co_code_adaptive`; from 3.14 on `co_tlbc` follows.
     co_code_adaptive: usize,
     /// `unicode_object.asciiobject_size`.
     asciiobject_size: usize,
@@ -48,6 +50,10 @@ const IN_3_14: Positions = Positions {
     asciiobject_size: 640,
 };
 
+/// Operations of 3.14, `Include/opcode_ids.h`.
+const MAKE_CELL: u8 = 97;
+const COPY_FREE_VARS: u8 = 60;
+
 /// Reads the self-description of 3.13 or 3.14.
 pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str> {
     let word = |at: usize| -> Result<usize, &'static str> {
@@ -65,9 +71,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
     if (word(8)? >> 16) as u16 != version {
         return Err("its self-description is of another version");
     }
-    if word(16)? != 0 {
-        return Err("the frames of free-threaded builds are not read yet");
-    }
+    let is_threaded = word(16)? != 0;
     // From 3.14 on the lowest bits of a reference from a frame say how it is counted.
     let (at, frame_code_tags) = if version == 0x030d { (IN_3_13, 0) } else { (IN_3_14, 3) };
     let ascii = offset(at.asciiobject_size)?;
@@ -75,6 +79,17 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
     if bytecode < 136 {
         return Err("its self-description has an impossible offset");
     }
+    let copies = if is_threaded && version != 0x030d {
+        Some(Copies { array: offset(at.co_code_adaptive + 8)?, prologue: [MAKE_CELL, COPY_FREE_VARS] })
+    } else {
+        None
+    };
+    let object = match (is_threaded, version) {
+        (false, _) => OBJECT,
+        (true, 0x030d) => OBJECT_FREE_THREADED,
+        // `interned` has become a byte of its own.
+        (true, _) => ObjectLayout { string_kind_bit: 8, ..OBJECT_FREE_THREADED },
+    };
     let (previous, code, instr) = (offset(at.previous)?, offset(at.previous + 8)?, offset(at.previous + 16)?);
     Ok(Layout {
         version,
@@ -92,6 +107,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
         frame_runs_any_object: true,
         owner_without_code: Some(3),
         frame_is_entry: None,
+        object,
         code: CodeLayout {
             filename: offset(at.filename)?,
             name: offset(at.filename + 8)?,
@@ -99,10 +115,11 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
             line_table: offset(at.filename + 24)?,
             first_line: offset(at.filename + 32)?,
             // Not described; unchanged since 3.12, and only compared, never followed.
-            serial: Some(92),
-            // As far before the bytecode as in 3.11 and 3.12.
-            first_traceable: Some(bytecode - 16),
+            serial: Some(76 + object.ob_size),
+            // As far before the bytecode as in 3.11 and 3.12, but for the copies.
+            first_traceable: Some(bytecode - if copies.is_some() { 24 } else { 16 }),
             bytecode,
+            copies,
         },
         ascii_data: ascii,
         // struct PyCompactUnicodeObject = PyASCIIObject + utf8_length + utf8
@@ -148,7 +165,16 @@ mod tests {
 
         let mut threaded = described(0x030d);
         threaded[16] = 1;
-        assert!(of_version(0x030d, &threaded).is_err());
+        let layout = of_version(0x030d, &threaded).unwrap();
+        assert_eq!((layout.object, layout.code.copies), (OBJECT_FREE_THREADED, None));
+        assert_eq!((layout.code.serial, layout.code.first_traceable), (Some(108), Some(184)));
+        let mut threaded = described(0x030e);
+        threaded[16] = 1;
+        threaded[IN_3_14.co_code_adaptive + 8] = 200;
+        let layout = of_version(0x030e, &threaded).unwrap();
+        assert_eq!(layout.code.copies.map(|copies| copies.array), Some(200));
+        assert_eq!((layout.object.string_kind_bit, layout.code.first_traceable), (8, Some(184)));
+
         let mut garbage = described(0x030d);
         garbage[190] = 1;
         assert!(of_version(0x030d, &garbage).is_err());

@@ -57,7 +57,7 @@ impl Thread {
         let caller = self.frames.last().copied().unwrap_or(0);
         let frame = frame_at(2 * self.frames.len() + place);
         let code = if from_c { CODES } else { code };
-        self.fake.put_frame(frame);
+        self.fake.put_frame(&self.layout, frame);
         self.fake.put(frame + self.layout.frame_previous, caller);
         self.fake.put(frame + self.layout.frame_code, code_at(code));
         self.fake.put_instruction(&self.layout, frame, code_at(code), instr);
