@@ -3,6 +3,9 @@
 //! Constraint: a mistyped value must not stop the program nor be ignored silently. Consequence: one line on stderr names
 //! the variable, what it may be, and what is used instead.
 
+use gpumemtrace_format::amount::{self, PartLimit};
+
+use crate::parts::Wanted;
 use crate::say::say;
 use crate::stack_cache::MAX_DEPTH;
 
@@ -46,6 +49,8 @@ pub(crate) struct Config {
     pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
     pub(crate) on_full: OnFull,
+    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: whether the trace is written in parts.
+    pub(crate) parts: Option<Wanted>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
     pub(crate) uses_counter: bool,
 }
@@ -75,6 +80,10 @@ impl Config {
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             depth: depth(&lookup),
             on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+            parts: Wanted::new(
+                amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
+                amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", amount::bytes),
+            ),
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
     }
@@ -92,6 +101,20 @@ fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {
         say(&["GPUMEMTRACE_DEPTH=", &value, " is no number from 1 to ", &most, "; using ", &most, "."]);
         MAX_DEPTH
     })
+}
+
+fn amount<T>(
+    lookup: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    example: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    let value = lookup(name).filter(|value| !value.is_empty())?;
+    let amount = parse(&value);
+    if amount.is_none() {
+        say(&[name, "=", &value, " is no amount such as ", example, "; going on without it."]);
+    }
+    amount
 }
 
 /// The place of the chosen value; 0 if nothing, or nothing sensible, was chosen.
@@ -136,6 +159,19 @@ mod tests {
         for wrong in ["0", "257", "-1", "deep"] {
             assert_eq!(with(&[("GPUMEMTRACE_DEPTH", wrong)]).depth, MAX_DEPTH, "{wrong}");
         }
+    }
+
+    #[test]
+    fn parts_are_made_where_the_user_wants_them() {
+        assert_eq!(with(&[]).parts, None);
+        let limit = |pairs: &[(&str, &str)]| with(pairs).parts.map(|parts| parts.limit.bytes);
+        assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1MiB")]), Some(Some(1 << 20)));
+        assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1h")]), Some(None));
+        // What is kept must consist of several parts, or there would be nothing to drop.
+        assert_eq!(limit(&[("GPUMEMTRACE_KEEP", "8MiB")]), Some(Some(1 << 20)));
+        let both = [("GPUMEMTRACE_KEEP", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
+        assert_eq!(limit(&both), Some(Some(1 << 20)));
+        assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "often")]), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod name;
 pub mod native;
 mod output;
 mod own_file;
+mod parts;
 mod per_thread;
 pub mod python;
 mod record;
@@ -30,6 +31,7 @@ mod shared;
 mod signals;
 pub mod stack_cache;
 mod thread;
+mod trace_file;
 mod writer;
 
 pub use config::wants_tracker;

@@ -68,12 +68,33 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// A part of a trace that is full.
+pub(crate) fn part_path(trace: &Path, trace_id: [u8; 16], number: u64) -> PathBuf {
+    with_suffix(trace, &format!("{}.part{number}", short(trace_id)))
+}
+
+/// What the parts of a trace refer to.
+pub(crate) fn stacks_path(trace: &Path, trace_id: [u8; 16]) -> PathBuf {
+    with_suffix(trace, &format!("{}.stacks", short(trace_id)))
+}
+
+/// Enough of an id to tell the traces of one folder apart.
+fn short(trace_id: [u8; 16]) -> String {
+    format!("{:08x}", u128::from_be_bytes(trace_id) >> 96)
+}
+
+/// Creates a file that is not there yet, and locks it.
+pub(crate) fn create_locked(path: &Path) -> io::Result<File> {
+    let file = create_new(path)?;
+    file.try_lock().map_err(io::Error::from)?;
+    Ok(file)
+}
+
 /// Creates the trace and its ring file.
 pub(crate) fn create(path: &Path, pid: u32) -> io::Result<Output> {
     // Pids repeat (containers that share a folder), so the private name has some chance in it.
     let temporary = with_suffix(path, &format!("new.{pid}-{}", random_word()));
-    let trace = create_new(&temporary)?;
-    trace.try_lock().map_err(io::Error::from)?;
+    let trace = create_locked(&temporary)?;
     let ring_temporary = ring_path(&temporary);
     let result = create_new(&ring_temporary)
         .and_then(|ring| publish(&temporary, path, pid).map(|(path, foreign)| (ring, path, foreign)));

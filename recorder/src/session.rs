@@ -12,11 +12,13 @@ use crossbeam_utils::CachePadded;
 use crate::config::{Config, NativeStacks, OnFull};
 use crate::output::{self, Names, Output};
 use crate::own_file::OwnFile;
+use crate::parts::Parts;
 use crate::python::Interpreter;
 use crate::say::{describe, say};
 use crate::shared::{self, RINGS, Ring, Shared};
 use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
+use crate::trace_file::{BlockFile, TraceFile};
 use crate::{barrier, clock, current, facts, futex, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
@@ -111,20 +113,25 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
             ".",
         ]);
     }
-    let session = start_in(output, config, names);
+    let mut trace_id = [0u8; 16];
+    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only weakens the id.
+    unsafe { libc::getrandom(trace_id.as_mut_ptr().cast(), trace_id.len(), libc::GRND_NONBLOCK) };
+    let session = start_in(output, config, names, trace_id);
     if session.is_err() {
         // Nothing was recorded: leave nothing behind.
-        for path in [output::ring_path(&name), name] {
+        for path in [output::ring_path(&name), output::stacks_path(&name, trace_id), name] {
             let _ = std::fs::remove_file(path);
         }
     }
     session
 }
 
-fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&'static Session> {
-    let mut trace_id = [0u8; 16];
-    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only weakens the id.
-    unsafe { libc::getrandom(trace_id.as_mut_ptr().cast(), trace_id.len(), libc::GRND_NONBLOCK) };
+fn start_in(
+    output: Output,
+    config: &Config,
+    names: &Names,
+    trace_id: [u8; 16],
+) -> std::io::Result<&'static Session> {
     let (python, note) = match config.stacks.python.then(Interpreter::find) {
         None => (None, None),
         Some(Ok(interpreter)) => (interpreter, None),
@@ -133,7 +140,16 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
             (None, Some(format!("Python call sites were not recorded: {why}")))
         }
     };
-    let trace = OwnFile::adopt(output.trace, &output.path)?;
+    let meta = facts::first(config, names, trace_id, note);
+    // Metadata is written before anything is recorded, so that the shortest trace still says what it is.
+    let (parts, meta) = match config.parts {
+        Some(wanted) => {
+            let (parts, first) = Parts::begin(wanted, &output.path, trace_id, &meta)?;
+            (Some(parts), first)
+        }
+        None => (None, meta),
+    };
+    let trace = TraceFile::new(BlockFile::begin(output.trace, &output.path, &meta)?, parts);
     let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let session: &'static Session = Box::leak(Box::new(Session {
         generation: current::next_generation(),
@@ -160,8 +176,7 @@ fn start_in(output: Output, config: &Config, names: &Names) -> std::io::Result<&
         said: AtomicBool::new(false),
     }));
     crate::native::prepare();
-    let meta = facts::first(config, names, trace_id, note);
-    writer::spawn(session, trace, &meta)?;
+    writer::spawn(session, trace)?;
     Ok(session)
 }
 

@@ -6,25 +6,22 @@
 //! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
-use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES, encode_block, file_header};
+use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
 use gpumemtrace_format::event::STATE_IN_FLIGHT;
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{
-    CodeDef, Counter, Counters, End, EndReason, Event, Meta, NativeNode, PyNode, ThreadId, columns, defs,
-    links,
+    CodeDef, Counter, Counters, End, EndReason, Event, NativeNode, PyNode, ThreadId, defs, links,
 };
 
 use crate::config::NativeStacks;
-use crate::own_file::OwnFile;
 use crate::session::Session;
 use crate::signals::with_all_blocked;
+use crate::trace_file::TraceFile;
 use crate::{barrier, clock, facts, modules, output};
 
-const ZSTD_LEVEL: i32 = 3;
 /// How long the writer sleeps when nobody wakes it.
 const NAP_NS: u64 = 1_000_000_000;
 /// Fewer records than this are left in the rings for up to [`LONGEST_REST_NS`]: they are safe there.
@@ -37,16 +34,11 @@ const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
 /// Rows in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
-/// Starts the thread; `meta` is written before this returns, so that the shortest trace still says what it is.
-pub(crate) fn spawn(session: &'static Session, trace: OwnFile, meta: &Meta) -> io::Result<()> {
-    let mut head = file_header().to_vec();
-    head.extend(encode_block(BlockKind::META, &meta.encode(), ZSTD_LEVEL));
-    trace.with(|file| file.write_all_at(&head, 0))?;
-    let written = head.len() as u64;
+/// Starts the thread.
+pub(crate) fn spawn(session: &'static Session, trace: TraceFile) -> io::Result<()> {
     let mut writer = Writer {
         session,
         trace,
-        written,
         modules: None,
         clock: clock::Keeper::new(session.uses_counter),
         last_write_ns: clock::now_ns(),
@@ -68,9 +60,7 @@ pub(crate) fn spawn(session: &'static Session, trace: OwnFile, meta: &Meta) -> i
 
 struct Writer {
     session: &'static Session,
-    trace: OwnFile,
-    /// Length of the trace up to the last whole block.
-    written: u64,
+    trace: TraceFile,
     modules: Option<(u64, u64)>,
     clock: clock::Keeper,
     last_write_ns: u64,
@@ -95,7 +85,8 @@ impl Writer {
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
         barrier::register();
         let second = facts::second(facts::python_version());
-        let mut result = self.write(&encode_block(BlockKind::META, &second.encode(), ZSTD_LEVEL));
+        self.trace.add_meta(&second);
+        let mut result = self.trace.flush();
         while result.is_ok() && !self.session.is_stopped() {
             let woken = self.session.wait_for_work(NAP_NS.min(self.clock.nap_ns()));
             if self.session.is_close_asked() {
@@ -114,8 +105,7 @@ impl Writer {
         }
         if let Err(error) = result {
             self.session.shared.count(Counter::WriteErrors);
-            // A block that did not get whole into the file must not look like damage.
-            let _ = self.trace.with(|file| file.set_len(self.written));
+            self.trace.cut_off();
             let path = self.session.path.to_string_lossy();
             self.session.stop_with(&["cannot write ", &path, ": ", &crate::say::describe(&error)]);
         }
@@ -136,28 +126,25 @@ impl Writer {
 
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
         let batch = self.take(closing);
-        let mut bytes = Vec::new();
-        self.add_uncovered(&mut bytes);
-        self.add_modules(&mut bytes);
-        let mut add = |kind, payload: &[u8]| bytes.extend(encode_block(kind, payload, ZSTD_LEVEL));
+        self.add_uncovered();
+        self.add_modules();
+        let trace = &mut self.trace;
         // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
         for codes in batch.codes.chunks(MAX_PAYLOAD_BYTES / (128 << 10)) {
-            add(BlockKind::CODES, &defs::encode_codes(codes));
+            trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len());
         }
         for nodes in batch.py_nodes.chunks(ROWS_PER_BLOCK) {
-            add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes));
-            add(BlockKind::LINKS, &links::encode_links(nodes));
+            trace.add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes), nodes.len());
+            trace.add(BlockKind::LINKS, &links::encode_links(nodes), nodes.len());
         }
         for nodes in batch.native_nodes.chunks(ROWS_PER_BLOCK) {
-            add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes));
+            trace.add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes), nodes.len());
         }
         for events in batch.events.chunks(ROWS_PER_BLOCK) {
-            add(BlockKind::EVENTS, &columns::encode(events));
+            trace.add_events(events);
         }
         self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
-        if !bytes.is_empty() {
-            self.write(&bytes)?;
-        }
+        trace.flush()?;
         for (index, tail) in batch.tails {
             self.session.shared.ring(index).tail().store(tail, Ordering::Release);
         }
@@ -194,15 +181,15 @@ impl Writer {
     }
 
     /// Which functions went past the hooks, when more did.
-    fn add_uncovered(&self, bytes: &mut Vec<u8>) {
+    fn add_uncovered(&mut self) {
         let calls = facts::uncovered_calls();
         if self.session.shared.counter(Counter::UncoveredCalls).swap(calls, Ordering::Relaxed) != calls {
-            bytes.extend(encode_block(BlockKind::META, &facts::uncovered().encode(), ZSTD_LEVEL));
+            self.trace.add_meta(&facts::uncovered());
         }
     }
 
     /// Addresses mean something only with the modules they lie in.
-    fn add_modules(&mut self, bytes: &mut Vec<u8>) {
+    fn add_modules(&mut self) {
         if self.session.native == NativeStacks::None {
             return;
         }
@@ -214,15 +201,8 @@ impl Writer {
             crate::native::modules_went();
         }
         self.modules = Some(generation);
-        let payload = defs::encode_modules(&modules::loaded());
-        bytes.extend(encode_block(BlockKind::MODULES, &payload, ZSTD_LEVEL));
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // At our own offset: whoever else holds this file open cannot move it.
-        self.trace.with(|file| file.write_all_at(bytes, self.written))?;
-        self.written += bytes.len() as u64;
-        Ok(())
+        let modules = modules::loaded();
+        self.trace.add(BlockKind::MODULES, &defs::encode_modules(&modules), modules.len());
     }
 
     /// What is still in the rings, the last block, and the end of the ring file.
@@ -245,7 +225,7 @@ impl Writer {
         let (reason, time_ns) = shared.end_as_set().unwrap_or((EndReason::Exit, clock::now_ns()));
         let events = shared.next_seq().load(Ordering::Relaxed);
         let end = End { reason, events, time_ns, message: String::new(), counters };
-        self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
+        self.trace.finish(&end)?;
         // Everything is in the trace now, unless a thread was stopped in the middle of an event: then its words come into the
         // ring file. If the name is somebody else's by now, leave it.
         let ring = output::ring_path(&self.session.path);

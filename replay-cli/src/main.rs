@@ -10,7 +10,9 @@ mod exit;
 mod open;
 mod output;
 mod pattern;
+mod pieces;
 mod resolve;
+mod sums;
 mod text;
 
 use clap::{Parser, Subcommand};

@@ -12,13 +12,14 @@ use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
 use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::Unreadable;
+use crate::pieces::Pieces;
 
 /// A trace that was found.
 pub(crate) struct TraceFile {
-    path: PathBuf,
+    /// The file, and those that belong to it.
+    pub(crate) pieces: Pieces,
     /// As the user named it.
     pub(crate) name: String,
-    length_bytes: u64,
     is_locked: bool,
 }
 
@@ -40,12 +41,12 @@ impl TraceFile {
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(&ring_path(path));
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
-        Ok((Self { path: path.to_owned(), name, length_bytes, is_locked }, ring))
+        Ok((Self { pieces: Pieces::of(path, length_bytes), name, is_locked }, ring))
     }
 
     /// Opens it from its start.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read>> {
-        Ok(Box::new(File::open(&self.path)?.take(self.length_bytes)))
+        self.pieces.open()
     }
 
     /// Hands it to the analyses.
@@ -55,7 +56,8 @@ impl TraceFile {
         read: impl FnOnce(Input<'_>) -> Result<T, OpenError>,
     ) -> Result<T, Unreadable> {
         let open = || self.open();
-        let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked };
+        let (files, absent) = (self.pieces.spans(), self.pieces.absent.clone());
+        let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked, files, absent };
         read(input).map_err(|error| Unreadable(format!("{} {}", self.name, advice(&error))))
     }
 

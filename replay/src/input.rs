@@ -47,6 +47,21 @@ pub struct Input<'a> {
     pub ring: RingFile,
     /// The recorder still holds the file.
     pub is_locked: bool,
+    /// The files that it consists of; may be empty where it is one.
+    pub files: Vec<FileSpan>,
+    /// Files that belong to the trace and are not there, a sentence each.
+    pub absent: Vec<String>,
+}
+
+/// A file of a trace in parts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileSpan {
+    /// As a user would find it.
+    pub name: String,
+    /// Where it begins in the whole, in bytes.
+    pub start: u64,
+    /// How many of its bytes are left out.
+    pub skipped: u64,
 }
 
 /// What the first reading tells.
@@ -70,6 +85,10 @@ pub struct Head {
     pub cut: Option<Cut>,
     /// Blocks from a newer recorder.
     pub unknown_blocks: u64,
+    /// The files that it consists of; may be empty where it is one.
+    pub files: Vec<FileSpan>,
+    /// Files that belong to the trace and are not there, a sentence each.
+    pub absent: Vec<String>,
 }
 
 /// The end of a file, inside a block.
@@ -118,18 +137,29 @@ impl Damages {
 }
 
 impl Head {
-    /// Reads it.
-    pub fn read(input: Input<'_>) -> Result<Self, OpenError> {
-        let mut head = Self {
-            meta: Meta::default(),
-            end: None,
+    /// Of a finished trace, of which nothing but this was read.
+    pub fn summed(meta: Meta, end: Option<End>, absent: Vec<String>) -> Self {
+        Self {
+            meta,
+            end,
             definitions: Definitions::default(),
             ring: None,
             ring_problem: None,
-            is_locked: input.is_locked,
+            is_locked: false,
             damage: Damages::default(),
             cut: None,
             unknown_blocks: 0,
+            files: Vec::new(),
+            absent,
+        }
+    }
+
+    /// Reads it.
+    pub fn read(input: Input<'_>) -> Result<Self, OpenError> {
+        let mut head = Self {
+            is_locked: input.is_locked,
+            files: input.files,
+            ..Self::summed(Meta::default(), None, input.absent)
         };
         for item in TraceReader::new((input.open)()?)?.without_events() {
             match item {
@@ -162,6 +192,20 @@ impl Head {
     /// Counters as the recorder left them, if it did.
     pub fn counters(&self) -> Option<&Counters> {
         self.end.as_ref().map(|end| &end.counters).or(self.ring.as_ref().map(|ring| &ring.counters))
+    }
+
+    /// A place in the whole, as a user would find it.
+    fn place_of(&self, offset: u64) -> String {
+        match self.files.iter().rfind(|file| file.start <= offset).filter(|_| self.files.len() > 1) {
+            Some(file) => format!("{} of {}", offset - file.start + file.skipped, file.name),
+            None => offset.to_string(),
+        }
+    }
+
+    /// Parts that the recorder dropped to keep the trace small, and the events in them.
+    pub fn dropped_parts(&self) -> (u64, u64) {
+        let number = |name| self.meta.number(name).unwrap_or(0);
+        (number("dropped_parts"), number("dropped_part_events"))
     }
 
     /// When recording ended, if anything says so.
@@ -304,6 +348,8 @@ pub fn missing(head: &Head, body: &Body, threads: u64) -> Missing {
     let said = head.end.as_ref().map_or(0, |end| end.events);
     let given_out = ring.map_or(0, |ring| ring.next_seq).max(said);
     let holes = body.order.missing.saturating_add(given_out.saturating_sub(body.order.next_seq));
+    // Those of parts that were dropped are told apart.
+    let holes = holes.saturating_sub(head.dropped_parts().1);
     // A ring that is still there after the end belongs to such threads; one with an end of its own and no end in the trace is
     // that of a writer that did not finish.
     let said_end = head.end.is_none() && ring.is_some_and(|ring| ring.end.is_some());
@@ -329,10 +375,19 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
     if missing.lost > 0 {
         reasons.push(format!("{} events are missing from the file", missing.lost));
     }
+    let (parts, events) = head.dropped_parts();
+    if parts > 0 {
+        reasons.push(format!(
+            "the oldest {parts} parts with {events} events were dropped, as GPUMEMTRACE_KEEP asked for: what was allocated before the parts \
+             that are left has no line"
+        ));
+    }
+    reasons.extend(head.absent.iter().cloned());
     let mut damage: Vec<&Damage> = head.damage.first.iter().chain(&body.damage.first).collect();
     damage.sort_by_key(|damage| damage.offset);
     for damage in damage.iter().take(MAX_DAMAGE_TOLD) {
-        reasons.push(format!("damage at byte {} ({} bytes): {}", damage.offset, damage.len, damage.why));
+        let place = head.place_of(damage.offset);
+        reasons.push(format!("damage at byte {place} ({} bytes): {}", damage.len, damage.why));
     }
     let more = (head.damage.count + body.damage.count).saturating_sub(MAX_DAMAGE_TOLD as u64);
     if more > 0 {
@@ -346,7 +401,7 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
             Some(BlockKind::MODULES) => " of modules",
             _ => "",
         };
-        reasons.push(format!("the file ends inside the block{what} at byte {}", cut.offset));
+        reasons.push(format!("the file ends inside the block{what} at byte {}", head.place_of(cut.offset)));
     }
     if head.unknown_blocks > 0 {
         let blocks = head.unknown_blocks;

@@ -48,7 +48,14 @@ fn analysed() -> Analysis {
     file.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
     let open =
         || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(std::io::Cursor::new(file.clone()))) };
-    analyse(Input { path: "run.trace", open: &open, ring: RingFile::Absent, is_locked: false }).unwrap()
+    analyse(Input {
+        path: "run.trace",
+        open: &open,
+        ring: RingFile::Absent,
+        is_locked: false,
+        absent: Vec::new(),
+    })
+    .unwrap()
 }
 
 #[test]

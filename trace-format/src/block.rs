@@ -53,6 +53,10 @@ impl BlockKind {
 
     /// [`crate::links`]: of the Python nodes in the block before.
     pub const LINKS: Self = Self(9);
+    /// [`crate::index::Index`].
+    pub const INDEX: Self = Self(10);
+    /// [`crate::index::Tail`]: the last block of a finished trace.
+    pub const TAIL: Self = Self(11);
 
     /// True for what says what ids mean.
     pub fn is_definitions(self) -> bool {
@@ -97,15 +101,23 @@ pub fn file_version(header: &[u8; FILE_HEADER_BYTES]) -> Option<u32> {
 /// `level` is a zstd level; the payload must not be longer than [`MAX_PAYLOAD_BYTES`].
 pub fn encode_block(kind: BlockKind, payload: &[u8], level: i32) -> Vec<u8> {
     let packed = zstd::bulk::compress(payload, level).ok().filter(|packed| packed.len() < payload.len());
-    let (encoding, stored) = match &packed {
-        Some(packed) => (ENCODING_ZSTD, packed.as_slice()),
-        None => (ENCODING_RAW, payload),
-    };
+    match &packed {
+        Some(packed) => frame(kind, ENCODING_ZSTD, packed, payload.len()),
+        None => encode_raw_block(kind, payload),
+    }
+}
+
+/// A block whose payload is stored as it is, so that its length is known beforehand.
+pub fn encode_raw_block(kind: BlockKind, payload: &[u8]) -> Vec<u8> {
+    frame(kind, ENCODING_RAW, payload, payload.len())
+}
+
+fn frame(kind: BlockKind, encoding: u8, stored: &[u8], raw_len: usize) -> Vec<u8> {
     let mut block = Vec::with_capacity(BLOCK_HEADER_BYTES + stored.len());
     block.extend_from_slice(&BLOCK_SYNC);
     block.extend_from_slice(&[kind.0, encoding, 0, 0]);
     block.extend_from_slice(&(stored.len() as u32).to_le_bytes());
-    block.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    block.extend_from_slice(&(raw_len as u32).to_le_bytes());
     block.extend_from_slice(&crc32c::crc32c(stored).to_le_bytes());
     block.extend_from_slice(&crc32c::crc32c(&block).to_le_bytes());
     block.extend_from_slice(stored);

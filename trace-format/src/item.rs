@@ -6,6 +6,7 @@ use crate::FORMAT_VERSION;
 use crate::block::BlockKind;
 use crate::defs::{CodeDef, ModuleDef, NativeNode, NodeId, PyNode};
 use crate::event::Event;
+use crate::index::{Index, Tail};
 use crate::links::Link;
 use crate::meta::{End, Meta};
 use crate::symbols::ModuleNames;
@@ -49,6 +50,10 @@ pub enum Item {
     Names(Vec<ModuleNames>),
     /// The process closed the trace.
     End(End),
+    /// Sums of what came before.
+    Index(Index),
+    /// Where the last sums are.
+    Tail(Tail),
     /// A block that was not asked for.
     Skipped(BlockKind),
     /// A block of a kind this version does not know.

@@ -6,14 +6,16 @@
 //!
 //! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`columns`] (many
 //! records, small), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
-//! addresses), [`meta`] (who was traced), [`block`] (framing),
+//! addresses), [`meta`] (who was traced), [`block`] (framing), [`index`] (sums),
 //! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
 #![forbid(unsafe_code)]
 
+pub mod amount;
 pub mod block;
 pub mod columns;
 pub mod defs;
 pub mod event;
+pub mod index;
 mod item;
 pub mod links;
 pub mod meta;

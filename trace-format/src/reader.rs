@@ -11,6 +11,7 @@ use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
 };
 use crate::columns;
+use crate::index::{Index, Tail};
 use crate::item::Wanted;
 pub use crate::item::{Damage, Item, OpenError, max_definition_bytes};
 use crate::meta::{End, Meta};
@@ -35,17 +36,7 @@ pub struct TraceReader<R> {
 impl<R: Read> TraceReader<R> {
     /// Checks the file header.
     pub fn new(source: R) -> Result<Self, OpenError> {
-        let mut reader = Self {
-            source,
-            buffer: Vec::new(),
-            used: 0,
-            offset: 0,
-            at_end: false,
-            header_damage: None,
-            io_error: None,
-            wanted: Wanted::All,
-            definition_bytes: 0,
-        };
+        let mut reader = Self::resume(source, 0);
         reader.fill(FILE_HEADER_BYTES + BLOCK_HEADER_BYTES);
         if let Some(error) = reader.io_error.take() {
             return Err(OpenError::Io(error));
@@ -74,6 +65,21 @@ impl<R: Read> TraceReader<R> {
         }
         reader.consume(FILE_HEADER_BYTES);
         Ok(reader)
+    }
+
+    /// Reads from a block in the middle of a trace, at this offset in the file; `source` begins there.
+    pub fn resume(source: R, offset: u64) -> Self {
+        Self {
+            source,
+            buffer: Vec::new(),
+            used: 0,
+            offset,
+            at_end: false,
+            header_damage: None,
+            io_error: None,
+            wanted: Wanted::All,
+            definition_bytes: 0,
+        }
     }
 
     /// Passes over EVENTS blocks without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
@@ -236,6 +242,8 @@ fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
         BlockKind::NATIVE_NODES => defs::decode_native_nodes(&payload).map(Item::NativeNodes),
         BlockKind::MODULES => defs::decode_modules(&payload).map(Item::Modules),
         BlockKind::NAMES => symbols::decode_names(&payload).map(Item::Names),
+        BlockKind::INDEX => Index::decode(&payload).map(Item::Index),
+        BlockKind::TAIL => Tail::decode(&payload).map(Item::Tail),
         kind => Ok(Item::UnknownBlock(kind)),
     };
     decoded.map_err(|error| format!("a block cannot be used: {error}"))

@@ -1,42 +1,119 @@
 //! `gpumemtrace info`: what a trace is, without analysing it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gpumemtrace_format::Counter;
-use gpumemtrace_format::{EventKind, Value};
+use gpumemtrace_format::index::Totals;
+use gpumemtrace_format::{Counter, EventKind, Value};
 use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
+use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events};
+use gpumemtrace_replay::stream::OrderSummary;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
 use crate::output;
+use crate::sums::Sums;
 
 /// What `info` takes.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A trace file, such as run.trace
     trace: PathBuf,
+    /// Read it all, and check every block, also where the sums at its end would do
+    #[arg(long)]
+    verify: bool,
+}
+
+/// What is in the file.
+struct Contents {
+    head: Head,
+    /// Code objects, Python frames, native frames, modules.
+    definitions: [u64; 4],
+    names: usize,
+    counts: BTreeMap<u8, u64>,
+    threads: u64,
+    reasons: Vec<String>,
+    /// By the sums alone; with parts, there may be more threads.
+    is_summed: bool,
+    has_parts: bool,
+}
+
+impl Contents {
+    /// By the sums at its end. `None` where it has to be read.
+    fn summed(file: &TraceFile, ring: &RingFile) -> Option<Self> {
+        if file.is_locked() || !matches!(ring, RingFile::Absent) {
+            return None;
+        }
+        let sums = Sums::of(&file.pieces)?;
+        let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
+            sums.totals;
+        let head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
+        let order = OrderSummary {
+            next_seq: seqs.end,
+            missing: seqs.end.saturating_sub(placed),
+            ..OrderSummary::default()
+        };
+        let body = Body { order, ..Body::default() };
+        Some(Self {
+            reasons: reasons(&head, &body, threads),
+            head,
+            definitions: [codes, python, native, modules],
+            names: 0,
+            counts: kinds.into_iter().collect(),
+            threads,
+            is_summed: true,
+            has_parts: sums.has_parts,
+        })
+    }
+
+    fn read(file: &TraceFile, ring: RingFile) -> Result<Self, Unreadable> {
+        let head = file.with_input(ring, Head::read)?;
+        let mut counts = [0u64; 256];
+        let mut threads = BTreeSet::new();
+        let body = read_events(&|| file.open(), &head, &mut |event| {
+            counts[event.kind.0 as usize] += 1;
+            threads.insert(event.thread);
+            ControlFlow::Continue(())
+        })
+        .map_err(|error| Unreadable(format!("{} {error}", file.name)))?;
+        let threads = threads.len() as u64;
+        let definitions = &head.definitions;
+        let numbers = [
+            definitions.codes.len(),
+            definitions.python.len(),
+            definitions.native.len(),
+            definitions.modules.len(),
+        ];
+        Ok(Self {
+            reasons: reasons(&head, &body, threads),
+            definitions: numbers.map(|number| number as u64),
+            names: definitions.names.values().map(HashMap::len).sum(),
+            counts: (0..=u8::MAX).zip(counts).filter(|(_, count)| *count > 0).collect(),
+            threads,
+            head,
+            is_summed: false,
+            has_parts: false,
+        })
+    }
+}
+
+fn reasons(head: &Head, body: &Body, threads: u64) -> Vec<String> {
+    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
+    incompleteness(head, body, missing(head, body, threads), dropped)
 }
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let (file, ring) = TraceFile::find(&args.trace)?;
     let has_ring = matches!(ring, RingFile::Loaded(_));
-    let head = file.with_input(ring, Head::read)?;
-    let mut counts = [0u64; 256];
-    let mut threads = std::collections::BTreeSet::new();
-    let body = read_events(&|| file.open(), &head, &mut |event| {
-        counts[event.kind.0 as usize] += 1;
-        threads.insert(event.thread);
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| Unreadable(format!("{} {error}", file.name)))?;
-    let missing = missing(&head, &body, threads.len() as u64);
-    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    let reasons = incompleteness(&head, &body, missing, dropped);
+    let summed = if args.verify { None } else { Contents::summed(&file, &ring) };
+    let contents = match summed {
+        Some(contents) => contents,
+        None => Contents::read(&file, ring)?,
+    };
+    let Contents { head, reasons, .. } = &contents;
 
     let mut out = String::new();
     writeln!(out, "{}", file.name)?;
@@ -59,23 +136,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         };
         writeln!(out, "  {name}: {value}")?;
     }
-    let definitions = &head.definitions;
+    let [codes, python, native, modules] = contents.definitions;
     writeln!(
         out,
-        "  definitions: {} code objects, {} Python frames, {} native frames, {} modules",
-        definitions.codes.len(),
-        definitions.python.len(),
-        definitions.native.len(),
-        definitions.modules.len()
+        "  definitions: {codes} code objects, {python} Python frames, {native} native frames, {modules} modules"
     )?;
-    let names: usize = definitions.names.values().map(HashMap::len).sum();
-    if names > 0 {
-        writeln!(out, "  symbolized: {names} native addresses have names in the file")?;
+    if contents.names > 0 {
+        writeln!(out, "  symbolized: {} native addresses have names in the file", contents.names)?;
     }
-    writeln!(out, "  threads: {}", threads.len())?;
-    writeln!(out, "  events: {}", counts.iter().sum::<u64>())?;
-    for (kind, count) in (0..=u8::MAX).map(EventKind).zip(counts).filter(|(_, count)| *count > 0) {
-        let name = kind.name().map_or_else(|| format!("kind_{}", kind.0), str::to_owned);
+    let at_least = if contents.is_summed && contents.has_parts { "at least " } else { "" };
+    writeln!(out, "  threads: {at_least}{}", contents.threads)?;
+    writeln!(out, "  events: {}", contents.counts.values().sum::<u64>())?;
+    for (kind, count) in &contents.counts {
+        let name = EventKind(*kind).name().map_or_else(|| format!("kind_{kind}"), str::to_owned);
         writeln!(out, "    {name}: {count}")?;
     }
     if let Some(counters) = head.counters() {
@@ -84,8 +157,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     }
     writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
-    for reason in &reasons {
+    for reason in reasons {
         writeln!(out, "    {reason}")?;
+    }
+    if contents.is_summed {
+        writeln!(out, "  by the sums at the end of the file; --verify reads it all")?;
     }
     output::print(&out)?;
     Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })

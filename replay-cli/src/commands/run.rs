@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +15,10 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::{BlockKind, encode_block};
+use gpumemtrace_format::index::{TAIL_BYTES, Tail};
 use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_format::{Meta, amount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
@@ -25,6 +26,8 @@ use crate::pattern::Pattern;
 
 const LIBRARY: &str = "libgpumemtrace.so";
 const ZSTD_LEVEL: i32 = 3;
+/// Smaller ones consist of headers.
+const SMALLEST_PART: u64 = 64 << 10;
 
 /// What `run` takes.
 #[derive(clap::Args)]
@@ -41,12 +44,34 @@ pub(crate) struct Args {
     /// When the recorder cannot keep up: make the program wait, or drop events and count them
     #[arg(long, value_enum)]
     on_full: Option<OnFull>,
+    /// Write the trace in parts: begin another when one is so large or so old, such as 1GiB, 6h or 1GiB,6h
+    #[arg(long, value_name = "AMOUNT", value_parser = part_limit)]
+    rotate: Option<String>,
+    /// Keep about so much of the trace: the oldest parts are dropped, and counted, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    keep: Option<String>,
     /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
     #[arg(long, value_enum)]
     tracker: Option<Tracker>,
     /// The command to run
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+fn part_limit(text: &str) -> Result<String, String> {
+    let limit = amount::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
+    match limit.bytes {
+        Some(bytes) if bytes < SMALLEST_PART => Err("parts are at least 64KiB".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<String, String> {
+    match amount::bytes(text) {
+        Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
+        Some(_) => Err("at least 512KiB are kept".to_owned()),
+        None => Err("give a size such as 10GiB".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -103,6 +128,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
+    }
+    for (variable, value) in [("GPUMEMTRACE_ROTATE", &args.rotate), ("GPUMEMTRACE_KEEP", &args.keep)] {
+        if let Some(value) = value {
+            command.env(variable, value);
+        }
     }
     let before = expected.traces();
     let mut signals = signal_hook::iterator::Signals::new([
@@ -302,10 +332,18 @@ fn note_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> 
         (None, Some(signal)) => format!("signal {signal}"),
         (None, None) => return Ok(()),
     };
-    let mut file = OpenOptions::new().append(true).open(path)?;
+    let mut file = OpenOptions::new().read(true).append(true).open(path)?;
     file.try_lock()?;
     let mut note = Meta::default();
     note.set_text("wait_status", text);
-    file.write_all(&encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL))?;
+    let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
+    // The last block says where others are; it must be the last again.
+    let mut last = [0; TAIL_BYTES];
+    let has_tail =
+        file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
+    if let Some(tail) = Tail::of_last_bytes(&last).filter(|_| has_tail) {
+        blocks.extend(tail.moved_by((TAIL_BYTES + blocks.len()) as u64).encode_block());
+    }
+    file.write_all(&blocks)?;
     Ok(())
 }

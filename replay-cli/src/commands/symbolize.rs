@@ -13,7 +13,7 @@ use anyhow::Context;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::symbols::encode_names;
-use gpumemtrace_format::{AddressNames, Counter, ModuleNames};
+use gpumemtrace_format::{AddressNames, Counter, Meta, ModuleNames};
 use gpumemtrace_replay::definitions::Definitions;
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::naming::{Unnamed, names_at};
@@ -177,7 +177,7 @@ fn put_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[AddressNa
 
 /// The trace with these names instead of those that it may have had.
 fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<()> {
-    let old = old_names(file)?;
+    let old = left_out(file)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut copy = tempfile::NamedTempFile::new_in(folder)?;
     let mut source = file.open()?;
@@ -187,6 +187,7 @@ fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<
     for block in named.blocks() {
         copy.write_all(&block)?;
     }
+    let has_parts = file.pieces.files.len() > 1;
     let mut at = FILE_HEADER_BYTES as u64;
     for names in old {
         std::io::copy(&mut source.by_ref().take(names.start - at), &mut copy)?;
@@ -194,22 +195,30 @@ fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<
         at = names.end;
     }
     std::io::copy(&mut source, &mut copy)?;
+    if has_parts {
+        let mut one_file = Meta::default();
+        one_file.set_number("part", 0);
+        copy.write_all(&encode_block(BlockKind::META, &one_file.encode(), LEVEL))?;
+    }
     copy.as_file().sync_all()?;
     copy.persist(target).map_err(|error| error.error)?;
     Ok(())
 }
 
-/// Where in the file names are already; what they say is among the new ones.
-fn old_names(file: &TraceFile) -> Result<Vec<Range<u64>>, Unreadable> {
+/// What is left out: names, because what they say is among the new ones, and the sums of parts, which would be taken for those of
+/// all of it.
+fn left_out(file: &TraceFile) -> Result<Vec<Range<u64>>, Unreadable> {
     let refuse = |error: &dyn std::fmt::Display| Unreadable(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
     let mut reader = TraceReader::new(source).map_err(|error| refuse(&error))?.without_events();
+    let has_parts = file.pieces.files.len() > 1;
     let mut found = Vec::new();
     loop {
         let start = reader.offset();
         match reader.next() {
             None => return Ok(found),
             Some(Item::Names(_)) => found.push(start..reader.offset()),
+            Some(Item::Index(_) | Item::Tail(_)) if has_parts => found.push(start..reader.offset()),
             Some(_) => {}
         }
     }

@@ -248,7 +248,15 @@ impl Synthetic {
 pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
     let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read>);
-    analyse(Input { path: "run.trace", open: &open, ring, is_locked: false }).expect("a trace")
+    analyse(Input {
+        path: "run.trace",
+        open: &open,
+        ring,
+        is_locked: false,
+        files: Vec::new(),
+        absent: Vec::new(),
+    })
+    .expect("a trace")
 }
 
 /// A ring file with one ring that holds these events; the process did not say that it ends.

@@ -1,0 +1,191 @@
+//! The trace on disk: blocks, and sums of them.
+//!
+//! Constraint: a process may be killed between any two writes, and a disk may fill up in the middle of one. Consequence: a file
+//! is only appended to, at our own offset, whole blocks at a time; what did not get whole into it is cut off again.
+//! Every few blocks a sum goes with them, so that nobody has to read it all to know what it holds.
+//!
+//! Where the trace is written in parts, what events refer to stands in a file of its own: parts may be dropped, it may not.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::index::{IndexBuilder, Tail};
+use gpumemtrace_format::{End, Event, Meta, columns};
+
+use crate::own_file::OwnFile;
+use crate::parts::Parts;
+
+const ZSTD_LEVEL: i32 = 3;
+/// Blocks from one sum to the next: what a reader in a hurry must unpack at most, and a thousandth of the file.
+const BLOCKS_PER_INDEX: usize = 16;
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct BlockFile {
+    file: OwnFile,
+    /// Length up to the last whole block.
+    written: u64,
+    /// Blocks that are not in the file yet.
+    pending: Vec<u8>,
+    index: IndexBuilder,
+    events: u64,
+}
+
+impl BlockFile {
+    /// Takes over an empty file, which is `path` from now on, and says in it what it is.
+    pub(crate) fn begin(file: File, path: &Path, meta: &Meta) -> io::Result<Self> {
+        let file = OwnFile::adopt(file, path)?;
+        let mut this = Self {
+            file,
+            written: 0,
+            pending: file_header().to_vec(),
+            index: IndexBuilder::default(),
+            events: 0,
+        };
+        this.add_meta(meta);
+        this.flush()?;
+        Ok(this)
+    }
+
+    fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
+        let block = encode_block(kind, payload, ZSTD_LEVEL);
+        self.index.note(kind, self.end(), block.len(), rows);
+        self.pending.extend(block);
+    }
+
+    pub(crate) fn add_meta(&mut self, meta: &Meta) {
+        self.add(BlockKind::META, &meta.encode(), 0);
+    }
+
+    fn add_events(&mut self, events: &[Event]) {
+        let block = encode_block(BlockKind::EVENTS, &columns::encode(events), ZSTD_LEVEL);
+        self.index.note_events(block.len(), events);
+        self.events += events.len() as u64;
+        self.pending.extend(block);
+    }
+
+    /// Where the next block will begin.
+    fn end(&self) -> u64 {
+        self.written + self.pending.len() as u64
+    }
+
+    fn add_index(&mut self) {
+        let payload = self.index.encode(self.end());
+        self.pending.extend(encode_block(BlockKind::INDEX, &payload, ZSTD_LEVEL));
+    }
+
+    /// Writes what is pending, with one system call, at our own offset: whoever else holds this file open cannot move it.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        if self.index.pending() >= BLOCKS_PER_INDEX {
+            self.add_index();
+        }
+        self.file.with(|file| file.write_all_at(&self.pending, self.written))?;
+        self.written += self.pending.len() as u64;
+        self.pending.clear();
+        Ok(())
+    }
+
+    /// The last blocks: sums, the end if there is one, and where they are.
+    pub(crate) fn finish(&mut self, end: Option<&End>) -> io::Result<()> {
+        let index_at = self.end();
+        self.add_index();
+        let end_at = self.end();
+        if let Some(end) = end {
+            self.pending.extend(encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL));
+        }
+        let at = self.end();
+        let tail = Tail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
+        self.pending.extend(tail.encode_block());
+        self.flush()
+    }
+
+    /// After a write that failed: what is in the file of it must not look like damage.
+    fn cut_off(&self) {
+        let _ = self.file.with(|file| file.set_len(self.written));
+    }
+
+    /// Bytes written.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.written
+    }
+
+    /// Events written.
+    pub(crate) fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// True if this path names this file.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        self.file.is_at(path)
+    }
+}
+
+/// The trace of a session: a file, or parts and what they refer to.
+#[derive(Debug)]
+pub(crate) struct TraceFile {
+    events: BlockFile,
+    parts: Option<Parts>,
+}
+
+impl TraceFile {
+    /// A trace in `events`; in parts, if there are to be any.
+    pub(crate) fn new(events: BlockFile, parts: Option<Parts>) -> Self {
+        Self { events, parts }
+    }
+
+    fn definitions(&mut self) -> &mut BlockFile {
+        match &mut self.parts {
+            Some(parts) => &mut parts.definitions,
+            None => &mut self.events,
+        }
+    }
+
+    /// Adds a block of definitions, so many of them.
+    pub(crate) fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
+        self.definitions().add(kind, payload, rows);
+    }
+
+    /// Adds metadata.
+    pub(crate) fn add_meta(&mut self, meta: &Meta) {
+        self.definitions().add_meta(meta);
+    }
+
+    /// Adds a block of events.
+    pub(crate) fn add_events(&mut self, events: &[Event]) {
+        self.events.add_events(events);
+    }
+
+    /// Writes what was added: definitions first. Begins a new part where one is due.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if let Some(parts) = &mut self.parts {
+            parts.definitions.flush()?;
+        }
+        self.events.flush()?;
+        match &mut self.parts {
+            Some(parts) => parts.begin_another_if_due(&mut self.events),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the last blocks.
+    pub(crate) fn finish(&mut self, end: &End) -> io::Result<()> {
+        if let Some(parts) = &mut self.parts {
+            parts.definitions.finish(None)?;
+        }
+        self.events.finish(Some(end))
+    }
+
+    /// After a write that failed.
+    pub(crate) fn cut_off(&self) {
+        self.events.cut_off();
+        if let Some(parts) = &self.parts {
+            parts.definitions.cut_off();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+"""Allocates and frees without end or COUNT times; every hundredth block stays. Needs no PyTorch.
+
+usage: parts.py DRIVER COUNT      0: until it is killed
+"""
+
+import ctypes
+import itertools
+import sys
+
+driver = ctypes.CDLL(sys.argv[1])
+context = ctypes.c_void_p()
+assert driver.cuInit(0) == 0
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert driver.cuCtxSetCurrent(context) == 0
+
+
+def make(size):
+    pointer = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size)) == 0
+    return pointer
+
+
+count = int(sys.argv[2])
+for i in range(count) if count else itertools.count():
+    block = make(512 * (1 + i % 97))
+    if i % 100:
+        driver.cuMemFree_v2(block)
+    if i == 1000:
+        print("ready", flush=True)
