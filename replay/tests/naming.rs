@@ -53,6 +53,7 @@ fn analysed() -> Analysis {
         open: &open,
         ring: RingFile::Absent,
         is_locked: false,
+        files: Vec::new(),
         absent: Vec::new(),
     })
     .unwrap()

@@ -53,7 +53,7 @@ impl Left {
                 }
                 Item::NativeNodes(nodes) => left.native_nodes.extend(nodes),
                 Item::End(end) => left.end = Some(end),
-                Item::Modules(_) => {}
+                Item::Modules(_) | Item::Index(_) | Item::Tail(_) => {}
                 // A kill may cut the last block; its events are still in the ring.
                 Item::Cut { .. } => assert!(ring_path(trace).exists(), "a cut trace without a ring"),
                 other => panic!("{other:?}"),
