@@ -1,0 +1,236 @@
+"""Reads gpumemtrace's files without gpumemtrace: written from docs/trace-format.md alone, to find out whether that suffices.
+
+usage: spec_reader.py FILE...     parts in their order, the file with the stacks first
+"""
+
+import io
+import struct
+import sys
+
+import zstandard
+
+COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
+           "NATIVE", "REQUESTED", "STREAM", "POOL"]
+BLOCK_ALLOC, BLOCK_FREE = 64, 65
+WRAP = 1 << 64
+
+
+def crc_table():
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        yield value
+
+
+CRC = list(crc_table())
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ CRC[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+class Bytes:
+    """A payload, read from its start."""
+
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, count):
+        assert self.at + count <= len(self.data), "data ends inside a value"
+        self.at += count
+        return self.data[self.at - count:self.at]
+
+    def byte(self):
+        return self.take(1)[0]
+
+    def varint(self):
+        value = shift = 0
+        while True:
+            byte = self.byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                assert value < WRAP, "more than 64 bits"
+                return value
+            shift += 7
+
+    def signed(self):
+        folded = self.varint()
+        return folded >> 1 ^ -(folded & 1)
+
+    def delta(self, before):
+        return (before + self.signed()) % WRAP
+
+    def bytes(self):
+        return self.take(self.varint())
+
+    def text(self):
+        return self.bytes().decode()
+
+    def fixed(self, form):
+        return struct.unpack("<" + form, self.take(struct.calcsize("<" + form)))[0]
+
+    def string(self):
+        return self.take(self.fixed("Q")).decode()
+
+    def is_empty(self):
+        return self.at == len(self.data)
+
+
+def meta(payload):
+    values = {}
+    for _ in range(payload.fixed("Q")):
+        name = payload.string()
+        variant = payload.fixed("I")
+        if variant == 0:
+            values[name] = payload.fixed("Q")
+        elif variant == 1:
+            values[name] = payload.string()
+        else:
+            values[name] = [payload.string() for _ in range(payload.fixed("Q"))]
+    return values
+
+
+def end(payload):
+    reason = payload.fixed("I")
+    status = payload.fixed("i") if reason == 1 else None
+    return {"reason": ["exit", "quick_exit", "stopped"][reason], "status": status, "events": payload.fixed("Q"),
+            "time_ns": payload.fixed("Q"), "message": payload.string(),
+            "counters": {payload.string(): payload.fixed("Q") for _ in range(payload.fixed("Q"))}}
+
+
+def codes(payload):
+    for _ in range(payload.varint()):
+        yield {"id": payload.varint(), "first_line": payload.signed(), "python": payload.varint(), "truncated": payload.byte(),
+               "file": payload.text(), "name": payload.text(), "line_table": payload.bytes()}
+
+
+def nodes(payload, is_native):
+    node = address = 0
+    for _ in range(payload.varint()):
+        node = payload.delta(node)
+        parent = payload.varint()
+        if is_native:
+            address = payload.delta(address)
+            yield {"id": node, "parent": parent, "address": address}
+        else:
+            yield {"id": node, "parent": parent, "code": payload.varint(), "offset": payload.signed()}
+
+
+def links(payload):
+    node = 0
+    for _ in range(payload.varint()):
+        node = payload.delta(node)
+        yield node, payload.byte()
+
+
+def index(payload):
+    names = ["previous", "placed", "unplaced", "lowest", "beyond", "threads", "codes", "py_nodes", "native_nodes", "modules"]
+    sums = {name: payload.varint() for name in names}
+    sums["kinds"] = {payload.byte(): payload.varint() for _ in range(payload.varint())}
+    sums["metas"] = [payload.varint() for _ in range(payload.varint())]
+    sums["blocks"] = [(payload.byte(), payload.varint(), payload.varint()) for _ in range(payload.varint())]
+    assert payload.is_empty()
+    return sums
+
+
+def events(payload):
+    rows = payload.varint()
+    columns = {name: Bytes(b"") for name in COLUMNS}
+    while not payload.is_empty():
+        number = payload.byte()
+        data = payload.bytes()
+        if number < len(COLUMNS):
+            columns[COLUMNS[number]] = Bytes(data)
+    column = columns.__getitem__
+    threads = []
+    while not column("RUNS").is_empty():
+        thread = column("RUNS").varint()
+        threads += [thread] * column("RUNS").varint()
+    assert len(threads) == rows
+    seq, time, addr, stream, pool = WRAP - 1, 0, 0, 0, 0
+    totals, last_aux, asked = {}, {}, {}
+    for thread in threads:
+        row = {"tid": thread, "kind": column("KIND").byte(), "dev": column("DEVICE").byte(), "api": column("API").byte()}
+        flags = column("FLAGS").byte()
+        row |= {"in_flight": bool(flags & 0x80), "flags": flags & 0x3F, "rc": column("RESULT").varint()}
+        row["seq"] = seq = column("SEQ").delta((seq + 1) % WRAP)
+        row["time_ns"] = time = column("TIME").delta(time)
+        row["addr"] = addr = column("ADDR").delta(addr)
+        row["size"] = size = column("SIZE").varint()
+        kind, device = row["kind"], row["dev"]
+        if kind in (BLOCK_ALLOC, BLOCK_FREE):
+            allocated, reserved = totals.get(device, (0, 0))
+            expected = ((allocated + (size if kind == BLOCK_ALLOC else -size)) % WRAP, reserved)
+        else:
+            expected = last_aux.get(kind, (0, 0))
+        aux = column("AUX0").delta(expected[0]), column("AUX1").delta(expected[1])
+        row["aux0"], row["aux1"] = aux
+        if kind in (BLOCK_ALLOC, BLOCK_FREE):
+            totals[device] = aux
+        else:
+            last_aux[kind] = aux
+        row["python"], row["native"] = column("PYTHON").varint(), column("NATIVE").varint()
+        if flags & 0x40:
+            slot = addr // 512 % 4096
+            row["requested"] = asked[slot] = column("REQUESTED").delta(asked.get(slot) or size)
+            row["stream"] = stream = column("STREAM").delta(stream)
+            row["pool"] = pool = column("POOL").delta(pool)
+        yield row
+    assert all(column(name).is_empty() for name in COLUMNS)
+
+
+def blocks(file):
+    """(kind, offset, payload) of a file that is sound."""
+    header = file.read(16)
+    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) == (1, crc32c(header[:12]))
+    while head := file.read(24):
+        at = file.tell() - len(head)
+        sync, kind, encoding, _, stored_len, raw_len, payload_crc, header_crc = struct.unpack("<4sBBHIIII", head)
+        assert sync == b"GMTB" and header_crc == crc32c(head[:20])
+        stored = file.read(stored_len)
+        if len(stored) < stored_len:
+            return
+        assert payload_crc == crc32c(stored)
+        payload = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_len) if encoding else stored
+        assert len(payload) == raw_len
+        yield kind, at, Bytes(payload)
+
+
+class Trace:
+    """Everything in some files, read one behind the other."""
+
+    def __init__(self, paths):
+        self.meta, self.end, self.tail = {}, None, None
+        self.codes, self.python, self.native, self.links, self.events, self.indexes = {}, {}, {}, {}, [], []
+        for path in paths:
+            with open(path, "rb") as file:
+                for kind, at, payload in blocks(io.BytesIO(file.read())):
+                    self.take(kind, at, payload)
+
+    def take(self, kind, at, payload):
+        if kind == 1:
+            self.meta |= meta(payload)
+        elif kind == 2:
+            self.events += events(payload)
+        elif kind == 3:
+            self.codes |= {code["id"]: code for code in codes(payload)}
+        elif kind in (4, 5):
+            into = self.native if kind == 5 else self.python
+            into |= {node["id"]: node for node in nodes(payload, kind == 5)}
+        elif kind == 7:
+            self.end = end(payload) | {"at": at}
+        elif kind == 9:
+            self.links |= dict(links(payload))
+        elif kind == 10:
+            self.indexes.append(index(payload) | {"at": at})
+        elif kind == 11:
+            self.tail = {"at": at, "index": payload.fixed("Q"), "end": payload.fixed("Q")}
+
+
+if __name__ == "__main__":
+    trace = Trace(sys.argv[1:])
+    for event in sorted(trace.events, key=lambda event: event["seq"]):
+        print(event)

@@ -1,0 +1,85 @@
+"""A reader that was written from docs/trace-format.md alone sees what the command sees."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import DRIVER, WORKLOADS, environment, gpumemtrace, parse_fields
+from spec_reader import Trace
+from test_frames import FIELD
+
+KINDS = {"device_alloc": 1, "device_free": 2, "block_alloc": 64, "block_free": 65, "block_free_completed": 67}
+LINKS = {1: "python", 2: "c", 3: "backward"}
+
+
+def compare(trace, named):
+    """Events and definitions of a Trace against what the command prints."""
+    lines = gpumemtrace("dump", named, "--stacks").splitlines()
+    printed = [parse_fields(line) for line in lines if line.startswith("seq=")]
+    ours = sorted(trace.events, key=lambda event: event["seq"])
+    assert len(ours) == len(printed) > 100
+    for event, other in zip(ours, printed):
+        assert (event["seq"], event["time_ns"], event["tid"]) == tuple(int(other[name]) for name in ("seq", "time_ns", "tid"))
+        assert KINDS.get(other["kind"], event["kind"]) == event["kind"]
+        numbers = {name: int(other[name], 0) for name in ("addr", "size", "aux0", "aux1", "rc", "python", "native")}
+        assert {name: event[name] for name in numbers} == numbers
+        assert other["dev"] == ("?" if event["dev"] == 255 else str(event["dev"]))
+        assert other["api"] == (trace.meta["apis"][event["api"]] if event["api"] else "-")
+        detail = {name: int(other[name], 0) for name in ("requested", "stream", "pool") if name in other}
+        assert {name: event[name] for name in ("requested", "stream", "pool") if name in event} == detail
+    frames = {}
+    for line in lines:
+        kind = line.split(" ", 1)[0]
+        if kind in ("frame", "native", "code"):
+            fields = {key: json.loads(text) if text.startswith('"') else text for key, text in FIELD.findall(line)}
+            frames[kind, int(fields["id"])] = fields
+    assert len(frames) == len(trace.codes) + len(trace.python) + len(trace.native)
+    for number, node in trace.python.items():
+        frame = frames["frame", number]
+        assert int(frame["parent"]) == node["parent"]
+        assert frame.get("link") == LINKS.get(trace.links[number])
+        if code := trace.codes.get(node["code"]):
+            assert (frame["file"], frame["function"]) == (code["file"], code["name"])
+    for number, node in trace.native.items():
+        assert int(frames["native", number]["address"], 0) == node["address"]
+
+
+def check_sums(trace):
+    """The last sums of a trace that is one file, and where they are."""
+    last = trace.indexes[-1]
+    assert last["placed"] == len(trace.events) == trace.end["events"]
+    kinds = {}
+    for event in trace.events:
+        kinds[event["kind"]] = kinds.get(event["kind"], 0) + 1
+    assert last["kinds"] == kinds
+    assert last["threads"] == len({event["tid"] for event in trace.events})
+    assert (last["codes"], last["py_nodes"], last["native_nodes"]) == (len(trace.codes), len(trace.python), len(trace.native))
+    assert (last["lowest"], last["beyond"]) == (0, trace.end["events"])
+    assert (trace.tail["at"] - trace.tail["index"], trace.tail["at"] - trace.tail["end"]) == (last["at"], trace.end["at"])
+    places = [index["at"] for index in trace.indexes]
+    for before, index in zip([None, *places], trace.indexes):
+        assert index["previous"] == (0 if before is None else index["at"] - before)
+
+
+def test_a_training(torch_version, run_python):
+    run = run_python(torch_version, "train.py", "--model", "mlp", GPUMEMTRACE_STACKS="both")
+    trace = Trace([run.trace])
+    compare(trace, run.trace)
+    check_sums(trace)
+
+
+@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+def test_a_storm_of_driver_calls(tmp_path, limit):
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    subprocess.run([sys.executable, WORKLOADS / "parts.py", driver, "60000"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
+                   env=environment(tmp_path, GPUMEMTRACE_ROTATE=limit))
+    parts = sorted(tmp_path.glob("run.*.part*.trace"), key=lambda path: int(path.name.split(".part")[1].split(".")[0]))
+    trace = Trace([*tmp_path.glob("run.*.stacks.trace"), *parts, tmp_path / "run.trace"])
+    assert (len(parts) > 1) == (trace.meta.get("part", 0) > 1) == bool(limit)
+    compare(trace, tmp_path / "run.trace")
+    if not limit:
+        assert len(trace.indexes) >= 1
+        check_sums(trace)

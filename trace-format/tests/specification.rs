@@ -1,0 +1,188 @@
+//! The worked examples of `docs/trace-format.md`: what it prints is what this crate writes, byte for byte, and reads back.
+//!
+//! Constraint: a specification that nobody checks is wrong in a year. Consequence: each example stands in the document behind a
+//! line `<!-- example: NAME -->`, in a code block whose lines begin with bytes in hexadecimal; two spaces end them.
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::block::{BlockKind, encode_raw_block, file_header};
+use gpumemtrace_format::index::{Index, IndexBuilder, Tail};
+use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_format::wire::{put_delta, put_varint};
+use gpumemtrace_format::{
+    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
+    ThreadId, columns, defs, links,
+};
+
+/// The examples of the document, by name.
+fn printed() -> BTreeMap<String, Vec<u8>> {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/trace-format.md")).unwrap();
+    let mut examples = BTreeMap::new();
+    for part in text.split("<!-- example: ").skip(1) {
+        let (name, rest) = part.split_once(" -->").unwrap();
+        let block = rest.split("```").nth(1).unwrap();
+        let bytes = block.lines().skip(1).flat_map(|line| {
+            let hex = line.split("  ").next().unwrap_or_default();
+            hex.split_whitespace()
+                .map(|byte| u8::from_str_radix(byte, 16).unwrap_or_else(|_| panic!("{name}: {line}")))
+                .collect::<Vec<u8>>()
+        });
+        assert!(examples.insert(name.to_owned(), bytes.collect()).is_none(), "{name} is there twice");
+    }
+    examples
+}
+
+fn event(seq: u64, kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Event {
+    Event {
+        seq,
+        time_ns: 1_000_000 + 250 * seq,
+        thread: ThreadId(77),
+        device: 0,
+        addr,
+        size,
+        aux,
+        python_stack: NodeId(2),
+        ..Event::new(kind)
+    }
+}
+
+/// A segment from the driver, two blocks in it, and one of them given back at once.
+fn events() -> Vec<Event> {
+    let asked = |requested_bytes| Some(Detail { requested_bytes, stream: 0, pool: 0 });
+    vec![
+        Event { api: ApiId(1), ..event(0, EventKind::DEVICE_ALLOC, 0x7f00_0000_0000, 2 << 20, [0x5000, 0]) },
+        Event {
+            detail: asked(4000),
+            ..event(1, EventKind::BLOCK_ALLOC, 0x7f00_0000_0000, 4096, [4096, 2 << 20])
+        },
+        Event {
+            detail: asked(512),
+            ..event(2, EventKind::BLOCK_ALLOC, 0x7f00_0000_1000, 512, [4608, 2 << 20])
+        },
+        Event {
+            detail: asked(4000),
+            flags: 1,
+            ..event(3, EventKind::BLOCK_FREE, 0x7f00_0000_0000, 4096, [512, 2 << 20])
+        },
+    ]
+}
+
+fn code() -> CodeDef {
+    CodeDef {
+        id: CodeId(1),
+        first_line: 10,
+        python: 0x030c,
+        truncated: false,
+        file: "train.py".into(),
+        name: "step".into(),
+        line_table: vec![0x80, 0x00, 0xd8],
+    }
+}
+
+fn nodes() -> Vec<PyNode> {
+    let node = |id, parent, offset_bytes, link| PyNode {
+        id: NodeId(id),
+        parent: NodeId(parent),
+        code: CodeId(1),
+        offset_bytes,
+        link,
+    };
+    vec![node(1, 0, 8, Link::C), node(2, 1, 44, Link::Python)]
+}
+
+fn meta() -> Meta {
+    let mut meta = Meta::default();
+    meta.set_number("pid", 42);
+    meta.set_list("apis", vec!["-".into(), "cuMemAlloc_v2".into()]);
+    meta
+}
+
+fn end() -> End {
+    End {
+        reason: EndReason::Exit,
+        events: 4,
+        time_ns: 1_002_000,
+        message: String::new(),
+        counters: Counters::default(),
+    }
+}
+
+/// A whole trace, and its INDEX payload.
+fn trace() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let (mut file, mut index) = (file_header().to_vec(), IndexBuilder::default());
+    let mut add = |kind, payload: &[u8], rows| {
+        let block = encode_raw_block(kind, payload);
+        if kind == BlockKind::EVENTS {
+            index.note_events(block.len(), &events());
+        } else {
+            index.note(kind, file.len() as u64, block.len(), rows);
+        }
+        file.extend(block);
+    };
+    add(BlockKind::META, &meta().encode(), 0);
+    add(BlockKind::CODES, &defs::encode_codes(&[code()]), 1);
+    add(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes()), 2);
+    add(BlockKind::LINKS, &links::encode_links(&nodes()), 2);
+    add(BlockKind::EVENTS, &columns::encode(&events()), 4);
+    let index_at = file.len() as u64;
+    let index_payload = index.encode(index_at);
+    file.extend(encode_raw_block(BlockKind::INDEX, &index_payload));
+    let end_at = file.len() as u64;
+    file.extend(encode_raw_block(BlockKind::END, &end().encode()));
+    let at = file.len() as u64;
+    let tail = Tail { index_bytes: at - index_at, end_bytes: at - end_at }.encode_block();
+    file.extend(&tail);
+    (file, index_payload, tail)
+}
+
+#[test]
+fn the_examples_of_the_specification_are_what_is_written() {
+    let varints = [0, 127, 300, u64::MAX].into_iter().fold(Vec::new(), |mut out, value| {
+        put_varint(&mut out, value);
+        out
+    });
+    let deltas =
+        [(10, 10), (10, 11), (11, 10), (0, 1 << 20)].into_iter().fold(Vec::new(), |mut out, (from, to)| {
+            put_delta(&mut out, from, to);
+            out
+        });
+    let (_, index, tail) = trace();
+    let written = BTreeMap::from([
+        ("varints", varints),
+        ("deltas", deltas),
+        ("file header", file_header().to_vec()),
+        ("a block", encode_raw_block(BlockKind::LINKS, &links::encode_links(&nodes()))),
+        ("meta", meta().encode()),
+        ("codes", defs::encode_codes(&[code()])),
+        ("nodes", defs::encode_py_nodes(&nodes())),
+        ("events", columns::encode(&events())),
+        ("index", index),
+        ("tail", tail),
+    ]);
+    let printed = printed();
+    for (name, bytes) in &written {
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+        let found = printed.get(*name).map(|bytes| hex(bytes));
+        assert_eq!(found, Some(hex(bytes)), "example {name:?}");
+    }
+    assert_eq!(printed.len(), written.len(), "examples that nobody checks");
+}
+
+#[test]
+fn a_trace_made_of_the_examples_reads_back() {
+    let (file, index, tail) = trace();
+    let items: Vec<Item> = TraceReader::new(&file[..]).unwrap().collect();
+    let tail = Tail::of_last_bytes(tail.as_slice().try_into().unwrap()).unwrap();
+    let expected = [
+        Item::Meta(meta()),
+        Item::Codes(vec![code()]),
+        Item::PyNodes(nodes().into_iter().map(|node| PyNode { link: Link::Unknown, ..node }).collect()),
+        Item::Links(vec![(NodeId(1), Link::C), (NodeId(2), Link::Python)]),
+        Item::Events(events()),
+        Item::Index(Index::decode(&index).unwrap()),
+        Item::End(end()),
+        Item::Tail(tail),
+    ];
+    assert_eq!(items, expected);
+}
