@@ -66,8 +66,8 @@ pub(crate) struct Parts {
     number: u64,
     begun_ns: u64,
     full: VecDeque<Full>,
-    dropped_parts: u64,
-    dropped_events: u64,
+    dropped: u64,
+    events_in_dropped: u64,
     has_said: bool,
 }
 
@@ -91,8 +91,8 @@ impl Parts {
             number: 1,
             begun_ns: clock::now_ns(),
             full: VecDeque::new(),
-            dropped_parts: 0,
-            dropped_events: 0,
+            dropped: 0,
+            events_in_dropped: 0,
             has_said: false,
         };
         let first = parts.meta_of_part(1);
@@ -174,12 +174,12 @@ impl Parts {
             && let Some(oldest) = self.full.pop_front()
         {
             bytes -= oldest.len_bytes;
-            self.dropped_parts += 1;
-            self.dropped_events += oldest.events;
+            self.dropped += 1;
+            self.events_in_dropped += oldest.events;
             // First said, then done: who is killed in between has said too much rather than too little.
             let mut meta = Meta::default();
-            meta.set_number("dropped_parts", self.dropped_parts);
-            meta.set_number("dropped_part_events", self.dropped_events);
+            meta.set_number("dropped_parts", self.dropped);
+            meta.set_number("dropped_part_events", self.events_in_dropped);
             self.definitions.add_meta(&meta);
             self.definitions.flush()?;
             let _ = std::fs::remove_file(&oldest.path);

@@ -1,16 +1,20 @@
-//! What a finished trace holds, by the sums at its end.
+//! What a trace holds, by the sums in it.
 //!
 //! Constraint: reading a billion events takes half a minute, and who asks `info` waits. Consequence: where every file of a
-//! finished trace has its sums, only those, the metadata and the end are read. They say what the recorder wrote; whether it is
-//! all still sound, only reading it tells.
+//! trace has sums, only the last of them, the metadata, and what comes behind are read; of a program that was killed or still
+//! runs also the blocks right before, because what is in the ring may be in them too. Sums say what the recorder wrote; whether
+//! it is all still sound, only reading it tells.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES};
-use gpumemtrace_format::index::{Index, Totals};
+use gpumemtrace_format::index::{Index, IndexBuilder, Totals};
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::{End, Meta};
+use gpumemtrace_format::ring::{Record, RingImage};
+use gpumemtrace_format::{End, Event, Meta, NO_SEQ};
+use gpumemtrace_replay::input::Cut;
 
 use crate::pieces::{Piece, Pieces, places};
 
@@ -19,46 +23,125 @@ use crate::pieces::{Piece, Pieces, places};
 pub(crate) struct Sums {
     /// Over all files. The number of threads is that of the part that has the most.
     pub(crate) totals: Totals,
-    /// Whether there are several parts, so that threads may be more.
-    pub(crate) has_parts: bool,
+    /// Whether there may be more threads: they are counted in each part, and behind its sums, apart.
+    pub(crate) may_have_more_threads: bool,
     /// Who was traced.
     pub(crate) meta: Meta,
     /// How it ended.
     pub(crate) end: Option<End>,
+    /// The file ends inside a block.
+    pub(crate) cut: Option<Cut>,
+    has_parts: bool,
+    /// Places in the order that what the ring holds may have too.
+    seqs: HashSet<u64>,
 }
 
 impl Sums {
     /// `None` where something has to be read to know.
-    pub(crate) fn of(pieces: &Pieces) -> Option<Self> {
-        let mut sums = Self { has_parts: pieces.files.len() > 1, ..Self::default() };
+    pub(crate) fn of(pieces: &Pieces, ring: Option<&RingImage>) -> Option<Self> {
+        let has_parts = pieces.files.len() > 1;
+        let mut sums = Self { has_parts, may_have_more_threads: has_parts, ..Self::default() };
         for piece in &pieces.files {
-            sums.add(piece)?;
+            sums.add(piece, ring.is_some())?;
         }
-        sums.end.is_some().then_some(sums)
+        let of_this_trace = |ring: &&RingImage| {
+            sums.meta.text("trace_id") == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
+        };
+        if let Some(ring) = ring.filter(of_this_trace) {
+            sums.add_ring(ring);
+        }
+        Some(sums)
     }
 
-    fn add(&mut self, piece: &Piece) -> Option<()> {
+    /// What the ring holds and no block has.
+    fn add_ring(&mut self, ring: &RingImage) {
+        let (mut events, mut more) = (Vec::new(), Totals::default());
+        for record in &ring.records {
+            match record {
+                Record::Event(event) if event.seq != NO_SEQ && !self.seqs.contains(&event.seq) => {
+                    events.push(*event);
+                }
+                Record::Event(_) => {}
+                Record::Code(_) => more.definitions[0] += 1,
+                Record::PyNode(_) => more.definitions[1] += 1,
+                Record::NativeNode(_) => more.definitions[2] += 1,
+            }
+        }
+        events.sort_by_key(|event| event.thread);
+        self.add_totals(more);
+        self.add_events(&events);
+    }
+
+    fn add_events(&mut self, events: &[Event]) {
+        let mut builder = IndexBuilder::default();
+        builder.note_events(0, events);
+        let more = builder.totals();
+        self.may_have_more_threads |= more.threads > 0;
+        self.add_totals(more);
+    }
+
+    fn add(&mut self, piece: &Piece, has_ring: bool) -> Option<()> {
         let file = File::open(&piece.path).ok()?;
+        // What does not begin like a trace of this version is the reader's to refuse.
+        TraceReader::new(tail(&file, 0, piece.len_bytes)?).ok()?;
         let places = places(&file, piece.len_bytes)?;
         // Names stand in front of everything else, where no sum counts them.
         if self.meta.entries().is_empty() && kind_at(&file, FILE_HEADER_BYTES as u64)? != BlockKind::META {
             return None;
         }
-        let at = places.index?;
-        let index = match item_at(&file, at, piece.len_bytes)? {
-            Item::Index(index) => index,
-            _ => return None,
+        let Some(at) = places.index else {
+            if !self.has_parts {
+                return None;
+            }
+            // A part that has just been begun.
+            let at = FILE_HEADER_BYTES as u64;
+            let mut items = TraceReader::resume(tail(&file, at, piece.len_bytes)?, at);
+            return items.try_for_each(|item| self.add_item(item));
         };
+        let Item::Index(index) = item_at(&file, at, piece.len_bytes)? else { return None };
         self.add_metas(&file, piece, at, &index)?;
+        if has_ring {
+            self.remember_seqs(&file, at, &index)?;
+        }
+        self.add_totals(index.totals);
         for item in TraceReader::resume(tail(&file, at, piece.len_bytes)?, at).skip(1) {
+            self.add_item(item)?;
+        }
+        Some(())
+    }
+
+    /// The blocks of one INDEX, which are the last ones before it.
+    fn remember_seqs(&mut self, file: &File, at: u64, index: &Index) -> Option<()> {
+        let begin = at.checked_sub(index.blocks.iter().map(|block| block.len_bytes).sum())?;
+        for item in TraceReader::resume(tail(file, begin, at)?, begin).events_only() {
             match item {
-                Item::Meta(meta) => self.meta.merge(meta),
-                Item::End(end) => self.end = Some(end),
-                Item::Tail(_) => {}
+                Item::Events(events) => self.seqs.extend(events.iter().map(|event| event.seq)),
+                Item::Skipped(_) => {}
                 _ => return None,
             }
         }
-        self.add_totals(index.totals);
+        Some(())
+    }
+
+    /// What no sum counts yet.
+    fn add_item(&mut self, item: Item) -> Option<()> {
+        let mut more = Totals::default();
+        match item {
+            Item::Meta(meta) => self.meta.merge(meta),
+            Item::End(end) => self.end = Some(end),
+            Item::Events(events) => {
+                self.seqs.extend(events.iter().map(|event| event.seq));
+                self.add_events(&events);
+            }
+            Item::Codes(codes) => more.definitions[0] = codes.len() as u64,
+            Item::PyNodes(nodes) => more.definitions[1] = nodes.len() as u64,
+            Item::NativeNodes(nodes) => more.definitions[2] = nodes.len() as u64,
+            Item::Modules(modules) => more.modules = modules.len() as u64,
+            Item::Cut { offset, kind } => self.cut = Some(Cut { offset, kind }),
+            Item::Tail(_) | Item::Links(_) => {}
+            _ => return None,
+        }
+        self.add_totals(more);
         Some(())
     }
 

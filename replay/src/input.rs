@@ -171,22 +171,27 @@ impl Head {
                 item => head.definitions.take(item),
             }
         }
-        match input.ring {
+        head.join(input.ring);
+        Ok(head)
+    }
+
+    /// Takes over the ring file, if it belongs to this trace.
+    pub fn join(&mut self, ring: RingFile) {
+        match ring {
             RingFile::Absent => {}
-            RingFile::Unusable(why) => head.ring_problem = Some(why),
+            RingFile::Unusable(why) => self.ring_problem = Some(why),
             RingFile::Loaded(ring) => {
                 let id = format!("{:032x}", u128::from_be_bytes(ring.trace_id));
-                if head.meta.text("trace_id") == Some(&id) {
+                if self.meta.text("trace_id") == Some(&id) {
                     for record in &ring.records {
-                        head.definitions.take_record(record);
+                        self.definitions.take_record(record);
                     }
-                    head.ring = Some(*ring);
+                    self.ring = Some(*ring);
                 } else {
-                    head.ring_problem = Some("belongs to another trace".to_owned());
+                    self.ring_problem = Some("belongs to another trace".to_owned());
                 }
             }
         }
-        Ok(head)
     }
 
     /// Counters as the recorder left them, if it did.

@@ -65,15 +65,28 @@ def test_parts_hold_what_one_file_would(tmp_path, limit):
     assert traced(tmp_path / "copy.trace") == traced(tmp_path / "run.trace")
 
 
-def test_sums_say_what_reading_it_all_says(tmp_path):
-    for limit in ["", "64KiB"]:
-        folder = tmp_path / (limit or "one")
-        folder.mkdir()
-        run(folder, GPUMEMTRACE_ROTATE=limit)
-        summed = gpumemtrace("info", folder / "run.trace").splitlines()
-        assert "by the sums" in summed.pop()
-        read = gpumemtrace("info", folder / "run.trace", "--verify").splitlines()
-        assert [line.replace("at least ", "") for line in summed] == read
+def same_by_sums(trace, code=0):
+    """What is in a trace by its sums is what reading it all says."""
+    summed = gpumemtrace("info", trace, code=code).splitlines()
+    assert "by the sums" in summed.pop()
+    read = gpumemtrace("info", trace, "--verify", code=code).splitlines()
+    assert [line.replace("at least ", "") for line in summed] == read
+    return read
+
+
+@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+def test_sums_say_what_reading_it_all_says(tmp_path, limit):
+    run(tmp_path, GPUMEMTRACE_ROTATE=limit)
+    assert any("ended: exit" in line for line in same_by_sums(tmp_path / "run.trace"))
+
+
+@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+def test_so_they_do_of_a_program_that_was_killed(tmp_path, limit):
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE=limit) as process:
+        process.stdout.readline()
+        time.sleep(1.0)
+        process.kill()
+    assert any("ended: killed" in line for line in same_by_sums(tmp_path / "run.trace"))
 
 
 def test_time_ends_a_part_too(tmp_path):

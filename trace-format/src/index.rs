@@ -107,6 +107,16 @@ impl IndexBuilder {
         self.blocks.push(IndexedBlock { kind: BlockKind::EVENTS, len_bytes: len_bytes as u64, rows });
     }
 
+    /// The sums so far.
+    pub fn totals(&self) -> Totals {
+        let kinds = (0..=u8::MAX).zip(&self.counts).filter(|(_, count)| **count > 0);
+        Totals {
+            threads: self.threads.len() as u64,
+            kinds: kinds.map(|(kind, count)| (kind, *count)).collect(),
+            ..self.totals.clone()
+        }
+    }
+
     /// Blocks since the last INDEX.
     pub fn pending(&self) -> usize {
         self.blocks.len()
@@ -114,12 +124,9 @@ impl IndexBuilder {
 
     /// The payload of an INDEX block that is written at `offset`, right behind all that was noted.
     pub fn encode(&mut self, offset: u64) -> Vec<u8> {
-        self.totals.threads = self.threads.len() as u64;
-        let kinds = (0..=u8::MAX).zip(&self.counts).filter(|(_, count)| **count > 0);
-        self.totals.kinds = kinds.map(|(kind, count)| (kind, *count)).collect();
         let index = Index {
             previous_bytes: self.previous.map_or(0, |previous| offset - previous),
-            totals: self.totals.clone(),
+            totals: self.totals(),
             metas_bytes: self.metas.iter().map(|meta| offset - meta).collect(),
             blocks: std::mem::take(&mut self.blocks),
         };

@@ -35,27 +35,37 @@ struct Contents {
     counts: BTreeMap<u8, u64>,
     threads: u64,
     reasons: Vec<String>,
-    /// By the sums alone; with parts, there may be more threads.
+    /// By the sums alone.
     is_summed: bool,
-    has_parts: bool,
+    may_have_more_threads: bool,
 }
 
 impl Contents {
     /// By the sums at its end. `None` where it has to be read.
     fn summed(file: &TraceFile, ring: &RingFile) -> Option<Self> {
-        if file.is_locked() || !matches!(ring, RingFile::Absent) {
-            return None;
-        }
-        let sums = Sums::of(&file.pieces)?;
+        let image = match ring {
+            RingFile::Loaded(image) => Some(&**image),
+            _ => None,
+        };
+        let sums = Sums::of(&file.pieces, image)?;
+        let may_have_more_threads = sums.may_have_more_threads;
         let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
             sums.totals;
-        let head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
+        let mut head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
+        (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
+        head.join(match ring {
+            RingFile::Absent => RingFile::Absent,
+            RingFile::Unusable(why) => RingFile::Unusable(why.clone()),
+            RingFile::Loaded(image) => RingFile::Loaded(image.clone()),
+        });
         let order = OrderSummary {
             next_seq: seqs.end,
             missing: seqs.end.saturating_sub(placed),
             ..OrderSummary::default()
         };
-        let body = Body { order, ..Body::default() };
+        let unknown = kinds.iter().filter(|(kind, _)| EventKind(*kind).name().is_none());
+        let unknown_events = unknown.map(|(_, count)| count).sum();
+        let body = Body { order, unknown_events, ..Body::default() };
         Some(Self {
             reasons: reasons(&head, &body, threads),
             head,
@@ -64,7 +74,7 @@ impl Contents {
             counts: kinds.into_iter().collect(),
             threads,
             is_summed: true,
-            has_parts: sums.has_parts,
+            may_have_more_threads,
         })
     }
 
@@ -94,7 +104,7 @@ impl Contents {
             threads,
             head,
             is_summed: false,
-            has_parts: false,
+            may_have_more_threads: false,
         })
     }
 }
@@ -144,7 +154,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if contents.names > 0 {
         writeln!(out, "  symbolized: {} native addresses have names in the file", contents.names)?;
     }
-    let at_least = if contents.is_summed && contents.has_parts { "at least " } else { "" };
+    let at_least = if contents.may_have_more_threads { "at least " } else { "" };
     writeln!(out, "  threads: {at_least}{}", contents.threads)?;
     writeln!(out, "  events: {}", contents.counts.values().sum::<u64>())?;
     for (kind, count) in &contents.counts {
@@ -161,7 +171,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         writeln!(out, "    {reason}")?;
     }
     if contents.is_summed {
-        writeln!(out, "  by the sums at the end of the file; --verify reads it all")?;
+        writeln!(out, "  by the sums in the file; --verify reads it all")?;
     }
     output::print(&out)?;
     Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
