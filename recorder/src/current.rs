@@ -7,20 +7,12 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::protocol::start::{IDLE, OFF, Start};
 use crate::session::{self, Session};
 use crate::{clock, own_file};
 
-/// The page that is empty again in a child.
-#[derive(Debug)]
-struct ForkGuard {
-    session: AtomicPtr<Session>,
-    state: AtomicU32,
-}
-
-const IDLE: u32 = 0;
-const STARTING: u32 = 1;
-const RUNNING: u32 = 2;
-const OFF: u32 = 3;
+/// What is in the page that is empty again in a child.
+type ForkGuard = Start<Session>;
 
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 /// Not wiped by a fork: tells a child that its parent recorded.
@@ -41,8 +33,7 @@ fn guard() -> Option<&'static ForkGuard> {
 /// The session, if one is running. Never starts one.
 #[inline]
 pub(crate) fn running() -> Option<&'static Session> {
-    // SAFETY: sessions are never freed.
-    guard().and_then(|guard| unsafe { guard.session.load(Ordering::Acquire).as_ref() })
+    guard().and_then(ForkGuard::running)
 }
 
 /// The session, started if this is the first event.
@@ -54,31 +45,22 @@ pub(crate) fn active_session() -> Option<&'static Session> {
 #[cold]
 fn start_once() -> Option<&'static Session> {
     let guard = guard().or_else(make_guard)?;
-    match guard.state.compare_exchange(IDLE, STARTING, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
-            let saved_errno = crate::say::errno();
-            let session = if SESSIONS.load(Ordering::Acquire) == 0 { session::start() } else { None };
-            if let Some(session) = session {
-                guard.session.store(std::ptr::from_ref(session).cast_mut(), Ordering::Release);
-                SESSIONS.fetch_add(1, Ordering::AcqRel);
-            }
-            guard.state.store(if session.is_some() { RUNNING } else { OFF }, Ordering::Release);
-            crate::say::set_errno(saved_errno);
-            session
+    let make = || {
+        let saved_errno = crate::say::errno();
+        let session = if SESSIONS.load(Ordering::Acquire) == 0 { session::start() } else { None };
+        if session.is_some() {
+            SESSIONS.fetch_add(1, Ordering::AcqRel);
         }
-        Err(STARTING) => {
-            let begin = clock::now_ns();
-            while guard.state.load(Ordering::Acquire) == STARTING {
-                if clock::now_ns() - begin > START_PATIENCE_NS {
-                    return None;
-                }
-                // SAFETY: a plain sleep.
-                unsafe { libc::usleep(100) };
-            }
-            running()
-        }
-        Err(_) => running(),
-    }
+        crate::say::set_errno(saved_errno);
+        session
+    };
+    let mut begin_ns = None;
+    guard.start(make, || {
+        let begin_ns = *begin_ns.get_or_insert_with(clock::now_ns);
+        // SAFETY: a plain sleep.
+        unsafe { libc::usleep(100) };
+        clock::now_ns() - begin_ns <= START_PATIENCE_NS
+    })
 }
 
 fn make_guard() -> Option<&'static ForkGuard> {
@@ -116,9 +98,8 @@ fn make_guard() -> Option<&'static ForkGuard> {
 
 extern "C" fn in_child() {
     if let Some(guard) = guard() {
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
         let recorded = SESSIONS.load(Ordering::Acquire) != 0;
-        guard.state.store(if recorded { OFF } else { IDLE }, Ordering::Release);
+        guard.end(if recorded { OFF } else { IDLE });
     }
     own_file::close_inherited();
 }
@@ -126,7 +107,6 @@ extern "C" fn in_child() {
 /// From now on no hook records.
 pub(crate) fn forget() {
     if let Some(guard) = guard() {
-        guard.state.store(OFF, Ordering::Release);
-        guard.session.store(std::ptr::null_mut(), Ordering::Release);
+        guard.end(OFF);
     }
 }

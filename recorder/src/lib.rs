@@ -2,7 +2,7 @@
 //!
 //! Constraint: we are a guest. The program must behave as it would without us, and die as it would without us, at any
 //! moment, without a trace being lost. Consequence: hooks only store into a shared mapping (`record`, `shared`,
-//! `thread`); everything slow (encoding, compression, files) happens on one thread of ours (`writer`); trouble is
+//! `thread`; what makes that safe is `protocol`); everything slow (encoding, compression, files) happens on one thread of ours (`writer`); trouble is
 //! counted, said once (`say`), and ends the recording, never the program (`session`).
 //!
 //! A user of this crate (the hooks) calls [`begin`] and [`Call::finish`] around a driver call, [`event`] for what has
@@ -23,6 +23,7 @@ mod output;
 mod own_file;
 mod parts;
 mod per_thread;
+mod protocol;
 pub mod python;
 mod record;
 mod say;
@@ -30,6 +31,7 @@ mod session;
 mod shared;
 mod signals;
 pub mod stack_cache;
+mod sync;
 mod thread;
 mod trace_file;
 mod writer;

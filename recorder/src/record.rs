@@ -19,6 +19,7 @@ use crate::clock::event_ns;
 use crate::config::NativeStacks;
 use crate::current::{active_session, running};
 use crate::name::Name;
+use crate::protocol::ring::RingWords;
 use crate::python::Interpreter;
 use crate::session::Session;
 use crate::shared::Ring;
@@ -86,7 +87,7 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
         session.shared.count(Counter::DroppedEvents);
         return None;
     }
-    let ring = block.lane.ring()?;
+    let ring = *block.lane.ring()?;
     let mut event = event_from(draft, python_stack, native_stack);
     event.in_flight = true;
     if draft.kind.is_ordered_before_call() {

@@ -5,7 +5,7 @@
 //! decides who makes it); a session is never freed; at its end hooks are stopped first, then the rings are emptied.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
@@ -13,13 +13,15 @@ use crate::config::{Config, NativeStacks, OnFull};
 use crate::output::{self, Names, Output};
 use crate::own_file::OwnFile;
 use crate::parts::Parts;
+use crate::protocol::ending::{Ending, Inside};
+use crate::protocol::owners::Owners;
 use crate::python::Interpreter;
 use crate::say::{describe, say};
 use crate::shared::{self, RINGS, Ring, Shared};
 use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
 use crate::trace_file::{BlockFile, TraceFile};
-use crate::{barrier, clock, current, facts, futex, writer};
+use crate::{clock, current, facts, futex, writer};
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
 /// One recording.
@@ -48,9 +50,8 @@ pub(crate) struct Session {
     /// Where the trace is.
     pub(crate) path: PathBuf,
     pid: u32,
-    owners: [AtomicU32; RINGS],
-    inside: [CachePadded<AtomicBool>; RINGS],
-    detached: CachePadded<AtomicBool>,
+    owners: Owners<RINGS>,
+    ending: Ending<RINGS>,
     is_crowded: AtomicBool,
     blocks: *mut ThreadBlock,
     wake: CachePadded<AtomicU32>,
@@ -64,17 +65,6 @@ pub(crate) struct Session {
 unsafe impl Send for Session {}
 // SAFETY: as above; everything else is atomic or constant.
 unsafe impl Sync for Session {}
-
-/// The calling thread is writing to its ring.
-#[derive(Debug)]
-pub(crate) struct Inside(&'static AtomicBool);
-
-impl Drop for Inside {
-    #[inline]
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 pub(crate) fn start() -> Option<&'static Session> {
     let config = Config::from_env();
@@ -164,9 +154,8 @@ fn start_in(
         next_native_node: CachePadded::new(AtomicU32::new(1)),
         path: output.path,
         pid: names.pid,
-        owners: [const { AtomicU32::new(0) }; RINGS],
-        inside: [const { CachePadded::new(AtomicBool::new(false)) }; RINGS],
-        detached: CachePadded::new(AtomicBool::new(false)),
+        owners: Owners::new(),
+        ending: Ending::new(),
         is_crowded: AtomicBool::new(false),
         blocks: map_blocks()?,
         wake: CachePadded::new(AtomicU32::new(0)),
@@ -220,55 +209,39 @@ impl Session {
     fn take_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
         // SAFETY: no arguments, no effect.
         let thread = unsafe { libc::gettid() } as u32;
-        for (index, owner) in self.owners.iter().enumerate() {
-            let free = owner.load(Ordering::Relaxed) == 0
-                && owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-            if !free {
-                continue;
+        let index = self.owners.claim(thread, |index| {
+            // Before the ring is looked at by anybody: its pages may not be there yet, and cannot be had on a full disk.
+            let is_there = self.shared.allocate_ring(index).is_ok();
+            if is_there {
+                self.shared.ring(index).thread().store(thread, Ordering::Release);
             }
-            let ring = self.shared.ring(index);
-            if ring.head().load(Ordering::Relaxed) == 0 && self.shared.allocate_ring(index).is_err() {
-                owner.store(0, Ordering::Release);
-                return None;
-            }
-            ring.thread().store(thread, Ordering::Release);
-            // SAFETY: `index` is below RINGS, the length of the table.
-            return Some((index, ring, unsafe { self.blocks.add(index) }));
-        }
-        None
+            is_there
+        })?;
+        // SAFETY: `index` is below RINGS, the length of the table.
+        Some((index, self.shared.ring(index), unsafe { self.blocks.add(index) }))
     }
 
     /// Rings in use, with their owners.
     pub(crate) fn owners(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.owners.iter().enumerate().filter_map(|(index, owner)| match owner.load(Ordering::Acquire) {
-            0 => None,
-            thread => Some((index, thread)),
-        })
+        self.owners.in_use()
     }
 
     /// Gives the ring of a thread that ended, and that was emptied, to whoever comes next.
     pub(crate) fn release_ring(&self, index: usize) {
-        self.owners[index].store(0, Ordering::Release);
+        self.owners.release(index);
         self.is_crowded.store(false, Ordering::Relaxed);
     }
 
-    /// Marks the owner of a ring as busy with it; `None` once recording is over. The mark is a plain store: whoever ends the
-    /// recording makes all threads agree on the order (see [`Self::detach`]), so the hooks need no fence of their own.
+    /// Marks the owner of a ring as busy with it; `None` once recording is over.
     #[inline]
-    pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside> {
-        let flag = &*self.inside[index];
-        flag.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        let inside = Inside(flag);
-        (!self.detached.load(Ordering::Acquire)).then_some(inside)
+    pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside<'static>> {
+        self.ending.go_inside(index)
     }
 
     /// From now on no hook begins to record; true if none is in the middle of it either.
     pub(crate) fn detach(&self) -> bool {
-        self.detached.store(true, Ordering::SeqCst);
         current::forget();
-        barrier::all_threads();
-        !self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
+        self.ending.detach()
     }
 
     /// The process this session belongs to.
@@ -299,7 +272,7 @@ impl Session {
 
     /// Nothing is recorded any more; the trace is finished.
     pub(crate) fn mark_closed(&self) {
-        self.detached.store(true, Ordering::Release);
+        self.ending.announce();
         current::forget();
         self.closed.store(1, Ordering::Release);
         futex::wake(&self.closed);
@@ -316,7 +289,7 @@ impl Session {
             return;
         }
         self.shared.set_end(END_STOPPED, 0, clock::now_ns());
-        self.detached.store(true, Ordering::Release);
+        self.ending.announce();
         current::forget();
         let mut line = vec!["recording stopped: "];
         line.extend_from_slice(why);

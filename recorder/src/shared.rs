@@ -19,6 +19,7 @@ use gpumemtrace_format::ring::{
 use gpumemtrace_format::{Counter, EndReason};
 
 use crate::own_file::OwnFile;
+use crate::protocol::ring::RingWords;
 use crate::signals::without_write_signals;
 
 /// Threads that can record at the same time. Rings of threads that ended are used again.
@@ -169,48 +170,27 @@ impl Ring {
         // SAFETY: an aligned offset inside the ring.
         unsafe { AtomicU32::from_ptr(self.base.add(RING_THREAD_AT).cast()) }
     }
+}
 
-    /// Records ever published.
+impl RingWords<RECORD_WORDS> for Ring {
+    const CAPACITY: u64 = RECORDS_PER_RING as u64;
+
     #[inline]
-    pub(crate) fn head(self) -> &'static AtomicU64 {
+    fn head(&self) -> &AtomicU64 {
         // SAFETY: an aligned offset inside the ring.
         unsafe { AtomicU64::from_ptr(self.base.add(RING_HEAD_AT).cast()) }
     }
 
-    /// Records that are in the trace.
     #[inline]
-    pub(crate) fn tail(self) -> &'static AtomicU64 {
+    fn tail(&self) -> &AtomicU64 {
         // SAFETY: an aligned offset inside the ring.
         unsafe { AtomicU64::from_ptr(self.base.add(RING_TAIL_AT).cast()) }
     }
 
-    /// Record number `number`.
     #[inline]
-    fn slot(self, number: u64) -> &'static [AtomicU64; RECORD_WORDS] {
+    fn slot(&self, number: u64) -> &[AtomicU64; RECORD_WORDS] {
         let at = RING_RECORDS_AT + (number as usize % RECORDS_PER_RING) * RECORD_BYTES;
         // SAFETY: inside the ring, 64-byte aligned; eight AtomicU64 have the layout of eight words.
         unsafe { &*self.base.add(at).cast() }
-    }
-
-    /// Stores a record: the last word, which holds its state, at the end.
-    #[inline]
-    pub(crate) fn store(self, number: u64, words: &[u64; RECORD_WORDS]) {
-        let slot = self.slot(number);
-        for (place, word) in slot.iter().zip(words).take(RECORD_WORDS - 1) {
-            place.store(*word, Ordering::Relaxed);
-        }
-        slot[RECORD_WORDS - 1].store(words[RECORD_WORDS - 1], Ordering::Release);
-    }
-
-    /// Loads a record.
-    pub(crate) fn load(self, number: u64) -> [u64; RECORD_WORDS] {
-        let slot = self.slot(number);
-        let last = slot[RECORD_WORDS - 1].load(Ordering::Acquire);
-        let mut words = [0; RECORD_WORDS];
-        for (word, place) in words.iter_mut().zip(slot).take(RECORD_WORDS - 1) {
-            *word = place.load(Ordering::Relaxed);
-        }
-        words[RECORD_WORDS - 1] = last;
-        words
     }
 }

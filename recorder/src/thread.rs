@@ -6,7 +6,6 @@
 //! and whose zero bytes are a valid start. A ring goes to another thread only after its owner has ended.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::RECORD_WORDS;
 use gpumemtrace_format::{CodeId, Counter, NodeId};
@@ -14,11 +13,12 @@ use gpumemtrace_format::{CodeId, Counter, NodeId};
 use crate::config::OnFull;
 use crate::native::NativeStack;
 use crate::per_thread;
+use crate::protocol::ring::{self, Room};
 use crate::python::code::SCRATCH_BYTES;
 use crate::python::trail::Trail;
 use crate::say::say;
 use crate::session::Session;
-use crate::shared::{RECORDS_PER_RING, Ring};
+use crate::shared::Ring;
 use crate::stack_cache::FrameKey;
 
 /// The thread-local words.
@@ -61,16 +61,8 @@ pub(crate) struct ThreadBlock {
     pub(crate) scratch: [u8; SCRATCH_BYTES],
 }
 
-/// The producing end of a ring.
-#[derive(Debug)]
-pub(crate) struct Lane {
-    ring: Option<Ring>,
-    /// The ring's number.
-    index: usize,
-    head: u64,
-    /// A tail seen earlier: the real one is at least that.
-    tail: u64,
-}
+/// The producing end of a ring of the mapping.
+pub(crate) type Lane = ring::Lane<Ring, RECORD_WORDS>;
 
 /// Code objects by address and tag; direct-mapped, forgets what collides.
 #[derive(Debug)]
@@ -79,8 +71,6 @@ pub(crate) struct CodeCache {
 }
 
 const CODE_SLOTS: usize = 1024;
-/// How full a ring may get before the writer is woken.
-const WAKE_AT: u64 = RECORDS_PER_RING as u64 / 4;
 /// How long a thread waits for room before it gives up on the writer.
 const PATIENCE_NS: u64 = 10_000_000_000;
 /// After how many events a thread without a ring asks again.
@@ -108,23 +98,20 @@ impl Lane {
     /// Room for `records`; false if they must be dropped. May wait, by the session's policy.
     #[inline]
     pub(crate) fn reserve(&mut self, session: &Session, records: u64) -> bool {
-        const CAPACITY: u64 = RECORDS_PER_RING as u64;
-        let Some(ring) = self.ring else { return false };
-        if self.head + records - self.tail > WAKE_AT {
-            self.tail = ring.tail().load(Ordering::Acquire);
-            if self.head + records - self.tail > WAKE_AT {
+        match self.room(records) {
+            Room::Plenty => true,
+            Room::Low => {
                 session.wake_writer();
+                true
             }
-            if self.head + records - self.tail > CAPACITY {
-                return self.wait_for_room(session, ring, CAPACITY - records);
-            }
+            Room::None => self.wait_for_room(session, records),
         }
-        true
     }
 
     #[cold]
-    fn wait_for_room(&mut self, session: &Session, ring: Ring, most_used: u64) -> bool {
-        if session.on_full == OnFull::Drop {
+    fn wait_for_room(&mut self, session: &Session, records: u64) -> bool {
+        session.wake_writer();
+        if session.on_full == OnFull::Drop || self.ring().is_none() {
             return false;
         }
         session.shared.count(Counter::RingWaits);
@@ -133,8 +120,7 @@ impl Lane {
             session.wake_writer();
             // SAFETY: a plain sleep; the time is valid.
             unsafe { libc::usleep(50) };
-            self.tail = ring.tail().load(Ordering::Acquire);
-            if self.head - self.tail <= most_used {
+            if self.room(records) != Room::None {
                 return true;
             }
             if session.is_stopped() {
@@ -145,42 +131,6 @@ impl Lane {
                 return false;
             }
         }
-    }
-
-    /// Puts one record into room that was reserved; returns its number.
-    #[inline]
-    pub(crate) fn push(&mut self, words: &[u64; RECORD_WORDS]) -> u64 {
-        let number = self.put(words);
-        self.publish();
-        number
-    }
-
-    /// Stores a record without showing it yet: for definitions of several records, which appear as one.
-    pub(crate) fn put(&mut self, words: &[u64; RECORD_WORDS]) -> u64 {
-        let number = self.head;
-        if let Some(ring) = self.ring {
-            ring.store(number, words);
-            self.head += 1;
-        }
-        number
-    }
-
-    /// Shows everything stored so far.
-    #[inline]
-    pub(crate) fn publish(&self) {
-        if let Some(ring) = self.ring {
-            ring.head().store(self.head, Ordering::Release);
-        }
-    }
-
-    /// The ring, for completing a record in place.
-    pub(crate) fn ring(&self) -> Option<Ring> {
-        self.ring
-    }
-
-    /// The ring's number.
-    pub(crate) fn index(&self) -> usize {
-        self.index
     }
 }
 
@@ -223,9 +173,7 @@ impl Local {
                 block_ref.python.forget();
                 block_ref.native.limit(session.depth);
                 block_ref.python.limit(session.depth);
-                let head = ring.head().load(Ordering::Acquire);
-                block_ref.lane =
-                    Lane { ring: Some(ring), index, head, tail: ring.tail().load(Ordering::Acquire) };
+                block_ref.lane = Lane::resume(ring, index);
                 self.block.set(block);
             }
             None if first_try => {

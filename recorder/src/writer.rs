@@ -10,13 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
-use gpumemtrace_format::event::STATE_IN_FLIGHT;
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{
     CodeDef, Counter, Counters, End, EndReason, Event, NativeNode, PyNode, ThreadId, defs, links,
 };
 
 use crate::config::NativeStacks;
+use crate::protocol::ring::RingWords;
 use crate::session::Session;
 use crate::signals::with_all_blocked;
 use crate::trace_file::TraceFile;
@@ -113,14 +113,8 @@ impl Writer {
     }
 
     fn is_worth_writing(&self) -> bool {
-        let waiting: u64 = self
-            .session
-            .owners()
-            .map(|(index, _)| {
-                let ring = self.session.shared.ring(index);
-                ring.head().load(Ordering::Relaxed) - ring.tail().load(Ordering::Relaxed)
-            })
-            .sum();
+        let waiting: u64 =
+            self.session.owners().map(|(index, _)| self.session.shared.ring(index).waiting()).sum();
         waiting >= WORTH_WRITING || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
     }
 
@@ -146,7 +140,7 @@ impl Writer {
         self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
         trace.flush()?;
         for (index, tail) in batch.tails {
-            self.session.shared.ring(index).tail().store(tail, Ordering::Release);
+            self.session.shared.ring(index).empty(tail);
         }
         self.last_write_ns = clock::now_ns();
         Ok(())
@@ -157,23 +151,17 @@ impl Writer {
         let mut batch = Batch::default();
         for (index, thread) in self.session.owners() {
             let ring = self.session.shared.ring(index);
-            let (head, mut number) =
-                (ring.head().load(Ordering::Acquire), ring.tail().load(Ordering::Relaxed));
             let mut decoder = RecordDecoder::new(ThreadId(thread));
-            while number < head {
-                let words = ring.load(number);
-                if (words[7] >> 48) as u16 == STATE_IN_FLIGHT && !closing {
-                    break;
-                }
-                match decoder.push(&words) {
+            let number = ring.take(closing, |words| {
+                match decoder.push(words) {
                     Some(Record::Event(event)) => batch.events.push(event),
                     Some(Record::Code(code)) => batch.codes.push(code),
                     Some(Record::PyNode(node)) => batch.py_nodes.push(node),
                     Some(Record::NativeNode(node)) => batch.native_nodes.push(node),
                     None => {}
                 }
-                number += 1;
-            }
+                true
+            });
             batch.malformed += decoder.malformed();
             batch.tails.push((index, number));
         }
@@ -242,8 +230,7 @@ impl Writer {
                 libc::syscall(libc::SYS_tgkill, self.session.pid(), thread, 0) != 0
                     && crate::say::errno() == libc::ESRCH
             };
-            let ring = self.session.shared.ring(index);
-            if gone && ring.head().load(Ordering::Acquire) == ring.tail().load(Ordering::Relaxed) {
+            if gone && self.session.shared.ring(index).waiting() == 0 {
                 self.session.release_ring(index);
             }
         }

@@ -1,0 +1,159 @@
+//! A ring: how one thread's records reach the writer whole, once and in order.
+//!
+//! Constraint: one thread stores, another loads, neither waits for the other, and the process may be killed between any two
+//! stores. Consequence: a record's words come first, the word that says its state last, and the head that shows it after
+//! that; a record that was shown is completed in place, its state last again. The writer moves the tail only after it has
+//! brought the records to safety, and the owner stores to a place only after it has seen the tail beyond it.
+
+use crate::sync::{AtomicU64, Ordering};
+use gpumemtrace_format::event::STATE_IN_FLIGHT;
+
+/// Where the words of a ring are. `N` words a record; the last holds its state.
+pub(crate) trait RingWords<const N: usize> {
+    /// Records there is room for.
+    const CAPACITY: u64;
+
+    /// Records ever published.
+    fn head(&self) -> &AtomicU64;
+
+    /// Records that are in the trace.
+    fn tail(&self) -> &AtomicU64;
+
+    /// The place of record number `number`.
+    fn slot(&self, number: u64) -> &[AtomicU64; N];
+
+    /// Stores a record: the last word, which holds its state, at the end. Also completes one in place.
+    #[inline]
+    fn store(&self, number: u64, words: &[u64; N]) {
+        let slot = self.slot(number);
+        for (place, word) in slot.iter().zip(words).take(N - 1) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        slot[N - 1].store(words[N - 1], Ordering::Release);
+    }
+
+    /// Loads a record; its other words are of the state that it has, unless it is in flight.
+    fn load(&self, number: u64) -> [u64; N] {
+        let slot = self.slot(number);
+        let last = slot[N - 1].load(Ordering::Acquire);
+        let mut words = [0; N];
+        for (word, place) in words.iter_mut().zip(slot).take(N - 1) {
+            *word = place.load(Ordering::Relaxed);
+        }
+        words[N - 1] = last;
+        words
+    }
+
+    /// Shows the writer what is complete, in order, as long as `see` wants more; returns the number after the last. A call
+    /// that has not returned ends it, unless the recording is closing: then nobody will wait for it, and it is taken as it is.
+    /// The records stay where they are until [`Self::empty`].
+    fn take(&self, is_closing: bool, mut see: impl FnMut(&[u64; N]) -> bool) -> u64 {
+        let (head, mut number) = (self.head().load(Ordering::Acquire), self.tail().load(Ordering::Relaxed));
+        while number < head {
+            let words = self.load(number);
+            if (words[N - 1] >> 48) as u16 == STATE_IN_FLIGHT && !is_closing {
+                break;
+            }
+            number += 1;
+            if !see(&words) {
+                break;
+            }
+        }
+        number
+    }
+
+    /// Gives the owner the places of the records before `number` back: they are safe elsewhere.
+    fn empty(&self, number: u64) {
+        self.tail().store(number, Ordering::Release);
+    }
+
+    /// Records that wait for the writer.
+    fn waiting(&self) -> u64 {
+        let tail = self.tail().load(Ordering::Relaxed);
+        self.head().load(Ordering::Relaxed) - tail
+    }
+}
+
+/// The producing end of a ring.
+#[derive(Debug)]
+pub(crate) struct Lane<R, const N: usize> {
+    ring: Option<R>,
+    /// The ring's number.
+    index: usize,
+    head: u64,
+    /// A tail seen earlier: the real one is at least that.
+    tail: u64,
+}
+
+/// Whether there is room in a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// More than the writer needs to be told about.
+    Plenty,
+    /// There is, and the writer should be woken.
+    Low,
+    /// There is not.
+    None,
+}
+
+impl<R: RingWords<N>, const N: usize> Lane<R, N> {
+    /// How full a ring may get before the writer is woken.
+    const WAKE_AT: u64 = R::CAPACITY / 4;
+
+    /// Goes on where the ring's last owner ended.
+    pub(crate) fn resume(ring: R, index: usize) -> Self {
+        let (head, tail) = (ring.head().load(Ordering::Relaxed), ring.tail().load(Ordering::Relaxed));
+        Self { ring: Some(ring), index, head, tail }
+    }
+
+    /// Whether `records` can be stored now.
+    #[inline]
+    pub(crate) fn room(&mut self, records: u64) -> Room {
+        let Some(ring) = &self.ring else { return Room::None };
+        if self.head + records - self.tail <= Self::WAKE_AT {
+            return Room::Plenty;
+        }
+        self.tail = ring.tail().load(Ordering::Acquire);
+        match self.head + records - self.tail {
+            used if used > R::CAPACITY => Room::None,
+            used if used > Self::WAKE_AT => Room::Low,
+            _ => Room::Plenty,
+        }
+    }
+
+    /// Puts one record into room that there is; returns its number.
+    #[inline]
+    pub(crate) fn push(&mut self, words: &[u64; N]) -> u64 {
+        let number = self.put(words);
+        self.publish();
+        number
+    }
+
+    /// Stores a record without showing it yet: for definitions of several records, which appear as one.
+    pub(crate) fn put(&mut self, words: &[u64; N]) -> u64 {
+        let number = self.head;
+        if let Some(ring) = &self.ring {
+            ring.store(number, words);
+            self.head += 1;
+        }
+        number
+    }
+
+    /// Shows everything stored so far.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        if let Some(ring) = &self.ring {
+            ring.head().store(self.head, Ordering::Release);
+        }
+    }
+
+    /// The ring, for completing a record in place.
+    pub(crate) fn ring(&self) -> Option<&R> {
+        self.ring.as_ref()
+    }
+
+    /// The ring's number.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+}
