@@ -10,6 +10,7 @@
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
 mod barrier;
+mod batch;
 mod clock;
 mod config;
 mod current;

@@ -73,6 +73,9 @@ pub(crate) struct CodeCache {
 const CODE_SLOTS: usize = 1024;
 /// How long a thread waits for room before it gives up on the writer.
 const PATIENCE_NS: u64 = 10_000_000_000;
+/// How long it sleeps before it looks again. Many threads that look often would take the processor from the writer.
+const SHORTEST_NAP_US: u32 = 50;
+const LONGEST_NAP_US: u32 = 1_600;
 /// After how many events a thread without a ring asks again.
 const RETRY_EVERY: u32 = 1024;
 
@@ -116,10 +119,12 @@ impl Lane {
         }
         session.shared.count(Counter::RingWaits);
         let begin = crate::clock::now_ns();
+        let mut nap_us = SHORTEST_NAP_US;
         loop {
             session.wake_writer();
             // SAFETY: a plain sleep; the time is valid.
-            unsafe { libc::usleep(50) };
+            unsafe { libc::usleep(nap_us) };
+            nap_us = (nap_us * 2).min(LONGEST_NAP_US);
             if self.room(records) != Room::None {
                 return true;
             }

@@ -1,8 +1,8 @@
 //! The writer thread: empties the rings into the trace.
 //!
 //! Constraint: what is in a ring is already safe from a kill, and small blocks compress badly. Consequence: it sleeps until
-//! a ring is a quarter full (or some seconds have passed), then takes everything at once, writes it with one system call,
-//! and only then moves the tails. It never waits for a thread of the program: a record whose call has not returned simply
+//! a ring is a quarter full (or some seconds have passed), then takes everything, in batches: each is written with one
+//! system call, and only then the tails are moved. It never waits for a thread of the program: a record whose call has not returned simply
 //! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
 
 use std::io;
@@ -10,11 +10,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
-use gpumemtrace_format::ring::{Record, RecordDecoder};
-use gpumemtrace_format::{
-    CodeDef, Counter, Counters, End, EndReason, Event, NativeNode, PyNode, ThreadId, defs, links,
-};
+use gpumemtrace_format::{Counter, Counters, End, EndReason, defs, links};
 
+use crate::batch::Batch;
 use crate::config::NativeStacks;
 use crate::protocol::ring::RingWords;
 use crate::session::Session;
@@ -43,6 +41,7 @@ pub(crate) fn spawn(session: &'static Session, trace: TraceFile) -> io::Result<(
         clock: clock::Keeper::new(session.uses_counter),
         last_write_ns: clock::now_ns(),
         last_sample_ns: 0,
+        batch: Batch::default(),
     };
     let run = move || {
         // A bug of ours must not leave the program waiting for room in its rings.
@@ -65,17 +64,7 @@ struct Writer {
     clock: clock::Keeper,
     last_write_ns: u64,
     last_sample_ns: u64,
-}
-
-/// What one round took from the rings.
-#[derive(Default)]
-struct Batch {
-    events: Vec<Event>,
-    codes: Vec<CodeDef>,
-    py_nodes: Vec<PyNode>,
-    native_nodes: Vec<NativeNode>,
-    tails: Vec<(usize, u64)>,
-    malformed: u64,
+    batch: Batch,
 }
 
 impl Writer {
@@ -118,8 +107,20 @@ impl Writer {
         waiting >= WORTH_WRITING || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
     }
 
+    /// Empties all rings into the trace, batch by batch.
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
-        let batch = self.take(closing);
+        let mut batch = std::mem::take(&mut self.batch);
+        let mut next = Some(0);
+        while let Some(first) = next {
+            next = batch.fill(self.session, first, closing);
+            self.write_batch(&batch)?;
+        }
+        self.batch = batch;
+        self.last_write_ns = clock::now_ns();
+        Ok(())
+    }
+
+    fn write_batch(&mut self, batch: &Batch) -> io::Result<()> {
         self.add_uncovered();
         self.add_modules();
         let trace = &mut self.trace;
@@ -139,33 +140,10 @@ impl Writer {
         }
         self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
         trace.flush()?;
-        for (index, tail) in batch.tails {
-            self.session.shared.ring(index).empty(tail);
+        for (index, tail) in &batch.tails {
+            self.session.shared.ring(*index).empty(*tail);
         }
-        self.last_write_ns = clock::now_ns();
         Ok(())
-    }
-
-    /// Takes what is complete. When closing, a call that has not returned is taken as it is: nobody will wait for it.
-    fn take(&self, closing: bool) -> Batch {
-        let mut batch = Batch::default();
-        for (index, thread) in self.session.owners() {
-            let ring = self.session.shared.ring(index);
-            let mut decoder = RecordDecoder::new(ThreadId(thread));
-            let number = ring.take(closing, |words| {
-                match decoder.push(words) {
-                    Some(Record::Event(event)) => batch.events.push(event),
-                    Some(Record::Code(code)) => batch.codes.push(code),
-                    Some(Record::PyNode(node)) => batch.py_nodes.push(node),
-                    Some(Record::NativeNode(node)) => batch.native_nodes.push(node),
-                    None => {}
-                }
-                true
-            });
-            batch.malformed += decoder.malformed();
-            batch.tails.push((index, number));
-        }
-        batch
     }
 
     /// Which functions went past the hooks, when more did.

@@ -18,7 +18,7 @@ use gpumemtrace_format::ring::{
     PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT, RING_THREAD_AT, Record, RecordDecoder,
     RingImage, encode_code_records, encode_header, ring_stride,
 };
-use gpumemtrace_format::{ApiId, CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
+use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
 use proptest::prelude::*;
 use protocol::ring::{Lane, RingWords, Room};
 
@@ -157,7 +157,7 @@ fn write(ring: &Words) {
 fn event(seq: u64, kind: EventKind) -> Event {
     let mark = 512 * (seq + 1);
     let mut event = Event::new(kind);
-    (event.seq, event.time_ns, event.thread, event.api) = (seq, mark, ThreadId(THREAD), ApiId(1));
+    (event.seq, event.time_ns, event.thread) = (seq, mark, ThreadId(THREAD));
     (event.addr, event.size, event.aux) = (mark, mark, [mark; 2]);
     event
 }
