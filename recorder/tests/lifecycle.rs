@@ -89,6 +89,42 @@ fn sixty_four_threads_have_one_order() {
 }
 
 #[test]
+fn an_address_that_goes_from_thread_to_thread_is_free_in_between() {
+    let (_folder, trace, status) = traced("reuse");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.missing(), left.unplaced.len()), (0, 0));
+    assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
+    let mut owner_of_live = std::collections::HashMap::new();
+    let (mut freed, mut handed_on) = (0, 0);
+    let mut last_owner = std::collections::HashMap::new();
+    for (place, event) in left.events.iter().filter(|(_, event)| event.result == 0) {
+        assert!(!event.in_flight);
+        if event.kind == EventKind::DEVICE_ALLOC {
+            let before = owner_of_live.insert(event.addr, event.thread);
+            assert_eq!(before, None, "{place}: allocated twice without a free in between");
+            handed_on += u64::from(last_owner.get(&event.addr).is_some_and(|last| *last != event.thread));
+        } else {
+            let owner = owner_of_live.remove(&event.addr);
+            assert_eq!(owner, Some(event.thread), "{place}: freed what is not live");
+            last_owner.insert(event.addr, event.thread);
+            freed += 1;
+        }
+    }
+    assert_eq!((freed, owner_of_live.len()), (64 * 1000, 0));
+    assert!(handed_on > 100, "only {handed_on} addresses went to another thread");
+}
+
+#[test]
+fn sixty_four_full_rings_cost_a_bounded_amount_of_memory() {
+    let (_folder, trace, status) = traced("full_rings");
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len(), left.missing()), (64 * 40_000, 0));
+    assert!(left.counters().get(Counter::RingWaits) > 0, "no ring was full");
+}
+
+#[test]
 fn an_exit_in_a_storm_leaves_no_hole() {
     for _ in 0..10 {
         let (_folder, trace, status) = traced("exit_in_a_storm");
@@ -251,6 +287,30 @@ fn a_full_disk_stops_the_recording_and_not_the_program() {
     for (expected, (place, _)) in left.events.iter().enumerate() {
         assert_eq!(expected as u64, *place, "and nothing is missing before the end");
     }
+}
+
+#[test]
+fn a_disk_without_room_for_another_ring_ends_no_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=2m", "none"])
+        .arg(&disk)
+        .stderr(std::process::Stdio::null())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("GPUMEMTRACE_REQUIRE_ALL").is_none(), "cannot mount a small disk here");
+        eprintln!("not checked: a full disk (cannot mount one here)");
+        return;
+    }
+    let output = limited("true", "no_room_for_a_ring", &disk.join("run.trace"));
+    let _ = std::process::Command::new("umount").arg(&disk).status();
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("no room for another thread's events"),
+        "{output:?}"
+    );
 }
 
 /// Runs a scenario after a shell command that limits it.

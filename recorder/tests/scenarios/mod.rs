@@ -1,6 +1,7 @@
 //! What the traced processes of the lifecycle tests do, by name.
 #![allow(unreachable_pub, clippy::exit, reason = "a scenario ends its own process")]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -11,6 +12,9 @@ use crate::support::{block, call};
 
 /// Events of a scenario that makes many.
 pub const MANY: u64 = 40_000;
+
+/// What recording may cost the program in memory, its rings included.
+const MOST_MEMORY_KIB: u64 = 64 << 10;
 
 /// How far the storm has come.
 static STORM: AtomicU64 = AtomicU64::new(0);
@@ -79,6 +83,40 @@ pub fn play(name: &str) -> ! {
                 }
             });
             gpumemtrace_recorder::end_at_exit();
+        }
+        "reuse" => {
+            reuse_addresses();
+            gpumemtrace_recorder::end_at_exit();
+        }
+        "full_rings" => {
+            let before_kib = memory_kib("VmRSS:");
+            let barrier = std::sync::Barrier::new(64);
+            std::thread::scope(|scope| {
+                for thread in 0..64u64 {
+                    let barrier = &barrier;
+                    scope.spawn(move || {
+                        block(EventKind::BLOCK_ALLOC, thread << 32, 512);
+                        barrier.wait();
+                        for i in 1..40_000 {
+                            block(EventKind::BLOCK_ALLOC, thread << 32 | i * 512, 512);
+                        }
+                    });
+                }
+            });
+            gpumemtrace_recorder::end_at_exit();
+            let grown_kib = memory_kib("VmHWM:") - before_kib;
+            assert!(grown_kib <= MOST_MEMORY_KIB, "{grown_kib} KiB");
+        }
+        "no_room_for_a_ring" => {
+            block(EventKind::BLOCK_ALLOC, 1, 512);
+            // Fills what the first ring has left of a small disk, to the last page.
+            let folder = std::path::PathBuf::from(std::env::var_os("GPUMEMTRACE_OUTPUT").unwrap());
+            let mut filler = std::fs::File::create(folder.with_file_name("filler")).unwrap();
+            while std::io::Write::write(&mut filler, &[1; 4096]).is_ok_and(|written| written > 0) {}
+            for _ in 0..4 {
+                std::thread::spawn(|| block(EventKind::BLOCK_ALLOC, 2, 512)).join().unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
         "exit_in_a_storm" => {
             for thread in 0..8u64 {
@@ -210,4 +248,44 @@ pub fn play(name: &str) -> ! {
         other => panic!("{other}"),
     }
     std::process::exit(0);
+}
+
+/// Threads that share a few addresses, so that each is somebody else's as soon as it is free. The pool gives an address out only
+/// after the call that freed it has been made, as a driver does; the calls themselves are made under its lock, their records
+/// are not.
+fn reuse_addresses() {
+    const ADDRESSES: u64 = 16;
+    let free: Mutex<Vec<u64>> = Mutex::new((1..=ADDRESSES).map(|number| number << 21).collect());
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                let mut made = 0;
+                while made < 1000 {
+                    let shown = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).expect("recording");
+                    let taken = free.lock().unwrap().pop();
+                    shown
+                        .finish(if taken.is_some() { 0 } else { 2 }, |event| event.addr = taken.unwrap_or(0));
+                    let Some(addr) = taken else {
+                        std::thread::yield_now();
+                        continue;
+                    };
+                    let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
+                    draft.addr = addr;
+                    let shown = begin(&draft).expect("recording");
+                    free.lock().unwrap().push(addr);
+                    // Somebody else takes it before this call has returned.
+                    std::thread::yield_now();
+                    shown.finish(0, |_| ());
+                    made += 1;
+                }
+            });
+        }
+    });
+}
+
+/// A line of the process's status.
+fn memory_kib(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("the line");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
