@@ -195,7 +195,7 @@ fn look() -> Moment {
     moment
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -82,6 +82,8 @@ fn make_guard() -> Option<&'static ForkGuard> {
     // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
     unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
     let page = page.cast::<ForkGuard>();
+    // SAFETY: our page, which nobody else knows yet.
+    unsafe { page.write(ForkGuard::idle()) };
     match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: a handler without arguments that only uses atomics and `close`.
         Ok(_) => unsafe {

@@ -103,7 +103,7 @@ fn find_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

@@ -285,7 +285,7 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};

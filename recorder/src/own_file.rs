@@ -177,7 +177,7 @@ pub(crate) fn close_inherited() {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::io::Read;

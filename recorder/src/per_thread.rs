@@ -13,7 +13,7 @@
 #[macro_export]
 macro_rules! per_thread {
     ($(#[$attribute:meta])* $visibility:vis fn $name:ident(&$type:ty) = $first:expr, $symbol:literal) => {
-        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
         core::arch::global_asm!(
             ".pushsection .tbss.gpumemtrace, \"awT\", @nobits",
             ".p2align 4",
@@ -35,7 +35,7 @@ macro_rules! per_thread {
         #[allow(clippy::inline_always, reason = "two instructions")]
         $visibility fn $name<R>(body: impl FnOnce(&$type) -> R) -> R {
             const { assert!(align_of::<$type>() <= 16 && !core::mem::needs_drop::<$type>()) };
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
             {
                 let here: *const $type;
                 // SAFETY: the symbol is the one defined above; the word at fs:0 is the thread pointer (x86-64 ABI).
@@ -50,7 +50,7 @@ macro_rules! per_thread {
                 // SAFETY: as large and aligned as the type, zero at first, and only this thread's.
                 body(unsafe { &*here })
             }
-            #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+            #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]
             {
                 std::thread_local! {
                     static VALUE: $type = const { $first };

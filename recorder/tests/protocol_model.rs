@@ -4,6 +4,11 @@
 //! What loom cannot say: `membarrier` is an asymmetric fence, modelled as a whole fence on both sides; that a thread which
 //! the kernel says is gone has made all its stores, modelled as a flag; a kill, which `ring_kill.rs` does.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
+#![allow(clippy::print_stdout, reason = "says how much was tried")]
+#![allow(
+    clippy::arc_with_non_send_sync,
+    reason = "loom's threads run in turn, and its cells say nothing of threads"
+)]
 
 #[path = "protocol_model/models.rs"]
 mod models;
@@ -91,7 +96,7 @@ const HARMLESS: &[(&str, Break)] = &[
 
 #[test]
 fn each_line_of_the_protocol_is_needed() {
-    let mut uses: BTreeMap<(Site, Break), Vec<fn()>> = BTreeMap::new();
+    let mut uses: BTreeMap<_, Vec<fn()>> = BTreeMap::new();
     for (_, model) in MODELS {
         forget_seen();
         explore(*model);

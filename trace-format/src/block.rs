@@ -190,6 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "calls libzstd")]
         fn a_block_comes_back_and_no_flipped_bit_goes_unnoticed(
             payload: Vec<u8>, at: prop::sample::Index, bit in 0u8..8,
         ) {
@@ -207,6 +208,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn repetition_is_packed_and_noise_is_not() {
         let zeros = encode_block(BlockKind::META, &[0; 1000], 3);
         assert!(zeros.len() < 100);

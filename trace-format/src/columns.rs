@@ -389,6 +389,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn a_loop_of_blocks_costs_its_predictions_nothing() {
         let mut total = 0;
         let events: Vec<Event> = (0..1000u64)

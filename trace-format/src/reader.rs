@@ -281,6 +281,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn a_sound_file_is_read_to_its_end_and_unknown_blocks_are_told() {
         let items = read(&sample());
         assert!(
@@ -299,6 +300,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn every_single_flipped_bit_is_told_and_costs_one_block_at_most() {
         let sound = sample();
         for at in 0..sound.len() {
@@ -315,6 +317,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn a_file_cut_anywhere_says_so_unless_it_ends_between_blocks() {
         let sound = sample();
         for len in 1..sound.len() {
@@ -334,6 +337,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn a_cut_block_says_what_it_was_going_to_hold() {
         let mut file = file_header().to_vec();
         let begin = file.len();
@@ -345,6 +349,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn definitions_may_not_unpack_to_more_than_the_file_can_need() {
         // Each block is 4 MB of equal nodes in a few hundred bytes.
         let nodes = vec![PyNode::default(); 1_000_000];
@@ -369,6 +374,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn blocks_that_are_not_asked_for_are_passed_over() {
         let kinds = |reader: TraceReader<&[u8]>| -> Vec<bool> {
             reader.map(|item| matches!(item, Item::Skipped(_))).collect()
@@ -385,6 +391,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls libzstd")]
     fn empty_and_foreign_files_are_refused() {
         assert!(matches!(TraceReader::new(&b""[..]), Err(OpenError::Empty)));
         assert!(matches!(
@@ -401,6 +408,7 @@ mod tests {
 
     proptest! {
         #[test]
+        #[cfg_attr(miri, ignore = "calls libzstd")]
         fn any_bytes_after_a_header_are_read_without_panic(bytes: Vec<u8>) {
             let mut file = file_header().to_vec();
             file.extend(&bytes);

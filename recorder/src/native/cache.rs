@@ -107,7 +107,7 @@ impl RuleCache {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::super::rule::How;
     use super::*;

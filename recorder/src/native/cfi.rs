@@ -252,5 +252,5 @@ impl Expressions<'_, '_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests;

@@ -99,7 +99,7 @@ fn slot_below(stack_pointer: usize) -> usize {
     stack_pointer.wrapping_sub(8)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

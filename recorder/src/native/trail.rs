@@ -284,5 +284,5 @@ fn holds<M: Memory>(memory: &M, seen: &Seen) -> bool {
     memory.word(seen.at[0]) == Some(seen.held[0]) && memory.word(seen.at[1]) == Some(seen.held[1])
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests;

@@ -21,7 +21,6 @@ pub(crate) const OFF: u32 = 3;
 
 impl<T: 'static> Start<T> {
     /// As zero bytes.
-    #[cfg(test)]
     pub(crate) fn idle() -> Self {
         Self { running: AtomicPtr::new(std::ptr::null_mut()), state: AtomicU32::new(IDLE) }
     }

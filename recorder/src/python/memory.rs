@@ -120,7 +120,7 @@ fn read_proc_mem(at: usize, out: &mut [u8]) -> Option<()> {
     (read == out.len() as isize).then_some(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 

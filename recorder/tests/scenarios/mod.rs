@@ -98,7 +98,7 @@ pub fn play(name: &str) -> ! {
                         block(EventKind::BLOCK_ALLOC, thread << 32, 512);
                         barrier.wait();
                         for i in 1..40_000 {
-                            block(EventKind::BLOCK_ALLOC, thread << 32 | i * 512, 512);
+                            block(EventKind::BLOCK_ALLOC, thread << 32 | (i * 512), 512);
                         }
                     });
                 }
