@@ -169,7 +169,7 @@ fn play(acts: &[Act]) -> Vec<Made> {
     let mut made = Vec::new();
     let mut seq = 0;
     for (number, act) in acts.iter().enumerate() {
-        let mut reserve = |lane: &mut Lane<_, RECORD_WORDS>, records| {
+        let reserve = |lane: &mut Lane<_, RECORD_WORDS>, records| {
             while lane.room(records) == Room::None {
                 write(&words);
             }
