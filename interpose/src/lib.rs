@@ -19,3 +19,7 @@ mod process;
 mod said;
 mod torch;
 mod unload;
+
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: gpumemtrace_recorder::Allocator = gpumemtrace_recorder::Allocator;

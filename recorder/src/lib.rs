@@ -9,6 +9,8 @@
 //! already happened, and [`end_at_exit`] / [`end_at_quick_exit`] when the process ends. In turn this crate starts itself
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
+mod allocator;
+mod alone;
 mod barrier;
 mod batch;
 mod clock;
@@ -17,6 +19,7 @@ mod current;
 mod facts;
 mod forward;
 mod futex;
+mod lease;
 mod modules;
 mod name;
 pub mod native;
@@ -37,6 +40,7 @@ mod thread;
 mod trace_file;
 mod writer;
 
+pub use allocator::Allocator;
 pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
 pub use forward::{Work, forward_node, work_for_node};

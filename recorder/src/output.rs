@@ -275,8 +275,8 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::EEXIST | libc::ENOENT) => Ok(false),
-        // File systems and kernels without the flag: a hard link fails in the same way when the name exists.
-        Some(libc::EINVAL | libc::ENOSYS) => match std::fs::hard_link(from, to) {
+        // File systems, kernels and sandboxes without the flag: a hard link fails in the same way when the name exists.
+        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) => match std::fs::hard_link(from, to) {
             Ok(()) => std::fs::remove_file(from).map(|()| true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),

@@ -107,6 +107,11 @@ impl OwnFile {
         Ok(())
     }
 
+    /// True if no path names our file any more.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.with(File::metadata).is_ok_and(|data| data.nlink() == 0)
+    }
+
     /// True if this path names our file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         std::fs::symlink_metadata(path)

@@ -105,6 +105,11 @@ impl Parts {
         meta
     }
 
+    /// What later parts begin with, too.
+    pub(crate) fn merge_meta(&mut self, meta: Meta) {
+        self.meta.merge(meta);
+    }
+
     /// Begins another part if the one that is written is full.
     pub(crate) fn begin_another_if_due(&mut self, current: &mut BlockFile) -> io::Result<()> {
         let PartLimit { bytes, ns } = self.wanted.limit;

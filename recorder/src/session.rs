@@ -4,8 +4,13 @@
 //! hook at any moment, also when the recording ends. Consequence: everything is made at the first event ([`crate::current`]
 //! decides who makes it); a session is never freed; at its end hooks are stopped first, then the rings are emptied.
 
+mod starved;
+
+pub(crate) use starved::written;
+
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
@@ -58,6 +63,7 @@ pub(crate) struct Session {
     close_asked: AtomicBool,
     closed: AtomicU32,
     stopped: AtomicBool,
+    writer: AtomicI32,
     said: AtomicBool,
 }
 
@@ -132,6 +138,7 @@ fn start_in(
     };
     let meta = facts::first(config, names, trace_id, note);
     // Metadata is written before anything is recorded, so that the shortest trace still says what it is.
+    let notes = meta.list("notes").to_vec();
     let (parts, meta) = match config.parts {
         Some(wanted) => {
             let (parts, first) = Parts::begin(wanted, &output.path, trace_id, &meta)?;
@@ -141,9 +148,11 @@ fn start_in(
     };
     let trace = TraceFile::new(BlockFile::begin(output.trace, &output.path, &meta)?, parts);
     let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
+    let blocks = map_blocks()?;
+    let shared = Shared::create(ring, trace_id, names.pid).inspect_err(|_| unmap_blocks(blocks))?;
     let session: &'static Session = Box::leak(Box::new(Session {
         generation: current::next_generation(),
-        shared: Shared::create(ring, trace_id, names.pid)?,
+        shared,
         on_full: config.on_full,
         native: config.stacks.native,
         depth: config.depth,
@@ -157,15 +166,24 @@ fn start_in(
         owners: Owners::new(),
         ending: Ending::new(),
         is_crowded: AtomicBool::new(false),
-        blocks: map_blocks()?,
+        blocks,
         wake: CachePadded::new(AtomicU32::new(0)),
         close_asked: AtomicBool::new(false),
         closed: AtomicU32::new(0),
         stopped: AtomicBool::new(false),
+        writer: AtomicI32::new(0),
         said: AtomicBool::new(false),
     }));
+    if session.shared.is_memory() {
+        let _ = std::fs::remove_file(output::ring_path(&session.path));
+    }
     crate::native::prepare();
-    writer::spawn(session, trace)?;
+    if let Err(error) = writer::spawn(session, trace, notes) {
+        // A program near its limit needs what we do not use.
+        session.shared.unmap();
+        unmap_blocks(blocks);
+        return Err(error);
+    }
     Ok(session)
 }
 
@@ -173,7 +191,7 @@ fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
     // SAFETY: a new private mapping; pages appear when first touched, all zero.
     let blocks = unsafe {
         libc::mmap(
-            std::ptr::null_mut(),
+            ptr::null_mut(),
             RINGS * size_of::<ThreadBlock>(),
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -182,6 +200,11 @@ fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
         )
     };
     if blocks == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(blocks.cast()) }
+}
+
+fn unmap_blocks(blocks: *mut ThreadBlock) {
+    // SAFETY: exactly the mapping of `map_blocks`, which no thread has been given a part of.
+    unsafe { libc::munmap(blocks.cast(), RINGS * size_of::<ThreadBlock>()) };
 }
 
 impl Session {
@@ -232,16 +255,29 @@ impl Session {
         self.is_crowded.store(false, Ordering::Relaxed);
     }
 
-    /// Marks the owner of a ring as busy with it; `None` once recording is over.
+    /// Marks the owner of a ring as busy with it; `None` once recording is over. Waits while the rings are moved.
     #[inline]
     pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside<'static>> {
-        self.ending.go_inside(index)
+        self.ending.go_inside(index, || {
+            // SAFETY: a plain sleep.
+            unsafe { libc::usleep(50) };
+        })
     }
 
     /// From now on no hook begins to record; true if none is in the middle of it either.
     pub(crate) fn detach(&self) -> bool {
         current::forget();
         self.ending.detach()
+    }
+
+    /// From now until [`Self::resume`] hooks wait before they record; true if none is in the middle of it.
+    pub(crate) fn pause(&self) -> bool {
+        self.ending.pause()
+    }
+
+    /// Ends a pause.
+    pub(crate) fn resume(&self) {
+        self.ending.resume();
     }
 
     /// The process this session belongs to.
@@ -285,18 +321,25 @@ impl Session {
 
     /// Stops recording for good, says why once, and lets the program go on.
     pub(crate) fn stop_with(&self, why: &[&str]) {
-        if self.stopped.swap(true, Ordering::AcqRel) {
-            return;
+        if self.stop() {
+            let mut line = vec!["recording stopped: "];
+            line.extend_from_slice(why);
+            line.push(". The program goes on; what was recorded until now is in ");
+            let path = self.path.to_string_lossy();
+            line.push(&path);
+            say(&line);
         }
-        self.shared.set_end(END_STOPPED, 0, clock::now_ns());
-        self.ending.announce();
-        current::forget();
-        let mut line = vec!["recording stopped: "];
-        line.extend_from_slice(why);
-        line.push(". The program goes on; what was recorded until now is in ");
-        let path = self.path.to_string_lossy();
-        line.push(&path);
-        say(&line);
+    }
+
+    /// Stops recording for good; true for the first who does.
+    pub(crate) fn stop(&self) -> bool {
+        let is_first = !self.stopped.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.shared.set_end(END_STOPPED, 0, clock::now_ns());
+            self.ending.announce();
+            current::forget();
+        }
+        is_first
     }
 
     /// True once.

@@ -3,13 +3,14 @@
 //! Constraint: the hook stores to it with plain instructions, the writer thread reads it concurrently, and neither a full
 //! disk nor a fork may turn a store into a signal. Consequence: the blocks behind a ring are allocated on disk before the
 //! ring is used; the mapping is not inherited by children; all access is by atomics at the offsets of
-//! `gpumemtrace_format::ring`.
+//! `gpumemtrace_format::ring`. Where the file cannot be mapped, or must be let go, the same addresses are plain memory.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
@@ -32,6 +33,10 @@ pub(crate) const RECORDS_PER_RING: usize = 8192;
 pub(crate) struct Shared {
     base: *mut u8,
     file: OwnFile,
+    /// The mapping is not of the file (any more): what is in it dies with the process.
+    is_memory: AtomicBool,
+    /// Rings with room on disk. Others may not even be read: on a full tmpfs that raises a signal too.
+    has_room: [AtomicBool; RINGS],
 }
 
 // SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
@@ -70,14 +75,30 @@ impl Shared {
         let len = FILE_BYTES;
         file.with(|file| file.set_len(len as u64))?;
         file.with(|file| allocate(file, 0, PAGE_BYTES))?;
-        let base = file.with(|file| map(file, len))?;
+        let (base, is_memory) = match file.with(|file| map(file, len)) {
+            Ok(base) => (base, false),
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(error),
+            // Some file systems have no shared mappings.
+            Err(_) => (memory(len)?, true),
+        };
         // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
         // SAFETY: exactly the mapping made above.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTFORK) };
         let header = encode_header(trace_id, pid, RINGS as u32, RECORDS_PER_RING as u32);
         // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
-        Ok(Self { base, file })
+        Ok(Self {
+            base,
+            file,
+            is_memory: AtomicBool::new(is_memory),
+            has_room: [const { AtomicBool::new(false) }; RINGS],
+        })
+    }
+
+    /// Gives the addresses back, when nobody has learned of them.
+    pub(crate) fn unmap(&self) {
+        // SAFETY: exactly our mapping; by the caller's word nobody uses it.
+        unsafe { libc::munmap(self.base.cast(), FILE_BYTES) };
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -121,6 +142,54 @@ impl Shared {
         Some((reason, self.word(END_TIME_AT).load(Ordering::Relaxed)))
     }
 
+    /// True if what is in the rings dies with the process.
+    pub(crate) fn is_memory(&self) -> bool {
+        self.is_memory.load(Ordering::Acquire)
+    }
+
+    /// The ring file, for what is not done through the mapping.
+    pub(crate) fn file(&self) -> &OwnFile {
+        &self.file
+    }
+
+    /// Puts memory with the same content in place of the mapped file. Nobody may be in the middle of a store.
+    pub(crate) fn move_to_memory(&self) -> io::Result<()> {
+        if self.is_memory() {
+            return Ok(());
+        }
+        let copy = memory(FILE_BYTES)?;
+        let stride = ring_stride(RECORDS_PER_RING);
+        let used = (0..RINGS).filter(|index| self.has_room(*index));
+        let parts = used.map(|index| (PAGE_BYTES + index * stride, stride));
+        // The first page last: who is not inside may still count in it.
+        for (at, len) in parts.chain([(0, PAGE_BYTES)]) {
+            // SAFETY: both mappings have this length and do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), copy.add(at), len) };
+        }
+        // SAFETY: moves a mapping that nobody else knows over one of the same length that is ours.
+        let moved = unsafe {
+            libc::mremap(
+                copy.cast(),
+                FILE_BYTES,
+                FILE_BYTES,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                self.base.cast::<libc::c_void>(),
+            )
+        };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: exactly our mapping.
+        unsafe { libc::madvise(self.base.cast(), FILE_BYTES, libc::MADV_DONTFORK) };
+        self.is_memory.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// What was in the file is in the trace or in memory now: no reader may take it for what the process left.
+    pub(crate) fn spoil_file(&self) -> io::Result<()> {
+        self.file.with(|file| file.write_all_at(&[0; 64], 0))
+    }
+
     /// True if this path still names our file.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         self.file.is_at(path)
@@ -133,11 +202,41 @@ impl Shared {
         Ring { base: unsafe { self.base.add(PAGE_BYTES + index * ring_stride(RECORDS_PER_RING)) } }
     }
 
+    /// True if a ring may be looked at.
+    fn has_room(&self, index: usize) -> bool {
+        self.has_room[index].load(Ordering::Acquire)
+    }
+
     /// Makes sure the file system has room for a ring, so that storing to it cannot fail.
     pub(crate) fn allocate_ring(&self, index: usize) -> io::Result<()> {
+        if !self.has_room(index) {
+            self.make_room(index)?;
+            self.has_room[index].store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn make_room(&self, index: usize) -> io::Result<()> {
+        if self.is_memory() {
+            return Ok(());
+        }
         let stride = ring_stride(RECORDS_PER_RING);
+        let at = PAGE_BYTES + index * stride;
         // The limit on file sizes may have been lowered since the start.
-        without_write_signals(|| self.file.with(|file| allocate(file, PAGE_BYTES + index * stride, stride)))
+        let result = without_write_signals(|| self.file.with(|file| allocate(file, at, stride)));
+        match result.as_ref().map_err(io::Error::raw_os_error) {
+            // The program closed our descriptor, and our own lease keeps us from opening the file again.
+            Err(Some(libc::EWOULDBLOCK) | None) => self.populate(at, stride),
+            _ => result,
+        }
+    }
+
+    /// The same through the mapping: the kernel answers an error where a store would raise a signal. Linux 5.14.
+    fn populate(&self, at: usize, len: usize) -> io::Result<()> {
+        const MADV_POPULATE_WRITE: i32 = 23;
+        // SAFETY: a part of our mapping, whose content stays as it is.
+        let result = unsafe { libc::madvise(self.base.add(at).cast(), len, MADV_POPULATE_WRITE) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
@@ -150,6 +249,21 @@ fn map(file: &File, len: usize) -> io::Result<*mut u8> {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_SHARED,
             file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
+}
+
+fn memory(len: usize) -> io::Result<*mut u8> {
+    // SAFETY: a new private mapping; pages appear when first touched, all zero.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
             0,
         )
     };

@@ -31,6 +31,11 @@ pub(crate) fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
+/// In a thread of ours that goes on as one of the program's.
+pub(crate) fn unblock_all() {
+    change_mask(libc::SIG_SETMASK, &set_of(&[]));
+}
+
 fn set_of(signals: &[i32]) -> libc::sigset_t {
     // SAFETY: an all-zero set is a valid buffer for sigemptyset.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

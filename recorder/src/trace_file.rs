@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::index::{IndexBuilder, Tail};
@@ -26,6 +26,11 @@ const BLOCKS_PER_INDEX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct BlockFile {
     file: OwnFile,
+    path: PathBuf,
+    /// The first bytes, without which it is no trace.
+    head: Vec<u8>,
+    /// Somebody has cut it: no last block may lead a reader past the gap, to sums over what it held before.
+    is_cut: bool,
     /// Length up to the last whole block.
     written: u64,
     /// Blocks that are not in the file yet.
@@ -40,12 +45,16 @@ impl BlockFile {
         let file = OwnFile::adopt(file, path)?;
         let mut this = Self {
             file,
+            path: path.to_owned(),
+            head: Vec::new(),
+            is_cut: false,
             written: 0,
             pending: file_header().to_vec(),
             index: IndexBuilder::default(),
             events: 0,
         };
         this.add_meta(meta);
+        this.head.clone_from(&this.pending);
         this.flush()?;
         Ok(this)
     }
@@ -99,10 +108,23 @@ impl BlockFile {
         if let Some(end) = end {
             self.pending.extend(encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL));
         }
-        let at = self.end();
-        let tail = Tail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
-        self.pending.extend(tail.encode_block());
+        if !self.is_cut {
+            let at = self.end();
+            let tail = Tail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
+            self.pending.extend(tail.encode_block());
+        }
         self.flush()
+    }
+
+    /// Gives it its first bytes again if somebody has cut them off; true if anything is missing.
+    fn mend(&mut self) -> io::Result<bool> {
+        let len = self.file.with(|file| file.metadata().map(|data| data.len()))?;
+        let is_cut = len < self.written;
+        if len < self.head.len() as u64 {
+            self.file.with(|file| file.write_all_at(&self.head, 0))?;
+        }
+        self.is_cut |= is_cut;
+        Ok(is_cut)
     }
 
     /// After a write that failed: what is in the file of it must not look like damage.
@@ -179,6 +201,37 @@ impl TraceFile {
             parts.definitions.finish(None)?;
         }
         self.events.finish(Some(end))
+    }
+
+    fn files(&mut self) -> impl Iterator<Item = &mut BlockFile> {
+        std::iter::once(&mut self.events).chain(self.parts.as_mut().map(|parts| &mut parts.definitions))
+    }
+
+    /// A file that is written and that no path names any more, by the name it had.
+    pub(crate) fn removed(&mut self) -> Option<&Path> {
+        self.files().find(|file| file.file.is_nameless()).map(|file| file.path.as_path())
+    }
+
+    /// Gives files that somebody has cut their first bytes again; returns the name of one.
+    pub(crate) fn mend(&mut self) -> io::Result<Option<&Path>> {
+        let mut cut = None;
+        for file in self.files() {
+            if file.mend()? {
+                cut = Some(file.path.as_path());
+            }
+        }
+        Ok(cut)
+    }
+
+    /// Replaces the notes: where they are read first, and in what later parts say of themselves.
+    pub(crate) fn set_notes(&mut self, notes: &[String]) {
+        let mut meta = Meta::default();
+        meta.set_list("notes", notes.to_vec());
+        self.add_meta(&meta);
+        if let Some(parts) = &mut self.parts {
+            self.events.add_meta(&meta);
+            parts.merge_meta(meta);
+        }
     }
 
     /// After a write that failed.

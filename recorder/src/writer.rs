@@ -5,6 +5,8 @@
 //! system call, and only then the tails are moved. It never waits for a thread of the program: a record whose call has not returned simply
 //! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
 
+mod files;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
@@ -18,10 +20,10 @@ use crate::protocol::ring::RingWords;
 use crate::session::Session;
 use crate::signals::with_all_blocked;
 use crate::trace_file::TraceFile;
-use crate::{barrier, clock, facts, modules, output};
+use crate::{alone, barrier, clock, facts, modules, output, signals};
 
 /// How long the writer sleeps when nobody wakes it.
-const NAP_NS: u64 = 1_000_000_000;
+const NAP_NS: u64 = 250_000_000;
 /// Fewer records than this are left in the rings for up to [`LONGEST_REST_NS`]: they are safe there.
 const WORTH_WRITING: u64 = 2048;
 const LONGEST_REST_NS: u64 = 5_000_000_000;
@@ -32,9 +34,9 @@ const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
 /// Rows in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
-/// Starts the thread.
-pub(crate) fn spawn(session: &'static Session, trace: TraceFile) -> io::Result<()> {
-    let mut writer = Writer {
+/// Starts the thread. `notes` are in the trace already.
+pub(crate) fn spawn(session: &'static Session, trace: TraceFile, notes: Vec<String>) -> io::Result<()> {
+    start(Writer {
         session,
         trace,
         modules: None,
@@ -42,19 +44,49 @@ pub(crate) fn spawn(session: &'static Session, trace: TraceFile) -> io::Result<(
         last_write_ns: clock::now_ns(),
         last_sample_ns: 0,
         batch: Batch::default(),
-    };
+        files: files::Care::new(notes),
+    })
+}
+
+fn start(mut writer: Writer) -> io::Result<()> {
     let run = move || {
+        let session = writer.session;
         // A bug of ours must not leave the program waiting for room in its rings.
-        if catch_unwind(AssertUnwindSafe(|| writer.run())).is_err() {
-            session.shared.count(Counter::InternalErrors);
-            session.stop_with(&["an internal error of gpumemtrace; please report it"]);
-            session.mark_closed();
+        match catch_unwind(AssertUnwindSafe(|| writer.run())) {
+            Ok(After::Closed) => {}
+            Ok(After::Alone) => end_in_place_of_the_last_thread(writer),
+            Err(_) => {
+                session.shared.count(Counter::InternalErrors);
+                session.stop_with(&["an internal error of gpumemtrace; please report it"]);
+                session.mark_closed();
+            }
         }
     };
     with_all_blocked(|| {
         std::thread::Builder::new().name("gpumemtrace".to_owned()).stack_size(512 << 10).spawn(run)
     })?;
     Ok(())
+}
+
+/// Why [`Writer::run`] returned.
+enum After {
+    /// The recording is over.
+    Closed,
+    /// All threads of the program have ended.
+    Alone,
+}
+
+/// The last thread of a process ends it with `exit`, whose handlers may still use the GPU, so another thread writes on.
+#[allow(clippy::exit, reason = "the program's own end, which it would have had without this thread")]
+fn end_in_place_of_the_last_thread(mut writer: Writer) {
+    let session = writer.session;
+    // The question that comes with it must not find a thread that listens.
+    writer.give_lease();
+    if start(writer).is_err() {
+        session.mark_closed();
+    }
+    signals::unblock_all();
+    std::process::exit(0);
 }
 
 struct Writer {
@@ -65,19 +97,23 @@ struct Writer {
     last_write_ns: u64,
     last_sample_ns: u64,
     batch: Batch,
+    files: files::Care,
 }
 
 impl Writer {
-    fn run(&mut self) {
+    fn run(&mut self) -> After {
         // A step behind the program's own threads. Refusal is harmless.
         // SAFETY: 0 is the calling thread on Linux.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
         barrier::register();
+        self.session.set_writer();
         let second = facts::second(facts::python_version());
         self.trace.add_meta(&second);
-        let mut result = self.trace.flush();
+        let mut result = self.flush();
+        self.files.begin(self.session);
         while result.is_ok() && !self.session.is_stopped() {
-            let woken = self.session.wait_for_work(NAP_NS.min(self.clock.nap_ns()));
+            let nap_ns = self.files.nap_ns(self.session);
+            let woken = self.session.wait_for_work(nap_ns.min(self.clock.nap_ns()));
             if self.session.is_close_asked() {
                 result = self.close();
                 break;
@@ -91,6 +127,12 @@ impl Writer {
                 result = self.write_round(false);
             }
             self.release_rings_of_ended_threads();
+            if !woken && alone::is_last_thread(self.session.pid()) {
+                return After::Alone;
+            }
+            if result.is_ok() {
+                result = self.look_after_files();
+            }
         }
         if let Err(error) = result {
             self.session.shared.count(Counter::WriteErrors);
@@ -98,13 +140,16 @@ impl Writer {
             let path = self.session.path.to_string_lossy();
             self.session.stop_with(&["cannot write ", &path, ": ", &crate::say::describe(&error)]);
         }
+        self.let_go_at_the_end();
         self.session.mark_closed();
+        After::Closed
     }
 
     fn is_worth_writing(&self) -> bool {
         let waiting: u64 =
             self.session.owners().map(|(index, _)| self.session.shared.ring(index).waiting()).sum();
-        waiting >= WORTH_WRITING || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
+        waiting >= if self.session.shared.is_memory() { 1 } else { WORTH_WRITING }
+            || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
     }
 
     /// Empties all rings into the trace, batch by batch.
@@ -139,11 +184,16 @@ impl Writer {
             trace.add_events(events);
         }
         self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
-        trace.flush()?;
+        self.flush()?;
         for (index, tail) in &batch.tails {
             self.session.shared.ring(*index).empty(*tail);
         }
         Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.mend_trace()?;
+        self.trace.flush()
     }
 
     /// Which functions went past the hooks, when more did.
@@ -191,6 +241,7 @@ impl Writer {
         let (reason, time_ns) = shared.end_as_set().unwrap_or((EndReason::Exit, clock::now_ns()));
         let events = shared.next_seq().load(Ordering::Relaxed);
         let end = End { reason, events, time_ns, message: String::new(), counters };
+        self.mend_trace()?;
         self.trace.finish(&end)?;
         // Everything is in the trace now, unless a thread was stopped in the middle of an event: then its words come into the
         // ring file. If the name is somebody else's by now, leave it.

@@ -64,6 +64,12 @@ fn after_the_end_nobody_writes() {
 }
 
 #[test]
+fn in_a_pause_nobody_writes_and_after_it_everybody_does() {
+    play("pausing");
+    play("end in a pause");
+}
+
+#[test]
 fn what_is_taken_at_the_end_is_what_stays() {
     play("closing");
 }
@@ -90,6 +96,7 @@ fn an_end_that_does_not_wait_meets_a_writer() {
 const HARMLESS: &[(&str, Break)] = &[
     ("self.0[index].store(FREE, Ordering::Release);", Break::HoldBack),
     ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Break::HoldBack),
+    ("self.state.swap(ENDED, Ordering::Release);", Break::Weaken),
     ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Break::HoldBack),
     ("self.tail().store(number, Ordering::Release);", Break::HoldBack),
 ];

@@ -20,6 +20,8 @@ pub(crate) const MODELS: &[(&str, fn())] = &[
     ("in flight", in_flight),
     ("owners", owners),
     ("ending", ending),
+    ("pausing", pausing),
+    ("end in a pause", end_in_pause),
     ("closing", closing),
     ("start", start),
     ("start in vain", start_in_vain),
@@ -268,7 +270,7 @@ fn end(waits: bool) {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 for _ in 0..2 - index {
-                    if let Some(_inside) = shared.0.go_inside(index) {
+                    if let Some(_inside) = shared.0.go_inside(index, wait) {
                         // SAFETY: loom checks that nobody else is there.
                         shared.1[index].with_mut(|word| unsafe { *word += 1 });
                     }
@@ -293,6 +295,53 @@ fn end(waits: bool) {
     }
 }
 
+/// Who pauses changes what the others write to, which is no atomic; and they all do write.
+fn pausing() {
+    let shared = Arc::new((Ending::<1>::new(), UnsafeCell::new(0u64)));
+    let owner = thread::spawn({
+        let shared = Arc::clone(&shared);
+        move || {
+            for _ in 0..2 {
+                let _inside = shared.0.go_inside(0, wait).expect("an event is lost in a pause");
+                // SAFETY: loom checks that nobody else is there.
+                shared.1.with_mut(|word| unsafe { *word += 1 });
+            }
+            catch_up();
+        }
+    });
+    while !shared.0.pause() {
+        wait();
+    }
+    // SAFETY: loom checks that nobody else is there.
+    shared.1.with_mut(|word| unsafe { *word += 10 });
+    shared.0.resume();
+    owner.join().unwrap();
+    // SAFETY: the thread has ended.
+    shared.1.with(|word| assert_eq!(unsafe { *word }, 12));
+}
+
+/// A pause does not take back an end that comes meanwhile, and nobody waits for ever.
+fn end_in_pause() {
+    let ending = Arc::new(Ending::<1>::new());
+    let others = [true, false].map(|is_end| {
+        let ending = Arc::clone(&ending);
+        thread::spawn(move || {
+            if is_end {
+                ending.announce();
+            } else {
+                drop(ending.go_inside(0, wait));
+            }
+            catch_up();
+        })
+    });
+    ending.pause();
+    ending.resume();
+    for other in others {
+        other.join().unwrap();
+    }
+    assert!(ending.go_inside(0, wait).is_none(), "it goes on after its end");
+}
+
 /// A call that returns while the recording ends is in the trace once: as it was before, or as it is after.
 fn closing() {
     let (ending, ring) = (Arc::new(Ending::<1>::new()), Ring::new());
@@ -300,11 +349,11 @@ fn closing() {
         let (ending, ring) = (Arc::clone(&ending), ring.clone());
         move || {
             let mut lane = Lane::resume(ring, 0);
-            let number = match ending.go_inside(0) {
+            let number = match ending.go_inside(0, wait) {
                 Some(_inside) => lane.push(&record(0, STATE_IN_FLIGHT)),
                 None => return catch_up(),
             };
-            if let Some(_inside) = ending.go_inside(0) {
+            if let Some(_inside) = ending.go_inside(0, wait) {
                 lane.ring().unwrap().store(number, &done(0));
             }
             catch_up();
