@@ -424,7 +424,8 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
             "{events} events have a time outside of the run; each is placed at the time of the event before it"
         ));
     }
-    if let Some(why) = &head.ring_problem {
+    // A trace that was closed needs no ring, unless a thread was held up at the end.
+    if let Some(why) = head.ring_problem.as_ref().filter(|_| head.end.is_none() || missing.lost > 0) {
         reasons.push(format!("the ring file beside the trace {why}"));
     }
     if !has_all_records && head.ring_problem.is_none() {
