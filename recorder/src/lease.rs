@@ -12,6 +12,8 @@ use std::os::fd::AsRawFd;
 const F_SETOWN_EX: i32 = 15;
 const F_SETSIG: i32 = 10;
 const F_OWNER_TID: i32 = 0;
+/// The signal. Should it ever reach the program, its default is to be ignored, and handlers of it expect it without a reason.
+const QUESTION: i32 = libc::SIGURG;
 
 /// `struct f_owner_ex`.
 #[repr(C)]
@@ -39,7 +41,7 @@ pub(crate) fn take(file: &File) -> bool {
     // SAFETY: our own descriptor; the structure lives across the call.
     let is_ours = unsafe { libc::fcntl(file.as_raw_fd(), F_SETOWN_EX, &raw const owner) } == 0
         // SAFETY: our own descriptor.
-        && unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGIO) } == 0;
+        && unsafe { libc::fcntl(file.as_raw_fd(), F_SETSIG, QUESTION) } == 0;
     // SAFETY: our own descriptor.
     is_ours && unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) } == 0
 }
@@ -54,10 +56,11 @@ pub(crate) fn asked(file: &File) -> Asked {
     }
 }
 
-/// Lets them go on.
+/// Lets them go on. To be called by the thread that took it.
 pub(crate) fn give(file: &File) {
     // SAFETY: our own descriptor.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+    crate::signals::take_back(QUESTION);
 }
 
 #[cfg(test)]

@@ -67,7 +67,8 @@ fn contains(set: &libc::sigset_t, signal: i32) -> bool {
     unsafe { libc::sigismember(set, signal) == 1 }
 }
 
-fn take_back(signal: i32) {
+/// Forgets a signal that waits in this thread, where it is blocked.
+pub(crate) fn take_back(signal: i32) {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the signal is blocked in this thread; the wait has no length.
     unsafe { libc::sigtimedwait(&set_of(&[signal]), std::ptr::null_mut(), &raw const at_once) };
