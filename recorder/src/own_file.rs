@@ -85,7 +85,9 @@ impl OwnFile {
             |_| io::Error::other("the program closed the descriptor, and the file is not there any more");
         let file = OpenOptions::new()
             .read(true)
-            .write(true)
+            // For a moment it has a number that the program may still take for a file of its own, which it closed: what it writes
+            // there must not be put over what we wrote.
+            .append(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.path)
             .map_err(closed)?;
@@ -94,7 +96,9 @@ impl OwnFile {
         }
         // Its lock went with the old descriptor. If somebody holds it now, they only look.
         let _ = file.try_lock();
-        let descriptor = raise(file).into_raw_fd();
+        let file = raise(file);
+        write_anywhere(&file);
+        let descriptor = file.into_raw_fd();
         match self.descriptor.compare_exchange(lost, descriptor, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
                 if let Some(place) = self.place {
@@ -134,6 +138,15 @@ fn raise(file: File) -> File {
     let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
     // SAFETY: a new descriptor that nobody else knows.
     if high < 0 { file } else { unsafe { File::from_raw_fd(high) } }
+}
+
+/// From now on writes go where they are meant to, not behind the end.
+fn write_anywhere(file: &File) {
+    // SAFETY: our own descriptor.
+    unsafe {
+        let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_APPEND);
+    }
 }
 
 fn close_if(descriptor: i32, identity: Identity) {
@@ -215,6 +228,18 @@ mod tests {
         // SAFETY: the program's own number, still open: dropping ours did not close it.
         let mut still = unsafe { File::from_raw_fd(number) };
         assert_eq!(still.read(&mut [0; 1]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_file_that_was_opened_again_is_written_where_it_is_meant_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, path) = file_in(folder.path(), "ours");
+        let own = OwnFile::adopt(file, &path).unwrap();
+        own.with(|file| file.write_all_at(b"first", 0)).unwrap();
+        // SAFETY: closes our own descriptor, as a program may that closes all.
+        unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
+        own.with(|file| file.write_all_at(b"2nd", 0)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"2ndst");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod starved;
 
 pub(crate) use starved::written;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
@@ -27,6 +28,7 @@ use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
 use crate::trace_file::{BlockFile, TraceFile};
 use crate::{clock, current, facts, futex, writer};
+use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
 /// One recording.
@@ -137,19 +139,15 @@ fn start_in(
         }
     };
     let meta = facts::first(config, names, trace_id, note);
-    // Metadata is written before anything is recorded, so that the shortest trace still says what it is.
-    let notes = meta.list("notes").to_vec();
-    let (parts, meta) = match config.parts {
-        Some(wanted) => {
-            let (parts, first) = Parts::begin(wanted, &output.path, trace_id, &meta)?;
-            (Some(parts), first)
-        }
-        None => (None, meta),
-    };
-    let trace = TraceFile::new(BlockFile::begin(output.trace, &output.path, &meta)?, parts);
     let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let blocks = map_blocks()?;
     let shared = Shared::create(ring, trace_id, names.pid).inspect_err(|_| unmap_blocks(blocks))?;
+    // A trace that has a beginning has a ring: who is killed in between leaves an empty one.
+    let notes = meta.list("notes").to_vec();
+    let trace = begin_trace(output.trace, &output.path, config, trace_id, meta).inspect_err(|_| {
+        shared.unmap();
+        unmap_blocks(blocks);
+    })?;
     let session: &'static Session = Box::leak(Box::new(Session {
         generation: current::next_generation(),
         shared,
@@ -185,6 +183,24 @@ fn start_in(
         return Err(error);
     }
     Ok(session)
+}
+
+/// Metadata is written before anything is recorded, so that the shortest trace still says what it is.
+fn begin_trace(
+    file: File,
+    path: &Path,
+    config: &Config,
+    trace_id: [u8; 16],
+    meta: Meta,
+) -> std::io::Result<TraceFile> {
+    let (parts, meta) = match config.parts {
+        Some(wanted) => {
+            let (parts, first) = Parts::begin(wanted, path, trace_id, &meta)?;
+            (Some(parts), first)
+        }
+        None => (None, meta),
+    };
+    Ok(TraceFile::new(BlockFile::begin(file, path, &meta)?, parts))
 }
 
 fn map_blocks() -> std::io::Result<*mut ThreadBlock> {

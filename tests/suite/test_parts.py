@@ -1,5 +1,6 @@
 """Traces in parts: they replay as one file would, whatever happens to the program or to some of the files."""
 
+import os
 import random
 import re
 import signal
@@ -175,3 +176,43 @@ def test_where_no_part_can_be_begun_recording_goes_on(tmp_path):
     assert process.returncode == -signal.SIGTERM
     assert stderr.count("\n") == 1 and "no new part" in stderr and "Recording goes on" in stderr
     assert (tmp_path / "elsewhere.trace").stat().st_size >= 256 << 10
+
+
+def with_somebody_at(folder, what, deed):
+    """A run that is ended when it has said something about `deed`, done to the file that `what` names."""
+    with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+        process.stdout.readline()
+        deadline = time.monotonic() + 60
+        while len(parts(folder)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        deed(next(folder.glob(what)))
+        line = process.stderr.readline()
+        time.sleep(0.5)
+        process.terminate()
+        assert process.stderr.read() == "" and process.wait() == -signal.SIGTERM
+    return line
+
+
+@pytest.mark.parametrize("what, least", [("run.trace", 8 << 10), ("run.*.stacks.trace", 100)])
+def test_a_file_that_is_cut_while_it_is_written_is_told(tmp_path, what, least):
+    def cut(path):
+        # A part that has just been begun has nothing to lose.
+        while path.stat().st_size < least:
+            time.sleep(0.001)
+        os.truncate(path, 20)
+    line = with_somebody_at(tmp_path, what, cut)
+    assert "was cut by another program" in line
+    head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "another program cut the trace" in head and "Incomplete" in head
+
+
+def test_the_part_that_is_written_is_removed(tmp_path):
+    line = with_somebody_at(tmp_path, "run.trace", lambda path: path.unlink())
+    assert "was removed. The program goes on" in line
+    assert not (tmp_path / "run.trace.ring").exists()
+
+
+def test_the_stacks_are_removed_while_they_are_written(tmp_path):
+    line = with_somebody_at(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
+    assert ".stacks.trace, which holds the stacks, was removed" in line
+    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
