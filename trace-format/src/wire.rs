@@ -76,17 +76,26 @@ fn split_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     if let [first @ 0..0x80, rest @ ..] = bytes {
         return Ok((u64::from(*first), rest));
     }
+    split_long_varint(bytes)
+}
+
+/// The same where lengths change so often that asking for the most common one costs more than it saves.
+#[inline(always)]
+#[allow(clippy::inline_always)] // As above.
+fn split_long_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     let Some(eight) = bytes.first_chunk::<8>() else { return split_varint_by_bytes(bytes) };
     let word = u64::from_le_bytes(*eight);
     let ends = !word & HIGH_BITS;
     if ends == 0 {
         return split_varint_by_bytes(bytes);
     }
-    let len = ends.trailing_zeros() as usize / 8 + 1;
-    let value = word & (u64::MAX >> (64 - 8 * len)) & !HIGH_BITS;
+    // Up to and with the lowest clear high bit: everything below it, and the byte that it is in.
+    let within = ends ^ (ends - 1);
+    let value = word & within & !HIGH_BITS;
     let value = (value & 0x7f00_7f00_7f00_7f00) >> 1 | value & 0x007f_007f_007f_007f;
     let value = (value & 0x3fff_0000_3fff_0000) >> 2 | value & 0x0000_3fff_0000_3fff;
-    Ok(((value & 0x0fff_ffff_0000_0000) >> 4 | value & 0x0fff_ffff, &bytes[len..]))
+    let value = (value & 0x0fff_ffff_0000_0000) >> 4 | value & 0x0fff_ffff;
+    Ok((value, &bytes[ends.trailing_zeros() as usize / 8 + 1..]))
 }
 
 #[cold]
@@ -139,6 +148,15 @@ impl<'a> Cursor<'a> {
     #[allow(clippy::inline_always)] // Cursors stay in registers only if nothing takes their address.
     pub fn varint(&mut self) -> Result<u64, WireError> {
         let (value, rest) = split_varint(self.rest)?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    /// A varint that may well be long, without a branch for its length.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    pub fn long_varint(&mut self) -> Result<u64, WireError> {
+        let (value, rest) = split_long_varint(self.rest)?;
         self.rest = rest;
         Ok(value)
     }
