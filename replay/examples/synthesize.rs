@@ -1,0 +1,317 @@
+//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/bench-replay`).
+//!
+//! Constraint: a billion events are a hundred gigabytes in memory. Consequence: they are made in rounds, as the recorder's writer
+//! takes them from its rings, and each round is encoded and forgotten; what stays are the live blocks.
+//!
+//! usage: synthesize EVENTS FILE
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::{
+    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
+    ThreadId, columns, defs, links,
+};
+
+/// Events of one round: the writer is woken when a ring is a quarter full.
+const ROUND_EVENTS: usize = 4096;
+/// Events of every hundredth round, for which the writer was late: more than a block, so that blocks overlap in the order.
+const LATE_ROUND_EVENTS: usize = 90_000;
+const ROWS_PER_BLOCK: usize = 1 << 16;
+const ZSTD_LEVEL: i32 = 3;
+const MAIN: u32 = 4242;
+const BACKWARD: u32 = 4300;
+const LAYERS: usize = 60;
+/// Frames of the framework between a line of the model and the allocation.
+const DEPTH: i32 = 12;
+const SEGMENT_BYTES: u64 = 20 << 20;
+const STARTED_NS: u64 = 1_000_000_000;
+const TORCH: &str = "/env/lib/python3.12/site-packages/torch/";
+
+/// Frames and code objects.
+#[derive(Default)]
+struct Frames {
+    codes: Vec<CodeDef>,
+    nodes: Vec<PyNode>,
+}
+
+impl Frames {
+    fn code(&mut self, file: &str, function: &str) -> CodeId {
+        let known = self.codes.iter().find(|code| code.file == file && code.name == function);
+        if let Some(code) = known {
+            return code.id;
+        }
+        let id = CodeId(self.codes.len() as u32 + 1);
+        // Every code unit is one line further than the one before it.
+        let mut line_table = vec![0xe8, 0];
+        line_table.extend([0xe8, 2].repeat(299));
+        self.codes.push(CodeDef {
+            id,
+            first_line: 1,
+            python: 0x030c,
+            truncated: false,
+            file: file.to_owned(),
+            name: function.to_owned(),
+            line_table,
+        });
+        id
+    }
+
+    fn node(&mut self, parent: NodeId, code: CodeId, line: i32, link: Link) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32 + 1);
+        self.nodes.push(PyNode { id, parent, code, offset_bytes: (line - 1) * 2, link });
+        id
+    }
+
+    fn frame(&mut self, parent: NodeId, file: &str, function: &str, line: i32) -> NodeId {
+        let code = self.code(file, function);
+        self.node(parent, code, line, Link::Python)
+    }
+
+    /// Below a line of the user's: what the framework calls until memory is asked for.
+    fn library(&mut self, mut parent: NodeId, what: &str) -> NodeId {
+        for depth in 0..DEPTH {
+            parent =
+                self.frame(parent, &format!("{TORCH}nn/modules/module.py"), "Module._call_impl", 100 + depth);
+        }
+        self.frame(parent, &format!("{TORCH}nn/modules/{what}.py"), "forward", 50)
+    }
+}
+
+/// Lines that allocate.
+struct Lines {
+    parameters: NodeId,
+    forward: Vec<[NodeId; 4]>,
+    backward: Vec<[NodeId; 4]>,
+    loss: NodeId,
+    optimizer: Vec<NodeId>,
+    leak: NodeId,
+}
+
+fn lines(frames: &mut Frames) -> Lines {
+    let main = frames.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
+    let train = frames.frame(main, "/work/train.py", "train", 40);
+    let build = frames.frame(main, "/work/train.py", "build", 12);
+    let forward: Vec<[NodeId; 4]> = (0..LAYERS as i32)
+        .map(|layer| {
+            let call = frames.frame(train, "/work/model.py", "Net.forward", 20 + layer);
+            ["linear", "activation", "dropout", "normalization"].map(|what| frames.library(call, what))
+        })
+        .collect();
+    let backward = forward
+        .iter()
+        .map(|stacks| stacks.map(|stack| frames.node(stack, CodeId::UNKNOWN, 1, Link::Backward)))
+        .collect();
+    let step = frames.frame(main, "/work/train.py", "train", 43);
+    let wrapper = frames.frame(
+        step,
+        &format!("{TORCH}optim/optimizer.py"),
+        "Optimizer.profile_hook_step.<locals>.wrapper",
+        50,
+    );
+    let optimizer =
+        (0..4).map(|line| frames.frame(wrapper, &format!("{TORCH}optim/adam.py"), "Adam.step", 60 + line));
+    let optimizer = optimizer.collect();
+    let loss = frames.frame(main, "/work/train.py", "train", 42);
+    let leak = frames.frame(train, "/work/hooks.py", "Keeper.hook", 7);
+    Lines { parameters: build, forward, backward, loss, optimizer, leak }
+}
+
+/// The allocator, the clock and the round that is being filled.
+struct Run {
+    round: Vec<Event>,
+    rounds: u64,
+    send: SyncSender<Vec<Event>>,
+    seq: u64,
+    time_ns: u64,
+    random: u64,
+    thread: u32,
+    free: HashMap<u64, Vec<u64>>,
+    segment: (u64, u64),
+    allocated: u64,
+    reserved: u64,
+}
+
+/// What is handed out: address, bytes asked for.
+type Tensor = (u64, u64);
+
+impl Run {
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    fn event(&mut self, kind: EventKind, (addr, size): (u64, u64), stack: NodeId, requested: Option<u64>) {
+        self.time_ns += 600 + self.random() % 1800;
+        let is_block = requested.is_some();
+        self.round.push(Event {
+            seq: self.seq,
+            time_ns: self.time_ns,
+            thread: ThreadId(self.thread),
+            device: 0,
+            api: ApiId(u8::from(kind.is_driver_call())),
+            flags: if kind == EventKind::BLOCK_FREE { FREED_AT_ONCE } else { 0 },
+            result: 0,
+            in_flight: false,
+            addr,
+            size,
+            aux: if is_block { [self.allocated, self.reserved] } else { [0; 2] },
+            python_stack: stack,
+            detail: requested.map(|requested_bytes| Detail { requested_bytes, stream: 0, pool: 0 }),
+            ..Event::new(kind)
+        });
+        self.seq += 1;
+        let enough = if self.rounds % 100 == 99 { LATE_ROUND_EVENTS } else { ROUND_EVENTS };
+        if self.round.len() == enough {
+            self.rounds += 1;
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        // If nobody takes it any more the disk is full, which the other side says.
+        let _ = self.send.send(std::mem::take(&mut self.round));
+    }
+
+    fn alloc(&mut self, stack: NodeId, requested: u64) -> Tensor {
+        let size = requested.max(1).next_multiple_of(512);
+        let addr = match self.free.get_mut(&size).and_then(Vec::pop) {
+            Some(addr) => addr,
+            None => self.cut(stack, size),
+        };
+        self.allocated += size;
+        self.event(EventKind::BLOCK_ALLOC, (addr, size), stack, Some(requested));
+        (addr, requested)
+    }
+
+    /// A new piece of the current segment, or of a new one.
+    fn cut(&mut self, stack: NodeId, size: u64) -> u64 {
+        if self.segment.0 + size > self.segment.1 {
+            let bytes = SEGMENT_BYTES.max(size.next_multiple_of(2 << 20));
+            let addr = self.segment.1.next_multiple_of(2 << 20) + (2 << 20);
+            self.event(EventKind::DEVICE_ALLOC, (addr, bytes), stack, None);
+            self.event(EventKind::SEGMENT_ALLOC, (addr, bytes), stack, None);
+            self.reserved += bytes;
+            self.segment = (addr, addr + bytes);
+        }
+        self.segment.0 += size;
+        self.segment.0 - size
+    }
+
+    fn release(&mut self, (addr, requested): Tensor, stack: NodeId) {
+        let size = requested.max(1).next_multiple_of(512);
+        self.allocated -= size;
+        self.free.entry(size).or_default().push(addr);
+        self.event(EventKind::BLOCK_FREE, (addr, size), stack, Some(requested));
+    }
+
+    /// A step: forward, backward on autograd's thread, optimizer; and what a hook keeps.
+    fn step(&mut self, lines: &Lines) {
+        let mut activations = Vec::new();
+        for (layer, stacks) in lines.forward.iter().enumerate() {
+            let bytes = 40_000 + layer as u64 * 1000;
+            for (stack, part) in stacks.iter().zip(1..) {
+                activations.push(self.alloc(*stack, bytes * part));
+            }
+            let workspace = self.alloc(stacks[0], 3 << 20);
+            self.release(workspace, stacks[0]);
+        }
+        self.alloc(lines.leak, 4000);
+        let loss = self.alloc(lines.loss, 4);
+        self.thread = BACKWARD;
+        for (layer, stacks) in lines.backward.iter().enumerate().rev() {
+            for (part, stack) in stacks.iter().enumerate().rev() {
+                let gradient = self.alloc(*stack, 40_000 + layer as u64 * 1000);
+                self.release(activations[layer * 4 + part], *stack);
+                self.release(gradient, *stack);
+            }
+        }
+        self.thread = MAIN;
+        self.release(loss, lines.loss);
+        for stack in &lines.optimizer {
+            for parameter in 0..15 {
+                let temporary = self.alloc(*stack, 8192 + parameter * 4096);
+                self.release(temporary, *stack);
+            }
+        }
+    }
+}
+
+fn meta(apis: &[&str]) -> Meta {
+    let mut meta = Meta::default();
+    meta.set_text("trace_id", "ab".repeat(16));
+    meta.set_number("pid", u64::from(MAIN));
+    meta.set_text("host", "node7");
+    meta.set_list("command", vec!["python".to_owned(), "train.py".to_owned()]);
+    meta.set_number("started_ns", STARTED_NS);
+    meta.set_text("mode", "preload");
+    meta.set_text("torch", "2.15.0");
+    meta.set_text("python", "3.12.1");
+    meta.set_list("apis", apis.iter().map(|api| (*api).to_owned()).collect());
+    meta.set_number("device.0.total_bytes", 80 << 30);
+    meta
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, events, path] = arguments.as_slice() else {
+        return Err("usage: synthesize EVENTS FILE".into());
+    };
+    let wanted: u64 = events.replace('_', "").parse()?;
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(&file_header())?;
+    let mut put = |kind, payload: &[u8]| file.write_all(&encode_block(kind, payload, ZSTD_LEVEL));
+    let (send, rounds) = sync_channel::<Vec<Event>>(16);
+    let mut frames = Frames::default();
+    let lines = lines(&mut frames);
+    let maker = std::thread::spawn(move || {
+        let mut run = Run {
+            round: Vec::with_capacity(ROUND_EVENTS),
+            rounds: 0,
+            send,
+            seq: 0,
+            time_ns: STARTED_NS,
+            random: 0x9e37_79b9_7f4a_7c15,
+            thread: MAIN,
+            free: HashMap::new(),
+            segment: (0x7f00_0000_0000, 0x7f00_0000_0000),
+            allocated: 0,
+            reserved: 0,
+        };
+        for parameter in 0..120 {
+            run.alloc(lines.parameters, 100_000 + parameter * 3000);
+        }
+        while run.seq < wanted {
+            run.step(&lines);
+        }
+        run.send();
+        (run.seq, run.time_ns)
+    });
+    put(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode())?;
+    put(BlockKind::CODES, &defs::encode_codes(&frames.codes))?;
+    put(BlockKind::PY_NODES, &defs::encode_py_nodes(&frames.nodes))?;
+    put(BlockKind::LINKS, &links::encode_links(&frames.nodes))?;
+    for mut round in rounds {
+        round.sort_by_key(|event| event.thread);
+        for rows in round.chunks(ROWS_PER_BLOCK) {
+            put(BlockKind::EVENTS, &columns::encode(rows))?;
+        }
+    }
+    let (events, time_ns) = maker.join().map_err(|_| "the maker of events failed")?;
+    let end = End {
+        reason: EndReason::Exit,
+        events,
+        time_ns,
+        message: String::new(),
+        counters: Counters::default(),
+    };
+    put(BlockKind::END, &end.encode())?;
+    file.flush()?;
+    Ok(())
+}
