@@ -21,10 +21,16 @@ impl<T> Default for IdMap<T> {
 impl<T: Copy> IdMap<T> {
     /// The value, if there is one.
     pub(crate) fn get(&self, id: u32) -> Option<T> {
+        self.at(id).copied()
+    }
+
+    /// Where it lies.
+    #[inline]
+    pub(crate) fn at(&self, id: u32) -> Option<&T> {
         match self.dense.get(id as usize) {
-            Some(value) => *value,
+            Some(value) => value.as_ref(),
             None if id < DENSE_IDS => None,
-            None => self.sparse.get(&id).copied(),
+            None => self.sparse.get(&id),
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::{Event, NO_SEQ};
@@ -118,8 +119,13 @@ impl Merger {
                 self.missing = self.missing.saturating_add(top.seq - self.next_seq);
                 self.next_seq = top.seq;
             }
-            let Some(Reverse(mut run)) = self.heap.pop() else { break };
-            let Some(batch) = self.batches[run.batch].as_mut() else { continue };
+            // Put right in its place: most runs stay, a few numbers further on.
+            let Some(mut top) = self.heap.peek_mut() else { break };
+            let run = &mut top.0;
+            let Some(batch) = self.batches[run.batch].as_mut() else {
+                PeekMut::pop(top);
+                continue;
+            };
             let begin = run.at;
             let mut flow = ControlFlow::Continue(());
             for event in &batch.events[run.at..run.end] {
@@ -145,8 +151,8 @@ impl Merger {
             self.waiting -= run.at - begin;
             if run.at < run.end {
                 run.seq = batch.events[run.at].seq;
-                self.heap.push(Reverse(run));
             } else {
+                let Reverse(run) = PeekMut::pop(top);
                 batch.runs -= 1;
                 if batch.runs == 0 {
                     self.resident -= batch.events.len();

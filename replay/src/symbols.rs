@@ -119,6 +119,7 @@ impl Symbols {
     }
 
     /// The stack of an event.
+    #[inline]
     pub fn stack(&mut self, python: NodeId, native: NodeId) -> StackId {
         if native == NodeId::NONE {
             if let Some(stack) = self.by_python.get(python.0) {
@@ -152,6 +153,7 @@ impl Symbols {
     }
 
     /// What is known of a stack.
+    #[inline]
     pub fn facts(&self, stack: StackId) -> Stack {
         self.stacks[stack.0 as usize]
     }
@@ -159,7 +161,7 @@ impl Symbols {
     /// What a Python stack has to do with autograd's engine.
     #[inline]
     pub fn autograd(&self, python: NodeId) -> Autograd {
-        self.nodes.get(python.0).map_or(Autograd::None, |facts| facts.autograd)
+        self.nodes.at(python.0).map_or(Autograd::None, |facts| facts.autograd)
     }
 
     /// The optimizer calls that occur in stacks.
