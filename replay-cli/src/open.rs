@@ -45,7 +45,7 @@ impl TraceFile {
     }
 
     /// Opens it from its start.
-    pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read>> {
+    pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
         self.pieces.open()
     }
 

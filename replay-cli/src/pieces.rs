@@ -82,8 +82,8 @@ impl Pieces {
     }
 
     /// All of them as one trace, from its start.
-    pub(crate) fn open(&self) -> io::Result<Box<dyn Read>> {
-        let mut all: Box<dyn Read> = Box::new(io::empty());
+    pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        let mut all: Box<dyn Read + Send> = Box::new(io::empty());
         for (number, piece) in self.files.iter().enumerate() {
             let mut file = File::open(&piece.path)?.take(piece.len_bytes);
             if number > 0 {

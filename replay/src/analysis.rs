@@ -3,24 +3,27 @@
 //! Constraint: memory in proportion to live blocks and stacks. Consequence: each event updates the books of its device and
 //! is forgotten; only out-of-memory events are kept, the first [`MAX_OOMS`] of them.
 
+mod finish;
+
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Counter, Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
+use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::ahead::Ahead;
 use crate::backward::Backward;
 use crate::book::Now;
 use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
-use crate::input::{Body, Head, Input, Missing, incompleteness, missing, read_events};
+use crate::input::{Head, Input, read_events};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
-use crate::steps::{Rule, Scout, StepClock};
+use crate::steps::{Rule, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
 
@@ -150,25 +153,48 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
 pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
     let mut head = Head::read(input)?;
-    let mut symbols = Symbols::new(std::mem::take(&mut head.definitions), own);
+    let symbols = Symbols::new(std::mem::take(&mut head.definitions), own);
     let names = StepNames::new(symbols.definitions().codes.values());
-    let mut scout = Scout::new(symbols.optimizer_lines(), head.end_ns());
-    let mut backward = Backward::default();
-    read_events(open, &head, &mut |event| {
-        let stack = symbols.stack(backward.stack_of(event, &symbols), event.native_stack);
-        scout.event(event, stack, names.or_optimizer(event, symbols.facts(stack).optimizer))
-    })?;
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
-    let mut pass = Pass::new(symbols, (StepClock::new(scout.rule()), names), span_ns);
-    let body = read_events(open, &head, &mut |event| {
-        pass.event(event);
+    let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
+    let mut pass: Option<Pass> = None;
+    let mut body = read_events(open, &head, &mut |event| {
+        if let Some(pass) = &mut pass {
+            pass.event(event);
+        } else if let Some(scouting) = &mut ahead
+            && scouting.event(event).is_break()
+        {
+            if !scouting.has_all() {
+                return ControlFlow::Break(());
+            }
+            pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns));
+        }
         ControlFlow::Continue(())
     })?;
+    let is_whole = ahead.as_ref().is_none_or(Ahead::has_all);
+    let Some(mut pass) = pass.or_else(|| ahead.map(|ahead| Pass::after(ahead, span_ns))) else {
+        unreachable!("the scout is there until the pass is")
+    };
+    if !is_whole {
+        body = read_events(open, &head, &mut |event| {
+            pass.event(event);
+            ControlFlow::Continue(())
+        })?;
+    }
     Ok(pass.finish(path, &head, &body))
 }
 
 impl Pass {
+    /// Begins with what the scout has kept: everything that it has seen, or nothing.
+    fn after(mut ahead: Ahead, span_ns: u64) -> Self {
+        let kept = ahead.take_kept();
+        let clock = StepClock::new(ahead.scout.rule());
+        let mut pass = Self::new(ahead.symbols, (clock, ahead.names), span_ns);
+        kept.iter().flatten().for_each(|event| pass.event(event));
+        pass
+    }
+
     fn new(symbols: Symbols, (clock, names): (StepClock, StepNames), span_ns: u64) -> Self {
         Self {
             symbols,
@@ -331,113 +357,5 @@ impl Pass {
             sites,
         };
         self.ooms.push(record);
-    }
-
-    fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
-        let held: Vec<(u8, u64)> = self.devices.held().collect();
-        let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &held);
-        let symbols = self.symbols;
-        let mut devices = Vec::new();
-        for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
-            let Some(mut device) = device else { continue };
-            if device.torch.is_empty() && device.driver.is_empty() {
-                continue;
-            }
-            device.finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.facts(stack).site);
-            devices.push((ordinal, *device));
-        }
-        let events = self.counts.iter().sum::<u64>().max(1);
-        let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
-        let Missing { lost, in_flight } = missing(head, body, self.threads.len() as u64);
-        let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
-        let dropped = counter(Counter::DroppedEvents);
-        let losses = Losses {
-            dropped_events: dropped.saturating_add(lost),
-            corrupt_blocks: head.damage.count + body.damage.count,
-            truncated_stacks: counter(Counter::TruncatedStacks),
-            unresolved_frames: symbols.unresolved_frames().max(counter(Counter::UnreadableFrames)),
-            uncovered_calls: counter(Counter::UncoveredCalls),
-            in_flight_calls: in_flight + body.order.unplaced.len() as u64,
-            tracker_mismatches: counter(Counter::TrackerMismatches),
-        };
-        let mut incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
-        let undefined = symbols.undefined_frames();
-        if undefined > 0 {
-            incomplete.push(format!(
-                "{undefined} stack frames are used and not defined in the file: whose lines they are is not known"
-            ));
-        }
-        let (ending, ending_detail) = head.ending();
-        let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
-        let mut notes: Vec<String> = head.meta.list("notes").to_vec();
-        let uncovered = head.meta.list("uncovered");
-        notes.extend(self.backward.notes(events));
-        if !uncovered.is_empty() {
-            notes.push(format!(
-                "driver functions that were called and are not recorded: {}",
-                uncovered.join(", ")
-            ));
-        }
-        if head.meta.text("attached") == Some("late") {
-            notes.push(
-                "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"
-                    .to_owned(),
-            );
-        }
-        let apart: Vec<(Place, u64, u64)> = self
-            .apart
-            .iter()
-            .map(|(place, now)| (place, now, self.apart_peaks.get(&place).copied().unwrap_or(0)))
-            .collect();
-        for (place, _, peak) in &apart {
-            match place {
-                Place::Managed => notes.push(format!(
-                    "managed memory of up to {peak} bytes is not counted: no call tells on which device or host it lies"
-                )),
-                Place::Foreign => notes.push(format!(
-                    "memory of other processes or APIs of up to {peak} bytes was mapped, and is not counted as this process's"
-                )),
-                Place::Host | Place::Device(_) | Place::UnknownDevice => {}
-            }
-        }
-        if losses.in_flight_calls > 0 {
-            let calls = losses.in_flight_calls;
-            notes.push(format!(
-                "{calls} calls had not returned when the process ended; nobody knows how they went"
-            ));
-        }
-        if losses.tracker_mismatches > 0 {
-            let blocks = losses.tracker_mismatches;
-            notes.push(format!(
-                "{blocks} times PyTorch's tracker and its allocator did not say the same; what those blocks asked for is not known"
-            ));
-        }
-        Analysis {
-            path,
-            meta: head.meta.clone(),
-            ending,
-            ending_detail,
-            symbols,
-            owners: self.owners,
-            counts,
-            losses,
-            incomplete,
-            notes,
-            tracker: self.tracker,
-            rule: self.clock.rule(),
-            step_range: match self.clock.rule() {
-                Rule::Range(name) => self.names.name(name).map(str::to_owned),
-                _ => None,
-            },
-            steps: self.step,
-            phases,
-            start_ns,
-            end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
-            devices,
-            ooms: self.ooms,
-            oom_count: self.oom_count,
-            failed_calls: self.driver.failed_calls,
-            apart,
-        }
     }
 }

@@ -4,17 +4,16 @@
 //! opens nothing itself. Consequence: the caller gives a way to open the trace from its start, and it is read twice: first
 //! definitions, metadata and end, then the events; each time the rest is passed over packed, which costs next to nothing.
 
-use std::io::Read;
-use std::ops::{ControlFlow, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{Record, RingImage};
-use gpumemtrace_format::{Counter, Counters, End, EndReason, Event, EventKind, Meta};
+use gpumemtrace_format::{Counter, Counters, End, EndReason, Meta};
 
 use crate::definitions::Definitions;
+pub use crate::reading::{Body, Open, read_events};
 use crate::report::Ending;
-use crate::stream::{Merger, OrderSummary};
 
 /// Threads stamp events themselves, a moment before or after what start and end say.
 const TIME_SLACK_NS: u64 = 100_000_000;
@@ -41,7 +40,7 @@ pub struct Input<'a> {
     /// As the user named it.
     pub path: &'a str,
     /// Opens it from its start; the same bytes each time.
-    pub open: &'a dyn Fn() -> std::io::Result<Box<dyn Read>>,
+    pub open: &'a Open<'a>,
     /// Beside it. To be read *before* the trace is opened, so that what moves from one to the other meanwhile is seen twice
     /// and not never.
     pub ring: RingFile,
@@ -128,7 +127,7 @@ pub struct Damages {
 }
 
 impl Damages {
-    fn add(&mut self, damage: Damage) {
+    pub(crate) fn add(&mut self, damage: Damage) {
         self.count += 1;
         if self.first.len() < MAX_DAMAGE {
             self.first.push(damage);
@@ -272,68 +271,6 @@ impl Head {
         let reason = self.end.as_ref().map(|end| end.reason).or(self.ring.as_ref().and_then(|ring| ring.end));
         reason == Some(EndReason::Stopped)
     }
-}
-
-/// What the second reading showed beside the events.
-#[derive(Debug, Default)]
-pub struct Body {
-    /// The order.
-    pub order: OrderSummary,
-    /// Blocks of events that could not be used.
-    pub damage: Damages,
-    /// Events of a kind that this version does not know.
-    pub unknown_events: u64,
-    /// Events whose time lies outside of the run.
-    pub misdated_events: u64,
-}
-
-/// Hands on all events in order. `sink` may end it early. An event with a time outside of the run gets that of the event
-/// before it: one wrong record must not stretch every chart.
-pub fn read_events(
-    open: &dyn Fn() -> std::io::Result<Box<dyn Read>>,
-    head: &Head,
-    sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
-) -> Result<Body, OpenError> {
-    let mut body = Body::default();
-    let (ring, times) = (head.ring.as_ref(), head.times());
-    let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
-    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
-    let sink = &mut |event: &Event| {
-        unknown += u64::from(!is_known[usize::from(event.kind.0)]);
-        if times.contains(&event.time_ns) {
-            last_ns = event.time_ns;
-            return sink(event);
-        }
-        misdated += 1;
-        sink(&Event { time_ns: last_ns, ..*event })
-    };
-    let mut merger = Merger::new();
-    let mut stopped = false;
-    for item in TraceReader::new(open()?)?.events_only() {
-        match item {
-            Item::Events(events) => stopped = merger.push(events, sink).is_break(),
-            // What lies between blocks was told by the first reading.
-            Item::Damage(damage) if damage.is_in_block => body.damage.add(damage),
-            _ => {}
-        }
-        if stopped {
-            break;
-        }
-    }
-    if let Some(ring) = ring.filter(|_| !stopped) {
-        let events = ring.records.iter().filter_map(|record| match record {
-            Record::Event(event) => Some(*event),
-            _ => None,
-        });
-        let mut events: Vec<Event> = events.collect();
-        events.sort_by_key(|event| event.seq);
-        stopped = merger.push(events, sink).is_break();
-    }
-    if !stopped {
-        body.order = merger.finish(sink);
-    }
-    (body.unknown_events, body.misdated_events) = (unknown, misdated);
-    Ok(body)
 }
 
 /// What is missing, told apart from what was under way.

@@ -5,12 +5,13 @@
 //! to the number of distinct stacks; nothing here opens files, prints or is unsafe; every analysis states its definition
 //! where it is made; and what is not known is `None`, never a guess.
 //!
-//! Reading order: [`input`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
+//! Reading order: [`input`], [`reading`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
 //! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
 //! native frames.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod analysis;
 pub mod backward;
 pub mod bins;
@@ -35,6 +36,7 @@ pub mod origin;
 pub mod owners;
 pub mod phases;
 pub mod ranges;
+pub mod reading;
 pub mod report;
 pub mod sections;
 pub mod segments;

@@ -46,8 +46,9 @@ fn analysed() -> Analysis {
     let mut file = run.file(100);
     file.extend(encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&nodes), 3));
     file.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
-    let open =
-        || -> std::io::Result<Box<dyn std::io::Read>> { Ok(Box::new(std::io::Cursor::new(file.clone()))) };
+    let open = || -> std::io::Result<Box<dyn std::io::Read + Send>> {
+        Ok(Box::new(std::io::Cursor::new(file.clone())))
+    };
     analyse(Input {
         path: "run.trace",
         open: &open,

@@ -247,7 +247,7 @@ impl Synthetic {
 
 pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
-    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read>);
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
     analyse(Input {
         path: "run.trace",
         open: &open,

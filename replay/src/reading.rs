@@ -1,0 +1,108 @@
+//! The second reading: all events of a trace, in order.
+//!
+//! Constraint: unpacking blocks takes nearly as long as analysing what is in them, and neither needs the other. Consequence: a
+//! thread of its own unpacks ahead, [`BLOCKS_AHEAD`] blocks at most, and hands them over one by one. Where the system has no thread
+//! to give, one does both; the result is the same.
+
+use std::io::Read;
+use std::ops::ControlFlow;
+use std::sync::mpsc::sync_channel;
+
+use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+use gpumemtrace_format::ring::Record;
+use gpumemtrace_format::{Event, EventKind};
+
+use crate::input::{Damages, Head};
+use crate::stream::{Merger, OrderSummary};
+
+/// How far the unpacking may be ahead. A block has 65,536 events at most, unless somebody means harm.
+const BLOCKS_AHEAD: usize = 4;
+
+/// Opens a trace from its start; the same bytes each time.
+pub type Open<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
+
+/// What the second reading showed beside the events.
+#[derive(Debug, Default)]
+pub struct Body {
+    /// The order.
+    pub order: OrderSummary,
+    /// Blocks of events that could not be used.
+    pub damage: Damages,
+    /// Events of a kind that this version does not know.
+    pub unknown_events: u64,
+    /// Events whose time lies outside of the run.
+    pub misdated_events: u64,
+}
+
+/// Hands on all events in order. `sink` may end it early. An event with a time outside of the run gets that of the event
+/// before it: one wrong record must not stretch every chart.
+pub fn read_events(
+    open: &Open<'_>,
+    head: &Head,
+    sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
+) -> Result<Body, OpenError> {
+    let mut body = Body::default();
+    let (ring, times) = (head.ring.as_ref(), head.times());
+    let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
+    let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
+    let sink = &mut |event: &Event| {
+        unknown += u64::from(!is_known[usize::from(event.kind.0)]);
+        if times.contains(&event.time_ns) {
+            last_ns = event.time_ns;
+            return sink(event);
+        }
+        misdated += 1;
+        sink(&Event { time_ns: last_ns, ..*event })
+    };
+    let mut merger = Merger::new();
+    let reader = TraceReader::new(open()?)?.events_only();
+    let stopped = for_each_item(reader, &mut |item| match item {
+        Item::Events(events) => merger.push(events, sink),
+        // What lies between blocks was told by the first reading.
+        Item::Damage(damage) if damage.is_in_block => {
+            body.damage.add(damage);
+            ControlFlow::Continue(())
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    let mut stopped = stopped.is_break();
+    if let Some(ring) = ring.filter(|_| !stopped) {
+        let events = ring.records.iter().filter_map(|record| match record {
+            Record::Event(event) => Some(*event),
+            _ => None,
+        });
+        let mut events: Vec<Event> = events.collect();
+        events.sort_by_key(|event| event.seq);
+        stopped = merger.push(events, sink).is_break();
+    }
+    if !stopped {
+        body.order = merger.finish(sink);
+    }
+    (body.unknown_events, body.misdated_events) = (unknown, misdated);
+    Ok(body)
+}
+
+/// Hands on what a reader finds, unpacked on another thread.
+fn for_each_item(
+    reader: TraceReader<Box<dyn Read + Send>>,
+    take: &mut impl FnMut(Item) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    // Shared with the thread, so that it is still here if there is none.
+    let reader = std::sync::Mutex::new(reader);
+    let next = || reader.lock().ok()?.next();
+    std::thread::scope(|scope| {
+        let (send, items) = sync_channel(BLOCKS_AHEAD);
+        let unpack = move || {
+            while let Some(item) = next() {
+                // Passed over: not worth waking anybody.
+                if !matches!(item, Item::Skipped(_)) && send.send(item).is_err() {
+                    break;
+                }
+            }
+        };
+        match std::thread::Builder::new().name("unpack".to_owned()).spawn_scoped(scope, unpack) {
+            Ok(_) => items.into_iter().try_for_each(&mut *take),
+            Err(_) => std::iter::from_fn(next).try_for_each(&mut *take),
+        }
+    })
+}
