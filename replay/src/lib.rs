@@ -8,7 +8,7 @@
 //! Reading order: [`input`], [`reading`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
 //! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
-//! native frames.
+//! native frames. [`live`] is for a run that goes on.
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -29,6 +29,8 @@ pub mod input;
 pub mod leaks;
 pub mod ledger;
 pub mod linetable;
+pub mod live;
+mod live_steps;
 pub mod merge;
 pub mod naming;
 pub mod oom;

@@ -45,6 +45,15 @@ impl StepNames {
         step_names
     }
 
+    /// One more id of a name that has a number.
+    pub(crate) fn learn(&mut self, code: &CodeDef) {
+        if code.python == 0
+            && let Some(at) = self.names.iter().position(|name| *name == code.name)
+        {
+            self.by_id.insert(code.id, at as u16 + 1);
+        }
+    }
+
     /// The number of the name of a range that begins here and may be a step; 0 for all else.
     #[inline]
     pub fn begun_by(&self, event: &Event) -> u16 {

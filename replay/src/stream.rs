@@ -17,7 +17,7 @@ pub const MAX_WAITING: usize = 1 << 20;
 /// How many events without a place in the order are kept: one per thread in flight is what is expected.
 const MAX_UNPLACED: usize = 1 << 16;
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Run {
     seq: u64,
     batch: usize,
@@ -25,13 +25,14 @@ struct Run {
     end: usize,
 }
 
+#[derive(Debug)]
 struct Batch {
     events: Vec<Event>,
     runs: usize,
 }
 
 /// Merges batches of events into one ordered stream.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Merger {
     batches: Vec<Option<Batch>>,
     free: Vec<usize>,
@@ -63,6 +64,11 @@ impl Merger {
     /// An empty one.
     pub fn new() -> Self {
         Self { max_waiting: MAX_WAITING, ..Self::default() }
+    }
+
+    /// The number that is handed on next.
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
     }
 
     /// Takes a batch and hands on every event whose turn has come. Stops when `sink` breaks.
