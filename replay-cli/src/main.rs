@@ -7,11 +7,13 @@
 
 mod commands;
 mod exit;
+mod follow;
 mod open;
 mod output;
 mod pattern;
 mod pieces;
 mod resolve;
+mod status;
 mod sums;
 mod text;
 

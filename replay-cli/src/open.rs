@@ -6,6 +6,7 @@
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
@@ -13,6 +14,7 @@ use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::Unreadable;
 use crate::pieces::Pieces;
+use crate::status::{Progress, Reading};
 
 /// A trace that was found.
 pub(crate) struct TraceFile {
@@ -21,6 +23,7 @@ pub(crate) struct TraceFile {
     /// As the user named it.
     pub(crate) name: String,
     is_locked: bool,
+    reading: Arc<Reading>,
 }
 
 impl TraceFile {
@@ -41,12 +44,19 @@ impl TraceFile {
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(&ring_path(path));
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
-        Ok((Self { pieces: Pieces::of(path, length_bytes), name, is_locked }, ring))
+        let (pieces, reading) = (Pieces::of(path, length_bytes), Arc::default());
+        Ok((Self { pieces, name, is_locked, reading }, ring))
     }
 
     /// Opens it from its start.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
-        self.pieces.open()
+        Ok(Box::new(self.reading.begin(self.pieces.open()?)))
+    }
+
+    /// Says on the terminal how far the reading of it is, until what is returned is dropped.
+    pub(crate) fn progress(&self) -> Progress {
+        let length_bytes = self.pieces.files.iter().map(|piece| piece.len_bytes).sum();
+        Progress::of(&self.name, length_bytes, self.reading.clone())
     }
 
     /// Hands it to the analyses.
@@ -74,7 +84,8 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn read_ring(path: &Path) -> RingFile {
+/// What stands beside a trace.
+pub(crate) fn read_ring(path: &Path) -> RingFile {
     match ring_bytes(path) {
         Ok(bytes) => match RingImage::decode(&bytes) {
             Ok(image) => RingFile::Loaded(Box::new(image)),

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
 use crate::output::{self, Style};
 use crate::resolve::Resolver;
-use crate::text;
+use crate::{follow, status, text};
 
 /// What `replay` takes.
 #[derive(clap::Args)]
@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
     #[arg(long)]
     no_cache: bool,
+    /// Follow a run that goes on: its totals about once a second on stderr, the report when it ends
+    #[arg(long)]
+    follow: bool,
+    /// Draw no line on the terminal that says how far the reading is
+    #[arg(long)]
+    no_progress: bool,
     /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
     #[arg(long)]
     json: bool,
@@ -89,9 +95,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
                 .to_owned(),
         )
     })?;
+    status::end_cleanly_when_interrupted()?;
+    if args.follow {
+        let [path] = args.traces.as_slice() else {
+            return Err(Refused("--follow takes one trace".to_owned()).into());
+        };
+        follow::until_the_end(path, &own)?;
+    }
+    let shows_progress = !args.no_progress && status::is_terminal();
     let mut analyses = Vec::new();
     for path in &args.traces {
         let (file, ring) = TraceFile::find(path)?;
+        let _progress = shows_progress.then(|| file.progress());
         analyses.push(file.with_input(ring, |input| analyse_as(input, own.clone()))?);
     }
     let sections = args.sections();

@@ -20,6 +20,7 @@ use gpumemtrace_replay::{Report, Section};
 use crate::output::Style;
 pub(crate) use head::why_unnamed;
 use sites::Sites;
+pub(crate) use sites::short;
 
 /// The whole text.
 pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, style: Style) -> String {
@@ -70,12 +71,12 @@ fn thousands(number: u64) -> String {
 }
 
 /// `1 block`, `2 blocks`.
-fn count(number: u64, noun: &str) -> String {
+pub(crate) fn count(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", thousands(number), if number == 1 { "" } else { "s" })
 }
 
 /// Nanoseconds for people.
-fn duration(ns: u64) -> String {
+pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     match ns / 1_000_000_000 {
         0 if ns < 1_000_000 => format!("{} us", ns / 1000),

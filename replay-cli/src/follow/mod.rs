@@ -1,0 +1,148 @@
+//! `gpumemtrace replay --follow`: what a run holds, while it runs.
+//!
+//! Constraint: nobody can analyse what has not happened, and somebody waits at a terminal or reads a log. Consequence: about once a
+//! second one line with the totals, on stderr, where they changed; and when the run is over, the report that any replay of it gives,
+//! on stdout. The ring is read before the trace, as everywhere: an event may then be seen twice, which does no harm, and not never.
+
+mod tail;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpumemtrace_format::reader::Item;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::live::{Live, View};
+use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::sections::size;
+
+use crate::exit::Unreadable;
+use crate::open::{read_ring, ring_path};
+use crate::status;
+use crate::text::{count, duration, short};
+use tail::{Found, Tail};
+
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+const TELL_AFTER: Duration = Duration::from_secs(1);
+/// How long the end of the process is waited for once the trace is closed: `gpumemtrace run` notes what became of it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Looks at which nobody holds the trace and nothing comes, before its run is over.
+const QUIET_LOOKS: u32 = 2;
+
+/// Follows a trace until its run is over.
+pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadable> {
+    let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
+    loop {
+        let mut tail = wait_for(path)?;
+        let found = follow(&mut tail, path, own).map_err(|error| unreadable(error.to_string()))?;
+        let why = match found {
+            Found::Replaced => "is another run's now; following that one",
+            Found::Cut => "was cut; following it from its start",
+            Found::Gone => {
+                status::erase();
+                return Err(unreadable("was removed while it was followed".to_owned()));
+            }
+            Found::Nothing | Found::More => return Ok(()),
+        };
+        say(&format!("gpumemtrace: {} {why}", path.display()));
+    }
+}
+
+fn wait_for(path: &Path) -> Result<Tail, Unreadable> {
+    let mut is_told = false;
+    loop {
+        match Tail::open(path) {
+            Ok(Some(tail)) => return Ok(tail),
+            Ok(None) if !is_told => {
+                is_told = true;
+                say(&format!("gpumemtrace: {} has nothing in it yet; waiting for its run", path.display()));
+            }
+            Ok(None) => {}
+            Err(error) => return Err(Unreadable(format!("{} {error}", path.display()))),
+        }
+        std::thread::sleep(LOOK_AFTER);
+    }
+}
+
+/// `Nothing` when the run is over.
+fn follow(
+    tail: &mut Tail,
+    path: &Path,
+    own: &OwnPaths,
+) -> Result<Found, gpumemtrace_format::reader::OpenError> {
+    let mut live = Live::new(own.clone());
+    let mut trace_id = None;
+    let mut ended: Option<Instant> = None;
+    let mut quiet_looks = 0;
+    let mut told = (Instant::now(), View::default());
+    loop {
+        let ring = read_ring(&ring_path(path));
+        let is_locked = tail.is_locked();
+        let found = tail.look(&mut |item| match item {
+            Item::Meta(meta) => {
+                if let Some(id) = meta.text("trace_id") {
+                    trace_id = Some(id.to_owned());
+                }
+            }
+            Item::End(_) => ended = Some(Instant::now()),
+            item => live.take(item),
+        })?;
+        match found {
+            Found::Replaced | Found::Cut | Found::Gone => {
+                status::erase();
+                return Ok(found);
+            }
+            Found::More => quiet_looks = 0,
+            Found::Nothing => quiet_looks += u32::from(!is_locked),
+        }
+        if let RingFile::Loaded(ring) = ring
+            && trace_id.as_ref() == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
+        {
+            live.take_ring(&ring);
+        }
+        let is_over = match ended {
+            Some(since) => !is_locked || since.elapsed() > LAST_WORDS,
+            None => quiet_looks >= QUIET_LOOKS,
+        };
+        if is_over || told.0.elapsed() >= TELL_AFTER {
+            let view = live.look();
+            if view != told.1 {
+                say_where_drawn(&line(&view));
+            }
+            told = (Instant::now(), view);
+        }
+        if is_over {
+            status::erase();
+            return Ok(Found::Nothing);
+        }
+        std::thread::sleep(LOOK_AFTER);
+    }
+}
+
+/// A sentence.
+fn say(sentence: &str) {
+    status::erase();
+    eprintln!("{sentence}");
+}
+
+/// Over the line before, where it can be; else below it.
+fn say_where_drawn(line: &str) {
+    if status::is_terminal() { status::draw(line) } else { eprintln!("{line}") }
+}
+
+fn line(view: &View) -> String {
+    let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
+    parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
+    let mut line = parts.join(", ");
+    for (ordinal, device) in &view.devices {
+        let torch = device
+            .torch
+            .map(|(live, reserved)| format!("{} in tensors, {} reserved, ", size(live), size(reserved)));
+        let driver = size(device.driver);
+        line += &format!("; device {ordinal}: {}{driver} from the driver", torch.unwrap_or_default());
+    }
+    if let Some(grown) = &view.grown {
+        let (bytes, span) = (size(grown.bytes), duration(grown.span_ns));
+        line += &format!("; most growth: {} {bytes} in {span}", short(&grown.site));
+    }
+    line
+}

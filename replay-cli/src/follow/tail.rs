@@ -1,0 +1,147 @@
+//! A trace that grows: what it has more than at the last look.
+//!
+//! Constraint: the last block may not be whole yet, the file may be replaced by another run's or cut, and all of it happens between
+//! two looks. Consequence: what was read is remembered as the place behind the last sound block, and each look begins there; before
+//! that it is held against the name whether it still is this file.
+
+use std::fs::{File, TryLockError};
+use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gpumemtrace_format::block::{FILE_HEADER_BYTES, file_header};
+use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+
+/// What a look at the file found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// As much as before.
+    Nothing,
+    /// More.
+    More,
+    /// The name is another file's.
+    Replaced,
+    /// There is less in it than had been read.
+    Cut,
+    /// The name is nobody's.
+    Gone,
+}
+
+/// A trace that is followed.
+pub(crate) struct Tail {
+    path: PathBuf,
+    file: File,
+    identity: (u64, u64),
+    /// Behind the last sound block.
+    read_bytes: u64,
+}
+
+impl Tail {
+    /// Begins with a trace; `None` while there is none, or nothing in it.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let facts = file.metadata()?;
+        match TraceReader::new(&file) {
+            Err(OpenError::Empty) => return Ok(None),
+            reader => drop(reader?),
+        }
+        let identity = (facts.dev(), facts.ino());
+        Ok(Some(Self { path: path.to_owned(), file, identity, read_bytes: FILE_HEADER_BYTES as u64 }))
+    }
+
+    /// Hands on what is new.
+    pub(crate) fn look(&mut self, take: &mut impl FnMut(Item)) -> Result<Found, OpenError> {
+        match std::fs::metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Gone),
+            Err(error) => return Err(error.into()),
+            Ok(facts) if (facts.dev(), facts.ino()) != self.identity => return Ok(Found::Replaced),
+            Ok(_) => {}
+        }
+        let length_bytes = self.file.metadata()?.len();
+        if length_bytes < self.read_bytes {
+            return Ok(Found::Cut);
+        }
+        let begin = self.read_bytes;
+        self.file.seek(SeekFrom::Start(begin))?;
+        // A reader begins at a file's start.
+        let more = (&self.file).take(length_bytes - begin);
+        let mut reader = TraceReader::new(Cursor::new(file_header()).chain(more))?;
+        while let Some(item) = reader.next() {
+            let is_sound = !matches!(item, Item::Damage(_) | Item::Cut { .. });
+            if is_sound {
+                self.read_bytes = begin + reader.offset() - FILE_HEADER_BYTES as u64;
+                take(item);
+            }
+        }
+        Ok(if self.read_bytes == begin { Found::Nothing } else { Found::More })
+    }
+
+    /// True while the recorder writes it.
+    pub(crate) fn is_locked(&self) -> bool {
+        // Through a handle of its own: a lock belongs to the opening, and goes with it.
+        let file = File::open(&self.path);
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpumemtrace_format::Meta;
+    use gpumemtrace_format::block::{BlockKind, encode_block};
+    use std::io::Write;
+
+    fn block(number: u64) -> Vec<u8> {
+        let mut meta = Meta::default();
+        meta.set_number("n", number);
+        encode_block(BlockKind::META, &meta.encode(), 3)
+    }
+
+    fn numbers(tail: &mut Tail) -> (Found, Vec<u64>) {
+        let mut numbers = Vec::new();
+        let found = tail.look(&mut |item| {
+            if let Item::Meta(meta) = item {
+                numbers.extend(meta.number("n"));
+            }
+        });
+        (found.unwrap(), numbers)
+    }
+
+    #[test]
+    fn each_block_is_seen_once_and_only_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.trace");
+        assert!(Tail::open(&path).unwrap().is_none());
+        let mut file = File::create(&path).unwrap();
+        assert!(Tail::open(&path).unwrap().is_none(), "nothing in it yet");
+        file.write_all(&[&file_header()[..], &block(1)].concat()).unwrap();
+        let mut tail = Tail::open(&path).unwrap().unwrap();
+        assert_eq!(numbers(&mut tail), (Found::More, vec![1]));
+        let next = [block(2), block(3)].concat();
+        for (from, to) in [(0, 2), (2, 10), (10, next.len() - 5)] {
+            file.write_all(&next[from..to]).unwrap();
+            let expected = if to > 50 { (Found::More, vec![2]) } else { (Found::Nothing, vec![]) };
+            assert_eq!(numbers(&mut tail), expected);
+        }
+        file.write_all(&next[next.len() - 5..]).unwrap();
+        assert_eq!(numbers(&mut tail), (Found::More, vec![3]));
+        assert_eq!(numbers(&mut tail), (Found::Nothing, vec![]));
+        file.set_len(20).unwrap();
+        assert_eq!(numbers(&mut tail).0, Found::Cut);
+    }
+
+    #[test]
+    fn another_file_under_the_name_and_none_are_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.trace");
+        std::fs::write(&path, [&file_header()[..], &block(1)].concat()).unwrap();
+        let mut tail = Tail::open(&path).unwrap().unwrap();
+        std::fs::rename(&path, folder.path().join("run.1.trace")).unwrap();
+        assert_eq!(numbers(&mut tail).0, Found::Gone);
+        std::fs::write(&path, [&file_header()[..], &block(2)].concat()).unwrap();
+        assert_eq!(numbers(&mut tail).0, Found::Replaced);
+    }
+}

@@ -1,0 +1,192 @@
+//! `replay --follow` on a trace that a test writes piece by piece, as a recorder would.
+
+#[path = "../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use gpumemtrace_format::block::{BlockKind, encode_block};
+use gpumemtrace_format::columns;
+use synthetic::{Synthetic, ring_file};
+
+struct Follower {
+    process: Child,
+    lines: BufReader<ChildStderr>,
+}
+
+impl Follower {
+    fn of(path: &Path, arguments: &[&str]) -> Self {
+        let mut process = Command::new(assert_cmd::cargo::cargo_bin("gpumemtrace"))
+            .args(["replay", "--follow"])
+            .args(arguments)
+            .arg(path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap());
+        Self { process, lines }
+    }
+
+    /// Reads lines until one has all of these in it.
+    fn wait_for(&mut self, parts: &[&str]) -> String {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(self.lines.read_line(&mut line).unwrap() > 0, "no line has {parts:?} in it:\n{seen}");
+            if parts.iter().all(|part| line.contains(part)) {
+                return line;
+            }
+            seen += &line;
+        }
+    }
+
+    /// The report, the rest of stderr and the exit code.
+    fn end(mut self) -> (String, String, Option<i32>) {
+        let (mut report, mut rest) = (String::new(), String::new());
+        self.process.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        self.lines.read_to_string(&mut rest).unwrap();
+        (report, rest, self.process.wait().unwrap().code())
+    }
+}
+
+fn replayed(path: &Path) -> (String, Option<i32>) {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin("gpumemtrace"));
+    let output = command.arg("replay").arg(path).output().unwrap();
+    (String::from_utf8(output.stdout).unwrap(), output.status.code())
+}
+
+/// A training that leaks 4 MiB a step.
+fn leaky(steps: u64) -> Synthetic {
+    Synthetic::train(steps, |run, _, train| {
+        let hook = run.frame(train, "/work/hooks.py", "Keeper.hook", 7);
+        run.alloc(hook, 4 << 20);
+    })
+}
+
+fn events_block(run: &Synthetic, events: std::ops::Range<usize>) -> Vec<u8> {
+    let mut events = run.events[events].to_vec();
+    events.sort_by_key(|event| (event.thread, event.seq));
+    encode_block(BlockKind::EVENTS, &columns::encode(&events), 3)
+}
+
+/// Everything of a trace but its events and its end.
+fn definitions(run: &Synthetic) -> Vec<u8> {
+    run.file_of(&[], 1000)
+}
+
+/// Its END block.
+fn end(run: &Synthetic) -> Vec<u8> {
+    run.file(1000)[run.file_without_end(1000).len()..].to_vec()
+}
+
+#[test]
+fn a_run_is_followed_from_before_its_begin_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    let run = leaky(40);
+    let mut follower = Follower::of(&path, &[]);
+    follower.wait_for(&["has nothing in it yet; waiting"]);
+    let hidden = folder.path().join("hidden");
+    let mut file = File::create(&hidden).unwrap();
+    file.lock().unwrap();
+    let (half, most) = (run.events.len() / 2, run.events.len() - 50);
+    file.write_all(&[definitions(&run), events_block(&run, 0..half)].concat()).unwrap();
+    std::fs::rename(&hidden, &path).unwrap();
+    follower.wait_for(&[&format!("{half} events"), "steps", "device 0: ", " in tensors, "]);
+    // Some are in no block yet, and some in both.
+    let ring = folder.path().join("run.trace.ring");
+    std::fs::write(&ring, ring_file(&run.events[half - 20..most], most as u64)).unwrap();
+    follower.wait_for(&[&format!("{most} events")]);
+    let rest = events_block(&run, half..run.events.len());
+    let (torn, rest) = rest.split_at(100);
+    file.write_all(torn).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1200));
+    file.write_all(rest).unwrap();
+    let line = follower.wait_for(&[&format!("{} events", run.events.len())]);
+    assert!(line.contains("most growth: /work/hooks.py:7 in Keeper.hook() "), "{line}");
+    let allocated = run.events.last().unwrap().aux[0];
+    let tensors = format!("{:.2} MiB in tensors", allocated as f64 / f64::from(1 << 20));
+    assert!(line.contains(&tensors), "{line} should have {tensors}");
+    std::fs::remove_file(ring).unwrap();
+    file.write_all(&end(&run)).unwrap();
+    drop(file);
+    let (report, _, code) = follower.end();
+    assert_eq!((report, code), replayed(&path));
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn a_run_that_is_killed_ends_the_following_and_its_ring_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    let run = leaky(20);
+    let (half, all) = (run.events.len() / 2, run.events.len());
+    let file = File::create(&path).unwrap();
+    file.lock().unwrap();
+    (&file).write_all(&[definitions(&run), events_block(&run, 0..half)].concat()).unwrap();
+    std::fs::write(folder.path().join("run.trace.ring"), ring_file(&run.events[half..], all as u64)).unwrap();
+    let mut follower = Follower::of(&path, &[]);
+    follower.wait_for(&[&format!("{all} events")]);
+    drop(file);
+    let (report, _, code) = follower.end();
+    assert!(report.contains("killed"), "{report}");
+    assert_eq!((report, code), replayed(&path));
+}
+
+#[test]
+fn a_trace_that_is_cut_or_another_runs_is_followed_from_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    let runs = [leaky(40), leaky(20), leaky(10)];
+    let mut file = File::create(&path).unwrap();
+    file.lock().unwrap();
+    file.write_all(&runs[0].file_without_end(1000)).unwrap();
+    let mut follower = Follower::of(&path, &["--json"]);
+    follower.wait_for(&[&format!("{} events", runs[0].events.len())]);
+    file.set_len(0).unwrap();
+    follower.wait_for(&["was cut"]);
+    std::os::unix::fs::FileExt::write_all_at(&file, &runs[1].file_without_end(1000), 0).unwrap();
+    follower.wait_for(&[&format!("{} events", runs[1].events.len())]);
+    let hidden = folder.path().join("hidden");
+    std::fs::write(&hidden, runs[2].file(1000)).unwrap();
+    std::fs::rename(&hidden, &path).unwrap();
+    follower.wait_for(&["is another run's now"]);
+    let (report, _, code) = follower.end();
+    assert!(report.starts_with('{'), "stdout is the report's: {report}");
+    assert!(report.contains("\"block_alloc\""));
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn a_trace_that_is_removed_or_is_none_ends_the_following() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.trace");
+    let file = File::create(&path).unwrap();
+    file.lock().unwrap();
+    (&file).write_all(&leaky(3).file_without_end(1000)).unwrap();
+    let mut follower = Follower::of(&path, &[]);
+    follower.wait_for(&["events"]);
+    std::fs::remove_file(&path).unwrap();
+    let (_, rest, code) = follower.end();
+    assert!(rest.contains("was removed while it was followed"), "{rest}");
+    assert_eq!(code, Some(5));
+    std::fs::write(&path, "something else entirely").unwrap();
+    let (_, rest, code) = Follower::of(&path, &[]).end();
+    assert!(rest.contains("is not a gpumemtrace trace"), "{rest}");
+    assert_eq!(code, Some(5));
+}
+
+#[test]
+fn an_interrupt_ends_it_with_its_own_code() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut follower = Follower::of(&folder.path().join("run.trace"), &[]);
+    follower.wait_for(&["waiting"]);
+    let process = rustix::process::Pid::from_child(&follower.process);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let (report, _, code) = follower.end();
+    assert_eq!((report.as_str(), code), ("", Some(130)));
+}
