@@ -18,7 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::backward::Backward;
 use crate::definitions::Definitions;
-use crate::driver::{Driver, Place, Totals};
+use crate::driver::{Change, Driver, Place, Totals};
 use crate::live_steps::LiveSteps;
 use crate::origin::OwnPaths;
 use crate::report::Site;
@@ -89,6 +89,7 @@ struct State {
     driver: Driver,
     totals: Totals,
     torch: BTreeMap<u8, (u64, u64)>,
+    /// PyTorch's blocks by device and address; where there are none, the driver's by key.
     blocks: FxHashMap<(u8, u64), (StackId, u64)>,
     holders: Vec<Holder>,
     steps: LiveSteps,
@@ -212,27 +213,52 @@ impl State {
         self.steps.event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
+                if self.torch.is_empty() {
+                    // From here on growth is that of tensors, which lie in what the driver handed out.
+                    self.blocks.clear();
+                    self.holders.clear();
+                }
                 self.torch.insert(event.device, (event.aux[0], event.aux[1]));
                 let place = (event.device, event.addr);
                 // One whose free was lost goes too.
-                if let Some((stack, bytes)) = self.blocks.remove(&place) {
-                    let holder = self.holder(stack);
-                    holder.now = holder.now.saturating_sub(bytes);
-                    holder.least = holder.least.min(holder.now);
-                }
+                self.let_go(place);
                 if event.kind == EventKind::BLOCK_ALLOC {
-                    self.blocks.insert(place, (stack, event.size));
-                    let holder = self.holder(stack);
-                    holder.now = holder.now.saturating_add(event.size);
+                    self.hold(place, stack, event.size);
                 }
             }
-            kind if kind.is_driver_call() => {
-                self.driver.event(event, stack);
-                for change in &self.driver.changes {
-                    self.totals.apply(change);
-                }
-            }
+            kind if kind.is_driver_call() => self.driver_call(event, stack),
             _ => {}
+        }
+    }
+
+    fn driver_call(&mut self, event: &Event, stack: StackId) {
+        self.driver.event(event, stack);
+        for index in 0..self.driver.changes.len() {
+            let change = self.driver.changes[index];
+            self.totals.apply(&change);
+            match change {
+                _ if !self.torch.is_empty() => {}
+                Change::Alloc { key, place: Place::Device(_), bytes, stack } => {
+                    self.let_go((NO_DEVICE, key));
+                    self.hold((NO_DEVICE, key), stack, bytes);
+                }
+                Change::Alloc { .. } => {}
+                Change::Free { key, .. } => self.let_go((NO_DEVICE, key)),
+            }
+        }
+    }
+
+    fn hold(&mut self, place: (u8, u64), stack: StackId, bytes: u64) {
+        self.blocks.insert(place, (stack, bytes));
+        let holder = self.holder(stack);
+        holder.now = holder.now.saturating_add(bytes);
+    }
+
+    fn let_go(&mut self, place: (u8, u64)) {
+        if let Some((stack, bytes)) = self.blocks.remove(&place) {
+            let holder = self.holder(stack);
+            holder.now = holder.now.saturating_sub(bytes);
+            holder.least = holder.least.min(holder.now);
         }
     }
 

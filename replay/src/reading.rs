@@ -1,7 +1,7 @@
 //! The second reading: all events of a trace, in order.
 //!
 //! Constraint: unpacking blocks takes nearly as long as analysing what is in them, and neither needs the other. Consequence: a
-//! thread of its own unpacks ahead, [`BLOCKS_AHEAD`] blocks at most, and hands them over one by one. Where the system has no thread
+//! thread of its own unpacks a few blocks ahead, and hands them over one by one. Where the system has no thread
 //! to give, one does both; the result is the same.
 
 use std::io::Read;

@@ -132,17 +132,17 @@ fn say_where_drawn(line: &str) {
 fn line(view: &View) -> String {
     let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
     parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
-    let mut line = parts.join(", ");
+    let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
         let torch = device
             .torch
             .map(|(live, reserved)| format!("{} in tensors, {} reserved, ", size(live), size(reserved)));
-        let driver = size(device.driver);
-        line += &format!("; device {ordinal}: {}{driver} from the driver", torch.unwrap_or_default());
+        let (torch, driver) = (torch.unwrap_or_default(), size(device.driver));
+        clauses.push(format!("device {ordinal}: {torch}{driver} from the driver"));
     }
     if let Some(grown) = &view.grown {
         let (bytes, span) = (size(grown.bytes), duration(grown.span_ns));
-        line += &format!("; most growth: {} {bytes} in {span}", short(&grown.site));
+        clauses.push(format!("most growth: {} {bytes} in {span}", short(&grown.site)));
     }
-    line
+    clauses.join("; ")
 }
