@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::FORMAT_VERSION;
-use crate::block::BlockKind;
+use crate::block::{BlockHeader, BlockKind};
 use crate::defs::{CodeDef, ModuleDef, NativeNode, NodeId, PyNode};
 use crate::event::Event;
 use crate::index::{Index, Tail};
@@ -99,6 +99,37 @@ impl Wanted {
             Self::AllButEvents => kind != BlockKind::EVENTS,
         }
     }
+}
+
+/// What was unpacked so far.
+#[derive(Debug, Default)]
+pub(crate) struct Unpacked {
+    definition_bytes: u64,
+    event_bytes: u64,
+}
+
+impl Unpacked {
+    /// Adds a block that ends at this place in the file; refuses it where that is too much.
+    pub(crate) fn take(&mut self, header: &BlockHeader, end: u64) -> Result<(), String> {
+        let (bytes, most_bytes, what) = match header.kind {
+            BlockKind::EVENTS => (&mut self.event_bytes, max_event_bytes(end), "events"),
+            kind if kind.is_definitions() => {
+                (&mut self.definition_bytes, max_definition_bytes(end), "definitions")
+            }
+            _ => return Ok(()),
+        };
+        if *bytes + header.raw_len() as u64 > most_bytes {
+            return Err(format!("it unpacks to more {what} than a file of this size can need"));
+        }
+        *bytes += header.raw_len() as u64;
+        Ok(())
+    }
+}
+
+/// As [`max_definition_bytes`], of events: those of the densest loop, whose times alone differ, pack to a tenth. Without a limit a
+/// megabyte could claim a billion live blocks.
+pub const fn max_event_bytes(read_bytes: u64) -> u64 {
+    (64 << 20) + read_bytes.saturating_mul(256)
 }
 
 /// How many bytes of definitions, unpacked, a reader takes from a file of which it has read so much. A recorder's definitions

@@ -12,8 +12,8 @@ use crate::block::{
 };
 use crate::columns;
 use crate::index::{Index, Tail};
-use crate::item::Wanted;
-pub use crate::item::{Damage, Item, OpenError, max_definition_bytes};
+pub use crate::item::{Damage, Item, OpenError, max_definition_bytes, max_event_bytes};
+use crate::item::{Unpacked, Wanted};
 use crate::meta::{End, Meta};
 use crate::symbols;
 use crate::{defs, links};
@@ -30,7 +30,7 @@ pub struct TraceReader<R> {
     header_damage: Option<Damage>,
     io_error: Option<std::io::Error>,
     wanted: Wanted,
-    definition_bytes: u64,
+    unpacked: Unpacked,
 }
 
 impl<R: Read> TraceReader<R> {
@@ -78,7 +78,7 @@ impl<R: Read> TraceReader<R> {
             header_damage: None,
             io_error: None,
             wanted: Wanted::All,
-            definition_bytes: 0,
+            unpacked: Unpacked::default(),
         }
     }
 
@@ -192,14 +192,9 @@ impl<R: Read> TraceReader<R> {
             self.consume(total);
             return Some(Item::Skipped(header.kind));
         }
-        if header.kind.is_definitions() {
-            self.definition_bytes += header.raw_len() as u64;
-            if self.definition_bytes > max_definition_bytes(offset + total as u64) {
-                self.definition_bytes -= header.raw_len() as u64;
-                self.consume(total);
-                let why = "it unpacks to more definitions than a file of this size can need".to_owned();
-                return Some(Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true }));
-            }
+        if let Err(why) = self.unpacked.take(&header, offset + total as u64) {
+            self.consume(total);
+            return Some(Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true }));
         }
         let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
         self.consume(total);
@@ -348,29 +343,34 @@ mod tests {
         }
     }
 
-    #[test]
-    #[cfg_attr(miri, ignore = "calls libzstd")]
-    fn definitions_may_not_unpack_to_more_than_the_file_can_need() {
-        // Each block is 4 MB of equal nodes in a few hundred bytes.
-        let nodes = vec![PyNode::default(); 1_000_000];
-        let block = encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes), 3);
+    /// How many of many equal blocks are taken and refused.
+    fn taken_and_refused(block: &[u8], times: usize) -> (u64, u64, u64) {
         let mut file = file_header().to_vec();
-        for _ in 0..10 {
-            file.extend(&block);
-        }
+        (0..times).for_each(|_| file.extend(block));
         let (mut taken, mut refused) = (0, 0);
         for item in TraceReader::new(&file[..]).unwrap() {
             match item {
-                Item::PyNodes(nodes) => taken += nodes.len(),
                 Item::Damage(damage) => {
-                    assert!(damage.why.contains("more definitions"));
+                    assert!(damage.why.contains("than a file of this size can need"), "{}", damage.why);
                     refused += 1;
                 }
-                item => panic!("{item:?}"),
+                _ => taken += 1,
             }
         }
-        assert_eq!((taken / nodes.len() + refused, refused > 0), (10, true));
-        assert!(taken as u64 * 4 <= max_definition_bytes(file.len() as u64));
+        (taken, refused, file.len() as u64)
+    }
+
+    #[test]
+    fn definitions_and_events_may_not_unpack_to_more_than_the_file_can_need() {
+        // Each block is megabytes of equal rows in a few hundred bytes.
+        let payload = defs::encode_py_nodes(&vec![PyNode::default(); 1_000_000]);
+        let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::PY_NODES, &payload, 3), 10);
+        assert_eq!((taken + refused, refused > 0), (10, true));
+        assert!(taken * payload.len() as u64 <= max_definition_bytes(bytes));
+        let payload = columns::encode(&vec![crate::Event::new(crate::EventKind::MARK); 100_000]);
+        let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 60);
+        assert_eq!((taken + refused, refused > 0), (60, true));
+        assert!(taken * payload.len() as u64 <= max_event_bytes(bytes));
     }
 
     #[test]
