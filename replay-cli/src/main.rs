@@ -12,7 +12,6 @@ mod open;
 mod output;
 mod pattern;
 mod pieces;
-mod resolve;
 mod status;
 mod sums;
 mod text;

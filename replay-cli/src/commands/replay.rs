@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::{Report, Section, analyse_as, report};
@@ -10,7 +11,6 @@ use gpumemtrace_replay::{Report, Section, analyse_as, report};
 use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
 use crate::output::{self, Style};
-use crate::resolve::Resolver;
 use crate::{follow, status, text};
 
 /// What `replay` takes.

@@ -10,6 +10,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::symbols::encode_names;
@@ -21,7 +22,6 @@ use gpumemtrace_replay::naming::{Unnamed, names_at};
 use crate::exit::{Exit, Refused, Unreadable};
 use crate::open::{TraceFile, ring_path};
 use crate::output;
-use crate::resolve::Resolver;
 use crate::text::why_unnamed;
 
 /// Addresses in a block to begin with; one that gets too long is split.

@@ -61,21 +61,7 @@ impl Cache {
         if file.metadata().ok()?.len() > MAX_FILE_BYTES {
             return None;
         }
-        let mut names = HashMap::new();
-        let mut made_from = None;
-        for item in TraceReader::new(file.take(MAX_FILE_BYTES)).ok()? {
-            match item {
-                Item::Meta(meta) => made_from = meta.text("made_from").map(str::to_owned),
-                Item::Names(modules) => {
-                    for module in modules.into_iter().filter(|module| module.build_id == build_id) {
-                        names.extend(module.addresses.into_iter().map(|one| (one.address, one.frames)));
-                    }
-                }
-                _ => return None,
-            }
-        }
-        let made_from = made_from?;
-        sources.is_none_or(|sources| sources == made_from).then_some(names)
+        names_in(file.take(MAX_FILE_BYTES), build_id, sources)
     }
 
     /// Remembers.
@@ -124,6 +110,29 @@ impl Cache {
             bytes -= remove(path, *len);
         }
     }
+}
+
+/// What a remembered file says of a build, if it is sound and was made from these sources.
+pub fn names_in(
+    file: impl Read,
+    build_id: &[u8],
+    sources: Option<&str>,
+) -> Option<HashMap<u64, Vec<NamedFrame>>> {
+    let mut names = HashMap::new();
+    let mut made_from = None;
+    for item in TraceReader::new(file).ok()? {
+        match item {
+            Item::Meta(meta) => made_from = meta.text("made_from").map(str::to_owned),
+            Item::Names(modules) => {
+                for module in modules.into_iter().filter(|module| module.build_id == build_id) {
+                    names.extend(module.addresses.into_iter().map(|one| (one.address, one.frames)));
+                }
+            }
+            _ => return None,
+        }
+    }
+    let made_from = made_from?;
+    sources.is_none_or(|sources| sources == made_from).then_some(names)
 }
 
 /// Bytes that this gave back.

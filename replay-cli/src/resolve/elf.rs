@@ -16,6 +16,10 @@ use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHea
 
 /// Longest section that is read, unpacked, in bytes.
 const MAX_SECTION_BYTES: u64 = 8 << 30;
+/// What compilers pack gets four to ten times longer; a file made to fill memory, a thousand times and more.
+const MAX_UNPACKING: u64 = 64;
+/// Sections and segments of notes that a build id is looked for in: there are a handful.
+const MAX_NOTES: usize = 32;
 
 /// A file with its headers read.
 #[derive(Debug)]
@@ -89,6 +93,7 @@ impl Image {
         let header = elf::FileHeader64::<Endianness>::parse(&cache)?;
         let endian = header.endian()?;
         let sections = header.sections(endian, &cache)?;
+        let mut notes_left = MAX_NOTES;
         for section in sections.iter() {
             if section.sh_flags(endian) & u64::from(elf::SHF_EXECINSTR) != 0 {
                 let start = section.sh_addr(endian);
@@ -105,6 +110,10 @@ impl Image {
             };
             let name = sections.section_name(endian, section)?.to_vec();
             self.sections.push(Section { name, kind: section.sh_type(endian), offset, len, packing });
+            if section.sh_type(endian) != elf::SHT_NOTE || notes_left == 0 {
+                continue;
+            }
+            notes_left -= 1;
             if let Ok(Some(mut notes)) = section.notes(endian, &cache) {
                 while let Ok(Some(note)) = notes.next() {
                     if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
@@ -115,7 +124,8 @@ impl Image {
         }
         if self.build_id.is_empty() {
             // A file without a table of sections still has what the loader needs.
-            for segment in header.program_headers(endian, &cache)? {
+            let segments = header.program_headers(endian, &cache)?.iter();
+            for segment in segments.filter(|segment| segment.p_type(endian) == elf::PT_NOTE).take(MAX_NOTES) {
                 let Ok(Some(mut notes)) = segment.notes(endian, &cache) else { continue };
                 while let Ok(Some(note)) = notes.next() {
                     if note.name() == elf::ELF_NOTE_GNU && note.n_type(endian) == elf::NT_GNU_BUILD_ID {
@@ -156,17 +166,17 @@ impl Image {
         if stored.len() as u64 != section.len {
             return None;
         }
+        let most_bytes = MAX_SECTION_BYTES.min((16 << 20) + section.len * MAX_UNPACKING);
         match section.packing {
             Packing::None => Some(stored),
             Packing::Zlib => {
-                miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&stored, MAX_SECTION_BYTES as usize)
-                    .ok()
+                miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&stored, most_bytes as usize).ok()
             }
             Packing::Zstd => {
                 let mut unpacked = Vec::new();
                 let decoder = zstd::stream::read::Decoder::new(&stored[..]).ok()?;
-                decoder.take(MAX_SECTION_BYTES).read_to_end(&mut unpacked).ok()?;
-                Some(unpacked)
+                decoder.take(most_bytes + 1).read_to_end(&mut unpacked).ok()?;
+                (unpacked.len() as u64 <= most_bytes).then_some(unpacked)
             }
             Packing::Unknown => None,
         }

@@ -12,17 +12,21 @@ mod table;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::path::Path;
 
 use gpumemtrace_format::{ModuleDef, NamedFrame};
 use gpumemtrace_replay::naming::{Resolve, Unnamed};
 
+pub use cache::names_in;
+
 use cache::Cache;
 use debug_info::DebugInfo;
+use elf::Image;
 use locate::Located;
 use table::SymbolTable;
 
 /// Names by build id.
-pub(crate) struct Resolver {
+pub struct Resolver {
     cache: Option<Cache>,
     modules: HashMap<Vec<u8>, Module>,
 }
@@ -45,7 +49,7 @@ struct Symbols {
 
 impl Resolver {
     /// With what was remembered on disk, unless the user does not want that.
-    pub(crate) fn new(uses_cache: bool) -> Self {
+    pub fn new(uses_cache: bool) -> Self {
         Self { cache: if uses_cache { Cache::of_user() } else { None }, modules: HashMap::new() }
     }
 
@@ -60,7 +64,7 @@ impl Resolver {
     }
 
     /// Remembers on disk what was learnt. What fails here costs time later and nothing else.
-    pub(crate) fn remember(&self) {
+    pub fn remember(&self) {
         let Some(cache) = &self.cache else { return };
         for (build_id, module) in self.modules.iter().filter(|(_, module)| module.is_changed) {
             if let Ok(located) = &module.located {
@@ -90,7 +94,10 @@ impl Resolve for Resolver {
 
 impl Symbols {
     fn open(located: &Located) -> Self {
-        let images = || located.debug.iter().chain(&located.code);
+        Self::of(|| located.debug.iter().chain(&located.code))
+    }
+
+    fn of<'a, I: Iterator<Item = &'a Image>>(images: impl Fn() -> I) -> Self {
         Self {
             debug_info: images().find(|image| image.has_debug_info()).and_then(DebugInfo::read),
             table: SymbolTable::read(images()),
@@ -114,6 +121,13 @@ impl Symbols {
         }
         frames
     }
+}
+
+/// What a file says about some addresses, whichever build it is; `None` if it is no sound ELF file.
+pub fn frames_in_file(path: &Path, addresses: &[u64]) -> Option<Vec<Vec<NamedFrame>>> {
+    let image = Image::open(path).ok()?;
+    let symbols = Symbols::of(|| std::iter::once(&image));
+    Some(addresses.iter().map(|address| symbols.frames(*address)).collect())
 }
 
 /// As the source has it, for names that C++ and Rust compilers made up.
@@ -145,7 +159,7 @@ mod tests {
     #[test]
     fn this_program_knows_its_own_functions_and_refuses_another_build() {
         let path = std::env::current_exe().unwrap();
-        let image = elf::Image::open(&path).unwrap();
+        let image = Image::open(&path).unwrap();
         if image.build_id.is_empty() {
             return; // A linker that makes none.
         }

@@ -1,0 +1,7 @@
+//! What the command reads beside traces: files of libraries, and its own memory of them.
+//!
+//! Constraint: these files are made by others and may be damaged or hostile, so the fuzzers must reach their readers.
+//! Consequence: they are a library; everything else is the command's own (`main.rs`).
+#![forbid(unsafe_code)]
+
+pub mod resolve;
