@@ -71,6 +71,11 @@ impl Pieces {
         pieces
     }
 
+    /// True for a part of a trace.
+    pub(crate) fn is_part(path: &Path) -> bool {
+        first_meta(path).and_then(|meta| meta.number("part")).is_some_and(|number| number > 0)
+    }
+
     fn add(&mut self, path: PathBuf) {
         // A program that was killed may have left half a block; the next file must not be taken for its other half.
         if let Ok(file) = File::open(&path)

@@ -9,7 +9,6 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::ahead::Ahead;
 use crate::backward::Backward;
@@ -18,6 +17,7 @@ use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
 use crate::input::{Head, Input, read_events};
+use crate::keyed::{KeyedMap, KeyedSet};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
@@ -131,7 +131,7 @@ struct Pass {
     driver: Driver,
     devices: Devices,
     counts: Vec<u64>,
-    threads: FxHashSet<ThreadId>,
+    threads: KeyedSet<ThreadId>,
     last_thread: Option<ThreadId>,
     time_ns: u64,
     first_ns: Option<u64>,
@@ -140,7 +140,7 @@ struct Pass {
     oom_count: u64,
     owners: Owners,
     apart: Totals,
-    apart_peaks: FxHashMap<Place, u64>,
+    apart_peaks: KeyedMap<Place, u64>,
     tracker: Option<TrackerState>,
 }
 
@@ -205,7 +205,7 @@ impl Pass {
             driver: Driver::default(),
             devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
             counts: vec![0; 256],
-            threads: FxHashSet::default(),
+            threads: KeyedSet::default(),
             last_thread: None,
             time_ns: 0,
             first_ns: None,
@@ -214,7 +214,7 @@ impl Pass {
             oom_count: 0,
             owners: Owners::default(),
             apart: Totals::default(),
-            apart_peaks: FxHashMap::default(),
+            apart_peaks: KeyedMap::default(),
             tracker: None,
         }
     }

@@ -5,11 +5,11 @@
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
 use gpumemtrace_format::Detail;
-use rustc_hash::FxHashMap;
 
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
 pub use crate::holders::{Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STEP, StackBook};
+use crate::keyed::KeyedMap;
 use crate::series::Series;
 use crate::symbols::{SiteId, StackId};
 use crate::tally::{Held, Marks};
@@ -45,7 +45,7 @@ pub struct Now {
 /// One layer of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    live: FxHashMap<u64, LiveBlock>,
+    live: KeyedMap<u64, LiveBlock>,
     total: Held,
     marks: Marks<MARKS>,
     sites: Vec<SiteBook>,
@@ -250,7 +250,7 @@ impl Book {
     }
 
     /// The live blocks.
-    pub fn live(&self) -> &FxHashMap<u64, LiveBlock> {
+    pub fn live(&self) -> &KeyedMap<u64, LiveBlock> {
         &self.live
     }
 

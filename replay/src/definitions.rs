@@ -8,21 +8,22 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::Record;
 use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, NodeId, PyNode};
-use rustc_hash::FxHashMap;
+
+use crate::keyed::KeyedMap;
 
 /// All definitions of a trace.
 #[derive(Debug, Default)]
 pub struct Definitions {
     /// Code objects.
-    pub codes: FxHashMap<CodeId, CodeDef>,
+    pub codes: KeyedMap<CodeId, CodeDef>,
     /// Frames of the Python stack tree.
-    pub python: FxHashMap<NodeId, PyNode>,
+    pub python: KeyedMap<NodeId, PyNode>,
     /// Frames of the native stack tree.
-    pub native: FxHashMap<NodeId, NativeNode>,
+    pub native: KeyedMap<NodeId, NativeNode>,
     /// Loaded modules by their first address.
     pub modules: BTreeMap<u64, ModuleDef>,
     /// What `symbolize` wrote into the file: names by build id and address.
-    pub names: FxHashMap<Vec<u8>, FxHashMap<u64, Vec<NamedFrame>>>,
+    pub names: KeyedMap<Vec<u8>, KeyedMap<u64, Vec<NamedFrame>>>,
 }
 
 impl Definitions {

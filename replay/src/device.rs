@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{Detail, Event, EventKind};
-use rustc_hash::FxHashMap;
 
 use crate::book::{Book, LiveBlock, Now};
 use crate::driver::{Driver, Range};
 use crate::frag::{Gap, Moment, PeakState, PendingFree, Snapshot, Touched, explain, of_device};
+use crate::keyed::KeyedMap;
 use crate::ledger::{Ledger, Torch};
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
@@ -43,7 +43,7 @@ pub struct DeviceState {
     pub segment_mismatches: u64,
     segments: Segments,
     /// Blocks requested back that another stream still uses.
-    pending: FxHashMap<u64, PendingFree>,
+    pending: KeyedMap<u64, PendingFree>,
     peak_state: PeakState,
     touched: Touched,
     recent: Vec<(u64, u64)>,

@@ -20,10 +20,9 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
 use crate::book::LiveBlock;
 use crate::driver::{Place, Range};
+use crate::keyed::KeyedMap;
 use crate::segments::{Segment, Segments};
 use crate::symbols::SiteId;
 
@@ -31,7 +30,7 @@ use crate::symbols::SiteId;
 pub const MAX_CULPRITS: usize = 20;
 
 /// First addresses of the ranges in which PyTorch's allocator ever placed a block.
-pub type Touched = rustc_hash::FxHashSet<u64>;
+pub type Touched = crate::keyed::KeyedSet<u64>;
 
 /// The stream and the pool of a request.
 type Serves = (u64, u64);
@@ -109,7 +108,7 @@ impl Gap {
 
 /// Bytes by site, on their way to a [`Part`].
 #[derive(Default)]
-struct Shares(FxHashMap<SiteId, u64>);
+struct Shares(KeyedMap<SiteId, u64>);
 
 impl Shares {
     fn add(&mut self, site: SiteId, bytes: u64) {
@@ -332,8 +331,8 @@ impl PeakState {
     #[allow(clippy::implicit_hasher)] // The maps are ours.
     pub fn snapshot(
         &self,
-        live: &FxHashMap<u64, LiveBlock>,
-        pending: &FxHashMap<u64, PendingFree>,
+        live: &KeyedMap<u64, LiveBlock>,
+        pending: &KeyedMap<u64, PendingFree>,
         segments: &Segments,
         ranges: &BTreeMap<u64, Range>,
         device: u8,

@@ -9,9 +9,8 @@
 //! Constraint: the same lines also hold what has nothing to do with the leak (parameters, a library's workspace). Consequence:
 //! stacks are weighed by what they grew since the finding's base, never by what they hold.
 
-use rustc_hash::{FxHashMap, FxHashSet};
-
 use crate::book::Book;
+use crate::keyed::{KeyedMap, KeyedSet};
 use crate::leaks::Finding;
 use crate::origin::is_module_code;
 use crate::symbols::{SiteId, StackId, Symbols};
@@ -78,7 +77,7 @@ fn graph_of(
     book: &Book,
     symbols: &Symbols,
     members: &[&Finding],
-) -> Option<(SiteId, StackId, FxHashSet<SiteId>)> {
+) -> Option<(SiteId, StackId, KeyedSet<SiteId>)> {
     let total = sum(members.iter().map(|finding| finding.held.bytes));
     let dominates = |finding: &&Finding| finding.held.bytes as f64 >= SHARE * total as f64;
     if members.len() > 1 && members.iter().any(dominates) {
@@ -87,7 +86,7 @@ fn graph_of(
     let paths: Vec<Path> = members.iter().flat_map(|member| paths(book, symbols, member)).collect();
     let line = meeting_line(&paths)?;
     let passes = |path: &&Path| path.lines.iter().any(|(site, _)| *site == line);
-    let mut inside: FxHashSet<SiteId> = members.iter().map(|member| member.site).collect();
+    let mut inside: KeyedSet<SiteId> = members.iter().map(|member| member.site).collect();
     for path in paths.iter().filter(|path| !passes(path)) {
         inside.remove(&path.member);
     }
@@ -124,9 +123,9 @@ fn paths(book: &Book, symbols: &Symbols, member: &Finding) -> Vec<Path> {
 fn meeting_line(paths: &[Path]) -> Option<SiteId> {
     let total = sum(paths.iter().map(|path| path.grown.bytes));
     // line -> (bytes under it, least depth at which it occurs)
-    let mut lines: FxHashMap<SiteId, (u64, usize)> = FxHashMap::default();
+    let mut lines: KeyedMap<SiteId, (u64, usize)> = KeyedMap::default();
     for path in paths {
-        let mut seen = FxHashSet::default();
+        let mut seen = KeyedSet::default();
         for (depth, (site, _)) in path.lines.iter().enumerate().filter(|(_, (site, _))| seen.insert(*site)) {
             let line = lines.entry(*site).or_insert((0, depth));
             line.0 = line.0.saturating_add(path.grown.bytes);
@@ -143,7 +142,7 @@ fn sources(book: &Book, symbols: &Symbols, members: &[Finding]) -> Vec<(SiteId, 
     if let [only] = members {
         let mut stacks: Vec<(StackId, Held)> = grown(only).collect();
         stacks.sort_by_key(|(stack, held)| (std::cmp::Reverse(held.bytes), *stack));
-        let mut seen = FxHashSet::default();
+        let mut seen = KeyedSet::default();
         let functions = stacks.into_iter().map(|(stack, _)| (symbols.innermost(stack), stack));
         return functions.filter(|(function, _)| seen.insert(*function)).collect();
     }

@@ -1,7 +1,7 @@
 //! A map from small ids that is an array where ids are dense, as a recorder makes them, and a hash map where they are not,
 //! as a hostile file may make them: speed for the one, bounded memory for the other.
 
-use rustc_hash::FxHashMap;
+use crate::keyed::KeyedMap;
 
 const DENSE_IDS: u32 = 1 << 22;
 
@@ -9,12 +9,12 @@ const DENSE_IDS: u32 = 1 << 22;
 #[derive(Debug)]
 pub(crate) struct IdMap<T> {
     dense: Vec<Option<T>>,
-    sparse: FxHashMap<u32, T>,
+    sparse: KeyedMap<u32, T>,
 }
 
 impl<T> Default for IdMap<T> {
     fn default() -> Self {
-        Self { dense: Vec::new(), sparse: FxHashMap::default() }
+        Self { dense: Vec::new(), sparse: KeyedMap::default() }
     }
 }
 

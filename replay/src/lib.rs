@@ -26,6 +26,7 @@ pub mod growth;
 mod holders;
 mod idmap;
 pub mod input;
+pub mod keyed;
 pub mod leaks;
 pub mod ledger;
 pub mod linetable;

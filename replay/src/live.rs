@@ -14,11 +14,11 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::backward::Backward;
 use crate::definitions::Definitions;
 use crate::driver::{Change, Driver, Place, Totals};
+use crate::keyed::{KeyedMap, KeyedSet};
 use crate::live_steps::LiveSteps;
 use crate::origin::OwnPaths;
 use crate::report::Site;
@@ -76,7 +76,7 @@ pub struct Live {
     unresolved: bool,
     merger: Merger,
     /// Numbers that were taken in and whose turn has not come.
-    waiting: FxHashSet<u64>,
+    waiting: KeyedSet<u64>,
     state: State,
     looks: u64,
     look_times_ns: [u64; 2],
@@ -90,7 +90,7 @@ struct State {
     totals: Totals,
     torch: BTreeMap<u8, (u64, u64)>,
     /// PyTorch's blocks by device and address; where there are none, the driver's by key.
-    blocks: FxHashMap<(u8, u64), (StackId, u64)>,
+    blocks: KeyedMap<(u8, u64), (StackId, u64)>,
     holders: Vec<Holder>,
     steps: LiveSteps,
     events: u64,
@@ -105,7 +105,7 @@ impl Live {
             symbols: Symbols::new(Definitions::default(), own),
             unresolved: false,
             merger: Merger::new(),
-            waiting: FxHashSet::default(),
+            waiting: KeyedSet::default(),
             state: State::default(),
             looks: 0,
             look_times_ns: [0; 2],
@@ -177,7 +177,7 @@ impl Live {
     }
 
     fn grown(&self) -> Option<Grown> {
-        let mut by_site: FxHashMap<SiteId, (u64, u64)> = FxHashMap::default();
+        let mut by_site: KeyedMap<SiteId, (u64, u64)> = KeyedMap::default();
         for (holder, stack) in self.state.holders.iter().zip(0..) {
             let (least, earlier) = by_site.entry(self.symbols.facts(StackId(stack)).site).or_default();
             *least = least.saturating_add(holder.least);

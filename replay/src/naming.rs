@@ -5,10 +5,10 @@
 //! reads libraries is behind [`Resolve`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
 
 use gpumemtrace_format::{Link, ModuleDef, NamedFrame};
-use rustc_hash::FxHashMap;
 
 use crate::analysis::Analysis;
 use crate::definitions::Definitions;
+use crate::keyed::KeyedMap;
 use crate::merge::{Slot, loops, merge};
 use crate::origin::is_system_source;
 use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
@@ -147,7 +147,7 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
 /// The names of one trace.
 struct Namer<'a> {
     definitions: &'a Definitions,
-    known: FxHashMap<u64, Result<Vec<NamedFrame>, Unnamed>>,
+    known: KeyedMap<u64, Result<Vec<NamedFrame>, Unnamed>>,
     approximate_stacks: u64,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Namer<'a> {
     fn new(analysis: &'a Analysis) -> Self {
         Self {
             definitions: analysis.symbols.definitions(),
-            known: FxHashMap::default(),
+            known: KeyedMap::default(),
             approximate_stacks: 0,
         }
     }
@@ -215,7 +215,7 @@ impl<'a> Namer<'a> {
             approximate_stacks: self.approximate_stacks,
             ..Naming::default()
         };
-        let mut reasons: FxHashMap<(Option<String>, Unnamed), u64> = FxHashMap::default();
+        let mut reasons: KeyedMap<(Option<String>, Unnamed), u64> = KeyedMap::default();
         for (address, names) in &self.known {
             let Err(why) = names else { continue };
             let module = self.definitions.module_at(address.saturating_sub(1));

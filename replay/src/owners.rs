@@ -5,9 +5,9 @@
 //! is not plumbing, by its file name. A stack without a known module has no known owner, and is not given to anybody.
 
 use gpumemtrace_format::NodeId;
-use rustc_hash::FxHashMap;
 
 use crate::definitions::Definitions;
+use crate::keyed::KeyedMap;
 use crate::origin::PLUMBING;
 
 /// An index into [`Owners::name`]; 0 is unknown.
@@ -23,13 +23,13 @@ pub const UNKNOWN: &str = "unknown";
 #[derive(Debug)]
 pub struct Owners {
     names: Vec<String>,
-    ids: FxHashMap<String, OwnerId>,
-    by_stack: FxHashMap<NodeId, OwnerId>,
+    ids: KeyedMap<String, OwnerId>,
+    by_stack: KeyedMap<NodeId, OwnerId>,
 }
 
 impl Default for Owners {
     fn default() -> Self {
-        Self { names: vec![UNKNOWN.to_owned()], ids: FxHashMap::default(), by_stack: FxHashMap::default() }
+        Self { names: vec![UNKNOWN.to_owned()], ids: KeyedMap::default(), by_stack: KeyedMap::default() }
     }
 }
 

@@ -6,9 +6,9 @@
 //! * left: bytes held by tensors at its end minus those at its begin, added up over all its turns; below 0 where it gave back.
 
 use gpumemtrace_format::{CodeId, Event, EventKind, ThreadId};
-use rustc_hash::FxHashMap;
 
 use crate::definitions::Definitions;
+use crate::keyed::KeyedMap;
 
 /// A phase on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,14 +38,14 @@ struct Open {
     phase: usize,
     began_ns: u64,
     /// Bytes of tensors by device when it began.
-    held: FxHashMap<u8, u64>,
+    held: KeyedMap<u8, u64>,
 }
 
 /// Follows phases through the events of a run.
 #[derive(Debug, Default)]
 pub struct Phases {
     all: Vec<Phase>,
-    by_name: FxHashMap<String, usize>,
+    by_name: KeyedMap<String, usize>,
     open: Vec<Open>,
 }
 
@@ -65,7 +65,7 @@ impl Phases {
                 self.all.push(Phase { name, ..Phase::default() });
                 self.all.len() - 1
             });
-            let held: FxHashMap<u8, u64> = held.collect();
+            let held: KeyedMap<u8, u64> = held.collect();
             self.all[phase].turns += 1;
             for (device, bytes) in &held {
                 let peak = &mut on(&mut self.all[phase], *device).peak_bytes;

@@ -7,7 +7,8 @@
 //! Names come under ids of their own for each thread; they are one by content.
 
 use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, ThreadId};
-use rustc_hash::FxHashMap;
+
+use crate::keyed::KeyedMap;
 
 /// Fewest ranges of a name that make steps.
 const MIN_RANGES: u64 = 3;
@@ -15,7 +16,7 @@ const MIN_RANGES: u64 = 3;
 /// The names of ranges that may be steps.
 #[derive(Clone, Debug, Default)]
 pub struct StepNames {
-    by_id: FxHashMap<CodeId, u16>,
+    by_id: KeyedMap<CodeId, u16>,
     /// The name of each number, from 1.
     names: Vec<String>,
 }
@@ -29,7 +30,7 @@ impl StepNames {
             .collect();
         // Ascending, so that the numbers do not depend on a hash map's order.
         names.sort_unstable_by_key(|(_, id)| *id);
-        let mut known: FxHashMap<&str, u16> = FxHashMap::default();
+        let mut known: KeyedMap<&str, u16> = KeyedMap::default();
         let mut step_names = Self::default();
         for (code, id) in names {
             let next = known.len() as u16 + 1;
@@ -90,8 +91,8 @@ struct Seen {
 /// Counts them.
 #[derive(Debug, Default)]
 pub struct RangeScout {
-    depths: FxHashMap<ThreadId, u32>,
-    seen: FxHashMap<u16, Seen>,
+    depths: KeyedMap<ThreadId, u32>,
+    seen: KeyedMap<u16, Seen>,
     events: u64,
 }
 

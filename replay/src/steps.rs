@@ -19,8 +19,8 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{Event, EventKind, ThreadId};
-use rustc_hash::FxHashMap;
 
+use crate::keyed::KeyedMap;
 use crate::origin::OptimizerCall;
 use crate::ranges::RangeScout;
 use crate::symbols::{OptimizerLine, StackId};
@@ -165,7 +165,7 @@ pub struct Scout {
     events: u64,
     allocations: u64,
     torch_allocations: u64,
-    recurrences: FxHashMap<Token, Recurrence>,
+    recurrences: KeyedMap<Token, Recurrence>,
     first_ns: Option<u64>,
     last_ns: u64,
     end_ns: Option<u64>,
@@ -182,7 +182,7 @@ impl Scout {
             events: 0,
             allocations: 0,
             torch_allocations: 0,
-            recurrences: FxHashMap::default(),
+            recurrences: KeyedMap::default(),
             first_ns: None,
             last_ns: 0,
             end_ns,

@@ -7,12 +7,12 @@
 use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, Link, NodeId};
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::backward::is_backward_call;
 use crate::definitions::Definitions;
 use crate::frames::{NativeFrame, SiteKey};
 use crate::idmap::IdMap;
+use crate::keyed::{KeyedMap, KeyedSet};
 use crate::linetable::line_at;
 use crate::origin::{OptimizerCall, Origin, OwnPaths, PLUMBING, optimizer_call};
 
@@ -79,17 +79,17 @@ pub struct Symbols {
     pub(crate) definitions: Definitions,
     pub(crate) own: OwnPaths,
     /// Return addresses of native sites.
-    pub(crate) addresses: FxHashMap<SiteId, u64>,
+    pub(crate) addresses: KeyedMap<SiteId, u64>,
     pub(crate) nodes: IdMap<NodeFacts>,
     pub(crate) sites: Vec<SiteKey>,
-    site_ids: FxHashMap<SiteKey, SiteId>,
+    site_ids: KeyedMap<SiteKey, SiteId>,
     stacks: Vec<Stack>,
     by_python: IdMap<StackId>,
-    by_both: FxHashMap<(NodeId, NodeId), StackId>,
+    by_both: KeyedMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
-    unresolved: FxHashSet<(bool, u32)>,
+    unresolved: KeyedSet<(bool, u32)>,
     /// Those of them whose definition is missing.
-    undefined: FxHashSet<(bool, u32)>,
+    undefined: KeyedSet<(bool, u32)>,
 }
 
 impl Symbols {
@@ -97,16 +97,16 @@ impl Symbols {
     pub fn new(definitions: Definitions, own: OwnPaths) -> Self {
         let mut symbols = Self {
             own,
-            addresses: FxHashMap::default(),
+            addresses: KeyedMap::default(),
             nodes: IdMap::default(),
             sites: Vec::new(),
-            site_ids: FxHashMap::default(),
+            site_ids: KeyedMap::default(),
             stacks: Vec::new(),
             by_python: IdMap::default(),
-            by_both: FxHashMap::default(),
+            by_both: KeyedMap::default(),
             optimizer_lines: Vec::new(),
-            unresolved: FxHashSet::default(),
-            undefined: FxHashSet::default(),
+            unresolved: KeyedSet::default(),
+            undefined: KeyedSet::default(),
             definitions,
         };
         symbols.resolve_new();
@@ -198,7 +198,7 @@ impl Symbols {
     /// Resolves a node and all its callers; iterative, because a stack may be as deep as a file says.
     fn resolve(&mut self, id: NodeId) {
         let mut path = Vec::new();
-        let mut on_path = FxHashSet::default();
+        let mut on_path = KeyedSet::default();
         let mut at = id;
         while at != NodeId::NONE && self.nodes.get(at.0).is_none() && on_path.insert(at) {
             path.push(at);

@@ -1,4 +1,4 @@
-//! A sound file whose numbers were chosen by an enemy: every analysis must end, without panic.
+//! A sound file whose numbers were chosen by an enemy: every analysis must end, without panic, and say the same each time.
 
 mod synthetic;
 
@@ -71,7 +71,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(80))]
+    #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
     fn any_events_are_analysed_without_panic(
@@ -105,11 +105,14 @@ proptest! {
         let split = in_ring.index(run.events.len() + 1);
         let file = run.file_of(&run.events[..split], 50);
         let ring = RingImage::decode(&ring_file(&run.events[split..], 300)).unwrap();
+        let again = analyse_bytes(&file, RingFile::Loaded(Box::new(ring.clone())));
         let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
+        let again = serde_json::to_string(&report(&[again], &[])).unwrap();
         let report = report(&[analysis], &[]);
         for moment in report.fragmentation.iter().flatten() {
             prop_assert_eq!(moment.causes.iter().map(|cause| u128::from(cause.bytes)).sum::<u128>(), u128::from(moment.gap_bytes));
         }
-        prop_assert!(serde_json::to_string(&report).is_ok());
+        // Maps have an order of their own, another one each time.
+        prop_assert_eq!(serde_json::to_string(&report).unwrap(), again);
     }
 }

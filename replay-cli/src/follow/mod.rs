@@ -17,6 +17,7 @@ use gpumemtrace_replay::sections::size;
 
 use crate::exit::Unreadable;
 use crate::open::{read_ring, ring_path};
+use crate::pieces::Pieces;
 use crate::status;
 use crate::text::{count, duration, short};
 use tail::{Found, Tail};
@@ -33,6 +34,11 @@ pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadabl
     let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
     loop {
         let mut tail = wait_for(path)?;
+        if Pieces::is_part(path) {
+            return Err(unreadable(
+                "is one of many parts, which cannot be followed; replay it without --follow".to_owned(),
+            ));
+        }
         let found = follow(&mut tail, path, own).map_err(|error| unreadable(error.to_string()))?;
         let why = match found {
             Found::Replaced => "is another run's now; following that one",

@@ -4,9 +4,10 @@
 //! its context. The primary context's handle need not be known: it is the one that no recorded call created.
 
 use gpumemtrace_format::Event;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{AllocationKey, Place};
+
+use crate::keyed::{KeyedMap, KeyedSet};
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +45,9 @@ pub(super) enum Ended {
 /// All of them.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
-    live: FxHashMap<AllocationKey, Block>,
+    live: KeyedMap<AllocationKey, Block>,
     /// Contexts that recorded calls created: all but the primary ones.
-    created: FxHashSet<u64>,
+    created: KeyedSet<u64>,
 }
 
 impl Blocks {
@@ -91,7 +92,7 @@ impl Blocks {
         })
     }
 
-    fn take(&mut self, dies: impl Fn(&Block, &FxHashSet<u64>) -> bool) -> Vec<(AllocationKey, Block)> {
+    fn take(&mut self, dies: impl Fn(&Block, &KeyedSet<u64>) -> bool) -> Vec<(AllocationKey, Block)> {
         let dying = self.live.iter().filter(|(_, block)| dies(block, &self.created));
         let mut dying: Vec<_> = dying.map(|(key, block)| (*key, *block)).collect();
         dying.sort_unstable_by_key(|(key, _)| *key);

@@ -11,9 +11,9 @@
 //! memory between nodes that are never live at the same time, and then hold less.
 
 use gpumemtrace_format::{Event, EventKind};
-use rustc_hash::FxHashMap;
 
 use super::Place;
+use crate::keyed::KeyedMap;
 use crate::symbols::StackId;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
@@ -86,11 +86,11 @@ pub(super) struct Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     /// Handle of a graph to its list.
-    list_of_graph: FxHashMap<u64, u64>,
-    lists: FxHashMap<u64, List>,
+    list_of_graph: KeyedMap<u64, u64>,
+    lists: KeyedMap<u64, List>,
     next_list: u64,
-    instances: FxHashMap<u64, Instance>,
-    nodes: FxHashMap<u64, Node>,
+    instances: KeyedMap<u64, Instance>,
+    nodes: KeyedMap<u64, Node>,
 }
 
 impl Graphs {

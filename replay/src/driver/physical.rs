@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::NO_DEVICE;
-use rustc_hash::FxHashMap;
 
 use super::Place;
+
+use crate::keyed::KeyedMap;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`, and `..._DEVICE_LOCALITY_DOMAIN`, whose id has the device in its low byte.
 const LOCATION_DEVICE: u32 = 1;
@@ -43,9 +44,9 @@ pub(super) type Buried = Option<(u64, Option<Place>)>;
 /// All of it.
 #[derive(Debug, Default)]
 pub(super) struct Physical {
-    pieces: FxHashMap<u64, Piece>,
+    pieces: KeyedMap<u64, Piece>,
     /// Handle to piece, with the references that this handle has.
-    handles: FxHashMap<u64, (u64, u32)>,
+    handles: KeyedMap<u64, (u64, u32)>,
     mappings: BTreeMap<u64, Mapping>,
     next_piece: u64,
 }

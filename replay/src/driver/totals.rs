@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-
 use super::{AllocationKey, Change, Place};
+
+use crate::keyed::KeyedMap;
 
 /// The sums.
 #[derive(Debug, Default)]
 pub struct Totals {
-    live: FxHashMap<AllocationKey, u64>,
+    live: KeyedMap<AllocationKey, u64>,
     bytes: BTreeMap<Place, u64>,
 }
 
