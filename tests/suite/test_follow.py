@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -71,11 +72,12 @@ def test_totals_are_told_while_a_program_runs_and_its_report_when_it_ends(tmp_pa
 
 def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):
     ours, theirs = pty.openpty()
-    with Followed(tmp_path, 20, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "60"}) as followed:
+    with Followed(tmp_path, 20, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "80"}) as followed:
         os.close(theirs)
         followed.turns(9)
         seen = b""
-        while b"MiB from the driver" not in seen:
+        while b"device 0: 10.00 MiB" not in seen:
+            assert select.select([ours], [], [], 60)[0], seen
             seen += os.read(ours, 4096)
         followed.follower.send_signal(signal.SIGINT)
         assert followed.follower.wait(timeout=60) == 130
@@ -88,4 +90,4 @@ def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):
         drawn = seen[seen.index(b"\r\n") + 2:] if b"waiting" in seen else seen
         assert drawn.endswith(b"\r\x1b[K"), drawn
         assert b"\n" not in drawn, "lines that can be drawn over are not put below each other"
-        assert all(len(line) < 60 for line in re.split(rb"\r|\x1b\[K", drawn))
+        assert all(len(line) < 80 for line in re.split(rb"\r|\x1b\[K", drawn))
