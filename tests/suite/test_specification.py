@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conftest import DRIVER, WORKLOADS, environment, gpumemtrace, parse_fields
+from conftest import DRIVER, REPOSITORY, WORKLOADS, environment, gpumemtrace, parse_fields
 from spec_reader import Trace
 from test_frames import FIELD
 
@@ -83,3 +83,13 @@ def test_a_storm_of_driver_calls(tmp_path, limit):
     if not limit:
         assert len(trace.indexes) >= 1
         check_sums(trace)
+
+
+def test_a_trace_of_version_1_as_of_the_first_sums_reads_as_it_did():
+    """From PyTorch 2.15.0 and CPython 3.12: details, links, forward lines, sums. Kept for ever, as tests/golden says."""
+    golden = REPOSITORY / "tests" / "golden" / "with-sums.trace"
+    assert gpumemtrace("dump", "--stacks", golden) == golden.with_suffix(".txt").read_text()
+    trace = Trace([golden])
+    check_sums(trace)
+    assert {node: link for node, link in trace.links.items() if link == 3}, "no forward line"
+    assert sum("requested" in event for event in trace.events) > 10
