@@ -1,0 +1,292 @@
+//! No wrong totals presented as right: every bit of whole traces flipped, every length cut.
+//!
+//! Constraint: that is a quarter of a million readings, too many for an unoptimised test. Consequence: without
+//! `GPUMEMTRACE_EVERY_BIT=1` a sample is taken, another part of the file in each block; `scripts/test` sets it for a release build.
+//!
+//! Each time: nothing panics; every event that is shown is one of the run; and either the report says that it is incomplete (exit
+//! codes 5 and 6) or it says what it said of the sound files.
+
+mod synthetic;
+
+use std::io::Read;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use gpumemtrace_format::block::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, encode_block,
+};
+use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::symbols::encode_names;
+use gpumemtrace_format::{
+    AddressNames, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, ThreadId, defs,
+};
+use gpumemtrace_replay::input::{Head, Missing, incompleteness, missing, read_events};
+use gpumemtrace_replay::{Input, RingFile};
+use synthetic::Synthetic;
+
+/// Threads of the run.
+const THREADS: u64 = 2;
+
+/// What a trace and its ring file tell.
+#[derive(PartialEq, Debug)]
+struct Told {
+    events: Vec<Event>,
+    unplaced: Vec<Event>,
+    missing: Missing,
+    /// Everything else, as text: definitions in an order of their own.
+    rest: String,
+}
+
+/// What they tell, and why that is not everything.
+fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), OpenError> {
+    let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
+    let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
+        Ok(image) => RingFile::Loaded(Box::new(image)),
+        Err(error) => RingFile::Unusable(error.to_string()),
+    });
+    let head = Head::read(Input {
+        path: "run.trace",
+        open: &open,
+        ring,
+        is_locked: false,
+        files: Vec::new(),
+        absent: Vec::new(),
+    })?;
+    let mut events = Vec::new();
+    let body = read_events(&open, &head, &mut |event| {
+        events.push(*event);
+        ControlFlow::Continue(())
+    })?;
+    let missing = missing(&head, &body, THREADS);
+    let reasons = incompleteness(&head, &body, missing, 0);
+    let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
+    Ok((Told { events, unplaced: body.order.unplaced, missing, rest }, reasons))
+}
+
+fn rest_of(head: &Head) -> String {
+    fn sorted<T: std::fmt::Debug>(values: impl Iterator<Item = T>) -> Vec<String> {
+        let mut lines: Vec<String> = values.map(|value| format!("{value:?}")).collect();
+        lines.sort();
+        lines
+    }
+    let known = &head.definitions;
+    let names = known.names.iter().map(|(id, names)| (id, sorted(names.iter())));
+    format!(
+        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
+        head.meta,
+        head.end,
+        head.counters(),
+        (head.end_ns(), head.ending()),
+        sorted(known.codes.values()),
+        sorted(known.python.values()),
+        sorted(known.native.values()),
+        known.modules,
+        sorted(names),
+    )
+}
+
+/// A sound trace, perhaps with its ring file.
+struct Sound {
+    trace: Arc<[u8]>,
+    ring: Option<Vec<u8>>,
+    told: Told,
+}
+
+impl Sound {
+    fn new(trace: Vec<u8>, ring: Option<Vec<u8>>) -> Self {
+        let trace = Arc::from(trace);
+        let (told, reasons) = read(&trace, ring.as_deref()).unwrap();
+        assert_eq!(reasons, Vec::<String>::new());
+        assert!(!told.events.is_empty());
+        Self { trace, ring, told }
+    }
+
+    /// True if the damage is told; panics where something wrong is.
+    fn is_told(&self, trace: &Arc<[u8]>, ring: Option<&[u8]>, what: &str) -> bool {
+        let Ok((told, reasons)) = read(trace, ring) else { return true };
+        let mut sound = self.told.events.iter();
+        for event in &told.events {
+            // What was asked for may stand in a record of its own.
+            let is_it = |one: &Event| *one == *event || Event { detail: None, ..*one } == *event;
+            assert!(sound.any(is_it), "{what}: made up: {event:?}");
+        }
+        assert!(told.unplaced.iter().all(|event| self.told.unplaced.contains(event)), "{what}: made up");
+        if reasons.is_empty() {
+            assert!(told == self.told, "{what}: not told");
+        }
+        !reasons.is_empty()
+    }
+}
+
+/// All places are tried, not a sample of them.
+fn is_every() -> bool {
+    std::env::var_os("GPUMEMTRACE_EVERY_BIT").is_some()
+}
+
+/// Which of so many places are tried.
+fn places(count: usize, one_in: usize) -> impl Iterator<Item = usize> {
+    let every = is_every();
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    (0..count).filter(move |_| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        every || random.is_multiple_of(one_in as u64)
+    })
+}
+
+fn flipped(bytes: &[u8], bit: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    bytes
+}
+
+fn natives() -> Vec<NativeNode> {
+    let node = |id: u32| NativeNode {
+        id: NodeId(id),
+        parent: NodeId(id - 1),
+        return_address: 0x1000 + u64::from(id),
+    };
+    (1..4).map(node).collect()
+}
+
+/// A run with everything that an event can have; `noise` makes its times as unpredictable as real ones.
+fn run(steps: u64, noise: u64) -> Synthetic {
+    let mut run = Synthetic::train(steps, |run, _, line| {
+        run.alloc(line, 5000);
+        run.oom(line, 1 << 40);
+    });
+    let mut time_ns = 1_000_000_000;
+    for (event, number) in run.events.iter_mut().zip(0u64..) {
+        time_ns += 100 + number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % noise;
+        event.time_ns = time_ns;
+        event.thread = ThreadId(77 + (number % 2) as u32);
+        event.native_stack = NodeId(number as u32 % 4);
+        event.detail = (number % 3 == 0).then_some(Detail {
+            requested_bytes: event.size,
+            stream: number % 5,
+            pool: if number % 2 == 0 { u64::from(u32::MAX) } else { 1 },
+        });
+    }
+    run.time_ns = time_ns;
+    for code in &mut run.codes {
+        code.line_table.truncate(120);
+    }
+    run
+}
+
+/// The blocks that a recorder adds for native stacks, and `symbolize` for their names.
+fn native_blocks() -> Vec<u8> {
+    let module = ModuleDef {
+        load_bias: 0x1000,
+        start: 0x1000,
+        end: 0x2000,
+        path: "/lib/liba.so".into(),
+        build_id: vec![1; 20],
+    };
+    let frame = NamedFrame { function: "grow".into(), file: "pool.c".into(), line: 7 };
+    let addresses = (1..4).map(|address| AddressNames { address, frames: vec![frame.clone()] }).collect();
+    let names = ModuleNames { build_id: vec![1; 20], addresses };
+    let mut blocks = encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&natives()), 3);
+    blocks.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
+    blocks.extend(encode_block(BlockKind::NAMES, &encode_names(&[names]), 3));
+    blocks
+}
+
+/// The trace of a program that ended by itself under `gpumemtrace run`.
+fn closed(run: &Synthetic, rows: usize) -> Sound {
+    let mut trace = run.file(rows);
+    let blocks = native_blocks();
+    trace.splice(FILE_HEADER_BYTES..FILE_HEADER_BYTES, blocks);
+    let mut meta = Meta::default();
+    meta.set_text("wait_status", "exit 0");
+    trace.extend(encode_block(BlockKind::META, &meta.encode(), 3));
+    Sound::new(trace, None)
+}
+
+fn golden(name: &str) -> Sound {
+    let path = format!("{}/../tests/golden/{name}.trace", env!("CARGO_MANIFEST_DIR"));
+    Sound::new(std::fs::read(path).unwrap(), None)
+}
+
+/// The file header and the blocks of a sound file.
+fn pieces(trace: &[u8]) -> Vec<Range<usize>> {
+    let header = 0..FILE_HEADER_BYTES;
+    std::iter::successors(Some(header), |piece| {
+        let header =
+            BlockHeader::decode(trace.get(piece.end..)?.first_chunk::<BLOCK_HEADER_BYTES>()?).unwrap();
+        Some(piece.end..piece.end + BLOCK_HEADER_BYTES + header.stored_len)
+    })
+    .collect()
+}
+
+/// A flipped bit costs the block that it is in, and the report says where that is.
+fn flip_every_bit_of_a_trace(sound: &Sound) -> u64 {
+    let trace = &sound.trace;
+    let pieces = pieces(trace);
+    let items: Vec<Item> = TraceReader::new(&trace[..]).unwrap().collect();
+    assert_eq!(items.len() + 1, pieces.len());
+    let mut flips = 0;
+    for bit in places(trace.len() * 8, 60) {
+        let piece = pieces.iter().position(|piece| piece.contains(&(bit / 8))).unwrap();
+        let begin = pieces[piece].start as u64;
+        let bytes: Arc<[u8]> = flipped(trace, bit).into();
+        let what = format!("bit {bit}");
+
+        let mut found = 0;
+        let mut read = Vec::new();
+        for item in TraceReader::new(&bytes[..]).unwrap() {
+            match item {
+                Item::Damage(damage) => {
+                    assert_eq!((damage.offset, damage.len), (begin, pieces[piece].len() as u64), "{what}");
+                    found += 1;
+                }
+                item => read.push(item),
+            }
+        }
+        assert_eq!(found, 1, "{what}");
+        let rest = items.iter().enumerate().filter(|(at, _)| at + 1 != piece).map(|(_, item)| item);
+        assert!(rest.eq(read.iter()), "{what}: more than one block was lost");
+
+        let (_, reasons) = self::read(&bytes, sound.ring.as_deref()).unwrap();
+        let place = format!("damage at byte {begin} ");
+        assert!(reasons.iter().any(|reason| reason.starts_with(&place)), "{what}: {reasons:?}");
+        assert!(sound.is_told(&bytes, sound.ring.as_deref(), &what));
+        flips += 1;
+    }
+    flips
+}
+
+/// Only between two blocks can a cut be made that is not seen: where the process had said its end, behind that.
+fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
+    let pieces = pieces(&sound.trace);
+    let mut cuts = 0;
+    for len in places(sound.trace.len(), one_in) {
+        // What `gpumemtrace run` adds behind the end is an addition: without it, the trace says the same of the program itself.
+        let has_end = sound.ring.is_none() && pieces.last().is_some_and(|last| last.start == len);
+        let bytes: Arc<[u8]> = sound.trace[..len].into();
+        let is_whole = has_end && read(&bytes, None).is_ok_and(|(told, _)| told.events == sound.told.events);
+        assert!(
+            is_whole || sound.is_told(&bytes, sound.ring.as_deref(), &format!("cut at {len}")),
+            "cut at {len}"
+        );
+        cuts += 1;
+    }
+    cuts
+}
+
+#[test]
+fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
+    let sound = [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums")];
+    let flips: u64 = sound.iter().map(flip_every_bit_of_a_trace).sum();
+    assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
+}
+
+#[test]
+fn a_cut_trace_says_so() {
+    let short = [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums")];
+    let cuts = short.iter().map(|sound| cut_everywhere(sound, 20)).sum::<u64>()
+        + cut_everywhere(&closed(&run(660, 1 << 30), 200), 1000);
+    assert!(cuts > if is_every() { 100_000 } else { 200 }, "{cuts}");
+}
