@@ -1,0 +1,129 @@
+//! Whole files: traces, remembered names, libraries.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use gpumemtrace_cli::resolve;
+use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
+use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
+use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
+use gpumemtrace_replay::{Input, RingFile, analyse, linetable, report};
+
+use crate::{Bytes, rings};
+
+/// Stands for a ring file where [`sound_file`] has kinds of blocks.
+pub const RING: u8 = 0xff;
+
+/// A trace as it is.
+pub fn trace(bytes: &[u8]) {
+    replay(bytes, RingFile::Absent);
+}
+
+/// Blocks and perhaps a ring, with all checksums right.
+pub fn blocks(bytes: &[u8]) {
+    let (file, ring) = sound_file(bytes);
+    let ring = ring.map_or(RingFile::Absent, |ring| match RingImage::decode(&ring) {
+        Ok(image) => RingFile::Loaded(Box::new(image)),
+        Err(error) => RingFile::Unusable(error.to_string()),
+    });
+    replay(&file, ring);
+}
+
+/// `(kind:u8 len:u16 payload)*` becomes a trace, and a ring file from the payload of kind [`RING`].
+pub fn sound_file(bytes: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+    let (mut file, mut ring) = (file_header().to_vec(), None);
+    let mut bytes = Bytes(bytes);
+    while !bytes.0.is_empty() {
+        let (kind, len) = (bytes.number(1) as u8, bytes.number(2) as usize);
+        let payload = bytes.take(len);
+        if kind == RING {
+            ring = Some(rings::sound_ring(payload));
+        } else {
+            put_block(&mut file, kind, payload);
+        }
+    }
+    (file, ring)
+}
+
+fn put_block(file: &mut Vec<u8>, kind: u8, payload: &[u8]) {
+    let begin = file.len();
+    let len = (payload.len() as u32).to_le_bytes();
+    file.extend(BLOCK_SYNC);
+    file.extend([kind, 0, 0, 0]);
+    file.extend(len);
+    file.extend(len);
+    file.extend(crc32c::crc32c(payload).to_le_bytes());
+    let crc = crc32c::crc32c(&file[begin..]);
+    file.extend(crc.to_le_bytes());
+    file.extend(payload);
+}
+
+fn replay(bytes: &[u8], ring: RingFile) {
+    let bytes = std::sync::Arc::<[u8]>::from(bytes);
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
+    let Ok(analysis) = analyse(Input {
+        path: "run.trace",
+        open: &open,
+        ring,
+        is_locked: false,
+        files: Vec::new(),
+        absent: Vec::new(),
+    }) else {
+        return;
+    };
+    let analyses = [analysis];
+    let mut full = report(&analyses, &[]);
+    name(&mut full, &analyses, Shown::ALL, &mut Nobody);
+    serde_json::to_string(&full).expect("a report is JSON");
+}
+
+/// Knows a name for every other address.
+struct Nobody;
+
+impl Resolve for Nobody {
+    fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+        if address.is_multiple_of(2) {
+            return Err(Unnamed::NoSymbols);
+        }
+        Ok(vec![NamedFrame { function: "_PyEval_EvalFrameDefault".into(), file: "".into(), line: 0 }])
+    }
+}
+
+/// `python:u16 first_line:u32 offset:u32 truncated:u8 table`.
+pub fn line_table(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let code = CodeDef {
+        python: bytes.number(2) as u16,
+        first_line: bytes.number(4) as i32,
+        truncated: bytes.number(1) != 0,
+        ..CodeDef::default()
+    };
+    let offset = bytes.number(4) as i32;
+    let code = CodeDef { line_table: bytes.0.to_vec(), ..code };
+    let line = linetable::line_at(&code, offset);
+    assert_ne!(line, Some(0));
+}
+
+/// Remembered names: as a file, and as blocks with their checksums right.
+pub fn cache(bytes: &[u8]) {
+    let _ = resolve::names_in(bytes, &[1; 20], None);
+    let _ = resolve::names_in(&sound_file(bytes).0[..], &[1; 20], Some("lib"));
+}
+
+/// `address:u32` twice, then the file of a library.
+pub fn elf(bytes: &[u8]) {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let path = PATH.get_or_init(|| {
+        let folder =
+            if PathBuf::from("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
+        folder.join(format!("gpumemtrace-fuzz-{}.so", std::process::id()))
+    });
+    let mut bytes = Bytes(bytes);
+    let addresses = [bytes.number(4), bytes.number(4), u64::MAX];
+    let mut file = std::fs::File::create(path).expect("a file of our own");
+    file.write_all(bytes.0).expect("room");
+    drop(file);
+    let _ = resolve::frames_in_file(path, &addresses);
+}

@@ -1,0 +1,76 @@
+//! Ring files, and the records in them.
+
+use gpumemtrace_format::ThreadId;
+use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
+use gpumemtrace_format::ring::{
+    COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT,
+    RING_THREAD_AT, RecordDecoder, RingImage, encode_header, ring_stride,
+};
+
+use crate::Bytes;
+
+/// A file as it is, and one with its header right.
+pub fn file(bytes: &[u8]) {
+    let _ = RingImage::decode(bytes);
+    let ring = sound_ring(bytes);
+    let image = RingImage::decode(&ring).expect("a sound header");
+    assert!(image.records.len() <= ring.len() / RECORD_BYTES);
+    let _ = RingImage::decode(&with_version(ring, 1));
+}
+
+/// As an earlier recorder would have made it.
+fn with_version(mut ring: Vec<u8>, version: u8) -> Vec<u8> {
+    ring[8] = version;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&ring[..12]), &ring[16..48]);
+    ring[12..16].copy_from_slice(&crc.to_le_bytes());
+    ring
+}
+
+/// One ring's records.
+pub fn records(bytes: &[u8]) {
+    let mut decoder = RecordDecoder::new(ThreadId(1));
+    let mut taken = 0;
+    for words in words_of(bytes) {
+        taken += u64::from(decoder.push(&words).is_some());
+    }
+    assert!(taken + decoder.malformed() <= 2 * (bytes.len() / RECORD_BYTES + 1) as u64);
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u64; RECORD_WORDS]> {
+    bytes.chunks(RECORD_BYTES).map(|record| {
+        let mut record = Bytes(record);
+        std::array::from_fn(|_| record.number(8))
+    })
+}
+
+/// `records_per_ring:u6 unused:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings: `thread:u8 tail:u8 count:u8 records`.
+pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = Bytes(bytes);
+    let per_ring = bytes.number(1) as usize % 64;
+    let mut page = vec![0; PAGE_BYTES];
+    for at in [END_AT, END_TIME_AT, NEXT_SEQ_AT] {
+        page[at..][..8].copy_from_slice(&bytes.number(8).to_le_bytes());
+    }
+    page[COUNTERS_AT] = bytes.number(1) as u8;
+    let mut rings = Vec::new();
+    while !bytes.0.is_empty() && rings.len() < 8 {
+        let (thread, tail, count) = (bytes.number(1) as u8, bytes.number(1), bytes.number(1));
+        let mut ring = vec![0; ring_stride(per_ring)];
+        ring[RING_THREAD_AT] = thread;
+        ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
+        ring[RING_HEAD_AT..][..8].copy_from_slice(&(tail + count).to_le_bytes());
+        for number in tail..tail + count.min(per_ring as u64) {
+            let at = RING_RECORDS_AT + (number as usize % per_ring) * RECORD_BYTES;
+            let Some(words) = words_of(bytes.take(RECORD_BYTES)).next() else { break };
+            for (place, word) in ring[at..].chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+        rings.push(ring);
+    }
+    page[..48].copy_from_slice(&encode_header([0xab; 16], 1, rings.len() as u32, per_ring as u32));
+    rings.into_iter().fold(page, |mut file, ring| {
+        file.extend(ring);
+        file
+    })
+}

@@ -1,0 +1,194 @@
+//! What the fuzzers begin with: a made-up run in our own encoders' bytes, and the kept traces of real ones.
+
+use std::io;
+use std::path::Path;
+
+use gpumemtrace_format::block::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, encode_block, file_header,
+};
+use gpumemtrace_format::event::{Event, RECORD_WORDS};
+use gpumemtrace_format::ring::{encode_code_records, native_node_words, py_node_words};
+use gpumemtrace_format::{
+    AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, defs, symbols,
+};
+
+use crate::files::RING;
+use crate::synthetic::Synthetic;
+
+/// Writes `folder/<target>/seed-*`.
+pub fn write(folder: &Path) -> io::Result<()> {
+    let run = run();
+    let mut traces = vec![run.file(40), with_natives(run.file(1000))];
+    for golden in golden_traces()? {
+        traces.push(golden);
+    }
+    for (number, trace) in traces.iter().enumerate() {
+        let name = format!("seed-{number}");
+        put(folder, "trace", &name, trace)?;
+        put(folder, "blocks", &name, &as_blocks(trace, &ring(&run)))?;
+        for (kind, payload) in payloads(trace) {
+            if let Some(target) = target_of(kind) {
+                put(folder, target, &format!("{name}-{}", payload.len()), &payload)?;
+            }
+        }
+    }
+    put(folder, "ring", "seed", &ring(&run))?;
+    put(folder, "records", "seed", &records(&run).concat())?;
+    for code in run.codes.iter().take(1) {
+        for (python, name) in [(0x030bu16, "311"), (0x030a, "310"), (0x0309, "39")] {
+            let mut bytes = python.to_le_bytes().to_vec();
+            bytes.extend([10, 0, 0, 0, 0, 20, 0, 0, 0]);
+            bytes.extend(&code.line_table[..40]);
+            put(folder, "line_table", &format!("seed-{name}"), &bytes)?;
+        }
+    }
+    put(folder, "cache", "seed", &as_blocks(&remembered(), &[]))?;
+    put(folder, "cache", "seed-file", &remembered())?;
+    Ok(())
+}
+
+fn put(folder: &Path, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let folder = folder.join(target);
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join(name), bytes)
+}
+
+fn golden_traces() -> io::Result<Vec<Vec<u8>>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let mut traces = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "trace") {
+            traces.push(std::fs::read(path)?);
+        }
+    }
+    Ok(traces)
+}
+
+fn run() -> Synthetic {
+    let mut run = Synthetic::train(2, |run, step, line| {
+        if step == 1 {
+            run.alloc(line, 5000);
+            run.oom(line, 1 << 40);
+        }
+    });
+    for code in &mut run.codes {
+        code.line_table.truncate(90);
+    }
+    for (event, number) in run.events.iter_mut().zip(0u64..) {
+        event.native_stack = NodeId(number as u32 % 4);
+        event.detail =
+            (number % 3 == 0).then_some(Detail { requested_bytes: event.size, stream: 7, pool: 0 });
+    }
+    run
+}
+
+fn natives() -> Vec<NativeNode> {
+    let node = |id: u32| NativeNode {
+        id: NodeId(id),
+        parent: NodeId(id - 1),
+        return_address: 0x1000 + u64::from(id),
+    };
+    (1..4).map(node).collect()
+}
+
+fn names() -> Vec<ModuleNames> {
+    let frame = NamedFrame { function: "grow".into(), file: "pool.c".into(), line: 7 };
+    let addresses = (1..4).map(|address| AddressNames { address, frames: vec![frame.clone()] });
+    vec![ModuleNames { build_id: vec![1; 20], addresses: addresses.collect() }]
+}
+
+/// With native stacks and their names.
+fn with_natives(mut trace: Vec<u8>) -> Vec<u8> {
+    let module = ModuleDef {
+        load_bias: 0x1000,
+        start: 0x1000,
+        end: 0x2000,
+        path: "/lib/liba.so".into(),
+        build_id: vec![1; 20],
+    };
+    trace.extend(encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&natives()), 3));
+    trace.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
+    trace.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&names()), 3));
+    trace
+}
+
+fn remembered() -> Vec<u8> {
+    let mut meta = Meta::default();
+    meta.set_text("made_from", "lib");
+    let mut file = file_header().to_vec();
+    file.extend(encode_block(BlockKind::META, &meta.encode(), 3));
+    file.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&names()), 3));
+    file
+}
+
+fn target_of(kind: BlockKind) -> Option<&'static str> {
+    Some(match kind {
+        BlockKind::META => "meta",
+        BlockKind::EVENTS => "columns",
+        BlockKind::CODES => "codes",
+        BlockKind::PY_NODES => "py_nodes",
+        BlockKind::NATIVE_NODES => "native_nodes",
+        BlockKind::MODULES => "modules",
+        BlockKind::END => "end",
+        BlockKind::NAMES => "names",
+        BlockKind::LINKS => "links",
+        _ => return None,
+    })
+}
+
+fn payloads(trace: &[u8]) -> Vec<(BlockKind, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut rest = &trace[FILE_HEADER_BYTES..];
+    while let Some(header) = rest.first_chunk::<BLOCK_HEADER_BYTES>().and_then(BlockHeader::decode) {
+        let stored = &rest[BLOCK_HEADER_BYTES..][..header.stored_len];
+        found.push((header.kind, header.unpack(stored).expect("a sound block")));
+        rest = &rest[BLOCK_HEADER_BYTES + header.stored_len..];
+    }
+    found
+}
+
+/// In the form of [`crate::files::sound_file`].
+fn as_blocks(trace: &[u8], ring: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut put = |kind: u8, payload: &[u8]| {
+        if let Ok(len) = u16::try_from(payload.len()) {
+            bytes.push(kind);
+            bytes.extend(len.to_le_bytes());
+            bytes.extend(payload);
+        }
+    };
+    for (kind, payload) in payloads(trace) {
+        put(kind.0, &payload);
+    }
+    if !ring.is_empty() {
+        put(RING, ring);
+    }
+    bytes
+}
+
+fn records(run: &Synthetic) -> Vec<[u8; 64]> {
+    let mut words: Vec<[u64; RECORD_WORDS]> = Vec::new();
+    let mut code = run.codes[0].clone();
+    code.line_table.truncate(30);
+    words.extend(encode_code_records(&code));
+    words.extend(run.nodes.iter().take(3).map(|node| py_node_words(*node)));
+    words.extend(natives().into_iter().map(native_node_words));
+    for (event, number) in run.events.iter().rev().take(6).zip(0u64..) {
+        let event = Event { in_flight: number == 0, ..*event };
+        words.extend(event.detail_apart());
+        words.push(event.to_words());
+    }
+    words.iter().map(|words| std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])).collect()
+}
+
+/// In the form of [`crate::rings::sound_ring`].
+fn ring(run: &Synthetic) -> Vec<u8> {
+    let records = records(run);
+    let mut bytes = vec![32];
+    bytes.extend([0; 16]);
+    bytes.extend((run.events.len() as u64).to_le_bytes());
+    bytes.extend([0, 9, 5, records.len() as u8]);
+    bytes.extend(records.concat());
+    bytes
+}
