@@ -51,7 +51,8 @@ pub struct Memo {
     frames: [(Path, NodeId); MAX_DEPTH],
 }
 
-/// Nodes by path. What was defined last goes last.
+/// Nodes by path, each in one of two sets: the second one takes what the first has no room for, so that hardly anything is forgotten
+/// before the table is nearly full. What was defined last goes last.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct NodeCache {
@@ -66,14 +67,28 @@ impl NodeCache {
     /// The node of a path; `define` gives it one if it is not known, or `None` if that could not be recorded.
     #[inline]
     pub(crate) fn find_or(&mut self, path: Path, define: impl FnOnce() -> Option<NodeId>) -> Option<NodeId> {
-        let set = &mut self.sets[(path.0 >> 48) as usize % NODE_SETS];
-        if let Some((_, node)) = set.iter().find(|(known, node)| *known == path && *node != NodeId::NONE) {
-            return Some(*node);
+        let [first, second] = Self::sets_of(path);
+        for set in [first, second] {
+            let set = &self.sets[set];
+            if let Some((_, node)) = set.iter().find(|(known, node)| *known == path && *node != NodeId::NONE)
+            {
+                return Some(*node);
+            }
+            // Only a full set has sent others on.
+            if set[NODE_WAYS - 1].1 == NodeId::NONE {
+                break;
+            }
         }
         let node = define()?;
+        let has_room = |set: usize| self.sets[set][NODE_WAYS - 1].1 == NodeId::NONE;
+        let set = &mut self.sets[if !has_room(first) && has_room(second) { second } else { first }];
         set.rotate_right(1);
         set[0] = (path, node);
         Some(node)
+    }
+
+    fn sets_of(path: Path) -> [usize; 2] {
+        [48, 32].map(|shift| (path.0 >> shift) as usize % NODE_SETS)
     }
 }
 
@@ -189,9 +204,28 @@ mod tests {
         assert_eq!(intern(&mut cache, 4), 4);
         // The outermost one goes.
         let path = Path::default().then(&key(1));
-        cache.nodes.sets[(path.0 >> 48) as usize % NODE_SETS] = [(Path::default(), NodeId::NONE); NODE_WAYS];
+        cache.nodes.sets[NodeCache::sets_of(path)[0]] = [(Path::default(), NodeId::NONE); NODE_WAYS];
         cache.memo.len = 0;
         assert_eq!(intern(&mut cache, 4), 1);
+    }
+
+    #[test]
+    fn a_table_with_room_forgets_nothing() {
+        let mut cache = empty();
+        let paths: Vec<_> =
+            (0..NODE_SETS * NODE_WAYS / 2).map(|code| Path::default().then(&key(code))).collect();
+        for (number, path) in paths.iter().enumerate() {
+            cache.nodes.find_or(*path, || Some(NodeId(number as u32 + 1)));
+        }
+        let mut again = 0;
+        for (number, path) in paths.iter().enumerate() {
+            let node = cache.nodes.find_or(*path, || {
+                again += 1;
+                Some(NodeId(number as u32 + 1))
+            });
+            assert_eq!(node, Some(NodeId(number as u32 + 1)));
+        }
+        assert!(again < 100, "{again} of {} were forgotten", paths.len());
     }
 
     #[test]
