@@ -1,10 +1,12 @@
 """We are a guest: the program behaves as without us, and who uses no GPU never notices."""
 
 import json
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
-from conftest import COMMAND, LIBRARY, VENVS, dump, environment, gpumemtrace, run_program
+from conftest import COMMAND, DRIVER, LIBRARY, VENVS, dump, environment, gpumemtrace, run_program
 
 
 def traced(command, folder, **extra):
@@ -19,6 +21,30 @@ def test_a_shell_leaves_no_file(tmp_path):
     done = traced(["bash", "-c", "ls / >/dev/null; echo hello | cat; exit 7"], tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 7)
     assert files(tmp_path) == []
+
+
+REPORTS_WITHOUT_PYTORCH = """
+import ctypes, sys
+cuda, context, pointer = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p(), ctypes.c_ulonglong()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(512)) == 0
+report = ctypes.CDLL(None)._ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE
+number = ctypes.c_ulonglong
+for _ in range(3):
+    report(number(4096), ctypes.c_longlong(512), number(512), number(1024), ctypes.c_ushort(1))
+"""
+
+
+def test_our_own_function_is_never_taken_for_pytorchs(tmp_path):
+    """Under another name we are a library like others, in which what PyTorch does not have is looked for."""
+    ours = tmp_path / "renamed.so"
+    shutil.copy(LIBRARY, ours)
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    # What does not come back is ended: it would fill the disk.
+    subprocess.run(["timeout", "-s", "KILL", "20", sys.executable, "-c", REPORTS_WITHOUT_PYTORCH, driver], cwd=tmp_path, check=True,
+                   env=environment(tmp_path, LD_PRELOAD=ours, GPUMEMTRACE_TRACKER="off"))
+    assert [event["kind"] for event in dump(tmp_path / "run.trace")].count("block_alloc") == 3
 
 
 def test_a_script_that_uses_no_gpu_leaves_no_file(tmp_path, torch_version):

@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::dynamic::{loaded_library, real_dlsym};
+use crate::dynamic::{library_of, loaded_library, real_dlsym};
 
 /// Instead of an address: looked for in vain. Who calls us has its libraries loaded, so it is not looked for again.
 const MISSING: *mut c_void = std::ptr::without_provenance_mut(1);
@@ -57,9 +57,11 @@ impl Original {
         if handle.is_null() {
             return handle;
         }
-        let address = real_dlsym(handle, self.name);
+        let mut address = real_dlsym(handle, self.name);
         if address.is_null() {
             crate::dynamic::forget_error();
+        } else if is_our_own(address) {
+            address = std::ptr::null_mut();
         }
         // SAFETY: only undoes the count that `loaded_library` added.
         unsafe { libc::dlclose(handle) };
@@ -67,7 +69,15 @@ impl Original {
     }
 }
 
-/// The files of all loaded libraries but our own. They are only listed under the loader's lock: to open one takes another lock, which
+/// Under whatever name we were loaded, and also where it was found through a library that is linked to us: the call would come back
+/// to us for ever.
+fn is_our_own(address: *mut c_void) -> bool {
+    static HERE: u8 = 0;
+    let base = |address| library_of(address).map(|library| library.base);
+    base(address) == base((&raw const HERE).cast())
+}
+
+/// The files of all loaded libraries. They are only listed under the loader's lock: to open one takes another lock, which
 /// other threads take first.
 fn loaded_libraries() -> Vec<CString> {
     let mut files: Vec<CString> = Vec::new();
@@ -82,9 +92,8 @@ unsafe extern "C" fn list(info: *mut libc::dl_phdr_info, _: usize, files: *mut c
     if !info.dlpi_name.is_null() {
         // SAFETY: a NUL-terminated name that lives as long as the module.
         let file = unsafe { CStr::from_ptr(info.dlpi_name) };
-        let name = file.to_bytes();
-        // Not the main program, the kernel's own, and we ourselves.
-        if name.contains(&b'/') && !name.windows(14).any(|part| part == b"libgpumemtrace") {
+        // Not the main program and the kernel's own.
+        if file.to_bytes().contains(&b'/') {
             files.push(file.to_owned());
         }
     }
@@ -102,6 +111,8 @@ mod tests {
         assert!(!there.get().is_null());
         assert_eq!(there.get(), elsewhere.get());
         let nowhere = Original::new(c"libc.so.6", c"gpumemtrace_no_such_function");
+        // The tests are their own library.
+        assert!(is_our_own(is_our_own as *mut c_void) && !is_our_own(there.get()));
         for _ in 0..2 {
             assert!(nowhere.get().is_null(), "also when it is asked for again");
         }
