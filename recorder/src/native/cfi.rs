@@ -7,8 +7,9 @@
 //! the kernel's signal frames.
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, Expression, LittleEndian, Operation, Register,
-    RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
+    BaseAddresses, CfaRule, DW_EH_PE_udata2, DW_EH_PE_udata4, DwEhPe, EhFrame, EhFrameHdr, EndianSlice,
+    Expression, LittleEndian, Operation, Register, RegisterRule, UnwindContext, UnwindContextStorage,
+    UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
 use super::rule::{How, Rule};
@@ -56,7 +57,12 @@ pub fn rule_at<'a>(
     bytes_from: impl Fn(usize) -> Option<&'a [u8]>,
     (pc, is_interrupted): (usize, bool),
 ) -> Option<Rule> {
-    let header = EhFrameHdr::new(bytes_from(header_at)?, LittleEndian);
+    let table = bytes_from(header_at)?;
+    // Numbers of entries of more than 32 bits, or below 0, which no linker writes: gimli multiplies them.
+    if ![DW_EH_PE_udata2, DW_EH_PE_udata4].contains(&DwEhPe(table.get(2)? & 0x0f)) {
+        return Some(Rule::SLOWLY);
+    }
+    let header = EhFrameHdr::new(table, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header_at as u64);
     let header = header.parse(&bases, 8).ok()?;
     let frames_at = header.eh_frame_ptr().direct().ok()?;
