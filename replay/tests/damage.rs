@@ -19,7 +19,8 @@ use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::symbols::encode_names;
 use gpumemtrace_format::{
-    AddressNames, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, ThreadId, defs,
+    AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
+    NodeId, ThreadId, defs,
 };
 use gpumemtrace_replay::input::{Head, Missing, incompleteness, missing, read_events};
 use gpumemtrace_replay::{Input, RingFile};
@@ -286,7 +287,17 @@ fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
 #[test]
 fn a_cut_trace_says_so() {
     let short = [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums")];
+    // What cannot be packed makes it long, and is quick to read.
+    let mut long = run(10, 1 << 30);
+    let mut random = 1u64;
+    for id in 100..123 {
+        let line_table = (0..4200).map(|_| {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (random >> 56) as u8
+        });
+        long.codes.push(CodeDef { id: CodeId(id), line_table: line_table.collect(), ..CodeDef::default() });
+    }
     let cuts = short.iter().map(|sound| cut_everywhere(sound, 20)).sum::<u64>()
-        + cut_everywhere(&closed(&run(660, 1 << 30), 200), 1000);
+        + cut_everywhere(&closed(&long, 200), 1000);
     assert!(cuts > if is_every() { 100_000 } else { 200 }, "{cuts}");
 }
