@@ -133,6 +133,8 @@ fn target_of(kind: BlockKind) -> Option<&'static str> {
         BlockKind::END => "end",
         BlockKind::NAMES => "names",
         BlockKind::LINKS => "links",
+        BlockKind::INDEX => "index",
+        BlockKind::TAIL => "tail",
         _ => return None,
     })
 }
