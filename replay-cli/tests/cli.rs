@@ -298,8 +298,7 @@ fn a_pipe_is_refused_and_not_waited_for() {
         assert_eq!(output.status.code(), Some(5));
         assert!(text(&output.stderr).contains("is not a regular file"));
     }
-    // Of a program that was killed: what it had not written yet is in the ring.
-    let path = folder.put("run.trace", &leaky().file_without_end(100));
+    let path = folder.put("run.trace", &leaky().file(100));
     make("run.trace.ring");
     let output =
         command().args(["replay", &path]).timeout(std::time::Duration::from_secs(20)).output().unwrap();
@@ -310,7 +309,7 @@ fn a_pipe_is_refused_and_not_waited_for() {
 #[test]
 fn a_ring_file_is_not_read_before_its_first_page_was_checked() {
     let folder = Folder::new();
-    let path = folder.put("run.trace", &leaky().file_without_end(100));
+    let path = folder.put("run.trace", &leaky().file(100));
     // A terabyte of nothing, and a header that claims another.
     let huge = fs::File::create(folder.path("run.trace.ring")).unwrap();
     huge.set_len(1 << 40).unwrap();

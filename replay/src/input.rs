@@ -19,6 +19,8 @@ use crate::report::Ending;
 const TIME_SLACK_NS: u64 = 100_000_000;
 /// A run of which the end is not known is taken to be no longer than this: ten years.
 const LONGEST_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+/// What is said of a ring file with another id.
+const FOREIGN_RING: &str = "belongs to another trace";
 /// Most damaged places that are kept.
 const MAX_DAMAGE: usize = 100;
 /// Most damaged places described one by one.
@@ -187,10 +189,16 @@ impl Head {
                     }
                     self.ring = Some(*ring);
                 } else {
-                    self.ring_problem = Some("belongs to another trace".to_owned());
+                    self.ring_problem = Some(FOREIGN_RING.to_owned());
                 }
             }
         }
+    }
+
+    /// True where what lies beside a closed trace cannot hold an event of a thread that was held up at its end: it is another
+    /// trace's, or the recorder said that it had let go of the file.
+    fn has_no_ring_of_its_own(&self) -> bool {
+        self.ring_problem.as_deref() == Some(FOREIGN_RING) || self.meta.text("rings") == Some("memory")
     }
 
     /// Counters as the recorder left them, if it did.
@@ -361,8 +369,8 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
             "{events} events have a time outside of the run; each is placed at the time of the event before it"
         ));
     }
-    // A trace that was closed needs no ring, unless a thread was held up at the end.
-    if let Some(why) = head.ring_problem.as_ref().filter(|_| head.end.is_none() || missing.lost > 0) {
+    let needs_ring = head.end.is_none() || missing.lost > 0 || !head.has_no_ring_of_its_own();
+    if let Some(why) = head.ring_problem.as_ref().filter(|_| needs_ring) {
         reasons.push(format!("the ring file beside the trace {why}"));
     }
     if !has_all_records && head.ring_problem.is_none() {

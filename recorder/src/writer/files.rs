@@ -7,6 +7,8 @@
 
 use std::io;
 
+use gpumemtrace_format::Meta;
+
 use super::{LAST_WORDS_NS, NAP_NS, Writer};
 use crate::lease::{self, Asked};
 use crate::say::say;
@@ -128,6 +130,9 @@ impl Writer {
             why,
             ". Recording goes on; if the program is killed, its last moments are not in the trace.",
         ]);
+        let mut meta = Meta::default();
+        meta.set_text("rings", "memory");
+        self.trace.add_meta(&meta);
         self.note(format!("recorded in memory, from where a kill takes the last moments: {why}"));
         self.flush()
     }
