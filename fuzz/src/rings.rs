@@ -3,8 +3,9 @@
 use gpumemtrace_format::ThreadId;
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT,
-    RING_THREAD_AT, RecordDecoder, RingImage, encode_header, ring_stride,
+    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, TRACE_BYTES_AT,
+    encode_header, ring_stride, seal, seal_completing,
 };
 
 use crate::Bytes;
@@ -15,7 +16,8 @@ pub fn file(bytes: &[u8]) {
     let ring = sound_ring(bytes);
     let image = RingImage::decode(&ring).expect("a sound header");
     assert!(image.records.len() <= ring.len() / RECORD_BYTES);
-    let _ = RingImage::decode(&with_version(ring, 1));
+    let _ = RingImage::decode(&with_version(ring.clone(), 1));
+    let _ = RingImage::decode(&with_version(ring, 2));
 }
 
 /// As an earlier recorder would have made it.
@@ -43,25 +45,35 @@ fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u64; RECORD_WORDS]> {
     })
 }
 
-/// `records_per_ring:u6 unused:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings: `thread:u8 tail:u8 count:u8 records`.
+/// `records_per_ring:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings: `thread:u8 tail:u8 count:u8 records`.
 pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = Bytes(bytes);
-    let per_ring = bytes.number(1) as usize % 64;
+    let first = bytes.number(1) as usize;
+    let (per_ring, seals) = (first % 64, first / 64);
     let mut page = vec![0; PAGE_BYTES];
     for at in [END_AT, END_TIME_AT, NEXT_SEQ_AT] {
-        page[at..][..8].copy_from_slice(&bytes.number(8).to_le_bytes());
+        let number = bytes.number(8).to_le_bytes();
+        page[at..][..8].copy_from_slice(&number);
+        page[TRACE_BYTES_AT..][..8].copy_from_slice(&number);
     }
     page[COUNTERS_AT] = bytes.number(1) as u8;
+    page[COUNTERS_AGAIN_AT] = page[COUNTERS_AT] & !(seals as u8);
     let mut rings = Vec::new();
     while !bytes.0.is_empty() && rings.len() < 8 {
         let (thread, tail, count) = (bytes.number(1) as u8, bytes.number(1), bytes.number(1));
         let mut ring = vec![0; ring_stride(per_ring)];
         ring[RING_THREAD_AT] = thread;
         ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
+        ring[RING_TAIL_AGAIN_AT..][..8].copy_from_slice(&tail.to_le_bytes());
         ring[RING_HEAD_AT..][..8].copy_from_slice(&(tail + count).to_le_bytes());
         for number in tail..tail + count.min(per_ring as u64) {
             let at = RING_RECORDS_AT + (number as usize % per_ring) * RECORD_BYTES;
-            let Some(words) = words_of(bytes.take(RECORD_BYTES)).next() else { break };
+            let Some(mut words) = words_of(bytes.take(RECORD_BYTES)).next() else { break };
+            words[RECORD_WORDS - 1] = match seals {
+                0 => words[RECORD_WORDS - 1],
+                1 => seal_completing(&words, number, u32::from(thread)),
+                _ => seal(&words, number, u32::from(thread)),
+            };
             for (place, word) in ring[at..].chunks_exact_mut(8).zip(words) {
                 place.copy_from_slice(&word.to_le_bytes());
             }

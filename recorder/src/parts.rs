@@ -110,18 +110,19 @@ impl Parts {
         self.meta.merge(meta);
     }
 
-    /// Begins another part if the one that is written is full.
-    pub(crate) fn begin_another_if_due(&mut self, current: &mut BlockFile) -> io::Result<()> {
+    /// True if the part that is written is as large or as old as one may be.
+    pub(crate) fn is_full(&self, current: &BlockFile) -> bool {
         let PartLimit { bytes, ns } = self.wanted.limit;
-        let now_ns = clock::now_ns();
         let is_large = bytes.is_some_and(|most| current.len_bytes() >= most);
-        let is_old = ns.is_some_and(|most| now_ns - self.begun_ns >= most);
-        if current.events() == 0 || !(is_large || is_old) {
-            return Ok(());
-        }
+        let is_old = ns.is_some_and(|most| clock::now_ns() - self.begun_ns >= most);
+        current.events() > 0 && (is_large || is_old)
+    }
+
+    /// Begins another part.
+    pub(crate) fn begin_another(&mut self, current: &mut BlockFile) -> io::Result<()> {
         // Whether it works or not: the next attempt is as far away as the next part would be.
-        self.begun_ns = now_ns;
-        match self.begin_another(current) {
+        self.begun_ns = clock::now_ns();
+        match self.close_and_begin(current) {
             Ok(next) => {
                 let full = std::mem::replace(current, next);
                 let path = part_path(&self.path, self.trace_id, self.number);
@@ -145,7 +146,7 @@ impl Parts {
         }
     }
 
-    fn begin_another(&self, current: &mut BlockFile) -> io::Result<BlockFile> {
+    fn close_and_begin(&self, current: &mut BlockFile) -> io::Result<BlockFile> {
         if !current.is_at(&self.path) {
             return Err(io::Error::other("somebody moved or removed the file"));
         }

@@ -110,7 +110,7 @@ impl Call {
                 self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
                 self.event.time_ns = event_ns();
             }
-            self.ring.store(self.number, &self.event.to_words());
+            self.ring.complete(self.number, &self.event.to_words());
         }
         with_local(|local| local.busy.set(false));
     }

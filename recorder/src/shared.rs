@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    COUNTERS_AT, END_AT, END_EXIT, END_QUICK_EXIT, END_STOPPED, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES,
-    RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT, RING_THREAD_AT, encode_header, ring_stride,
+    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, TRACE_BYTES_AT, encode_header, end_of,
+    end_word, ring_stride, seal, seal_completing, unseal,
 };
 use gpumemtrace_format::{Counter, EndReason};
 
@@ -114,32 +115,40 @@ impl Shared {
 
     /// One loss counter.
     #[inline]
-    pub(crate) fn counter(&self, counter: Counter) -> &AtomicU64 {
-        self.word(COUNTERS_AT + 8 * counter as usize)
+    pub(crate) fn counter(&self, counter: Counter) -> u64 {
+        self.word(COUNTERS_AT + 8 * counter as usize).load(Ordering::Relaxed)
     }
 
     /// Counts something.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
-        self.counter(counter).fetch_add(1, Ordering::Relaxed);
+        self.count_more(counter, 1);
+    }
+
+    /// Counts something so many times. Twice: a reader of the file compares.
+    #[inline]
+    pub(crate) fn count_more(&self, counter: Counter, times: u64) {
+        for at in [COUNTERS_AT, COUNTERS_AGAIN_AT] {
+            self.word(at + 8 * counter as usize).fetch_add(times, Ordering::Relaxed);
+        }
     }
 
     /// Notes how the process ends, for a reader that finds nothing but this file.
     pub(crate) fn set_end(&self, kind: u32, status: i32, time_ns: u64) {
         self.word(END_TIME_AT).store(time_ns, Ordering::Relaxed);
-        self.word(END_AT).store(u64::from(kind) | u64::from(status as u32) << 32, Ordering::Release);
+        self.word(END_AT).store(end_word(kind, status, time_ns), Ordering::Release);
     }
 
     /// What [`Self::set_end`] noted.
     pub(crate) fn end_as_set(&self) -> Option<(EndReason, u64)> {
         let end = self.word(END_AT).load(Ordering::Acquire);
-        let reason = match end as u32 {
-            END_EXIT => EndReason::Exit,
-            END_QUICK_EXIT => EndReason::QuickExit((end >> 32) as i32),
-            END_STOPPED => EndReason::Stopped,
-            _ => return None,
-        };
-        Some((reason, self.word(END_TIME_AT).load(Ordering::Relaxed)))
+        let time_ns = self.word(END_TIME_AT).load(Ordering::Relaxed);
+        Some((end_of(end, time_ns)?, time_ns))
+    }
+
+    /// Notes how long the file of the trace is, for who finds it shorter; 0 while that is changing.
+    pub(crate) fn set_trace_bytes(&self, bytes: u64) {
+        self.word(TRACE_BYTES_AT).store(bytes, Ordering::Release);
     }
 
     /// True if what is in the rings dies with the process.
@@ -302,9 +311,30 @@ impl RingWords<RECORD_WORDS> for Ring {
     }
 
     #[inline]
+    fn tail_again(&self) -> &AtomicU64 {
+        // SAFETY: an aligned offset inside the ring.
+        unsafe { AtomicU64::from_ptr(self.base.add(RING_TAIL_AGAIN_AT).cast()) }
+    }
+
+    #[inline]
     fn slot(&self, number: u64) -> &[AtomicU64; RECORD_WORDS] {
         let at = RING_RECORDS_AT + (number as usize % RECORDS_PER_RING) * RECORD_BYTES;
         // SAFETY: inside the ring, 64-byte aligned; eight AtomicU64 have the layout of eight words.
         unsafe { &*self.base.add(at).cast() }
+    }
+
+    #[inline]
+    fn seal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
+        seal(words, number, self.thread().load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn seal_completing(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
+        seal_completing(words, number, self.thread().load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn unseal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> Option<[u64; RECORD_WORDS]> {
+        unseal(words, number, self.thread().load(Ordering::Relaxed))
     }
 }

@@ -183,16 +183,30 @@ impl TraceFile {
         self.events.add_events(events);
     }
 
-    /// Writes what was added: definitions first. Begins a new part where one is due.
+    /// Writes what was added: definitions first.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if let Some(parts) = &mut self.parts {
             parts.definitions.flush()?;
         }
-        self.events.flush()?;
+        self.events.flush()
+    }
+
+    /// True if the part that is written is full.
+    pub(crate) fn is_another_part_due(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.is_full(&self.events))
+    }
+
+    /// Begins the next part.
+    pub(crate) fn begin_another_part(&mut self) -> io::Result<()> {
         match &mut self.parts {
-            Some(parts) => parts.begin_another_if_due(&mut self.events),
+            Some(parts) => parts.begin_another(&mut self.events),
             None => Ok(()),
         }
+    }
+
+    /// Bytes written to the file of the trace's own name.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.events.len_bytes()
     }
 
     /// Writes the last blocks.

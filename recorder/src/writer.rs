@@ -183,7 +183,7 @@ impl Writer {
         for events in batch.events.chunks(ROWS_PER_BLOCK) {
             trace.add_events(events);
         }
-        self.session.shared.counter(Counter::InternalErrors).fetch_add(batch.malformed, Ordering::Relaxed);
+        self.session.shared.count_more(Counter::InternalErrors, batch.malformed);
         self.flush()?;
         for (index, tail) in &batch.tails {
             self.session.shared.ring(*index).empty(*tail);
@@ -193,13 +193,24 @@ impl Writer {
 
     fn flush(&mut self) -> io::Result<()> {
         self.mend_trace()?;
-        self.trace.flush()
+        self.trace.flush()?;
+        let shared = &self.session.shared;
+        shared.set_trace_bytes(self.trace.len_bytes());
+        if self.trace.is_another_part_due() {
+            // Between two parts nobody knows how long the trace's own file is.
+            shared.set_trace_bytes(0);
+            self.trace.begin_another_part()?;
+            shared.set_trace_bytes(self.trace.len_bytes());
+        }
+        Ok(())
     }
 
     /// Which functions went past the hooks, when more did.
     fn add_uncovered(&mut self) {
         let calls = facts::uncovered_calls();
-        if self.session.shared.counter(Counter::UncoveredCalls).swap(calls, Ordering::Relaxed) != calls {
+        let more = calls.saturating_sub(self.session.shared.counter(Counter::UncoveredCalls));
+        if more > 0 {
+            self.session.shared.count_more(Counter::UncoveredCalls, more);
             self.trace.add_meta(&facts::uncovered());
         }
     }
@@ -236,7 +247,7 @@ impl Writer {
         let shared = &self.session.shared;
         let mut counters = Counters::default();
         for (counter, _) in Counter::ALL {
-            counters.set(*counter, shared.counter(*counter).load(Ordering::Relaxed));
+            counters.set(*counter, shared.counter(*counter));
         }
         let (reason, time_ns) = shared.end_as_set().unwrap_or((EndReason::Exit, clock::now_ns()));
         let events = shared.next_seq().load(Ordering::Relaxed);

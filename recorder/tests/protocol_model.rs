@@ -92,13 +92,16 @@ fn an_end_that_does_not_wait_meets_a_writer() {
     explore(models::hasty_ending);
 }
 
-/// Lines that may be broken without harm: what they tell may be heard of later.
+/// Lines that may be broken without harm: what they tell may be heard of later, or only by who reads what a killed process left
+/// (`ring_kill.rs`).
 const HARMLESS: &[(&str, Break)] = &[
     ("self.0[index].store(FREE, Ordering::Release);", Break::HoldBack),
     ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Break::HoldBack),
     ("self.state.swap(ENDED, Ordering::Release);", Break::Weaken),
     ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Break::HoldBack),
     ("self.tail().store(number, Ordering::Release);", Break::HoldBack),
+    ("self.tail_again().store(number, Ordering::Relaxed);", Break::HoldBack),
+    ("self.slot(number)[N - 1].store(last, Ordering::Relaxed);", Break::HoldBack),
 ];
 
 #[test]

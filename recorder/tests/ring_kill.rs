@@ -15,8 +15,9 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AT, RING_THREAD_AT, Record, RecordDecoder,
-    RingImage, encode_code_records, encode_header, ring_stride,
+    NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT,
+    Record, RecordDecoder, RingImage, encode_code_records, encode_header, ring_stride, seal, seal_completing,
+    unseal,
 };
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
 use proptest::prelude::*;
@@ -75,6 +76,7 @@ const FILE_BYTES: usize = PAGE_BYTES + ring_stride(PLACES);
 struct Words {
     head: sync::AtomicU64,
     tail: sync::AtomicU64,
+    tail_again: sync::AtomicU64,
     slots: [[sync::AtomicU64; RECORD_WORDS]; PLACES],
 }
 
@@ -85,6 +87,7 @@ impl Words {
         Self {
             head: word(RING_HEAD_AT),
             tail: word(RING_TAIL_AT),
+            tail_again: word(RING_TAIL_AGAIN_AT),
             slots: std::array::from_fn(|slot| std::array::from_fn(|at| word(place(slot, at)))),
         }
     }
@@ -101,8 +104,24 @@ impl RingWords<RECORD_WORDS> for &Words {
         &self.tail
     }
 
+    fn tail_again(&self) -> &sync::AtomicU64 {
+        &self.tail_again
+    }
+
     fn slot(&self, number: u64) -> &[sync::AtomicU64; RECORD_WORDS] {
         &self.slots[number as usize % PLACES]
+    }
+
+    fn seal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
+        seal(words, number, THREAD)
+    }
+
+    fn seal_completing(&self, number: u64, words: &[u64; RECORD_WORDS]) -> u64 {
+        seal_completing(words, number, THREAD)
+    }
+
+    fn unseal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> Option<[u64; RECORD_WORDS]> {
+        unseal(words, number, THREAD)
     }
 }
 
@@ -203,7 +222,7 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 let shown = Some(now());
                 // The writer does not wait for the call.
                 write(&words);
-                (*lane.ring().unwrap()).store(at, &done.to_words());
+                (*lane.ring().unwrap()).complete(at, &done.to_words());
                 made.push(Made { begun, done: now(), shown, record: Record::Event(done) });
                 seq += 1;
             }
@@ -256,6 +275,7 @@ impl Found {
 fn read(steps: &[Step]) -> Found {
     let mut bytes = vec![0; FILE_BYTES];
     bytes[..48].copy_from_slice(&encode_header([1; 16], 1, 1, PLACES as u32));
+    bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
     bytes[PAGE_BYTES + RING_THREAD_AT..][..4].copy_from_slice(&THREAD.to_le_bytes());
     let mut found = Found::default();
     for step in steps {
@@ -320,6 +340,23 @@ proptest! {
             check(&steps[..killed], &made);
         }
     }
+}
+
+/// A call that returns is not half of what it was and half of what it is, without a word.
+#[test]
+fn a_record_that_is_replaced_without_saying_so_is_noticed() {
+    let made = play(&[Act::Call { is_free: true }]);
+    let steps = LOG.take();
+    let last_word = PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES - 8;
+    let says_so =
+        steps.iter().enumerate().filter(|(_, step)| matches!(step, Step::Store(at, _) if *at == last_word));
+    let (at, _) = says_so.clone().nth(1).expect("in flight, completing, done");
+    assert_eq!(says_so.count(), 3);
+    let mut silent = steps.clone();
+    silent.remove(at);
+    let check_all = || (0..silent.len()).for_each(|killed| drop(read(&silent[..killed])));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(check_all)).is_err());
+    check(&steps, &made);
 }
 
 /// If any two neighbouring stores may be exchanged, the check above sees nothing.

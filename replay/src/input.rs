@@ -86,6 +86,8 @@ pub struct Head {
     pub cut: Option<Cut>,
     /// Blocks from a newer recorder.
     pub unknown_blocks: u64,
+    /// Length of the file of the trace's own name: of its parts, the last. 0 if it was not read to its end.
+    pub own_bytes: u64,
     /// The files that it consists of; may be empty where it is one.
     pub files: Vec<FileSpan>,
     /// Files that belong to the trace and are not there, a sentence each.
@@ -150,6 +152,7 @@ impl Head {
             damage: Damages::default(),
             cut: None,
             unknown_blocks: 0,
+            own_bytes: 0,
             files: Vec::new(),
             absent,
         }
@@ -162,7 +165,8 @@ impl Head {
             files: input.files,
             ..Self::summed(Meta::default(), None, input.absent)
         };
-        for item in TraceReader::new((input.open)()?)?.without_events() {
+        let mut reader = TraceReader::new((input.open)()?)?.without_events();
+        for item in reader.by_ref() {
             match item {
                 Item::Meta(meta) => head.meta.merge(meta),
                 Item::End(end) => head.end = Some(end),
@@ -172,6 +176,8 @@ impl Head {
                 item => head.definitions.take(item),
             }
         }
+        let own = head.files.last().map_or(0, |file| file.start - file.skipped.min(file.start));
+        head.own_bytes = reader.offset().saturating_sub(own);
         head.join(input.ring);
         Ok(head)
     }
@@ -275,6 +281,18 @@ impl Head {
         }
     }
 
+    /// Bytes that the process had written and that are gone from the end of the file.
+    fn cut_bytes(&self) -> u64 {
+        // One that is being written may begin its next part between our look at the ring and that at the trace.
+        let ring = self.ring.as_ref().filter(|_| !self.is_locked);
+        ring.map_or(0, |ring| ring.trace_bytes.saturating_sub(self.own_bytes))
+    }
+
+    /// Records of the ring file that are not as they were. While they are being written, some always seem to be.
+    fn malformed_records(&self) -> u64 {
+        self.ring.as_ref().filter(|_| !self.is_locked).map_or(0, |ring| ring.malformed)
+    }
+
     fn stopped_early(&self) -> bool {
         let reason = self.end.as_ref().map(|end| end.reason).or(self.ring.as_ref().and_then(|ring| ring.end));
         reason == Some(EndReason::Stopped)
@@ -304,9 +322,8 @@ pub fn missing(head: &Head, body: &Body, threads: u64) -> Missing {
     // that of a writer that did not finish.
     let said_end = head.end.is_none() && ring.is_some_and(|ring| ring.end.is_some());
     let dropped = head.counters().is_some_and(|counters| counters.get(Counter::DroppedEvents) > 0);
-    let malformed = ring.is_some_and(|ring| ring.malformed > 0);
-    let only_threads =
-        ring.is_some() && !said_end && head.damage.count + body.damage.count == 0 && !dropped && !malformed;
+    let damaged = head.damage.count + body.damage.count + head.malformed_records() + head.cut_bytes() > 0;
+    let only_threads = ring.is_some() && !said_end && !damaged && !dropped;
     let may_be_in_flight = only_threads && (holes <= threads.max(1) || head.is_locked);
     if may_be_in_flight {
         Missing { lost: 0, in_flight: holes }
@@ -385,8 +402,20 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
         let why = if message.is_empty() { String::new() } else { format!(": {message}") };
         reasons.push(format!("recording stopped before the program did{why}"));
     }
-    if let Some(ring) = head.ring.as_ref().filter(|ring| ring.malformed > 0 && !head.is_locked) {
-        reasons.push(format!("{} records of the ring file make no sense", ring.malformed));
+    if head.cut_bytes() > 0 {
+        let (bytes, cut) = (head.own_bytes, head.cut_bytes());
+        reasons.push(format!("the file ends at byte {bytes}; {cut} bytes more had been written"));
+    }
+    if head.malformed_records() > 0 {
+        reasons.push(format!("{} records of the ring file make no sense", head.malformed_records()));
+    }
+    // The process counts before it records, and its ring file is read before its trace.
+    let given_out = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
+    if given_out < body.order.next_seq {
+        reasons.push(format!(
+            "the ring file says that there were {given_out} events, and there are {}",
+            body.order.next_seq
+        ));
     }
     for (counter, what) in [
         (Counter::WriteErrors, "writes of the trace file failed"),

@@ -2,11 +2,13 @@
 //!
 //! Constraint: one thread stores, another loads, neither waits for the other, and the process may be killed between any two
 //! stores. Consequence: a record's words come first, the word that says its state last, and the head that shows it after
-//! that; a record that was shown is completed in place, its state last again. The writer moves the tail only after it has
-//! brought the records to safety, and the owner stores to a place only after it has seen the tail beyond it.
+//! that; a record that was shown is completed in place: its state says so first, and what it is at last. The writer moves the tail
+//! only after it has brought the records to safety, and the owner stores to a place only after it has seen the tail beyond it.
+
+use std::sync::atomic::compiler_fence;
 
 use crate::sync::{AtomicU64, Ordering};
-use gpumemtrace_format::event::STATE_IN_FLIGHT;
+use gpumemtrace_format::ring::{is_in_flight, without_check};
 
 /// Where the words of a ring are. `N` words a record; the last holds its state.
 pub(crate) trait RingWords<const N: usize> {
@@ -19,20 +21,43 @@ pub(crate) trait RingWords<const N: usize> {
     /// Records that are in the trace.
     fn tail(&self) -> &AtomicU64;
 
+    /// The same once more, for readers of a damaged file.
+    fn tail_again(&self) -> &AtomicU64;
+
     /// The place of record number `number`.
     fn slot(&self, number: u64) -> &[AtomicU64; N];
 
-    /// Stores a record: the last word, which holds its state, at the end. Also completes one in place.
+    /// The last word of a record as it stands in the ring: with a check of all of it.
+    fn seal(&self, number: u64, words: &[u64; N]) -> u64;
+
+    /// The last word while the others are replaced by these.
+    fn seal_completing(&self, number: u64, words: &[u64; N]) -> u64;
+
+    /// The words that were sealed, if they are as they were.
+    fn unseal(&self, number: u64, words: &[u64; N]) -> Option<[u64; N]>;
+
+    /// Stores a record: the last word, which holds its state, at the end.
     #[inline]
     fn store(&self, number: u64, words: &[u64; N]) {
         let slot = self.slot(number);
         for (place, word) in slot.iter().zip(words).take(N - 1) {
             place.store(*word, Ordering::Relaxed);
         }
-        slot[N - 1].store(words[N - 1], Ordering::Release);
+        slot[N - 1].store(self.seal(number, words), Ordering::Release);
     }
 
-    /// Loads a record; its other words are of the state that it has, unless it is in flight.
+    /// Completes in place a record that was stored as in flight.
+    #[inline]
+    fn complete(&self, number: u64, words: &[u64; N]) {
+        let last = self.seal_completing(number, words);
+        self.slot(number)[N - 1].store(last, Ordering::Relaxed);
+        // Whoever is killed has stored what comes first in the program.
+        compiler_fence(Ordering::SeqCst);
+        self.store(number, words);
+    }
+
+    /// Loads a record; its other words are of the state that it has, unless it is in flight. One that the program has written
+    /// over is all zero, which no record is.
     fn load(&self, number: u64) -> [u64; N] {
         let slot = self.slot(number);
         let last = slot[N - 1].load(Ordering::Acquire);
@@ -41,7 +66,11 @@ pub(crate) trait RingWords<const N: usize> {
             *word = place.load(Ordering::Relaxed);
         }
         words[N - 1] = last;
-        words
+        if is_in_flight(last) {
+            words[N - 1] = without_check(last);
+            return words;
+        }
+        self.unseal(number, &words).unwrap_or([0; N])
     }
 
     /// Shows the writer what is complete, in order, as long as `see` wants more; returns the number after the last. A call
@@ -51,7 +80,7 @@ pub(crate) trait RingWords<const N: usize> {
         let (head, mut number) = (self.head().load(Ordering::Acquire), self.tail().load(Ordering::Relaxed));
         while number < head {
             let words = self.load(number);
-            if (words[N - 1] >> 48) as u16 == STATE_IN_FLIGHT && !is_closing {
+            if is_in_flight(words[N - 1]) && !is_closing {
                 break;
             }
             number += 1;
@@ -64,6 +93,7 @@ pub(crate) trait RingWords<const N: usize> {
 
     /// Gives the owner the places of the records before `number` back: they are safe elsewhere.
     fn empty(&self, number: u64) {
+        self.tail_again().store(number, Ordering::Relaxed);
         self.tail().store(number, Ordering::Release);
     }
 

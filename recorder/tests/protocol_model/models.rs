@@ -40,6 +40,7 @@ type Ring = RingOf<{ PLACES as u64 }>;
 struct Places {
     head: AtomicU64,
     tail: AtomicU64,
+    tail_again: AtomicU64,
     slots: [[AtomicU64; WORDS]; PLACES],
     /// Whose turn it is at a place. Loom lets no load come after a later store, so an order that only keeps that from
     /// happening would not be missed; of these it demands an order.
@@ -53,6 +54,7 @@ impl<const CLAIMED: u64> RingOf<CLAIMED> {
         Self(Arc::new(Places {
             head: word(),
             tail: word(),
+            tail_again: word(),
             slots: std::array::from_fn(|_| slot()),
             turns: std::array::from_fn(|_| UnsafeCell::new(())),
         }))
@@ -80,8 +82,25 @@ impl<const CLAIMED: u64> RingWords<WORDS> for RingOf<CLAIMED> {
         &self.0.tail
     }
 
+    fn tail_again(&self) -> &AtomicU64 {
+        &self.0.tail_again
+    }
+
     fn slot(&self, number: u64) -> &[AtomicU64; WORDS] {
         &self.0.slots[number as usize % PLACES]
+    }
+
+    // A check would see what the models are to see themselves.
+    fn seal(&self, _: u64, words: &[u64; WORDS]) -> u64 {
+        words[WORDS - 1]
+    }
+
+    fn seal_completing(&self, _: u64, words: &[u64; WORDS]) -> u64 {
+        words[WORDS - 1] & ((1 << 48) - 1) | u64::from(STATE_IN_FLIGHT) << 48
+    }
+
+    fn unseal(&self, _: u64, words: &[u64; WORDS]) -> Option<[u64; WORDS]> {
+        Some(*words)
     }
 }
 
@@ -185,7 +204,7 @@ fn in_flight() {
             let mut lane = Lane::resume(ring, 0);
             reserve(&mut lane, 1);
             let number = lane.push(&record(0, STATE_IN_FLIGHT));
-            lane.ring().unwrap().store(number, &done(0));
+            lane.ring().unwrap().complete(number, &done(0));
             reserve(&mut lane, 1);
             lane.push(&done(1));
             catch_up();
@@ -354,7 +373,7 @@ fn closing() {
                 None => return catch_up(),
             };
             if let Some(_inside) = ending.go_inside(0, wait) {
-                lane.ring().unwrap().store(number, &done(0));
+                lane.ring().unwrap().complete(number, &done(0));
             }
             catch_up();
         }

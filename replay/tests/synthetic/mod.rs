@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::io::Read;
 
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::event::RECORD_BYTES;
 use gpumemtrace_format::ring::{
-    END_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, encode_header, ring_stride,
+    NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, TRACE_BYTES_AT,
+    encode_header, ring_stride, seal,
 };
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
@@ -261,20 +263,33 @@ pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
 
 /// A ring file with one ring that holds these events; the process did not say that it ends.
 pub fn ring_file(events: &[Event], next_seq: u64) -> Vec<u8> {
-    let per_ring = events.len().max(1).next_power_of_two();
-    let mut bytes = vec![0; PAGE_BYTES + ring_stride(per_ring)];
-    bytes[..48].copy_from_slice(&encode_header(TRACE_ID, 4242, 1, per_ring as u32));
-    bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&next_seq.to_le_bytes());
-    bytes[END_AT..][..8].fill(0);
-    let ring = &mut bytes[PAGE_BYTES..];
-    ring[..4].copy_from_slice(&77u32.to_le_bytes());
-    ring[RING_HEAD_AT..][..8].copy_from_slice(&(events.len() as u64).to_le_bytes());
-    for (number, event) in events.iter().enumerate() {
-        for (index, word) in event.to_words().iter().enumerate() {
-            let at = RING_RECORDS_AT + number * 64 + index * 8;
-            ring[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    let records: Vec<_> = events.iter().map(Event::to_words).collect();
+    ring_file_of(records.len().max(1).next_power_of_two(), &[(77, 0, records)], next_seq, 0)
+}
+
+/// A ring: the thread, the number of its first record, its records.
+pub type Ring = (u32, u64, Vec<[u64; 8]>);
+
+/// A ring file of a process that had written so much of its trace, and did not say that it ends.
+pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes: u64) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE_BYTES + rings.len() * ring_stride(per_ring)];
+    let mut put = |at: usize, value: u64| bytes[at..][..8].copy_from_slice(&value.to_le_bytes());
+    put(NEXT_SEQ_AT, next_seq);
+    put(TRACE_BYTES_AT, trace_bytes);
+    for (index, (thread, tail, records)) in rings.iter().enumerate() {
+        let ring = PAGE_BYTES + index * ring_stride(per_ring);
+        put(ring, u64::from(*thread));
+        put(ring + RING_HEAD_AT, tail + records.len() as u64);
+        put(ring + RING_TAIL_AT, *tail);
+        put(ring + RING_TAIL_AGAIN_AT, *tail);
+        for (number, record) in (*tail..).zip(records) {
+            let mut words = *record;
+            words[7] = seal(&words, number, *thread);
+            let at = ring + RING_RECORDS_AT + number as usize % per_ring * RECORD_BYTES;
+            words.iter().enumerate().for_each(|(word, value)| put(at + 8 * word, *value));
         }
     }
+    bytes[..48].copy_from_slice(&encode_header(TRACE_ID, 4242, rings.len() as u32, per_ring as u32));
     bytes
 }
 
