@@ -9,11 +9,10 @@ use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 
 use crate::protocol::ring::RingWords;
 use crate::session::Session;
-use crate::shared::RECORDS_PER_RING;
 
 /// Records in one batch, and one definition more. More than two rings: who fills its ring all the time cannot keep the writer
 /// from the others.
-pub(crate) const MOST_RECORDS: usize = 4 * RECORDS_PER_RING;
+pub(crate) const MOST_RECORDS: usize = 1 << 15;
 
 /// Records, by what they are.
 #[derive(Default, Debug)]

@@ -9,6 +9,9 @@ use crate::parts::Wanted;
 use crate::say::say;
 use crate::stack_cache::MAX_DEPTH;
 
+/// What the recorder needs at most, where nothing else was asked for.
+const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
+
 /// Which call sites are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stacks {
@@ -49,6 +52,8 @@ pub(crate) struct Config {
     pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
     pub(crate) on_full: OnFull,
+    /// `GPUMEMTRACE_MEMORY`: what the recorder may need at most.
+    pub(crate) memory_bytes: u64,
     /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: whether the trace is written in parts.
     pub(crate) parts: Option<Wanted>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
@@ -80,6 +85,7 @@ impl Config {
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             depth: depth(&lookup),
             on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+            memory_bytes: memory_bytes(&lookup),
             parts: Wanted::new(
                 amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
                 amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", amount::bytes),
@@ -100,6 +106,16 @@ fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {
         let most = MAX_DEPTH.to_string();
         say(&["GPUMEMTRACE_DEPTH=", &value, " is no number from 1 to ", &most, "; using ", &most, "."]);
         MAX_DEPTH
+    })
+}
+
+fn memory_bytes(lookup: &impl Fn(&str) -> Option<String>) -> u64 {
+    let Some(value) = lookup("GPUMEMTRACE_MEMORY").filter(|value| !value.is_empty()) else {
+        return DEFAULT_MEMORY_BYTES;
+    };
+    amount::recorder_memory(&value).unwrap_or_else(|| {
+        say(&["GPUMEMTRACE_MEMORY=", &value, " is no amount from 32MiB to 1GiB; using 64MiB."]);
+        DEFAULT_MEMORY_BYTES
     })
 }
 
@@ -172,6 +188,15 @@ mod tests {
         let both = [("GPUMEMTRACE_KEEP", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
         assert_eq!(limit(&both), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "often")]), None);
+    }
+
+    #[test]
+    fn memory_may_be_chosen_within_bounds() {
+        assert_eq!(with(&[]).memory_bytes, 64 << 20);
+        assert_eq!(with(&[("GPUMEMTRACE_MEMORY", "256MiB")]).memory_bytes, 256 << 20);
+        for wrong in ["1MiB", "2GiB", "much"] {
+            assert_eq!(with(&[("GPUMEMTRACE_MEMORY", wrong)]).memory_bytes, 64 << 20, "{wrong}");
+        }
     }
 
     #[test]

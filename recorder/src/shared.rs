@@ -26,14 +26,28 @@ use crate::signals::without_write_signals;
 
 /// Threads that can record at the same time. Rings of threads that ended are used again.
 pub(crate) const RINGS: usize = 96;
-/// Records in one ring: half a mebibyte.
-pub(crate) const RECORDS_PER_RING: usize = 8192;
+/// Fewest records in one ring: the longest definition has to fit in.
+const FEWEST_RECORDS: usize = 2048;
+/// Most: readers take no larger ring file.
+const MOST_RECORDS: usize = 1 << 17;
+
+/// What the recorder needs beside the rings: caches of 96 threads, and what the writer is at.
+const BESIDE_RINGS_BYTES: u64 = 16 << 20;
+
+/// Records in one ring, where the recorder may need so much memory at most: a power of two. 64 MiB make rings of half a mebibyte.
+pub(crate) fn records_per_ring(memory_bytes: u64) -> usize {
+    let records = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES) / (RINGS * RECORD_BYTES) as u64;
+    let records = usize::try_from(records).unwrap_or(MOST_RECORDS).clamp(FEWEST_RECORDS, MOST_RECORDS);
+    1 << records.ilog2()
+}
 
 /// The mapping. Never unmapped: a thread may be in the hook at any time.
 #[derive(Debug)]
 pub(crate) struct Shared {
     base: *mut u8,
     file: OwnFile,
+    /// Records in one ring: a power of two.
+    records: usize,
     /// The mapping is not of the file (any more): what is in it dies with the process.
     is_memory: AtomicBool,
     /// Rings with room on disk. Others may not even be read: on a full tmpfs that raises a signal too.
@@ -49,6 +63,8 @@ unsafe impl Sync for Shared {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ring {
     base: *mut u8,
+    /// Its records less one: a mask.
+    last_slot: u64,
 }
 
 // SAFETY: points into `Shared`, which is never unmapped.
@@ -57,23 +73,25 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 /// Length of the ring file. Sparse: a ring takes room on disk when a thread first uses it.
-const FILE_BYTES: usize = PAGE_BYTES + RINGS * ring_stride(RECORDS_PER_RING);
+const fn file_bytes(records: usize) -> usize {
+    PAGE_BYTES + RINGS * ring_stride(records)
+}
 
 /// Refuses to make files where the program's own limit is below what the ring file needs.
-pub(crate) fn check_file_size_limit() -> io::Result<()> {
+pub(crate) fn check_file_size_limit(records: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known && limit.rlim_cur < FILE_BYTES as libc::rlim_t {
+    if known && limit.rlim_cur < file_bytes(records) as libc::rlim_t {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     Ok(())
 }
 
 impl Shared {
-    /// Sizes, maps and heads the file.
-    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32) -> io::Result<Self> {
-        let len = FILE_BYTES;
+    /// Sizes, maps and heads the file. `records`: in each ring, a power of two.
+    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32, records: usize) -> io::Result<Self> {
+        let len = file_bytes(records);
         file.with(|file| file.set_len(len as u64))?;
         file.with(|file| allocate(file, 0, PAGE_BYTES))?;
         let (base, is_memory) = match file.with(|file| map(file, len)) {
@@ -85,12 +103,13 @@ impl Shared {
         // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
         // SAFETY: exactly the mapping made above.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTFORK) };
-        let header = encode_header(trace_id, pid, RINGS as u32, RECORDS_PER_RING as u32);
+        let header = encode_header(trace_id, pid, RINGS as u32, records as u32);
         // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
         Ok(Self {
             base,
             file,
+            records,
             is_memory: AtomicBool::new(is_memory),
             has_room: [const { AtomicBool::new(false) }; RINGS],
         })
@@ -99,7 +118,17 @@ impl Shared {
     /// Gives the addresses back, when nobody has learned of them.
     pub(crate) fn unmap(&self) {
         // SAFETY: exactly our mapping; by the caller's word nobody uses it.
-        unsafe { libc::munmap(self.base.cast(), FILE_BYTES) };
+        unsafe { libc::munmap(self.base.cast(), self.len()) };
+    }
+
+    /// Length of the mapping.
+    fn len(&self) -> usize {
+        file_bytes(self.records)
+    }
+
+    /// Bytes from one ring to the next.
+    fn stride(&self) -> usize {
+        ring_stride(self.records)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -166,8 +195,8 @@ impl Shared {
         if self.is_memory() {
             return Ok(());
         }
-        let copy = memory(FILE_BYTES)?;
-        let stride = ring_stride(RECORDS_PER_RING);
+        let copy = memory(self.len())?;
+        let stride = self.stride();
         let used = (0..RINGS).filter(|index| self.has_room(*index));
         let parts = used.map(|index| (PAGE_BYTES + index * stride, stride));
         // The first page last: who is not inside may still count in it.
@@ -179,8 +208,8 @@ impl Shared {
         let moved = unsafe {
             libc::mremap(
                 copy.cast(),
-                FILE_BYTES,
-                FILE_BYTES,
+                self.len(),
+                self.len(),
                 libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
                 self.base.cast::<libc::c_void>(),
             )
@@ -189,7 +218,7 @@ impl Shared {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: exactly our mapping.
-        unsafe { libc::madvise(self.base.cast(), FILE_BYTES, libc::MADV_DONTFORK) };
+        unsafe { libc::madvise(self.base.cast(), self.len(), libc::MADV_DONTFORK) };
         self.is_memory.store(true, Ordering::Release);
         Ok(())
     }
@@ -208,7 +237,8 @@ impl Shared {
     pub(crate) fn ring(&self, index: usize) -> Ring {
         debug_assert!(index < RINGS);
         // SAFETY: inside the mapping for every index below RINGS.
-        Ring { base: unsafe { self.base.add(PAGE_BYTES + index * ring_stride(RECORDS_PER_RING)) } }
+        let base = unsafe { self.base.add(PAGE_BYTES + index * self.stride()) };
+        Ring { base, last_slot: self.records as u64 - 1 }
     }
 
     /// True if a ring may be looked at.
@@ -229,7 +259,7 @@ impl Shared {
         if self.is_memory() {
             return Ok(());
         }
-        let stride = ring_stride(RECORDS_PER_RING);
+        let stride = self.stride();
         let at = PAGE_BYTES + index * stride;
         // The limit on file sizes may have been lowered since the start.
         let result = without_write_signals(|| self.file.with(|file| allocate(file, at, stride)));
@@ -296,7 +326,10 @@ impl Ring {
 }
 
 impl RingWords<RECORD_WORDS> for Ring {
-    const CAPACITY: u64 = RECORDS_PER_RING as u64;
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.last_slot + 1
+    }
 
     #[inline]
     fn head(&self) -> &AtomicU64 {
@@ -318,7 +351,7 @@ impl RingWords<RECORD_WORDS> for Ring {
 
     #[inline]
     fn slot(&self, number: u64) -> &[AtomicU64; RECORD_WORDS] {
-        let at = RING_RECORDS_AT + (number as usize % RECORDS_PER_RING) * RECORD_BYTES;
+        let at = RING_RECORDS_AT + (number & self.last_slot) as usize * RECORD_BYTES;
         // SAFETY: inside the ring, 64-byte aligned; eight AtomicU64 have the layout of eight words.
         unsafe { &*self.base.add(at).cast() }
     }
@@ -336,5 +369,22 @@ impl RingWords<RECORD_WORDS> for Ring {
     #[inline]
     fn unseal(&self, number: u64, words: &[u64; RECORD_WORDS]) -> Option<[u64; RECORD_WORDS]> {
         unseal(words, number, self.thread().load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpumemtrace_format::ring::MAX_RING_FILE_BYTES;
+
+    #[test]
+    fn rings_are_as_large_as_the_memory_allows() {
+        assert_eq!(records_per_ring(64 << 20), 8192);
+        assert_eq!(records_per_ring(112 << 20), 16384);
+        assert_eq!(records_per_ring(100 << 20), 8192);
+        assert_eq!(records_per_ring(32 << 20), FEWEST_RECORDS);
+        assert_eq!(records_per_ring(1), FEWEST_RECORDS);
+        assert_eq!(records_per_ring(u64::MAX), MOST_RECORDS);
+        assert!(file_bytes(MOST_RECORDS) as u64 <= MAX_RING_FILE_BYTES);
     }
 }

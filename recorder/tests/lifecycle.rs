@@ -125,6 +125,16 @@ fn sixty_four_full_rings_cost_a_bounded_amount_of_memory() {
 }
 
 #[test]
+fn less_memory_makes_more_waits_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("run.trace");
+    let status = command("full_rings", &trace).env("GPUMEMTRACE_MEMORY", "32MiB").status().unwrap();
+    assert!(status.success());
+    let left = Left::read(&trace);
+    assert_eq!((left.events.len(), left.missing()), (64 * 40_000, 0));
+}
+
+#[test]
 fn an_exit_in_a_storm_leaves_no_hole() {
     for _ in 0..10 {
         let (_folder, trace, status) = traced("exit_in_a_storm");

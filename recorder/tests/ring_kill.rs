@@ -94,7 +94,9 @@ impl Words {
 }
 
 impl RingWords<RECORD_WORDS> for &Words {
-    const CAPACITY: u64 = PLACES as u64;
+    fn capacity(&self) -> u64 {
+        PLACES as u64
+    }
 
     fn head(&self) -> &sync::AtomicU64 {
         &self.head

@@ -17,6 +17,11 @@ pub fn bytes(text: &str) -> Option<u64> {
     number.checked_mul(1 << (10 * power)).filter(|bytes| *bytes > 0)
 }
 
+/// What the recorder may need: 32 MiB to 1 GiB.
+pub fn recorder_memory(text: &str) -> Option<u64> {
+    bytes(text).filter(|bytes| (32 << 20..=1 << 30).contains(bytes))
+}
+
 /// Nanoseconds: a whole number with `s`, `min`, `h` or `d`.
 pub fn duration_ns(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;

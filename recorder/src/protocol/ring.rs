@@ -13,7 +13,7 @@ use gpumemtrace_format::ring::{is_in_flight, without_check};
 /// Where the words of a ring are. `N` words a record; the last holds its state.
 pub(crate) trait RingWords<const N: usize> {
     /// Records there is room for.
-    const CAPACITY: u64;
+    fn capacity(&self) -> u64;
 
     /// Records ever published.
     fn head(&self) -> &AtomicU64;
@@ -113,6 +113,8 @@ pub(crate) struct Lane<R, const N: usize> {
     head: u64,
     /// A tail seen earlier: the real one is at least that.
     tail: u64,
+    /// How full the ring may get before the writer is woken.
+    wake_at: u64,
 }
 
 /// Whether there is room in a ring.
@@ -127,26 +129,24 @@ pub(crate) enum Room {
 }
 
 impl<R: RingWords<N>, const N: usize> Lane<R, N> {
-    /// How full a ring may get before the writer is woken.
-    const WAKE_AT: u64 = R::CAPACITY / 4;
-
     /// Goes on where the ring's last owner ended.
     pub(crate) fn resume(ring: R, index: usize) -> Self {
         let (head, tail) = (ring.head().load(Ordering::Relaxed), ring.tail().load(Ordering::Relaxed));
-        Self { ring: Some(ring), index, head, tail }
+        let wake_at = ring.capacity() / 4;
+        Self { ring: Some(ring), index, head, tail, wake_at }
     }
 
     /// Whether `records` can be stored now.
     #[inline]
     pub(crate) fn room(&mut self, records: u64) -> Room {
         let Some(ring) = &self.ring else { return Room::None };
-        if self.head + records - self.tail <= Self::WAKE_AT {
+        if self.head + records - self.tail <= self.wake_at {
             return Room::Plenty;
         }
         self.tail = ring.tail().load(Ordering::Acquire);
         match self.head + records - self.tail {
-            used if used > R::CAPACITY => Room::None,
-            used if used > Self::WAKE_AT => Room::Low,
+            used if used > ring.capacity() => Room::None,
+            used if used > self.wake_at => Room::Low,
             _ => Room::Plenty,
         }
     }

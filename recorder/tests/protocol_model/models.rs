@@ -72,7 +72,9 @@ impl<const CLAIMED: u64> RingOf<CLAIMED> {
 }
 
 impl<const CLAIMED: u64> RingWords<WORDS> for RingOf<CLAIMED> {
-    const CAPACITY: u64 = CLAIMED;
+    fn capacity(&self) -> u64 {
+        CLAIMED
+    }
 
     fn head(&self) -> &AtomicU64 {
         &self.0.head

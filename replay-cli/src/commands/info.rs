@@ -53,6 +53,7 @@ impl Contents {
             sums.totals;
         let mut head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
         (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
+        head.own_bytes = file.pieces.files.last().map_or(0, |piece| piece.len_bytes);
         head.join(match ring {
             RingFile::Absent => RingFile::Absent,
             RingFile::Unusable(why) => RingFile::Unusable(why.clone()),

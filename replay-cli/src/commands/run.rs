@@ -44,6 +44,9 @@ pub(crate) struct Args {
     /// When the recorder cannot keep up: make the program wait, or drop events and count them
     #[arg(long, value_enum)]
     on_full: Option<OnFull>,
+    /// What the recorder needs at most, 32MiB to 1GiB: more gets the program through longer bursts without waiting [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
     /// Write the trace in parts: begin another when one is so large or so old, such as 1GiB, 6h or 1GiB,6h
     #[arg(long, value_name = "AMOUNT", value_parser = part_limit)]
     rotate: Option<String>,
@@ -71,6 +74,13 @@ fn size(text: &str) -> Result<String, String> {
         Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
         Some(_) => Err("at least 512KiB are kept".to_owned()),
         None => Err("give a size such as 10GiB".to_owned()),
+    }
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    match amount::recorder_memory(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("give a size from 32MiB to 1GiB".to_owned()),
     }
 }
 
@@ -129,7 +139,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
         command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
     }
-    for (variable, value) in [("GPUMEMTRACE_ROTATE", &args.rotate), ("GPUMEMTRACE_KEEP", &args.keep)] {
+    let amounts = [
+        ("GPUMEMTRACE_MEMORY", &args.memory),
+        ("GPUMEMTRACE_ROTATE", &args.rotate),
+        ("GPUMEMTRACE_KEEP", &args.keep),
+    ];
+    for (variable, value) in amounts {
         if let Some(value) = value {
             command.env(variable, value);
         }
