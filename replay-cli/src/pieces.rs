@@ -44,11 +44,7 @@ impl Pieces {
         let (Some(number @ 1..), Some(id)) = (meta.number("part"), meta.text("trace_id")) else {
             return alone;
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut siblings = Siblings::default();
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            siblings.look_at(&entry.path(), id, number);
-        }
+        let siblings = Siblings::of(path, id, number);
         let mut pieces = Self { files: Vec::new(), absent: Vec::new() };
         let dropped = siblings.dropped_parts();
         match siblings.stacks {
@@ -69,11 +65,6 @@ impl Pieces {
         siblings.parts.into_values().for_each(|part| pieces.add(part));
         pieces.files.push(named);
         pieces
-    }
-
-    /// True for a part of a trace.
-    pub(crate) fn is_part(path: &Path) -> bool {
-        first_meta(path).and_then(|meta| meta.number("part")).is_some_and(|number| number > 0)
     }
 
     fn add(&mut self, path: PathBuf) {
@@ -129,12 +120,24 @@ fn first_meta(path: &Path) -> Option<Meta> {
 
 /// Files of the same trace.
 #[derive(Default)]
-struct Siblings {
-    stacks: Option<PathBuf>,
-    parts: BTreeMap<u64, PathBuf>,
+pub(crate) struct Siblings {
+    /// What its parts refer to.
+    pub(crate) stacks: Option<PathBuf>,
+    /// By number.
+    pub(crate) parts: BTreeMap<u64, PathBuf>,
 }
 
 impl Siblings {
+    /// Those beside a part of a trace, and before it.
+    pub(crate) fn of(path: &Path, id: &str, number: u64) -> Self {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut siblings = Self::default();
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            siblings.look_at(&entry.path(), id, number);
+        }
+        siblings
+    }
+
     /// `before`: only earlier parts are looked for.
     fn look_at(&mut self, path: &Path, id: &str, before: u64) {
         let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return };

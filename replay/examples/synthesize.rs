@@ -12,6 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::index::{IndexBuilder, Tail};
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
     ThreadId, columns, defs, links,
@@ -23,6 +24,8 @@ const ROUND_EVENTS: usize = 4096;
 const LATE_ROUND_EVENTS: usize = 90_000;
 const ROWS_PER_BLOCK: usize = 1 << 16;
 const ZSTD_LEVEL: i32 = 3;
+/// As in a recorder's trace.
+const BLOCKS_PER_INDEX: usize = 16;
 const MAIN: u32 = 4242;
 const BACKWARD: u32 = 4300;
 const LAYERS: usize = 60;
@@ -258,15 +261,61 @@ fn meta(apis: &[&str]) -> Meta {
     meta
 }
 
+/// The trace on disk, with sums as a recorder writes them.
+struct Trace {
+    file: BufWriter<File>,
+    bytes: u64,
+    index: IndexBuilder,
+}
+
+impl Trace {
+    fn begin(path: &str) -> std::io::Result<Self> {
+        let mut file = BufWriter::new(File::create(path)?);
+        file.write_all(&file_header())?;
+        Ok(Self { file, bytes: file_header().len() as u64, index: IndexBuilder::default() })
+    }
+
+    fn write(&mut self, block: &[u8]) -> std::io::Result<()> {
+        self.bytes += block.len() as u64;
+        self.file.write_all(block)
+    }
+
+    fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) -> std::io::Result<()> {
+        let block = encode_block(kind, payload, ZSTD_LEVEL);
+        self.index.note(kind, self.bytes, block.len(), rows);
+        self.write(&block)
+    }
+
+    fn add_events(&mut self, events: &[Event]) -> std::io::Result<()> {
+        let block = encode_block(BlockKind::EVENTS, &columns::encode(events), ZSTD_LEVEL);
+        self.index.note_events(block.len(), events);
+        self.write(&block)?;
+        if self.index.pending() >= BLOCKS_PER_INDEX { self.add_index() } else { Ok(()) }
+    }
+
+    fn add_index(&mut self) -> std::io::Result<()> {
+        let payload = self.index.encode(self.bytes);
+        self.write(&encode_block(BlockKind::INDEX, &payload, ZSTD_LEVEL))
+    }
+
+    fn finish(mut self, end: &End) -> std::io::Result<()> {
+        let index_at = self.bytes;
+        self.add_index()?;
+        let end_at = self.bytes;
+        self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
+        let tail = Tail { index_bytes: self.bytes - index_at, end_bytes: self.bytes - end_at };
+        self.write(&tail.encode_block())?;
+        self.file.flush()
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, events, path] = arguments.as_slice() else {
         return Err("usage: synthesize EVENTS FILE".into());
     };
     let wanted: u64 = events.replace('_', "").parse()?;
-    let mut file = BufWriter::new(File::create(path)?);
-    file.write_all(&file_header())?;
-    let mut put = |kind, payload: &[u8]| file.write_all(&encode_block(kind, payload, ZSTD_LEVEL));
+    let mut trace = Trace::begin(path)?;
     let (send, rounds) = sync_channel::<Vec<Event>>(16);
     let mut frames = Frames::default();
     let lines = lines(&mut frames);
@@ -293,14 +342,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         run.send();
         (run.seq, run.time_ns)
     });
-    put(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode())?;
-    put(BlockKind::CODES, &defs::encode_codes(&frames.codes))?;
-    put(BlockKind::PY_NODES, &defs::encode_py_nodes(&frames.nodes))?;
-    put(BlockKind::LINKS, &links::encode_links(&frames.nodes))?;
+    let Frames { codes, nodes } = &frames;
+    trace.add(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode(), 0)?;
+    trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len())?;
+    trace.add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes), nodes.len())?;
+    trace.add(BlockKind::LINKS, &links::encode_links(nodes), nodes.len())?;
     for mut round in rounds {
         round.sort_by_key(|event| event.thread);
         for rows in round.chunks(ROWS_PER_BLOCK) {
-            put(BlockKind::EVENTS, &columns::encode(rows))?;
+            trace.add_events(rows)?;
         }
     }
     let (events, time_ns) = maker.join().map_err(|_| "the maker of events failed")?;
@@ -311,7 +361,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         message: String::new(),
         counters: Counters::default(),
     };
-    put(BlockKind::END, &end.encode())?;
-    file.flush()?;
+    trace.finish(&end)?;
     Ok(())
 }

@@ -47,9 +47,8 @@ impl Ahead {
         } else if let Some(piece) = self.kept.last_mut() {
             piece.push(*event);
         }
-        let python = self.backward.stack_of(event, &self.symbols);
-        let stack = self.symbols.stack(python, event.native_stack);
-        let what = self.names.or_optimizer(event, self.symbols.facts(stack).optimizer);
+        let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
+        let what = self.names.or_optimizer(event, facts.optimizer);
         self.scout.event(event, stack, what)
     }
 

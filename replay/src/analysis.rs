@@ -101,6 +101,7 @@ pub struct Analysis {
 }
 
 /// The state of a device, made when it is first seen.
+#[inline]
 fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
     let span_ns = devices.span_ns;
     devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
@@ -130,7 +131,7 @@ struct Pass {
     backward: Backward,
     driver: Driver,
     devices: Devices,
-    counts: Vec<u64>,
+    counts: [u64; 256],
     threads: KeyedSet<ThreadId>,
     last_thread: Option<ThreadId>,
     time_ns: u64,
@@ -187,6 +188,7 @@ pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError
 
 impl Pass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
+    #[inline(never)] // As below.
     fn after(mut ahead: Ahead, span_ns: u64) -> Self {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
@@ -204,7 +206,7 @@ impl Pass {
             backward: Backward::default(),
             driver: Driver::default(),
             devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
-            counts: vec![0; 256],
+            counts: [0; 256],
             threads: KeyedSet::default(),
             last_thread: None,
             time_ns: 0,
@@ -219,6 +221,7 @@ impl Pass {
         }
     }
 
+    #[inline]
     fn event(&mut self, event: &Event) {
         self.counts[event.kind.0 as usize] += 1;
         if self.last_thread != Some(event.thread) {
@@ -228,17 +231,11 @@ impl Pass {
         // Threads stamp times themselves: a little disorder is normal and must not run a chart backwards.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let python = self.backward.stack_of(event, &self.symbols);
-        let stack = self.symbols.stack(python, event.native_stack);
-        let facts = self.symbols.facts(stack);
-        for _ in
-            0..self.clock.begins(event, stack, self.names.or_optimizer(event, facts.optimizer), self.time_ns)
-        {
-            for device in self.devices.all.iter_mut().flatten() {
-                device.torch.step_boundary();
-                device.driver.step_boundary();
-            }
-            self.step += 1;
+        let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
+        let what = self.names.or_optimizer(event, facts.optimizer);
+        let begun = self.clock.begins(event, stack, what, self.time_ns);
+        if begun > 0 {
+            self.begin_steps(begun);
         }
         match event.kind {
             EventKind::BLOCK_ALLOC => {
@@ -252,6 +249,24 @@ impl Pass {
                 let device = device_of(&mut self.devices, event.device, self.step);
                 device.block_free(event, facts.site, when, &self.driver);
             }
+            _ => self.rare(event, stack, facts.site),
+        }
+    }
+
+    #[inline(never)] // What is here would make the rest wait: it takes most of the registers.
+    fn begin_steps(&mut self, begun: u32) {
+        for _ in 0..begun {
+            for device in self.devices.all.iter_mut().flatten() {
+                device.torch.step_boundary();
+                device.driver.step_boundary();
+            }
+            self.step += 1;
+        }
+    }
+
+    #[inline(never)] // As above.
+    fn rare(&mut self, event: &Event, stack: StackId, site: SiteId) {
+        match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
                 let held = self.devices.held();
                 self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
@@ -267,7 +282,7 @@ impl Pass {
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.sample(event),
-            kind if kind.is_driver_call() => self.driver_call(event, stack, facts.site),
+            kind if kind.is_driver_call() => self.driver_call(event, stack, site),
             _ => {}
         }
     }
@@ -279,6 +294,7 @@ impl Pass {
         }
     }
 
+    #[inline(never)] // As above.
     fn driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.event(event, stack);
         for index in 0..self.driver.changes.len() {
@@ -307,7 +323,7 @@ impl Pass {
                     device.ledger.alloc(owner, bytes, time_ns, &self.owners);
                 }
                 Change::Free { key, .. } => {
-                    let block = device.driver.live().get(&key).copied();
+                    let block = device.driver.live().get(key).copied();
                     let freed = block.map_or(0, |block| block.bytes);
                     if let Some(block) = block {
                         let native = self.symbols.facts(block.stack).native;

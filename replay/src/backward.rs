@@ -9,7 +9,7 @@
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
-use crate::symbols::{Autograd, Symbols};
+use crate::symbols::{Autograd, Stack, StackId, Symbols};
 
 /// Follows who is inside of a `backward()`.
 #[derive(Clone, Debug, Default)]
@@ -23,19 +23,30 @@ pub struct Backward {
 }
 
 impl Backward {
-    /// The Python stack that an event belongs to: its own, or that of the call it works for.
-    #[inline]
-    pub fn stack_of(&mut self, event: &Event, symbols: &Symbols) -> NodeId {
+    /// The stack that an event belongs to, and what is known of it. Its Python frames are its own, or those of the call it works for.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // What comes back in memory costs more than all that is done here.
+    pub fn stack_of(&mut self, event: &Event, symbols: &mut Symbols) -> (StackId, Stack) {
+        let python = match event.python_stack {
+            NodeId::NONE => self.call_for(event.thread),
+            python => python,
+        };
+        let stack = symbols.stack(python, event.native_stack);
+        let facts = symbols.facts(stack);
         if event.python_stack != NodeId::NONE {
-            match symbols.autograd(event.python_stack) {
+            match facts.autograd {
                 Autograd::None => self.note(event.thread, NodeId::NONE),
                 Autograd::Runs(call) => self.note(event.thread, call),
                 Autograd::WorksFor => self.at_lines += 1,
             }
-            return event.python_stack;
         }
+        (stack, facts)
+    }
+
+    /// The call that a thread without a Python stack works for.
+    fn call_for(&mut self, worker: ThreadId) -> NodeId {
         match *self.inside {
-            [(thread, call)] if thread != event.thread => {
+            [(thread, call)] if thread != worker => {
                 self.at_calls += 1;
                 call
             }
@@ -67,6 +78,10 @@ impl Backward {
         if call == NodeId::NONE && self.inside.is_empty() {
             return;
         }
+        self.enter_or_leave(thread, call);
+    }
+
+    fn enter_or_leave(&mut self, thread: ThreadId, call: NodeId) {
         self.inside.retain(|(inside, _)| *inside != thread);
         if call != NodeId::NONE {
             self.inside.push((thread, call));
@@ -118,8 +133,9 @@ mod tests {
     }
 
     fn stacks(events: &[(u32, u32)]) -> Vec<u32> {
-        let (symbols, mut backward) = (symbols(), Backward::default());
-        events.iter().map(|(thread, node)| backward.stack_of(&event(*thread, *node), &symbols).0).collect()
+        let (mut symbols, mut backward) = (symbols(), Backward::default());
+        let mut stack_of = |event| backward.stack_of(&event, &mut symbols).1.python.0;
+        events.iter().map(|(thread, node)| stack_of(event(*thread, *node))).collect()
     }
 
     #[test]
@@ -132,9 +148,9 @@ mod tests {
 
     #[test]
     fn what_is_known_to_work_for_a_line_keeps_it_and_ends_no_call() {
-        let (symbols, mut backward) = (symbols(), Backward::default());
+        let (mut symbols, mut backward) = (symbols(), Backward::default());
         let stacks = [(1, 3), (9, 4), (1, 4), (9, 0)]
-            .map(|(thread, node)| backward.stack_of(&event(thread, node), &symbols).0);
+            .map(|(thread, node)| backward.stack_of(&event(thread, node), &mut symbols).1.python.0);
         assert_eq!(stacks, [3, 4, 4, 2]);
         assert_eq!((backward.at_lines, backward.at_calls), (2, 1));
         let own = symbols.own_user_site(NodeId(4)).unwrap();

@@ -4,6 +4,8 @@
 //! are full their width doubles; each bin keeps the exact maximum and minimum of each series, and the moments of the
 //! highest and lowest live bytes as marks, so that sites can say what they held then.
 
+use std::ops::RangeInclusive;
+
 /// Most bins.
 pub const MAX_BINS: usize = 512;
 const FIRST_WIDTH_NS: u64 = 1 << 14;
@@ -68,13 +70,17 @@ pub struct Bins {
     start_ns: Option<u64>,
     width_ns: u64,
     all: Vec<Bin>,
-    /// Where the bin that is being filled ends: asked for at every event.
+    /// Where the bin that is being filled ends: asked for at every event, as are its lowest and its highest live bytes.
     end_ns: u64,
+    live: RangeInclusive<u64>,
 }
 
 impl Default for Bins {
     fn default() -> Self {
-        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new(), end_ns: 0 }
+        // Nothing is within.
+        #[allow(clippy::reversed_empty_ranges)]
+        let live = 1..=0;
+        Self { start_ns: None, width_ns: FIRST_WIDTH_NS, all: Vec::new(), end_ns: 0, live }
     }
 }
 
@@ -142,16 +148,15 @@ impl Bins {
     fn update_end(&mut self) {
         let span = (self.all.len() as u64).saturating_mul(self.width_ns);
         self.end_ns = self.start_ns.unwrap_or(0).saturating_add(span);
+        if let Some(bin) = self.all.last() {
+            self.live = bin.low.live..=bin.high.live;
+        }
     }
 
-    /// True when this moment is no extreme of the current bin, as nearly all are.
+    /// True when so many live bytes are no extreme of the current bin, as nearly always.
     #[inline]
-    pub fn is_within(&self, sample: &Sample) -> bool {
-        self.all.last().is_some_and(|bin| {
-            (bin.low.live..=bin.high.live).contains(&sample.live)
-                && (bin.min_reserved..=bin.max_reserved).contains(&sample.reserved)
-                && (bin.min_device..=bin.max_device).contains(&sample.device)
-        })
+    pub fn has_live(&self, bytes: u64) -> bool {
+        self.live.contains(&bytes)
     }
 
     /// Takes a moment into the current bin.
@@ -169,6 +174,7 @@ impl Bins {
         if effect.is_low {
             bin.low = sample;
         }
+        self.live = bin.low.live..=bin.high.live;
         effect
     }
 

@@ -1,21 +1,19 @@
 //! The live blocks of one device in one layer, and everything that is summed over them.
 //!
 //! Constraint: every analysis must see each event once, memory must not grow with events, and an event has about 50 ns.
-//! Consequence: one hash map of live blocks, one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
+//! Consequence: one table of live blocks ([`crate::live_blocks`]), one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
-
-use gpumemtrace_format::Detail;
 
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
 pub use crate::holders::{Fates, SiteBook};
-use crate::holders::{HIGH, LOW, MARKS, PEAK, STEP, StackBook};
-use crate::keyed::KeyedMap;
+use crate::holders::{HIGH, LOW, MARKS, PEAK, STACK_MARKS, STACK_PEAK, STACK_STEP, STEP, StackBook};
+use crate::live_blocks::LiveBlocks;
 use crate::series::Series;
 use crate::symbols::{SiteId, StackId};
 use crate::tally::{Held, Marks};
 
 /// A block that has not been freed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LiveBlock {
     /// Bytes.
     pub bytes: u64,
@@ -25,8 +23,8 @@ pub struct LiveBlock {
     pub step: u32,
     /// Which event of the book brought it, counted from 1.
     pub born: u64,
-    /// What PyTorch's tracker said of it.
-    pub detail: Option<Detail>,
+    /// What was asked for, where PyTorch's tracker said it.
+    pub requested_bytes: Option<u64>,
 }
 
 /// A moment and the values that go with it.
@@ -45,9 +43,10 @@ pub struct Now {
 /// One layer of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
-    live: KeyedMap<u64, LiveBlock>,
+    live: LiveBlocks,
     total: Held,
     marks: Marks<MARKS>,
+    stack_marks: Marks<STACK_MARKS>,
     sites: Vec<SiteBook>,
     stacks: Vec<StackBook>,
     /// By site, once everything is read.
@@ -72,43 +71,47 @@ impl Book {
     }
 
     /// A block appears; the block that was there, if its free was lost.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // What is passed on in memory from one step to the next costs as much as the steps.
     pub fn alloc(
         &mut self,
         addr: u64,
-        (bytes, detail): (u64, Option<Detail>),
+        (bytes, requested_bytes): (u64, Option<u64>),
         stack: StackId,
         site: SiteId,
         now: Now,
     ) -> Option<LiveBlock> {
         self.events += 1;
-        let block = LiveBlock { bytes, stack, step: now.step, born: self.events, detail };
+        self.turn_bin(now);
+        let block = LiveBlock { bytes, stack, step: now.step, born: self.events, requested_bytes };
         let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
             self.lost_frees += 1;
-            self.change(old.stack, self.site_of(old.stack), now, |held| held.remove(old.bytes));
+            self.change(old.stack, self.site_of(old.stack), |held| held.remove(old.bytes));
             self.total.remove(old.bytes);
         }
-        self.change(stack, site, now, |held| held.add(bytes));
-        self.sites[site.0 as usize].fates.born += 1;
+        self.change(stack, site, |held| held.add(bytes)).fates.born += 1;
         self.total.add(bytes);
-        self.observe(now);
+        self.note(now);
         lost
     }
 
     /// A block goes; the block that went, if it was known.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
     pub fn free(&mut self, addr: u64, free_site: SiteId, now: Now) -> Option<LiveBlock> {
         self.events += 1;
-        let Some(block) = self.live.remove(&addr) else {
+        self.turn_bin(now);
+        let block = self.live.remove(addr);
+        if let Some(block) = &block {
+            let book = self.change(block.stack, self.site_of(block.stack), |held| held.remove(block.bytes));
+            book.freed(free_site, block.step < now.step);
+            self.total.remove(block.bytes);
+        } else {
             self.unmatched_frees += 1;
-            self.observe(now);
-            return None;
-        };
-        let site = self.site_of(block.stack);
-        self.change(block.stack, site, now, |held| held.remove(block.bytes));
-        self.sites[site.0 as usize].freed(free_site, block.step < now.step);
-        self.total.remove(block.bytes);
-        self.observe(now);
-        Some(block)
+        }
+        self.note(now);
+        block
     }
 
     fn site_of(&self, stack: StackId) -> SiteId {
@@ -116,10 +119,7 @@ impl Book {
     }
 
     #[inline]
-    fn change(&mut self, stack: StackId, site: SiteId, now: Now, apply: impl Fn(&mut Held)) {
-        if self.bins.begins_new(now.time_ns) {
-            self.begin_bin(now);
-        }
+    fn change(&mut self, stack: StackId, site: SiteId, apply: impl Fn(&mut Held)) -> &mut SiteBook {
         let (stack_at, site_at) = (stack.0 as usize, site.0 as usize);
         if stack_at >= self.stacks.len() {
             self.stacks.resize(stack_at + 1, StackBook::default());
@@ -129,8 +129,8 @@ impl Book {
         }
         let of_stack = &mut self.stacks[stack_at];
         of_stack.site = site;
-        if of_stack.tally.is_behind(&self.marks) {
-            of_stack.catch_up(self.step, &self.marks);
+        if of_stack.tally.is_behind(&self.stack_marks) {
+            of_stack.catch_up(self.step, &self.stack_marks);
         }
         apply(&mut of_stack.tally.now);
         let book = &mut self.sites[site_at];
@@ -138,13 +138,26 @@ impl Book {
             book.catch_up(self.step, &self.marks, &self.bins);
         }
         apply(&mut book.tally.now);
+        book
     }
 
     /// Takes note of the state after an event, of this layer or another of the same device.
     pub fn observe(&mut self, now: Now) {
+        self.turn_bin(now);
+        self.note(now);
+    }
+
+    /// What is noted or changed from here on is of the bin of this moment.
+    #[inline]
+    fn turn_bin(&mut self, now: Now) {
         if self.bins.begins_new(now.time_ns) {
             self.begin_bin(now);
         }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    fn note(&mut self, now: Now) {
         let sample = Sample {
             time_ns: now.time_ns,
             step: now.step,
@@ -152,18 +165,23 @@ impl Book {
             reserved: now.reserved,
             device: now.device,
         };
+        // What is as it was is no extreme of the bin, and what is none of the bin is no peak.
+        let is_usual = sample.reserved == self.last.reserved
+            && sample.device == self.last.device
+            && self.bins.has_live(sample.live);
         self.last = sample;
-        if sample.live > self.peak.live {
-            self.peak = sample;
-            self.marks.set(PEAK);
-        }
-        if !self.bins.is_within(&sample) {
+        if !is_usual {
             self.new_extreme(sample);
         }
     }
 
-    #[inline] // See `Bins::observe`.
+    #[inline(never)] // Few moments are extremes.
     fn new_extreme(&mut self, sample: Sample) {
+        if sample.live > self.peak.live {
+            self.peak = sample;
+            self.marks.set(PEAK);
+            self.stack_marks.set(STACK_PEAK);
+        }
         let effect = self.bins.observe(sample);
         if effect.is_high {
             self.marks.set(HIGH);
@@ -201,6 +219,7 @@ impl Book {
         self.series.record(self.step, self.total);
         self.step += 1;
         self.marks.set(STEP);
+        self.stack_marks.set(STACK_STEP);
     }
 
     /// Ends the reading: everything that was put off is done.
@@ -212,7 +231,7 @@ impl Book {
         }
         self.stacks_of_sites.resize(self.sites.len(), Vec::new());
         for (stack, id) in self.stacks.iter_mut().zip(0..) {
-            stack.catch_up(self.step, &self.marks);
+            stack.catch_up(self.step, &self.stack_marks);
             if let Some(stacks) = self.stacks_of_sites.get_mut(stack.site.0 as usize) {
                 stacks.push(StackId(id));
             }
@@ -250,7 +269,7 @@ impl Book {
     }
 
     /// The live blocks.
-    pub fn live(&self) -> &KeyedMap<u64, LiveBlock> {
+    pub fn live(&self) -> &LiveBlocks {
         &self.live
     }
 
@@ -290,7 +309,8 @@ impl Book {
 
     /// The stack of a site that held most at the peak.
     pub fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
-        let at_peak = |stack: StackId| self.stacks[stack.0 as usize].tally.at(&self.marks, PEAK).bytes;
+        let at_peak =
+            |stack: StackId| self.stacks[stack.0 as usize].tally.at(&self.stack_marks, STACK_PEAK).bytes;
         largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
     }
 

@@ -82,6 +82,7 @@ impl DeviceState {
     }
 
     /// PyTorch hands out a block.
+    #[inline]
     pub fn block_alloc(
         &mut self,
         event: &Event,
@@ -90,7 +91,8 @@ impl DeviceState {
         driver: &Driver,
     ) {
         let now = self.now(event, time_ns, step);
-        if let Some(lost) = self.torch.alloc(event.addr, (event.size, event.detail), stack, site, now) {
+        let requested_bytes = event.detail.map(|detail| detail.requested_bytes);
+        if let Some(lost) = self.torch.alloc(event.addr, (event.size, requested_bytes), stack, site, now) {
             self.peak_state.block_removed(event.addr, lost);
         }
         self.touch(event.addr, event.size, driver.ranges());
@@ -98,6 +100,7 @@ impl DeviceState {
     }
 
     /// PyTorch gets a block back.
+    #[inline]
     pub fn block_free(&mut self, event: &Event, site: SiteId, (time_ns, step): (u64, u32), driver: &Driver) {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, site, now) {
@@ -148,7 +151,7 @@ impl DeviceState {
             time_ns,
             reserved,
             wanted: wanted.map(|detail| (detail.stream, detail.pool)),
-            blocks: self.torch.live().iter().map(|(addr, block)| (*addr, *block)).collect(),
+            blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: of_device(ranges, ordinal),

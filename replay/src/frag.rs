@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use crate::book::LiveBlock;
 use crate::driver::{Place, Range};
 use crate::keyed::KeyedMap;
+use crate::live_blocks::LiveBlocks;
 use crate::segments::{Segment, Segments};
 use crate::symbols::SiteId;
 
@@ -131,12 +132,12 @@ pub fn explain(snapshot: &Snapshot, touched: &Touched, site_of: impl Fn(&LiveBlo
     };
     let live = sum(|block| Some(block.bytes)).unwrap_or(0);
     let is_tracked = !snapshot.segments.is_empty();
-    let requested = sum(|block| block.detail.map(|detail| detail.requested_bytes.min(block.bytes)))
-        .filter(|_| is_tracked);
+    let requested =
+        sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes))).filter(|_| is_tracked);
     let mut rounding = Shares::default();
     if requested.is_some() {
         for (_, block) in &snapshot.blocks {
-            let asked = block.detail.map_or(block.bytes, |detail| detail.requested_bytes.min(block.bytes));
+            let asked = block.requested_bytes.map_or(block.bytes, |requested| requested.min(block.bytes));
             rounding.add(site_of(block), block.bytes - asked);
         }
     }
@@ -331,7 +332,7 @@ impl PeakState {
     #[allow(clippy::implicit_hasher)] // The maps are ours.
     pub fn snapshot(
         &self,
-        live: &KeyedMap<u64, LiveBlock>,
+        live: &LiveBlocks,
         pending: &KeyedMap<u64, PendingFree>,
         segments: &Segments,
         ranges: &BTreeMap<u64, Range>,
@@ -339,7 +340,7 @@ impl PeakState {
     ) -> Snapshot {
         let moment = &self.moment;
         let blocks = live.iter().filter(|(_, block)| block.born <= moment.newest_block);
-        let blocks = blocks.map(|(addr, block)| (*addr, *block)).chain(self.gone_blocks.iter().copied());
+        let blocks = blocks.map(|(addr, block)| (addr, *block)).chain(self.gone_blocks.iter().copied());
         let pending = pending.iter().filter(|(_, pending)| pending.since <= moment.newest_block);
         let pending =
             pending.map(|(addr, pending)| (*addr, pending.block)).chain(self.gone_pending.iter().copied());

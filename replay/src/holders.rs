@@ -14,6 +14,11 @@ pub(crate) const LOW: usize = 2;
 /// Never asked for: it makes every tally catch up once after a step end.
 pub(crate) const STEP: usize = 3;
 pub(crate) const MARKS: usize = 4;
+/// Of stacks the bins are not asked for, in which a new high may come with every event.
+pub(crate) const STACK_PEAK: usize = 0;
+/// As [`STEP`].
+pub(crate) const STACK_STEP: usize = 1;
+pub(crate) const STACK_MARKS: usize = 2;
 /// Points of a stack's series: it weighs stacks against each other and is never shown.
 const MAX_STACK_POINTS: usize = 64;
 /// Most places of free told apart per site.
@@ -111,7 +116,7 @@ impl SiteBook {
 /// One stack of a book. What a site's blocks are made of is asked for its growth: hence a coarse series.
 #[derive(Clone, Debug)]
 pub(crate) struct StackBook {
-    pub(crate) tally: Tally<MARKS>,
+    pub(crate) tally: Tally<STACK_MARKS>,
     pub(crate) site: SiteId,
     pub(crate) series: Series,
     step_seen: u32,
@@ -127,7 +132,7 @@ impl Default for StackBook {
 impl StackBook {
     /// Does what was put off since this stack last changed.
     #[inline(never)]
-    pub(crate) fn catch_up(&mut self, step: u32, marks: &Marks<MARKS>) {
+    pub(crate) fn catch_up(&mut self, step: u32, marks: &Marks<STACK_MARKS>) {
         if self.step_seen < step {
             self.series.record(self.step_seen, self.tally.now);
             self.step_seen = step;

@@ -31,6 +31,7 @@ pub mod leaks;
 pub mod ledger;
 pub mod linetable;
 pub mod live;
+pub mod live_blocks;
 mod live_steps;
 pub mod merge;
 pub mod naming;

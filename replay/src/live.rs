@@ -157,6 +157,17 @@ impl Live {
         self.waiting.retain(|seq| *seq >= next_seq);
     }
 
+    /// Some events before those that wait will never come: what waits is not to wait for them. One that still comes, because its
+    /// call had not returned, is left out.
+    pub fn give_up_missing(&mut self) {
+        let (state, symbols) = (&mut self.state, &mut self.symbols);
+        self.merger.give_up_missing(&mut |event| {
+            state.event(event, symbols);
+            ControlFlow::Continue(())
+        });
+        self.waiting.clear();
+    }
+
     /// The run as it is now.
     pub fn look(&mut self) -> View {
         let state = &mut self.state;
@@ -209,7 +220,7 @@ impl State {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
-        let stack = symbols.stack(self.backward.stack_of(event, symbols), event.native_stack);
+        let (stack, _) = self.backward.stack_of(event, symbols);
         self.steps.event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {

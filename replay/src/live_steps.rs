@@ -63,8 +63,8 @@ impl LiveSteps {
         let mut whats = Vec::with_capacity(self.kept.len());
         let mut is_sure = for_good;
         for event in &self.kept {
-            let stack = symbols.stack(backward.stack_of(event, symbols), event.native_stack);
-            let what = self.names.or_optimizer(event, symbols.facts(stack).optimizer);
+            let (stack, facts) = backward.stack_of(event, symbols);
+            let what = self.names.or_optimizer(event, facts.optimizer);
             whats.push((stack, what));
             is_sure |= scout.event(event, stack, what).is_break();
         }

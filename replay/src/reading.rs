@@ -1,19 +1,20 @@
 //! The second reading: all events of a trace, in order.
 //!
 //! Constraint: unpacking blocks takes nearly as long as analysing what is in them, and neither needs the other. Consequence: a
-//! thread of its own unpacks a few blocks ahead, and hands them over one by one. Where the system has no thread
+//! thread of its own unpacks a few blocks ahead, and hands them over one by one. Blocks of events are megabytes, and the system
+//! takes as long to give memory as we to fill it: what was used comes back and is filled again. Where the system has no thread
 //! to give, one does both; the result is the same.
 
 use std::io::Read;
 use std::ops::ControlFlow;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 
-use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
+use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::Record;
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::input::{Damages, Head};
-use crate::stream::{Merger, OrderSummary};
+use crate::stream::{Batch, Merger, OrderSummary};
 
 /// How far the unpacking may be ahead. A block has 65,536 events at most, unless somebody means harm.
 const BLOCKS_AHEAD: usize = 4;
@@ -55,15 +56,20 @@ pub fn read_events(
         sink(&Event { time_ns: last_ns, ..*event })
     };
     let mut merger = Merger::new();
+    let (give_back, spent) = sync_channel(BLOCKS_AHEAD);
     let reader = TraceReader::new(open()?)?.events_only();
-    let stopped = for_each_item(reader, &mut |item| match item {
-        Item::Events(events) => merger.push(events, sink),
-        // What lies between blocks was told by the first reading.
-        Item::Damage(damage) if damage.is_in_block => {
+    let unpacker = Unpacker { reader, spent, has_memory: false };
+    let stopped = for_each_found(unpacker, &mut |found| match found {
+        Found::Events(batch) => {
+            let flow = merger.push_batch(batch, sink);
+            // What there is no room for is let go.
+            merger.spent().for_each(|events| drop(give_back.try_send(events)));
+            flow
+        }
+        Found::Damage(damage) => {
             body.damage.add(damage);
             ControlFlow::Continue(())
         }
-        _ => ControlFlow::Continue(()),
     });
     let mut stopped = stopped.is_break();
     if let Some(ring) = ring.filter(|_| !stopped) {
@@ -82,26 +88,58 @@ pub fn read_events(
     Ok(body)
 }
 
-/// Hands on what a reader finds, unpacked on another thread.
-fn for_each_item(
+/// What the second reading looks for.
+enum Found {
+    Events(Batch),
+    /// What lies between blocks was told by the first reading.
+    Damage(Damage),
+}
+
+/// Unpacks blocks into what comes back.
+struct Unpacker {
     reader: TraceReader<Box<dyn Read + Send>>,
-    take: &mut impl FnMut(Item) -> ControlFlow<()>,
-) -> ControlFlow<()> {
-    // Shared with the thread, so that it is still here if there is none.
-    let reader = std::sync::Mutex::new(reader);
-    let next = || reader.lock().ok()?.next();
-    std::thread::scope(|scope| {
-        let (send, items) = sync_channel(BLOCKS_AHEAD);
-        let unpack = move || {
-            while let Some(item) = next() {
+    spent: Receiver<Vec<Event>>,
+    has_memory: bool,
+}
+
+impl Unpacker {
+    fn next(&mut self) -> Option<Found> {
+        loop {
+            if !self.has_memory
+                && let Ok(events) = self.spent.try_recv()
+            {
+                self.reader.reuse(events);
+                self.has_memory = true;
+            }
+            match self.reader.next()? {
+                Item::Events(events) => {
+                    self.has_memory = false;
+                    return Some(Found::Events(Batch::of(events)));
+                }
+                Item::Damage(damage) if damage.is_in_block => return Some(Found::Damage(damage)),
                 // Passed over: not worth waking anybody.
-                if !matches!(item, Item::Skipped(_)) && send.send(item).is_err() {
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Hands on what is found, unpacked on another thread.
+fn for_each_found(unpacker: Unpacker, take: &mut impl FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
+    // Shared with the thread, so that it is still here if there is none.
+    let unpacker = std::sync::Mutex::new(unpacker);
+    let next = || unpacker.lock().ok()?.next();
+    std::thread::scope(|scope| {
+        let (send, found) = sync_channel(BLOCKS_AHEAD);
+        let unpack = move || {
+            while let Some(found) = next() {
+                if send.send(found).is_err() {
                     break;
                 }
             }
         };
         match std::thread::Builder::new().name("unpack".to_owned()).spawn_scoped(scope, unpack) {
-            Ok(_) => items.into_iter().try_for_each(&mut *take),
+            Ok(_) => found.into_iter().try_for_each(&mut *take),
             Err(_) => std::iter::from_fn(next).try_for_each(&mut *take),
         }
     })

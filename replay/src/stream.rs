@@ -25,10 +25,29 @@ struct Run {
     end: usize,
 }
 
+/// Events of one block, and where their numbers stop ascending.
 #[derive(Debug)]
-struct Batch {
+pub struct Batch {
     events: Vec<Event>,
-    runs: usize,
+    /// First number and end of each run.
+    runs: Vec<(u64, usize)>,
+    /// Runs of which something is left.
+    left: usize,
+}
+
+impl Batch {
+    /// To be made where the events were: who reads them first waits for them.
+    pub fn of(events: Vec<Event>) -> Self {
+        let mut end = 0;
+        let runs: Vec<(u64, usize)> = events
+            .chunk_by(|a, b| a.seq < b.seq)
+            .map(|run| {
+                end += run.len();
+                (run[0].seq, end)
+            })
+            .collect();
+        Self { left: runs.len(), events, runs }
+    }
 }
 
 /// Merges batches of events into one ordered stream.
@@ -36,6 +55,8 @@ struct Batch {
 pub struct Merger {
     batches: Vec<Option<Batch>>,
     free: Vec<usize>,
+    /// What was handed on completely since it was asked for last.
+    spent: Vec<Vec<Event>>,
     heap: BinaryHeap<Reverse<Run>>,
     next_seq: u64,
     waiting: usize,
@@ -71,15 +92,30 @@ impl Merger {
         self.next_seq
     }
 
-    /// Takes a batch and hands on every event whose turn has come. Stops when `sink` breaks.
+    /// Batches that were handed on completely, for whoever fills them anew. Those that nobody asked for are let go.
+    pub fn spent(&mut self) -> impl Iterator<Item = Vec<Event>> {
+        self.spent.drain(..)
+    }
+
+    /// Takes events and hands on every one whose turn has come. Stops when `sink` breaks.
     pub fn push(
         &mut self,
         events: Vec<Event>,
         sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        if events.is_empty() {
+        self.push_batch(Batch::of(events), sink)
+    }
+
+    /// As [`Self::push`].
+    pub fn push_batch(
+        &mut self,
+        batch: Batch,
+        sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if batch.events.is_empty() {
             return ControlFlow::Continue(());
         }
+        self.spent.clear();
         if self.resident > 4 * self.max_waiting {
             self.compact();
         }
@@ -87,23 +123,29 @@ impl Merger {
             self.batches.push(None);
             self.batches.len() - 1
         });
-        let mut at = 0;
-        let mut runs = 0;
-        for run in events.chunk_by(|a, b| a.seq < b.seq) {
-            let end = at + run.len();
-            self.heap.push(Reverse(Run { seq: run[0].seq, batch: slot, at, end }));
-            at = end;
-            runs += 1;
-        }
-        self.waiting += events.len();
-        self.resident += events.len();
-        self.batches[slot] = Some(Batch { events, runs });
+        self.waiting += batch.events.len();
+        self.add(slot, batch);
         self.drain(self.max_waiting, sink)
     }
 
-    /// Hands on everything that still waits, and tells what never came.
-    pub fn finish(mut self, sink: &mut impl FnMut(&Event) -> ControlFlow<()>) -> OrderSummary {
+    fn add(&mut self, slot: usize, batch: Batch) {
+        let mut at = 0;
+        for (seq, end) in &batch.runs {
+            self.heap.push(Reverse(Run { seq: *seq, batch: slot, at, end: *end }));
+            at = *end;
+        }
+        self.resident += batch.events.len();
+        self.batches[slot] = Some(batch);
+    }
+
+    /// Hands on everything that still waits.
+    pub fn give_up_missing(&mut self, sink: &mut impl FnMut(&Event) -> ControlFlow<()>) {
         let _ = self.drain(0, sink);
+    }
+
+    /// The same, and tells what never came.
+    pub fn finish(mut self, sink: &mut impl FnMut(&Event) -> ControlFlow<()>) -> OrderSummary {
+        self.give_up_missing(sink);
         OrderSummary {
             next_seq: self.next_seq,
             missing: self.missing,
@@ -134,9 +176,11 @@ impl Merger {
             };
             let begin = run.at;
             let mut flow = ControlFlow::Continue(());
+            // A copy, so that it stays in a register.
+            let mut next_seq = self.next_seq;
             for event in &batch.events[run.at..run.end] {
-                if event.seq == self.next_seq {
-                    self.next_seq += 1;
+                if event.seq == next_seq {
+                    next_seq += 1;
                     flow = sink(event);
                 } else if event.seq == NO_SEQ {
                     if self.unplaced.len() < MAX_UNPLACED {
@@ -144,7 +188,7 @@ impl Merger {
                     } else {
                         self.unplaced_not_kept += 1;
                     }
-                } else if event.seq < self.next_seq {
+                } else if event.seq < next_seq {
                     self.repeated += 1;
                 } else {
                     break;
@@ -154,15 +198,16 @@ impl Merger {
                     break;
                 }
             }
+            self.next_seq = next_seq;
             self.waiting -= run.at - begin;
             if run.at < run.end {
                 run.seq = batch.events[run.at].seq;
             } else {
                 let Reverse(run) = PeekMut::pop(top);
-                batch.runs -= 1;
-                if batch.runs == 0 {
+                batch.left -= 1;
+                if batch.left == 0 {
                     self.resident -= batch.events.len();
-                    self.batches[run.batch] = None;
+                    self.spent.extend(self.batches[run.batch].take().map(|batch| batch.events));
                     self.free.push(run.batch);
                 }
             }
@@ -183,16 +228,9 @@ impl Merger {
         self.batches.clear();
         self.free.clear();
         self.waiting = rest.len();
-        self.resident = rest.len();
-        let mut at = 0;
-        let mut runs = 0;
-        for run in rest.chunk_by(|a, b| a.seq < b.seq) {
-            let end = at + run.len();
-            self.heap.push(Reverse(Run { seq: run[0].seq, batch: 0, at, end }));
-            at = end;
-            runs += 1;
-        }
-        self.batches.push(Some(Batch { events: rest, runs }));
+        self.resident = 0;
+        self.batches.push(None);
+        self.add(0, Batch::of(rest));
     }
 }
 
@@ -287,6 +325,32 @@ mod tests {
         let many: Vec<Vec<Event>> = (1..100).map(|seq| vec![event(seq, 1)]).collect();
         let (seen, summary) = merge(many, 10);
         assert_eq!((seen.len(), summary.missing), (99, 1));
+    }
+
+    #[test]
+    fn what_waits_goes_on_when_it_is_said_that_nothing_comes_before_it() {
+        let (mut merger, mut seen) = (Merger::new(), Vec::new());
+        let mut sink = |event: &Event| {
+            seen.push(event.seq);
+            ControlFlow::Continue(())
+        };
+        let _ = merger.push([5, 6, 9].map(|seq| event(seq, 1)).to_vec(), &mut sink);
+        assert_eq!(merger.next_seq(), 0);
+        merger.give_up_missing(&mut sink);
+        assert_eq!(merger.next_seq(), 10);
+        let _ = merger.push([8, 10].map(|seq| event(seq, 1)).to_vec(), &mut sink);
+        let summary = merger.finish(&mut sink);
+        assert_eq!((seen, summary.missing, summary.repeated), (vec![5, 6, 9, 10], 7, 1));
+    }
+
+    #[test]
+    fn spent_batches_are_given_back_once() {
+        let mut merger = Merger::new();
+        let sink = &mut |_: &Event| ControlFlow::Continue(());
+        let _ = merger.push(vec![event(1, 1)], sink);
+        assert_eq!(merger.spent().count(), 0, "it waits");
+        let _ = merger.push(vec![event(0, 1)], sink);
+        assert_eq!((merger.spent().count(), merger.spent().count()), (2, 0));
     }
 
     #[test]

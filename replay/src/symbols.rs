@@ -21,7 +21,7 @@ use crate::origin::{OptimizerCall, Origin, OwnPaths, PLUMBING, optimizer_call};
 pub struct SiteId(pub u32);
 
 /// A distinct pair of Python and native stack.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct StackId(pub u32);
 
 /// What begins a step, as far as a stack can tell: an optimizer call and the user line that makes it.
@@ -71,6 +71,8 @@ pub struct Stack {
     pub site: SiteId,
     /// Index in [`Symbols::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
+    /// What its Python frames have to do with autograd's engine.
+    pub autograd: Autograd,
 }
 
 /// Everything ids resolve to.
@@ -136,25 +138,30 @@ impl Symbols {
             if let Some(stack) = self.by_python.get(python.0) {
                 return stack;
             }
-        } else if let Some(stack) = self.by_both.get(&(python, native)) {
-            return *stack;
+            return self.new_stack(python, native);
         }
-        self.new_stack(python, native)
+        self.stack_of_both(python, native)
+    }
+
+    #[inline(never)] // Most events have no native stack.
+    fn stack_of_both(&mut self, python: NodeId, native: NodeId) -> StackId {
+        let known = self.by_both.get(&(python, native)).copied();
+        known.unwrap_or_else(|| self.new_stack(python, native))
     }
 
     #[cold]
     fn new_stack(&mut self, python: NodeId, native: NodeId) -> StackId {
-        let (site, optimizer) = match self.nodes.get(python.0) {
-            Some(facts) if python != NodeId::NONE => (facts.site(), facts.optimizer),
+        let (site, optimizer, autograd) = match self.nodes.get(python.0) {
+            Some(facts) if python != NodeId::NONE => (facts.site(), facts.optimizer, facts.autograd),
             _ => {
                 if python != NodeId::NONE {
                     self.is_undefined((true, python.0));
                 }
-                (self.native_site(native), 0)
+                (self.native_site(native), 0, Autograd::None)
             }
         };
         let id = StackId(self.stacks.len() as u32);
-        self.stacks.push(Stack { python, native, site, optimizer });
+        self.stacks.push(Stack { python, native, site, optimizer, autograd });
         if native == NodeId::NONE {
             self.by_python.insert(python.0, id);
         } else {
@@ -167,12 +174,6 @@ impl Symbols {
     #[inline]
     pub fn facts(&self, stack: StackId) -> Stack {
         self.stacks[stack.0 as usize]
-    }
-
-    /// What a Python stack has to do with autograd's engine.
-    #[inline]
-    pub fn autograd(&self, python: NodeId) -> Autograd {
-        self.nodes.at(python.0).map_or(Autograd::None, |facts| facts.autograd)
     }
 
     /// The optimizer calls that occur in stacks.

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -16,14 +17,14 @@ from conftest import COMMAND, DRIVER, WORKLOADS, environment, gpumemtrace
 class Followed:
     """A program that goes on turn by turn, and who follows it."""
 
-    def __init__(self, folder, turns, **how):
+    def __init__(self, folder, turns, traced=None, **how):
         self.trace = folder / "run.trace"
         self.follower = subprocess.Popen([COMMAND, "replay", "--follow", self.trace], text=True, stdout=subprocess.PIPE, **how)
         driver = folder / "libcuda.so.1"
         driver.symlink_to(DRIVER)
         self.program = subprocess.Popen(
-            [sys.executable, WORKLOADS / "leak.py", driver, str(turns)], cwd=folder, env=environment(folder),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, WORKLOADS / "leak.py", driver, str(turns)], cwd=folder,
+            env=environment(folder, **(traced or {})), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )
 
     def turns(self, last):
@@ -68,6 +69,29 @@ def test_totals_are_told_while_a_program_runs_and_its_report_when_it_ends(tmp_pa
         assert report == gpumemtrace("replay", followed.trace)
         assert ("killed" in report) == (end == "kill")
         assert f"{30 if end == 'kill' else 40}.00 MiB" in report
+
+
+def parts(folder):
+    return [int(re.search(r"part(\d+)", path.name)[1]) for path in folder.glob("run.*.part*.trace")]
+
+
+@pytest.mark.parametrize("limits", [{"GPUMEMTRACE_ROTATE": "1s"}, {"GPUMEMTRACE_ROTATE": "1s", "GPUMEMTRACE_KEEP": "6KiB"}],
+                         ids=["all kept", "oldest dropped"])
+def test_parts_are_followed_as_they_appear(tmp_path, limits):
+    with Followed(tmp_path, 1000, traced=limits, stderr=subprocess.PIPE) as followed:
+        last, deadline = -1, time.monotonic() + 120
+        # Until there were some, and where only so much is kept the first of them is gone.
+        while len(parts(tmp_path)) < 3 or ("GPUMEMTRACE_KEEP" in limits and 1 in parts(tmp_path)):
+            assert time.monotonic() < deadline and last < 990
+            last += 10
+            followed.turns(last)
+            followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
+        followed.program.send_signal(signal.SIGKILL)
+        followed.program.wait()
+        report, said = followed.follower.communicate(timeout=60)
+        code = 6 if "GPUMEMTRACE_KEEP" in limits else 0
+        assert (followed.follower.returncode, report) == (code, gpumemtrace("replay", followed.trace, code=code))
+        assert "killed" in report and "is another run's now" not in said
 
 
 def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):

@@ -160,17 +160,46 @@ impl BlockHeader {
 
     /// Checks and unpacks the payload. Allocates at most `raw_len`, which is at most [`MAX_PAYLOAD_BYTES`].
     pub fn unpack(&self, stored: &[u8]) -> Result<Vec<u8>, PayloadError> {
-        if crc32c::crc32c(stored) != self.payload_crc {
+        Unpacker::default().unpack(self, stored).map(<[u8]>::to_vec)
+    }
+}
+
+/// Unpacks payloads one after the other in the same memory: getting it anew takes as long as unpacking a small block.
+#[derive(Default)]
+pub struct Unpacker {
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+    payload: Vec<u8>,
+}
+
+impl std::fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
+    }
+}
+
+impl Unpacker {
+    /// As [`BlockHeader::unpack`].
+    pub fn unpack<'a>(
+        &'a mut self,
+        header: &BlockHeader,
+        stored: &'a [u8],
+    ) -> Result<&'a [u8], PayloadError> {
+        if crc32c::crc32c(stored) != header.payload_crc {
             return Err(PayloadError::Checksum);
         }
-        let raw = match self.encoding {
-            ENCODING_RAW => stored.to_vec(),
+        let raw = match header.encoding {
+            ENCODING_RAW => stored,
             ENCODING_ZSTD => {
-                zstd::bulk::decompress(stored, self.raw_len).map_err(|_| PayloadError::Unpack)?
+                self.payload.clear();
+                self.payload.reserve_exact(header.raw_len);
+                let zstd = self.zstd.get_or_insert_default();
+                let unpacked = zstd.decompress_to_buffer(stored, &mut self.payload);
+                unpacked.map_err(|_| PayloadError::Unpack)?;
+                &self.payload
             }
             other => return Err(PayloadError::Encoding(other)),
         };
-        if raw.len() == self.raw_len { Ok(raw) } else { Err(PayloadError::Unpack) }
+        if raw.len() == header.raw_len { Ok(raw) } else { Err(PayloadError::Unpack) }
     }
 }
 

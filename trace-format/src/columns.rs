@@ -28,7 +28,7 @@ mod predictor;
 
 use crate::event::Event;
 use crate::wire::{put_bytes, put_delta, put_varint};
-pub use decode::decode;
+pub use decode::{decode, decode_into};
 use predictor::Predictor;
 
 /// Most rows one block may have.

@@ -4,13 +4,15 @@
 //! stream through a buffer of at most one block; damage becomes an item that says where and how much, and reading goes on
 //! at the next sound block. Nothing is skipped silently.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use crate::FORMAT_VERSION;
 use crate::block::{
-    BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
+    BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, Unpacker,
+    file_version,
 };
 use crate::columns;
+use crate::event::Event;
 use crate::index::{Index, Tail};
 pub use crate::item::{Damage, Item, OpenError, max_definition_bytes, max_event_bytes};
 use crate::item::{Unpacked, Wanted};
@@ -18,19 +20,26 @@ use crate::meta::{End, Meta};
 use crate::symbols;
 use crate::{defs, links};
 
+/// How much is read at a time, at least.
+const READ_BYTES: usize = 1 << 16;
+
 /// Reads a trace from any source of bytes.
 #[derive(Debug)]
 pub struct TraceReader<R> {
     source: R,
-    /// Bytes read and not yet used; the first is at `offset` in the file.
+    /// Bytes read and not yet used are those from `used` to `filled`; the first of them is at `offset` in the file.
     buffer: Vec<u8>,
     used: usize,
+    filled: usize,
     offset: u64,
     at_end: bool,
     header_damage: Option<Damage>,
     io_error: Option<std::io::Error>,
     wanted: Wanted,
     unpacked: Unpacked,
+    unpacker: Unpacker,
+    /// Where the next events go.
+    events: Vec<Event>,
 }
 
 impl<R: Read> TraceReader<R> {
@@ -73,12 +82,15 @@ impl<R: Read> TraceReader<R> {
             source,
             buffer: Vec::new(),
             used: 0,
+            filled: 0,
             offset,
             at_end: false,
             header_damage: None,
             io_error: None,
             wanted: Wanted::All,
             unpacked: Unpacked::default(),
+            unpacker: Unpacker::default(),
+            events: Vec::new(),
         }
     }
 
@@ -97,13 +109,18 @@ impl<R: Read> TraceReader<R> {
         self
     }
 
+    /// The next events are put in the place of these: fresh memory for each block takes the system as long as decoding does.
+    pub fn reuse(&mut self, events: Vec<Event>) {
+        self.events = events;
+    }
+
     /// Bytes of the file used so far.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
     fn unread(&self) -> &[u8] {
-        &self.buffer[self.used..]
+        &self.buffer[self.used..self.filled]
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -113,15 +130,17 @@ impl<R: Read> TraceReader<R> {
 
     /// Tries to have at least `wanted` unread bytes.
     fn fill(&mut self, wanted: usize) {
-        if self.used > 0 {
-            self.buffer.drain(..self.used);
-            self.used = 0;
+        self.buffer.copy_within(self.used..self.filled, 0);
+        self.filled -= self.used;
+        self.used = 0;
+        if self.buffer.len() < wanted.max(READ_BYTES) {
+            self.buffer.resize(wanted.max(READ_BYTES), 0);
         }
-        while self.buffer.len() < wanted && !self.at_end {
-            let missing = (wanted - self.buffer.len()).max(1 << 16) as u64;
-            match (&mut self.source).take(missing).read_to_end(&mut self.buffer) {
+        while self.filled < wanted && !self.at_end {
+            match self.source.read(&mut self.buffer[self.filled..]) {
                 Ok(0) => self.at_end = true,
-                Ok(_) => {}
+                Ok(bytes) => self.filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     self.io_error = Some(error);
                     self.at_end = true;
@@ -148,7 +167,7 @@ impl<R: Read> TraceReader<R> {
                 self.consume(self.unread().len());
                 break;
             }
-            self.fill(1 << 16);
+            self.fill(READ_BYTES);
         }
         Damage {
             offset: begin,
@@ -196,7 +215,8 @@ impl<R: Read> TraceReader<R> {
             self.consume(total);
             return Some(Item::Damage(Damage { offset, len: total as u64, why, is_in_block: true }));
         }
-        let item = decode_block(&header, &self.unread()[BLOCK_HEADER_BYTES..total]);
+        let stored = &self.buffer[self.used + BLOCK_HEADER_BYTES..self.used + total];
+        let item = decode_block(&header, stored, &mut self.unpacker, &mut self.events);
         self.consume(total);
         Some(
             item.unwrap_or_else(|why| {
@@ -225,20 +245,28 @@ fn header_at(bytes: &[u8]) -> Option<BlockHeader> {
     BlockHeader::decode(bytes.first_chunk()?)
 }
 
-fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
-    let payload = header.unpack(stored).map_err(|error| format!("a block cannot be used: {error}"))?;
+fn decode_block(
+    header: &BlockHeader,
+    stored: &[u8],
+    unpacker: &mut Unpacker,
+    events: &mut Vec<Event>,
+) -> Result<Item, String> {
+    let payload =
+        unpacker.unpack(header, stored).map_err(|error| format!("a block cannot be used: {error}"))?;
     let decoded = match header.kind {
-        BlockKind::META => return Meta::decode(&payload).map(Item::Meta).map_err(|error| error.to_string()),
-        BlockKind::END => return End::decode(&payload).map(Item::End).map_err(|error| error.to_string()),
-        BlockKind::EVENTS => columns::decode(&payload).map(Item::Events),
-        BlockKind::CODES => defs::decode_codes(&payload).map(Item::Codes),
-        BlockKind::PY_NODES => defs::decode_py_nodes(&payload).map(Item::PyNodes),
-        BlockKind::LINKS => links::decode_links(&payload).map(Item::Links),
-        BlockKind::NATIVE_NODES => defs::decode_native_nodes(&payload).map(Item::NativeNodes),
-        BlockKind::MODULES => defs::decode_modules(&payload).map(Item::Modules),
-        BlockKind::NAMES => symbols::decode_names(&payload).map(Item::Names),
-        BlockKind::INDEX => Index::decode(&payload).map(Item::Index),
-        BlockKind::TAIL => Tail::decode(&payload).map(Item::Tail),
+        BlockKind::META => return Meta::decode(payload).map(Item::Meta).map_err(|error| error.to_string()),
+        BlockKind::END => return End::decode(payload).map(Item::End).map_err(|error| error.to_string()),
+        BlockKind::EVENTS => {
+            columns::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events)))
+        }
+        BlockKind::CODES => defs::decode_codes(payload).map(Item::Codes),
+        BlockKind::PY_NODES => defs::decode_py_nodes(payload).map(Item::PyNodes),
+        BlockKind::LINKS => links::decode_links(payload).map(Item::Links),
+        BlockKind::NATIVE_NODES => defs::decode_native_nodes(payload).map(Item::NativeNodes),
+        BlockKind::MODULES => defs::decode_modules(payload).map(Item::Modules),
+        BlockKind::NAMES => symbols::decode_names(payload).map(Item::Names),
+        BlockKind::INDEX => Index::decode(payload).map(Item::Index),
+        BlockKind::TAIL => Tail::decode(payload).map(Item::Tail),
         kind => Ok(Item::UnknownBlock(kind)),
     };
     decoded.map_err(|error| format!("a block cannot be used: {error}"))

@@ -4,6 +4,7 @@
 //! second one line with the totals, on stderr, where they changed; and when the run is over, the report that any replay of it gives,
 //! on stdout. The ring is read before the trace, as everywhere: an event may then be seen twice, which does no harm, and not never.
 
+mod growing;
 mod tail;
 
 use std::path::Path;
@@ -17,10 +18,10 @@ use gpumemtrace_replay::sections::size;
 
 use crate::exit::Unreadable;
 use crate::open::{read_ring, ring_path};
-use crate::pieces::Pieces;
 use crate::status;
 use crate::text::{count, duration, short};
-use tail::{Found, Tail};
+use growing::Growing;
+use tail::Found;
 
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 const TELL_AFTER: Duration = Duration::from_secs(1);
@@ -33,13 +34,8 @@ const QUIET_LOOKS: u32 = 2;
 pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadable> {
     let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
     loop {
-        let mut tail = wait_for(path)?;
-        if Pieces::is_part(path) {
-            return Err(unreadable(
-                "is one of many parts, which cannot be followed; replay it without --follow".to_owned(),
-            ));
-        }
-        let found = follow(&mut tail, path, own).map_err(|error| unreadable(error.to_string()))?;
+        let mut trace = wait_for(path)?;
+        let found = follow(&mut trace, path, own).map_err(|error| unreadable(error.to_string()))?;
         let why = match found {
             Found::Replaced => "is another run's now; following that one",
             Found::Cut => "was cut; following it from its start",
@@ -53,11 +49,11 @@ pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadabl
     }
 }
 
-fn wait_for(path: &Path) -> Result<Tail, Unreadable> {
+fn wait_for(path: &Path) -> Result<Growing, Unreadable> {
     let mut is_told = false;
     loop {
-        match Tail::open(path) {
-            Ok(Some(tail)) => return Ok(tail),
+        match Growing::open(path) {
+            Ok(Some(trace)) => return Ok(trace),
             Ok(None) if !is_told => {
                 is_told = true;
                 say(&format!("gpumemtrace: {} has nothing in it yet; waiting for its run", path.display()));
@@ -71,7 +67,7 @@ fn wait_for(path: &Path) -> Result<Tail, Unreadable> {
 
 /// `Nothing` when the run is over.
 fn follow(
-    tail: &mut Tail,
+    trace: &mut Growing,
     path: &Path,
     own: &OwnPaths,
 ) -> Result<Found, gpumemtrace_format::reader::OpenError> {
@@ -82,8 +78,8 @@ fn follow(
     let mut told = (Instant::now(), View::default());
     loop {
         let ring = read_ring(&ring_path(path));
-        let is_locked = tail.is_locked();
-        let found = tail.look(&mut |item| match item {
+        let is_locked = trace.is_locked();
+        let found = trace.look(&mut |item| match item {
             Item::Meta(meta) => {
                 if let Some(id) = meta.text("trace_id") {
                     trace_id = Some(id.to_owned());
@@ -104,6 +100,9 @@ fn follow(
             && trace_id.as_ref() == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
         {
             live.take_ring(&ring);
+        }
+        if trace.take_gap() {
+            live.give_up_missing();
         }
         let is_over = match ended {
             Some(since) => !is_locked || since.elapsed() > LAST_WORDS,

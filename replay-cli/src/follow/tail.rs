@@ -1,14 +1,16 @@
-//! A trace that grows: what it has more than at the last look.
+//! A file of a trace that grows: what it has more than at the last look.
 //!
 //! Constraint: the last block may not be whole yet, the file may be replaced by another run's or cut, and all of it happens between
 //! two looks. Consequence: what was read is remembered as the place behind the last sound block, and each look begins there; before
 //! that it is held against the name whether it still is this file.
 
+use std::cmp::Ordering;
 use std::fs::{File, TryLockError};
 use std::io::{Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::{FILE_HEADER_BYTES, file_header};
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 
@@ -27,17 +29,19 @@ pub(crate) enum Found {
     Gone,
 }
 
-/// A trace that is followed.
+/// A file that is followed.
 pub(crate) struct Tail {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
     /// Behind the last sound block.
     read_bytes: u64,
+    /// How long it was when it was measured last.
+    length_bytes: u64,
 }
 
 impl Tail {
-    /// Begins with a trace; `None` while there is none, or nothing in it.
+    /// Begins with a file; `None` while there is none, or nothing in it.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
         let file = match File::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -49,25 +53,47 @@ impl Tail {
             reader => drop(reader?),
         }
         let identity = (facts.dev(), facts.ino());
-        Ok(Some(Self { path: path.to_owned(), file, identity, read_bytes: FILE_HEADER_BYTES as u64 }))
+        let begin = FILE_HEADER_BYTES as u64;
+        Ok(Some(Self { path: path.to_owned(), file, identity, read_bytes: begin, length_bytes: begin }))
     }
 
-    /// Hands on what is new.
-    pub(crate) fn look(&mut self, take: &mut impl FnMut(Item)) -> Result<Found, OpenError> {
+    /// What it says of itself in its first block.
+    pub(crate) fn first_meta(&self) -> Option<Meta> {
+        let mut file = &self.file;
+        file.rewind().ok()?;
+        match TraceReader::new(file).ok()?.next()? {
+            Item::Meta(meta) => Some(meta),
+            _ => None,
+        }
+    }
+
+    /// Looks how far it goes, and whether it still is this file: `Nothing` or `More` where it is.
+    pub(crate) fn measure(&mut self) -> Result<Found, OpenError> {
         match std::fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Gone),
             Err(error) => return Err(error.into()),
             Ok(facts) if (facts.dev(), facts.ino()) != self.identity => return Ok(Found::Replaced),
             Ok(_) => {}
         }
-        let length_bytes = self.file.metadata()?.len();
-        if length_bytes < self.read_bytes {
-            return Ok(Found::Cut);
-        }
+        self.measure_nameless()
+    }
+
+    /// The same, whatever has become of its name.
+    pub(crate) fn measure_nameless(&mut self) -> Result<Found, OpenError> {
+        self.length_bytes = self.file.metadata()?.len();
+        Ok(match self.length_bytes.cmp(&self.read_bytes) {
+            Ordering::Less => Found::Cut,
+            Ordering::Equal => Found::Nothing,
+            Ordering::Greater => Found::More,
+        })
+    }
+
+    /// Hands on what is new, as far as it was measured; true if there was anything.
+    pub(crate) fn read(&mut self, take: &mut impl FnMut(Item)) -> Result<bool, OpenError> {
         let begin = self.read_bytes;
         self.file.seek(SeekFrom::Start(begin))?;
         // A reader begins at a file's start.
-        let more = (&self.file).take(length_bytes - begin);
+        let more = (&self.file).take(self.length_bytes.saturating_sub(begin));
         let mut reader = TraceReader::new(Cursor::new(file_header()).chain(more))?;
         while let Some(item) = reader.next() {
             let is_sound = !matches!(item, Item::Damage(_) | Item::Cut { .. });
@@ -76,7 +102,7 @@ impl Tail {
                 take(item);
             }
         }
-        Ok(if self.read_bytes == begin { Found::Nothing } else { Found::More })
+        Ok(self.read_bytes > begin)
     }
 
     /// True while the recorder writes it.
@@ -90,7 +116,6 @@ impl Tail {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::Meta;
     use gpumemtrace_format::block::{BlockKind, encode_block};
     use std::io::Write;
 
@@ -102,12 +127,16 @@ mod tests {
 
     fn numbers(tail: &mut Tail) -> (Found, Vec<u64>) {
         let mut numbers = Vec::new();
-        let found = tail.look(&mut |item| {
+        let found = tail.measure().unwrap();
+        if !matches!(found, Found::Nothing | Found::More) {
+            return (found, numbers);
+        }
+        let has_more = tail.read(&mut |item| {
             if let Item::Meta(meta) = item {
                 numbers.extend(meta.number("n"));
             }
         });
-        (found.unwrap(), numbers)
+        (if has_more.unwrap() { Found::More } else { Found::Nothing }, numbers)
     }
 
     #[test]

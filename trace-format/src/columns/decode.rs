@@ -21,6 +21,13 @@ type Numbers = [u64; CHUNK_ROWS];
 
 /// Decodes [`super::encode`].
 pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
+    let mut events = Vec::new();
+    decode_into(payload, &mut events)?;
+    Ok(events)
+}
+
+/// As [`decode`], in the place of what `events` held before.
+pub fn decode_into(payload: &[u8], events: &mut Vec<Event>) -> Result<(), WireError> {
     let mut cursor = Cursor::new(payload);
     let rows = cursor.count(COLUMNS - 1)?;
     if rows > MAX_ROWS {
@@ -29,14 +36,15 @@ pub fn decode(payload: &[u8]) -> Result<Vec<Event>, WireError> {
     let mut columns = Columns::new(cursor)?;
     let mut chunk = Chunk::new();
     let mut last = Predictor::new();
-    let mut events = Vec::with_capacity(rows);
+    events.clear();
+    events.reserve_exact(rows);
     while events.len() < rows {
         let here = CHUNK_ROWS.min(rows - events.len());
         let bytes = chunk.fill(&mut columns, &mut last, here)?;
         let mut detail = 0;
         events.extend((0..here).map(|row| chunk.row(row, &bytes, &mut last, &mut detail)));
     }
-    columns.are_used_up().then_some(events).ok_or(WireError::Range)
+    columns.are_used_up().then_some(()).ok_or(WireError::Range)
 }
 
 /// Where each column stands.
@@ -76,6 +84,12 @@ impl<'a> Columns<'a> {
     ) -> Result<(), WireError> {
         // A copy, so that it stays in registers.
         let mut cursor = self.all[column as usize];
+        // What was predicted right.
+        if cursor.zeros(values.len()) {
+            values.fill_with(|| of(0));
+            self.all[column as usize] = cursor;
+            return Ok(());
+        }
         let mut eights = values.chunks_exact_mut(8);
         for eight in &mut eights {
             if let Some(bytes) = cursor.eight_short_varints() {
@@ -214,10 +228,10 @@ impl Chunk {
         let (mut time_ns, mut addr) = (last.time_ns, last.addr);
         let rows = self.times.iter_mut().zip(&mut self.addrs).zip(&mut self.sizes).zip(&mut self.pythons);
         for (((time, at), size), python) in rows.take(here) {
-            time_ns = add_delta(time_ns, cursors[0].long_varint()?);
+            time_ns = add_delta(time_ns, cursors[0].medium_varint()?);
             addr = add_delta(addr, cursors[1].long_varint()?);
             (*time, *at) = (time_ns, addr);
-            (*size, *python) = (cursors[2].long_varint()?, cursors[3].long_varint()?);
+            (*size, *python) = (cursors[2].medium_varint()?, cursors[3].medium_varint()?);
         }
         (last.time_ns, last.addr) = (time_ns, addr);
         for (column, cursor) in [TIME, ADDR, SIZE, PYTHON].into_iter().zip(cursors) {
