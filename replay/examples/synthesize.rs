@@ -10,11 +10,11 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::block::{BlockKind, Packer, encode_block, file_header};
 use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
-    ThreadId, columns, defs, links,
+    ThreadId, defs, links, rows,
 };
 
 /// Events of one round: the writer is woken when a ring is a quarter full.
@@ -23,6 +23,8 @@ const ROUND_EVENTS: usize = 4096;
 const LATE_ROUND_EVENTS: usize = 90_000;
 const ROWS_PER_BLOCK: usize = 1 << 16;
 const ZSTD_LEVEL: i32 = 3;
+/// As the recorder's.
+const TIME_SHIFT: u8 = 10;
 const MAIN: u32 = 4242;
 const BACKWARD: u32 = 4300;
 const LAYERS: usize = 60;
@@ -266,7 +268,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let wanted: u64 = events.replace('_', "").parse()?;
     let mut file = BufWriter::new(File::create(path)?);
     file.write_all(&file_header())?;
-    let mut put = |kind, payload: &[u8]| file.write_all(&encode_block(kind, payload, ZSTD_LEVEL));
+    let mut write = |block: Vec<u8>| file.write_all(&block);
+    let block = |kind, payload: &[u8]| encode_block(kind, payload, ZSTD_LEVEL);
+    let mut packer = Packer::new(ZSTD_LEVEL);
     let (send, rounds) = sync_channel::<Vec<Event>>(16);
     let mut frames = Frames::default();
     let lines = lines(&mut frames);
@@ -293,14 +297,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         run.send();
         (run.seq, run.time_ns)
     });
-    put(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode())?;
-    put(BlockKind::CODES, &defs::encode_codes(&frames.codes))?;
-    put(BlockKind::PY_NODES, &defs::encode_py_nodes(&frames.nodes))?;
-    put(BlockKind::LINKS, &links::encode_links(&frames.nodes))?;
+    write(block(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode()))?;
+    write(block(BlockKind::CODES, &defs::encode_codes(&frames.codes)))?;
+    write(block(BlockKind::PY_NODES, &defs::encode_py_nodes(&frames.nodes)))?;
+    write(block(BlockKind::LINKS, &links::encode_links(&frames.nodes)))?;
     for mut round in rounds {
         round.sort_by_key(|event| event.thread);
         for rows in round.chunks(ROWS_PER_BLOCK) {
-            put(BlockKind::EVENTS, &columns::encode(rows))?;
+            let rows = rows::encode(rows, TIME_SHIFT);
+            write(packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts))?;
         }
     }
     let (events, time_ns) = maker.join().map_err(|_| "the maker of events failed")?;
@@ -311,7 +316,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         message: String::new(),
         counters: Counters::default(),
     };
-    put(BlockKind::END, &end.encode())?;
+    write(block(BlockKind::END, &end.encode()))?;
     file.flush()?;
     Ok(())
 }

@@ -279,14 +279,16 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
-    let sound = [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums")];
+    let sound =
+        [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums"), golden("with-rows")];
     let flips: u64 = sound.iter().map(flip_every_bit_of_a_trace).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
 }
 
 #[test]
 fn a_cut_trace_says_so() {
-    let short = [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums")];
+    let short =
+        [closed(&run(2, 1 << 12), 15), golden("before-details"), golden("with-sums"), golden("with-rows")];
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);
     let mut random = 1u64;

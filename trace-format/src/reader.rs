@@ -6,9 +6,9 @@
 
 use std::io::Read;
 
-use crate::FORMAT_VERSION;
 use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, file_version,
+    is_known_version,
 };
 use crate::columns;
 use crate::index::{Index, Tail};
@@ -16,7 +16,7 @@ pub use crate::item::{Damage, Item, OpenError, max_definition_bytes, max_event_b
 use crate::item::{Unpacked, Wanted};
 use crate::meta::{End, Meta};
 use crate::symbols;
-use crate::{defs, links};
+use crate::{defs, links, rows};
 
 /// Reads a trace from any source of bytes.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl<R: Read> TraceReader<R> {
             };
         };
         match file_version(header) {
-            Some(FORMAT_VERSION) => {}
+            Some(version) if is_known_version(version) => {}
             Some(version) => return Err(OpenError::Version(version)),
             // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
             None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
@@ -82,7 +82,7 @@ impl<R: Read> TraceReader<R> {
         }
     }
 
-    /// Passes over EVENTS blocks without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
+    /// Passes over blocks of events without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
     /// first.
     #[must_use]
     pub fn without_events(mut self) -> Self {
@@ -90,7 +90,7 @@ impl<R: Read> TraceReader<R> {
         self
     }
 
-    /// Passes over all blocks but EVENTS: for whoever has the rest.
+    /// Passes over all blocks but those of events: for whoever has the rest.
     #[must_use]
     pub fn events_only(mut self) -> Self {
         self.wanted = Wanted::EventsOnly;
@@ -231,6 +231,7 @@ fn decode_block(header: &BlockHeader, stored: &[u8]) -> Result<Item, String> {
         BlockKind::META => return Meta::decode(&payload).map(Item::Meta).map_err(|error| error.to_string()),
         BlockKind::END => return End::decode(&payload).map(Item::End).map_err(|error| error.to_string()),
         BlockKind::EVENTS => columns::decode(&payload).map(Item::Events),
+        BlockKind::ROWS => rows::decode(&payload).map(Item::Events),
         BlockKind::CODES => defs::decode_codes(&payload).map(Item::Codes),
         BlockKind::PY_NODES => defs::decode_py_nodes(&payload).map(Item::PyNodes),
         BlockKind::LINKS => links::decode_links(&payload).map(Item::Links),
@@ -400,10 +401,10 @@ mod tests {
         ));
         assert!(matches!(TraceReader::new(&b"\x7fELF"[..]), Err(OpenError::NotATrace)));
         let mut newer = sample();
-        newer[8] = 2;
+        newer[8] = 3;
         let crc = crc32c::crc32c(&newer[..12]);
         newer[12..16].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(TraceReader::new(&newer[..]), Err(OpenError::Version(2))));
+        assert!(matches!(TraceReader::new(&newer[..]), Err(OpenError::Version(3))));
     }
 
     proptest! {
