@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use gpumemtrace_format::block::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, encode_block, file_header,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, Packer, encode_block, file_header,
 };
 use gpumemtrace_format::event::{Event, RECORD_WORDS};
 use gpumemtrace_format::ring::{encode_code_records, native_node_words, py_node_words};
@@ -32,6 +32,9 @@ pub fn write(folder: &Path) -> io::Result<()> {
             }
         }
     }
+    let pieces = [&[7; 5000][..], &run.file(40)[..2000], &[0; 8192 - 7000]].concat();
+    let packed = Packer::new(3).encode_block(BlockKind::ROWS, &pieces, &[5000]);
+    put(folder, "pieces", "seed", &packed[BLOCK_HEADER_BYTES..])?;
     put(folder, "ring", "seed", &ring(&run))?;
     put(folder, "records", "seed", &records(&run).concat())?;
     for code in run.codes.iter().take(1) {
@@ -126,6 +129,7 @@ fn target_of(kind: BlockKind) -> Option<&'static str> {
     Some(match kind {
         BlockKind::META => "meta",
         BlockKind::EVENTS => "columns",
+        BlockKind::ROWS => "rows",
         BlockKind::CODES => "codes",
         BlockKind::PY_NODES => "py_nodes",
         BlockKind::NATIVE_NODES => "native_nodes",

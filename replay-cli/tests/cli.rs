@@ -11,7 +11,7 @@ use std::process::Output;
 use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::ring::encode_header;
-use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, columns, defs};
+use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, defs, rows};
 use synthetic::{Synthetic, in_flight, ring_file};
 use tempfile::TempDir;
 
@@ -258,7 +258,7 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
     // A block of events that was being written when the process was killed: its events are in the ring.
     let half = &run_.events[100..];
     let mut killed = run_.file_of(&run_.events[..100], 100);
-    killed.extend(&encode_block(BlockKind::EVENTS, &columns::encode(half), 3)[..50]);
+    killed.extend(&encode_block(BlockKind::ROWS, &rows::encode(half, 0).payload, 3)[..50]);
     folder.put("run.trace.ring", &ring_file(half, run_.events.len() as u64));
     let path = folder.put("run.trace", &killed);
     assert_eq!(run(&["replay", &path]).status.code(), Some(0));

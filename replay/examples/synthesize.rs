@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+use gpumemtrace_format::block::{BlockKind, Packer, encode_block, file_header};
 use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::index::{IndexBuilder, Tail};
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
-    ThreadId, columns, defs, links,
+    ThreadId, defs, links, rows,
 };
 
 /// Events of one round: the writer is woken when a ring is a quarter full.
@@ -26,6 +26,8 @@ const ROWS_PER_BLOCK: usize = 1 << 16;
 const ZSTD_LEVEL: i32 = 3;
 /// As in a recorder's trace.
 const BLOCKS_PER_INDEX: usize = 16;
+/// As the recorder's.
+const TIME_SHIFT: u8 = 10;
 const MAIN: u32 = 4242;
 const BACKWARD: u32 = 4300;
 const LAYERS: usize = 60;
@@ -266,13 +268,21 @@ struct Trace {
     file: BufWriter<File>,
     bytes: u64,
     index: IndexBuilder,
+    encoder: rows::Encoder,
+    packer: Packer,
 }
 
 impl Trace {
     fn begin(path: &str) -> std::io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;
-        Ok(Self { file, bytes: file_header().len() as u64, index: IndexBuilder::default() })
+        Ok(Self {
+            file,
+            bytes: file_header().len() as u64,
+            index: IndexBuilder::default(),
+            encoder: rows::Encoder::new(TIME_SHIFT),
+            packer: Packer::new(ZSTD_LEVEL),
+        })
     }
 
     fn write(&mut self, block: &[u8]) -> std::io::Result<()> {
@@ -287,8 +297,10 @@ impl Trace {
     }
 
     fn add_events(&mut self, events: &[Event]) -> std::io::Result<()> {
-        let block = encode_block(BlockKind::EVENTS, &columns::encode(events), ZSTD_LEVEL);
-        self.index.note_events(block.len(), events);
+        self.encoder.push(events);
+        let rows = self.encoder.finish();
+        let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
+        self.index.note_events(BlockKind::ROWS, block.len(), events);
         self.write(&block)?;
         if self.index.pending() >= BLOCKS_PER_INDEX { self.add_index() } else { Ok(()) }
     }

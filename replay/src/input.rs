@@ -111,6 +111,7 @@ impl Cut {
             self.kind,
             Some(
                 BlockKind::EVENTS
+                    | BlockKind::ROWS
                     | BlockKind::CODES
                     | BlockKind::PY_NODES
                     | BlockKind::LINKS

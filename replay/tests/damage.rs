@@ -303,16 +303,17 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
     let run = run(2, 1 << 12);
-    let sound = [closed(&run, 15), killed(&run, 15), golden("before-details"), golden("with-sums")];
-    let flips: u64 = sound.iter().map(flip_every_bit_of_a_trace).sum();
+    let goldens = ["before-details", "with-sums", "with-rows"].map(golden);
+    let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
+    let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
 }
 
 #[test]
 fn a_cut_trace_says_so() {
     let run_of_two = run(2, 1 << 12);
-    let short =
-        [closed(&run_of_two, 15), killed(&run_of_two, 15), golden("before-details"), golden("with-sums")];
+    let goldens = ["before-details", "with-sums", "with-rows"].map(golden);
+    let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);
     let mut random = 1u64;
@@ -323,7 +324,7 @@ fn a_cut_trace_says_so() {
         });
         long.codes.push(CodeDef { id: CodeId(id), line_table: line_table.collect(), ..CodeDef::default() });
     }
-    let cuts = short.iter().map(|sound| cut_everywhere(sound, 20)).sum::<u64>()
+    let cuts = short.map(|sound| cut_everywhere(&sound, 20)).sum::<u64>()
         + cut_everywhere(&closed(&long, 200), 1000);
     assert!(cuts > if is_every() { 100_000 } else { 200 }, "{cuts}");
 }

@@ -11,7 +11,11 @@ import zstandard
 
 COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
            "NATIVE", "REQUESTED", "STREAM", "POOL"]
+ROW_COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "AGE", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
+               "NATIVE", "REQUESTED", "STREAM", "POOL"]
+BYTE_COLUMNS = {"KIND", "DEVICE", "API", "FLAGS"}
 BLOCK_ALLOC, BLOCK_FREE = 64, 65
+ALLOCATE, GIVE_BACK = {1, 8, BLOCK_ALLOC}, {2, 9, BLOCK_FREE}
 WRAP = 1 << 64
 
 
@@ -160,18 +164,7 @@ def events(payload):
         row["time_ns"] = time = column("TIME").delta(time)
         row["addr"] = addr = column("ADDR").delta(addr)
         row["size"] = size = column("SIZE").varint()
-        kind, device = row["kind"], row["dev"]
-        if kind in (BLOCK_ALLOC, BLOCK_FREE):
-            allocated, reserved = totals.get(device, (0, 0))
-            expected = ((allocated + (size if kind == BLOCK_ALLOC else -size)) % WRAP, reserved)
-        else:
-            expected = last_aux.get(kind, (0, 0))
-        aux = column("AUX0").delta(expected[0]), column("AUX1").delta(expected[1])
-        row["aux0"], row["aux1"] = aux
-        if kind in (BLOCK_ALLOC, BLOCK_FREE):
-            totals[device] = aux
-        else:
-            last_aux[kind] = aux
+        add_aux(row, columns, totals, last_aux)
         row["python"], row["native"] = column("PYTHON").varint(), column("NATIVE").varint()
         if flags & 0x40:
             slot = addr // 512 % 4096
@@ -182,10 +175,145 @@ def events(payload):
     assert all(column(name).is_empty() for name in COLUMNS)
 
 
+class Numbers:
+    """A column of ROWS: bytes or numbers; one that is not there is all 0."""
+
+    def __init__(self, values=None):
+        self.values, self.at = values, 0
+
+    def next(self):
+        if self.values is None:
+            return 0
+        self.at += 1
+        return self.values[self.at - 1]
+
+    def delta(self, before):
+        folded = self.next()
+        return (before + (folded >> 1 ^ -(folded & 1))) % WRAP
+
+    def is_empty(self):
+        return self.values is None or self.at == len(self.values)
+
+
+def in_planes(payload):
+    values = [0] * payload.varint()
+    places, shift = list(range(len(values))), 0
+    while places:
+        plane = payload.take(len(places))
+        for place, byte in zip(places, plane):
+            values[place] |= (byte & 0x7F) << shift
+        places = [place for place, byte in zip(places, plane) if byte >= 0x80]
+        shift += 7
+    assert payload.is_empty() and all(value < WRAP for value in values)
+    return values
+
+
+class Followers:
+    """The nodes of a column, told by what followed on them."""
+
+    def __init__(self):
+        self.slots, self.before = [0] * 4096, 0
+
+    def next(self, told):
+        slot = self.before % 4096
+        self.before = self.slots[slot] = told - 1 if told else self.slots[slot]
+        return self.before
+
+
+def rows(payload):
+    count, shift = payload.varint(), payload.byte()
+    columns = {name: Numbers() for name in ROW_COLUMNS}
+    while not payload.is_empty():
+        number = payload.byte()
+        data = payload.bytes()
+        if number < len(ROW_COLUMNS):
+            name = ROW_COLUMNS[number]
+            columns[name] = Numbers(data if name in BYTE_COLUMNS else in_planes(Bytes(data)))
+    take = {name: column.next for name, column in columns.items()}
+    threads = []
+    while len(threads) < count:
+        thread = take["RUNS"]()
+        threads += [thread] * take["RUNS"]()
+    seq, units, stream, pool, first_addr = WRAP - 1, 0, 0, 0, None
+    last_addr, totals, last_aux, allocations = {}, {}, {}, []
+    nodes = {"PYTHON": Followers(), "NATIVE": Followers()}
+    for thread in threads:
+        kind, flags = take["KIND"](), take["FLAGS"]()
+        row = {"tid": thread, "kind": kind, "api": take["API"](), "in_flight": bool(flags & 0x80), "flags": flags & 0x3F,
+               "rc": take["RESULT"]()}
+        row["seq"] = seq = columns["SEQ"].delta((seq + 1) % WRAP)
+        units = columns["TIME"].delta(units)
+        row["time_ns"] = units << shift
+        age = take["AGE"]() if kind in GIVE_BACK else 0
+        named = allocations[-age] if age else None
+        if named:
+            assert ("requested" in named) == bool(flags & 0x40)
+            row |= {name: named[name] for name in ("addr", "dev", "requested", "stream", "pool") if name in named}
+        else:
+            row["dev"] = take["DEVICE"]()
+            if kind in ALLOCATE | GIVE_BACK:
+                row["addr"] = columns["ADDR"].delta(first_addr or 0)
+                first_addr = row["addr"] if first_addr is None else first_addr
+            else:
+                row["addr"] = last_addr[kind] = columns["ADDR"].delta(last_addr.get(kind, 0))
+            if flags & 0x40:
+                row["requested"] = take["REQUESTED"]()
+                row["stream"] = stream = columns["STREAM"].delta(stream)
+                row["pool"] = pool = columns["POOL"].delta(pool)
+        if named and kind == BLOCK_FREE:
+            row["size"] = named["size"]
+        elif flags & 0x40:
+            row["size"] = columns["SIZE"].delta((row["requested"] + 511) // 512 * 512 % WRAP)
+        else:
+            row["size"] = take["SIZE"]()
+        if kind in ALLOCATE:
+            allocations.append(row)
+        add_aux(row, columns, totals, last_aux)
+        for name, followers in nodes.items():
+            row[name.lower()] = followers.next(take[name]())
+        yield row
+    assert all(column.is_empty() for column in columns.values())
+
+
+def add_aux(row, column, totals, last_aux):
+    kind, device, size = row["kind"], row["dev"], row["size"]
+    if kind in (BLOCK_ALLOC, BLOCK_FREE):
+        allocated, reserved = totals.get(device, (0, 0))
+        expected = ((allocated + (size if kind == BLOCK_ALLOC else -size)) % WRAP, reserved)
+    else:
+        expected = last_aux.get(kind, (0, 0))
+    aux = column["AUX0"].delta(expected[0]), column["AUX1"].delta(expected[1])
+    row["aux0"], row["aux1"] = aux
+    if kind in (BLOCK_ALLOC, BLOCK_FREE):
+        totals[device] = aux
+    else:
+        last_aux[kind] = aux
+
+
+def unpacked(stored, raw_len):
+    return zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_len)
+
+
+def pieces(stored):
+    stored, raw = Bytes(stored), b""
+    while not stored.is_empty():
+        form, length = stored.byte(), stored.varint()
+        if form == 0:
+            raw += stored.take(length)
+        elif form == 1:
+            piece = unpacked(stored.bytes(), length)
+            assert len(piece) == length
+            raw += piece
+        else:
+            assert form == 2
+            raw += stored.take(1) * length
+    return raw
+
+
 def blocks(file):
     """(kind, offset, payload) of a file that is sound."""
     header = file.read(16)
-    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) == (1, crc32c(header[:12]))
+    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) in [(version, crc32c(header[:12])) for version in (1, 2)]
     while head := file.read(24):
         at = file.tell() - len(head)
         sync, kind, encoding, _, stored_len, raw_len, payload_crc, header_crc = struct.unpack("<4sBBHIIII", head)
@@ -194,7 +322,8 @@ def blocks(file):
         if len(stored) < stored_len:
             return
         assert payload_crc == crc32c(stored)
-        payload = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_len) if encoding else stored
+        assert encoding < 3
+        payload = [lambda: stored, lambda: unpacked(stored, raw_len), lambda: pieces(stored)][encoding]()
         assert len(payload) == raw_len
         yield kind, at, Bytes(payload)
 
@@ -215,6 +344,8 @@ class Trace:
             self.meta |= meta(payload)
         elif kind == 2:
             self.events += events(payload)
+        elif kind == 12:
+            self.events += rows(payload)
         elif kind == 3:
             self.codes |= {code["id"]: code for code in codes(payload)}
         elif kind in (4, 5):

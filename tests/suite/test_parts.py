@@ -148,7 +148,7 @@ def test_damage_is_told_with_the_file_that_has_it(tmp_path):
     run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
     first = parts(tmp_path)[0]
     bytes_there = bytearray(first.read_bytes())
-    at = bytes_there.rindex(b"GMTB\x02") + 100
+    at = bytes_there.rindex(b"GMTB\x0c") + 100
     bytes_there[at] ^= 1
     first.write_bytes(bytes_there)
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)

@@ -1,10 +1,13 @@
 """Allocates and frees without end or COUNT times; every hundredth block stays. Needs no PyTorch.
 
+Sizes are random, so that an event takes a byte or two of the trace and parts fill up.
+
 usage: parts.py DRIVER COUNT      0: until it is killed
 """
 
 import ctypes
 import itertools
+import random
 import sys
 
 driver = ctypes.CDLL(sys.argv[1])
@@ -21,8 +24,9 @@ def make(size):
 
 
 count = int(sys.argv[2])
+sizes = random.Random(1)
 for i in range(count) if count else itertools.count():
-    block = make(512 * (1 + i % 97))
+    block = make(512 * sizes.randrange(1, 1000))
     if i % 100:
         driver.cuMemFree_v2(block)
     if i == 1000:

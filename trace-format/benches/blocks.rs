@@ -4,8 +4,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::{ApiId, Event, EventKind, NodeId, ThreadId, columns};
+use gpumemtrace_format::block::{BlockKind, Packer};
+use gpumemtrace_format::rows::{self, Encoder};
+use gpumemtrace_format::{ApiId, Event, EventKind, NodeId, ThreadId};
 
 const ROWS: u64 = 16_384;
 
@@ -40,13 +41,20 @@ fn training_loop() -> Vec<Event> {
 
 fn blocks(c: &mut Criterion) {
     let events = training_loop();
-    let payload = columns::encode(&events);
+    let mut encoder = Encoder::new(10);
+    let mut encode = |events: &[Event]| {
+        encoder.push(events);
+        encoder.finish()
+    };
+    let rows = encode(&events);
+    let mut packer = Packer::new(3);
     let mut group = c.benchmark_group("16,384 events");
     group.throughput(Throughput::Elements(ROWS));
-    group.bench_function("encode columns", |b| b.iter(|| columns::encode(black_box(&events))));
-    group
-        .bench_function("pack block", |b| b.iter(|| encode_block(BlockKind::EVENTS, black_box(&payload), 3)));
-    group.bench_function("decode columns", |b| b.iter(|| columns::decode(black_box(&payload))));
+    group.bench_function("encode columns", |b| b.iter(|| encode(black_box(&events))));
+    group.bench_function("pack block", |b| {
+        b.iter(|| packer.encode_block(BlockKind::ROWS, black_box(&rows.payload), &rows.cuts))
+    });
+    group.bench_function("decode columns", |b| b.iter(|| rows::decode(black_box(&rows.payload))));
     group.finish();
 }
 

@@ -9,11 +9,16 @@
 //! block  = sync:4 "GMTB"  kind:u8  encoding:u8  reserved:u16  stored_len:u32  raw_len:u32
 //!          crc32c(payload as stored):u32  crc32c(the 20 bytes before):u32  payload:stored_len
 //! ```
-//! All little-endian. encoding 0: payload as it is; 1: one zstd frame that unpacks to exactly raw_len bytes.
+//! All little-endian. encoding 0: payload as it is; 1: one zstd frame that unpacks to exactly raw_len bytes; 2: pieces, each packed
+//! by itself (`block/pieces.rs`).
 
 use thiserror::Error;
 
-use crate::FORMAT_VERSION;
+use crate::{FORMAT_VERSION, OLDEST_VERSION};
+
+mod pieces;
+
+pub use pieces::{Packer, unpack_pieces};
 
 /// First bytes of a trace file.
 pub const FILE_MAGIC: [u8; 8] = *b"gpumtrc\n";
@@ -28,6 +33,7 @@ pub const MAX_PAYLOAD_BYTES: usize = 16 << 20;
 
 const ENCODING_RAW: u8 = 0;
 const ENCODING_ZSTD: u8 = 1;
+const ENCODING_PIECES: u8 = 2;
 
 /// What a block holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,7 +42,7 @@ pub struct BlockKind(pub u8);
 impl BlockKind {
     /// [`crate::meta::Meta`].
     pub const META: Self = Self(1);
-    /// [`crate::columns`].
+    /// [`crate::columns`]: events, as they were written in version 1.
     pub const EVENTS: Self = Self(2);
     /// [`crate::defs::encode_codes`].
     pub const CODES: Self = Self(3);
@@ -57,6 +63,13 @@ impl BlockKind {
     pub const INDEX: Self = Self(10);
     /// [`crate::index::Tail`]: the last block of a finished trace.
     pub const TAIL: Self = Self(11);
+    /// [`crate::rows`]: events.
+    pub const ROWS: Self = Self(12);
+
+    /// True for what has events.
+    pub fn is_events(self) -> bool {
+        matches!(self, Self::EVENTS | Self::ROWS)
+    }
 
     /// True for what says what ids mean.
     pub fn is_definitions(self) -> bool {
@@ -87,6 +100,11 @@ pub fn file_header() -> [u8; FILE_HEADER_BYTES] {
     let crc = crc32c::crc32c(&header[..12]);
     header[12..].copy_from_slice(&crc.to_le_bytes());
     header
+}
+
+/// True for a version that this crate reads.
+pub fn is_known_version(version: u32) -> bool {
+    (OLDEST_VERSION..=FORMAT_VERSION).contains(&version)
 }
 
 /// The version in a file header; `None` if these are not the first bytes of a trace, or are damaged.
@@ -195,6 +213,12 @@ impl Unpacker {
                 let zstd = self.zstd.get_or_insert_default();
                 let unpacked = zstd.decompress_to_buffer(stored, &mut self.payload);
                 unpacked.map_err(|_| PayloadError::Unpack)?;
+                &self.payload
+            }
+            ENCODING_PIECES => {
+                let zstd = self.zstd.get_or_insert_default();
+                self.payload.resize(header.raw_len, 0);
+                pieces::unpack(stored, zstd, &mut self.payload).ok_or(PayloadError::Unpack)?;
                 &self.payload
             }
             other => return Err(PayloadError::Encoding(other)),

@@ -85,7 +85,7 @@ impl IndexBuilder {
     }
 
     /// A block of events.
-    pub fn note_events(&mut self, len_bytes: usize, events: &[Event]) {
+    pub fn note_events(&mut self, kind: BlockKind, len_bytes: usize, events: &[Event]) {
         self.counts.resize(256, 0);
         for event in events {
             if event.seq == NO_SEQ {
@@ -104,7 +104,7 @@ impl IndexBuilder {
             self.threads.insert(group[0].thread);
         }
         let rows = events.len() as u64;
-        self.blocks.push(IndexedBlock { kind: BlockKind::EVENTS, len_bytes: len_bytes as u64, rows });
+        self.blocks.push(IndexedBlock { kind, len_bytes: len_bytes as u64, rows });
     }
 
     /// The sums so far.

@@ -95,8 +95,8 @@ impl Wanted {
     pub(crate) fn has(self, kind: BlockKind) -> bool {
         match self {
             Self::All => true,
-            Self::EventsOnly => kind == BlockKind::EVENTS,
-            Self::AllButEvents => kind != BlockKind::EVENTS,
+            Self::EventsOnly => kind.is_events(),
+            Self::AllButEvents => !kind.is_events(),
         }
     }
 }
@@ -112,7 +112,7 @@ impl Unpacked {
     /// Adds a block that ends at this place in the file; refuses it where that is too much.
     pub(crate) fn take(&mut self, header: &BlockHeader, end: u64) -> Result<(), String> {
         let (bytes, most_bytes, what) = match header.kind {
-            BlockKind::EVENTS => (&mut self.event_bytes, max_event_bytes(end), "events"),
+            kind if kind.is_events() => (&mut self.event_bytes, max_event_bytes(end), "events"),
             kind if kind.is_definitions() => {
                 (&mut self.definition_bytes, max_definition_bytes(end), "definitions")
             }

@@ -4,8 +4,8 @@
 //! files that may be damaged or hostile). Consequence: no files are opened here, nothing is unsafe, nothing is printed,
 //! and every decoder bounds what it allocates before it allocates it. No other crate knows a byte layout.
 //!
-//! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`columns`] (many
-//! records, small), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
+//! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`rows`] (many
+//! records, small; [`columns`] in traces of version 1), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
 //! addresses), [`meta`] (who was traced), [`block`] (framing), [`index`] (sums),
 //! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod links;
 pub mod meta;
 pub mod reader;
 pub mod ring;
+pub mod rows;
 pub mod symbols;
 pub mod wire;
 
@@ -35,4 +36,6 @@ pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
 /// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest that is read.
+pub const OLDEST_VERSION: u32 = 1;

@@ -6,10 +6,9 @@
 
 use std::io::{ErrorKind, Read};
 
-use crate::FORMAT_VERSION;
 use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, Unpacker,
-    file_version,
+    file_version, is_known_version,
 };
 use crate::columns;
 use crate::event::Event;
@@ -18,7 +17,7 @@ pub use crate::item::{Damage, Item, OpenError, max_definition_bytes, max_event_b
 use crate::item::{Unpacked, Wanted};
 use crate::meta::{End, Meta};
 use crate::symbols;
-use crate::{defs, links};
+use crate::{defs, links, rows};
 
 /// How much is read at a time, at least.
 const READ_BYTES: usize = 1 << 16;
@@ -62,7 +61,7 @@ impl<R: Read> TraceReader<R> {
             };
         };
         match file_version(header) {
-            Some(FORMAT_VERSION) => {}
+            Some(version) if is_known_version(version) => {}
             Some(version) => return Err(OpenError::Version(version)),
             // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
             None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
@@ -94,7 +93,7 @@ impl<R: Read> TraceReader<R> {
         }
     }
 
-    /// Passes over EVENTS blocks without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
+    /// Passes over blocks of events without unpacking them (each is then [`Item::Skipped`]): for whoever needs the definitions
     /// first.
     #[must_use]
     pub fn without_events(mut self) -> Self {
@@ -102,7 +101,7 @@ impl<R: Read> TraceReader<R> {
         self
     }
 
-    /// Passes over all blocks but EVENTS: for whoever has the rest.
+    /// Passes over all blocks but those of events: for whoever has the rest.
     #[must_use]
     pub fn events_only(mut self) -> Self {
         self.wanted = Wanted::EventsOnly;
@@ -259,6 +258,7 @@ fn decode_block(
         BlockKind::EVENTS => {
             columns::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events)))
         }
+        BlockKind::ROWS => rows::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events))),
         BlockKind::CODES => defs::decode_codes(payload).map(Item::Codes),
         BlockKind::PY_NODES => defs::decode_py_nodes(payload).map(Item::PyNodes),
         BlockKind::LINKS => links::decode_links(payload).map(Item::Links),
@@ -395,7 +395,7 @@ mod tests {
         let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::PY_NODES, &payload, 3), 10);
         assert_eq!((taken + refused, refused > 0), (10, true));
         assert!(taken * payload.len() as u64 <= max_definition_bytes(bytes));
-        let payload = columns::encode(&vec![crate::Event::new(crate::EventKind::MARK); 100_000]);
+        let payload = columns::encode(&vec![Event::new(crate::EventKind::MARK); 100_000]);
         let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 60);
         assert_eq!((taken + refused, refused > 0), (60, true));
         assert!(taken * payload.len() as u64 <= max_event_bytes(bytes));
@@ -428,10 +428,10 @@ mod tests {
         ));
         assert!(matches!(TraceReader::new(&b"\x7fELF"[..]), Err(OpenError::NotATrace)));
         let mut newer = sample();
-        newer[8] = 2;
+        newer[8] = 3;
         let crc = crc32c::crc32c(&newer[..12]);
         newer[12..16].copy_from_slice(&crc.to_le_bytes());
-        assert!(matches!(TraceReader::new(&newer[..]), Err(OpenError::Version(2))));
+        assert!(matches!(TraceReader::new(&newer[..]), Err(OpenError::Version(3))));
     }
 
     proptest! {

@@ -5,14 +5,17 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::block::{BlockKind, encode_raw_block, file_header};
+use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, BlockKind, Packer, encode_raw_block, file_header};
 use gpumemtrace_format::index::{Index, IndexBuilder, Tail};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::wire::{put_delta, put_varint};
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
-    ThreadId, columns, defs, links,
+    ThreadId, columns, defs, links, rows,
 };
+
+/// The example's times are exact in units of 2 ns.
+const TIME_SHIFT: u8 = 1;
 
 /// The examples of the document, by name.
 fn printed() -> BTreeMap<String, Vec<u8>> {
@@ -108,13 +111,19 @@ fn end() -> End {
     }
 }
 
+/// What is stored of a payload of two planes: one byte over and over, and three others.
+fn pieces() -> Vec<u8> {
+    let payload = [&[0x40; 5000][..], &[1, 2, 3]].concat();
+    Packer::new(3).encode_block(BlockKind::ROWS, &payload, &[5000])[BLOCK_HEADER_BYTES..].to_vec()
+}
+
 /// A whole trace, and its INDEX payload.
 fn trace() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (mut file, mut index) = (file_header().to_vec(), IndexBuilder::default());
     let mut add = |kind, payload: &[u8], rows| {
         let block = encode_raw_block(kind, payload);
-        if kind == BlockKind::EVENTS {
-            index.note_events(block.len(), &events());
+        if kind == BlockKind::ROWS {
+            index.note_events(kind, block.len(), &events());
         } else {
             index.note(kind, file.len() as u64, block.len(), rows);
         }
@@ -124,7 +133,7 @@ fn trace() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     add(BlockKind::CODES, &defs::encode_codes(&[code()]), 1);
     add(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes()), 2);
     add(BlockKind::LINKS, &links::encode_links(&nodes()), 2);
-    add(BlockKind::EVENTS, &columns::encode(&events()), 4);
+    add(BlockKind::ROWS, &rows::encode(&events(), TIME_SHIFT).payload, 4);
     let index_at = file.len() as u64;
     let index_payload = index.encode(index_at);
     file.extend(encode_raw_block(BlockKind::INDEX, &index_payload));
@@ -156,6 +165,8 @@ fn the_examples_of_the_specification_are_what_is_written() {
         ("meta", meta().encode()),
         ("codes", defs::encode_codes(&[code()])),
         ("nodes", defs::encode_py_nodes(&nodes())),
+        ("rows", rows::encode(&events(), TIME_SHIFT).payload),
+        ("pieces", pieces()),
         ("events", columns::encode(&events())),
         ("index", index),
         ("tail", tail),

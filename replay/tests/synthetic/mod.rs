@@ -15,7 +15,7 @@ use gpumemtrace_format::ring::{
 };
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
-    ThreadId, columns, defs, links,
+    ThreadId, defs, links, rows,
 };
 use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
 
@@ -229,7 +229,7 @@ impl Synthetic {
         for events in events.chunks(rows) {
             let mut events = events.to_vec();
             events.sort_by_key(|event| (event.thread, event.seq));
-            file.extend(encode_block(BlockKind::EVENTS, &columns::encode(&events), 3));
+            file.extend(encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3));
         }
         // Definitions after their use, which a reader must bear.
         file.extend(encode_block(BlockKind::CODES, &defs::encode_codes(&self.codes), 3));

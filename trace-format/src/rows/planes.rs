@@ -1,0 +1,164 @@
+//! Numbers, byte by byte.
+//!
+//! Constraint: the first byte of a number says nothing of its second, and a packer that sees them mixed packs neither.
+//! Consequence: LEB128, but all first bytes stand together, then all second bytes, and so on. How many there are of each, the high
+//! bits of those before tell.
+
+use crate::wire::{Cursor, WireError, put_varint};
+
+/// Bytes that a number may have.
+const PLANES: usize = 10;
+const GOES_ON: u8 = 0x80;
+const ALL_GO_ON: u64 = 0x8080_8080_8080_8080;
+
+/// A column that is being written.
+#[derive(Default)]
+pub(super) struct Planes {
+    /// Numbers before the first that is not 0: most columns have no other.
+    zeros: usize,
+    planes: [Vec<u8>; PLANES],
+    rest: Vec<u64>,
+}
+
+impl Planes {
+    #[inline]
+    pub(super) fn put_all(&mut self, values: &[u64]) {
+        let bits = values.iter().fold(0, |bits, value| bits | value);
+        if bits == 0 && self.is_zero() {
+            self.zeros += values.len();
+            return;
+        }
+        if self.zeros > 0 {
+            self.planes[0].resize(self.zeros, 0);
+            self.zeros = 0;
+        }
+        if bits < u64::from(GOES_ON) {
+            self.planes[0].extend(values.iter().map(|value| *value as u8));
+            return;
+        }
+        self.rest.clear();
+        self.rest.extend_from_slice(values);
+        for plane in &mut self.planes {
+            let first = |value: &u64| *value as u8 & 0x7f | u8::from(*value >= 0x80) << 7;
+            plane.extend(self.rest.iter().map(first));
+            let mut len = 0;
+            for at in 0..self.rest.len() {
+                let value = self.rest[at];
+                self.rest[len] = value >> 7;
+                len += usize::from(value >= 0x80);
+            }
+            self.rest.truncate(len);
+            if len == 0 {
+                break;
+            }
+        }
+    }
+
+    /// True where every number is 0.
+    pub(super) fn is_zero(&self) -> bool {
+        self.planes[0].is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.zeros = 0;
+        self.planes.iter_mut().for_each(Vec::clear);
+    }
+
+    /// The bytes of the column, and where in `out` each plane begins.
+    pub(super) fn put_into(&self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) {
+        let mut count = Vec::new();
+        put_varint(&mut count, self.planes[0].len() as u64);
+        let len = count.len() + self.planes.iter().map(Vec::len).sum::<usize>();
+        put_varint(out, len as u64);
+        out.extend(count);
+        for plane in self.planes.iter().take_while(|plane| !plane.is_empty()) {
+            cuts.push(out.len());
+            out.extend_from_slice(plane);
+        }
+    }
+}
+
+/// A column that is being read.
+#[derive(Clone, Copy)]
+pub(super) enum Numbers<'a> {
+    /// Not there: as many zeros as are asked for.
+    Zeros,
+    Planes([&'a [u8]; PLANES]),
+}
+
+impl<'a> Numbers<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let mut cursor = Cursor::new(bytes);
+        let mut len = cursor.count(1)?;
+        let mut planes: [&[u8]; PLANES] = [&[]; PLANES];
+        for plane in &mut planes {
+            *plane = cursor.take(len)?;
+            len = plane.iter().filter(|byte| **byte >= GOES_ON).count();
+        }
+        let fits = len == 0 && planes[PLANES - 1].iter().all(|byte| *byte <= 1);
+        if !fits {
+            return Err(WireError::Overlong);
+        }
+        if cursor.is_empty() { Ok(Self::Planes(planes)) } else { Err(WireError::Range) }
+    }
+
+    /// How many numbers are left, if that is known.
+    pub(super) fn len(&self) -> Option<usize> {
+        match self {
+            Self::Zeros => None,
+            Self::Planes(planes) => Some(planes[0].len()),
+        }
+    }
+
+    /// True where nothing is left of it.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.len().is_none_or(|len| len == 0)
+    }
+
+    /// The next numbers.
+    #[inline]
+    pub(super) fn fill(&mut self, values: &mut [u64]) -> Result<(), WireError> {
+        let Self::Planes(planes) = self else {
+            values.fill(0);
+            return Ok(());
+        };
+        let (firsts, rest) = planes[0].split_at_checked(values.len()).ok_or(WireError::UnexpectedEnd)?;
+        planes[0] = rest;
+        let mut eights = values.chunks_exact_mut(8);
+        let mut firsts = firsts.chunks_exact(8);
+        for (eight, bytes) in eights.by_ref().zip(firsts.by_ref()) {
+            let word = u64::from_le_bytes([
+                bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+            ]);
+            if word & ALL_GO_ON == 0 {
+                for (value, byte) in eight.iter_mut().zip(bytes) {
+                    *value = u64::from(*byte);
+                }
+                continue;
+            }
+            for (value, byte) in eight.iter_mut().zip(bytes) {
+                *value = rest_of(planes, *byte)?;
+            }
+        }
+        for (value, byte) in eights.into_remainder().iter_mut().zip(firsts.remainder()) {
+            *value = rest_of(planes, *byte)?;
+        }
+        Ok(())
+    }
+}
+
+/// The number that begins with this byte.
+#[inline]
+fn rest_of(planes: &mut [&[u8]; PLANES], first: u8) -> Result<u64, WireError> {
+    let (mut value, mut byte, mut shift) = (u64::from(first & 0x7f), first, 7);
+    for plane in &mut planes[1..] {
+        if byte < GOES_ON {
+            break;
+        }
+        let (next, rest) = plane.split_first().ok_or(WireError::UnexpectedEnd)?;
+        (byte, *plane) = (*next, rest);
+        value |= u64::from(byte & 0x7f) << shift;
+        shift += 7;
+    }
+    Ok(value)
+}

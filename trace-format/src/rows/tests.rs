@@ -1,0 +1,106 @@
+use super::*;
+use crate::defs::NodeId;
+use crate::event::{ApiId, Detail, Event, ThreadId};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// Few addresses, kinds and details, so that rows have much to do with each other; and now and then any number at all.
+fn any_event() -> impl Strategy<Value = Event> {
+    let number = || prop_oneof![4 => 0u64..5, 1 => any::<u64>()];
+    let kind = prop_oneof![
+        4 => prop::sample::select(vec![64u8, 65]),
+        1 => prop::sample::select(vec![1u8, 2, 8, 9, 66, 67, 96]),
+        1 => any::<u8>(),
+    ];
+    let numbers = (any::<u64>(), number(), number(), number(), [number(), number()]);
+    let bytes = (kind, 0u8..3, any::<u8>(), 0u8..64);
+    let detail = proptest::option::of([number(), number(), number()]);
+    let stack = || prop_oneof![4 => 0u32..4, 1 => any::<u32>()];
+    (numbers, bytes, any::<u16>(), any::<bool>(), 0u32..4, stack(), stack(), detail).prop_map(
+        |(
+            (seq, time, addr, size, aux),
+            (kind, device, api, flags),
+            result,
+            in_flight,
+            thread,
+            py,
+            nat,
+            detail,
+        )| Event {
+            seq,
+            time_ns: time,
+            thread: ThreadId(thread),
+            kind: EventKind(kind),
+            device,
+            api: ApiId(api),
+            flags,
+            result,
+            in_flight,
+            addr,
+            size,
+            aux,
+            python_stack: NodeId(py),
+            native_stack: NodeId(nat),
+            detail: detail.map(|[requested_bytes, stream, pool]| Detail { requested_bytes, stream, pool }),
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn rows_come_back_with_times_rounded_down(
+        events in vec(any_event(), 0..300), shift in 0u8..12, each in any::<prop::sample::Index>(),
+    ) {
+        let encoded = encode(&events, shift);
+        prop_assert!(encoded.cuts.is_sorted());
+        let expected: Vec<Event> = events
+            .iter()
+            .map(|event| Event { time_ns: event.time_ns >> shift << shift, ..*event })
+            .collect();
+        prop_assert_eq!(decode(&encoded.payload).unwrap(), expected);
+
+        // Without its end it is refused, wherever that is.
+        let len = each.index(encoded.payload.len());
+        if len > 0 {
+            let cut = decode(&encoded.payload[..len]);
+            prop_assert!(cut.is_err() || cut.unwrap().len() <= events.len());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_refused_without_panic(bytes: Vec<u8>) {
+        let _ = decode(&bytes);
+    }
+}
+
+fn block(kind: EventKind, addr: u64) -> Event {
+    let detail = Some(Detail { requested_bytes: 700, stream: 5, pool: 9 });
+    Event { addr, size: 1024, device: 1, detail, ..Event::new(kind) }
+}
+
+#[test]
+fn what_is_freed_in_the_block_that_allocated_it_is_named_by_its_age() {
+    let events = [
+        block(EventKind::BLOCK_ALLOC, 0x7f00_0000_0000),
+        block(EventKind::BLOCK_ALLOC, 0x7f00_1234_5600),
+        block(EventKind::BLOCK_FREE, 0x7f00_0000_0000),
+    ];
+    let alone = encode(&events[..2], 0).payload.len();
+    // Its kind, its flags, its age with the head of that column; of the aux columns a byte or two.
+    assert!(encode(&events, 0).payload.len() < alone + 20);
+    let mut other = events;
+    other[2].size = 512;
+    assert_eq!(decode(&encode(&other, 0).payload).unwrap(), other);
+}
+
+#[test]
+fn an_age_without_so_many_allocations_is_refused() {
+    let events = [block(EventKind::BLOCK_ALLOC, 4096), block(EventKind::BLOCK_FREE, 4096)];
+    let sound = encode(&events, 0).payload;
+    // Id, length, count, the age itself.
+    let age = sound.windows(4).position(|bytes| bytes == [AGE, 2, 1, 1]).unwrap() + 3;
+    assert!(decode(&sound).is_ok());
+    let mut broken = sound;
+    broken[age] = 2;
+    assert_eq!(decode(&broken), Err(crate::wire::WireError::Range));
+}
