@@ -395,7 +395,7 @@ mod tests {
         let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::PY_NODES, &payload, 3), 10);
         assert_eq!((taken + refused, refused > 0), (10, true));
         assert!(taken * payload.len() as u64 <= max_definition_bytes(bytes));
-        let payload = columns::encode(&vec![crate::Event::new(crate::EventKind::MARK); 100_000]);
+        let payload = columns::encode(&vec![Event::new(crate::EventKind::MARK); 100_000]);
         let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 60);
         assert_eq!((taken + refused, refused > 0), (60, true));
         assert!(taken * payload.len() as u64 <= max_event_bytes(bytes));
