@@ -120,6 +120,7 @@ fn a_part_that_was_dropped_is_read_where_it_was_held_and_told_where_it_was_not()
 fn another_run_is_no_part_of_this_one_and_a_name_may_be_missing_for_a_moment() {
     let recorder = Recorder::new();
     let mut trace = Growing::open(&recorder.trace()).unwrap().unwrap();
+    assert_eq!(numbers(&mut trace), (Found::More, vec![]));
     let aside = recorder.path("aside");
     std::fs::rename(recorder.trace(), &aside).unwrap();
     assert_eq!(numbers(&mut trace).0, Found::Nothing);
