@@ -24,11 +24,12 @@ class Host:
 
     def __init__(self, args):
         self.work, self.recorders = args.pairs, host_recorders(args.release, args.memray, args.driver)
-        self.title = f"Random host workload, {self.work:,} pairs of allocation and free"
+        self.title = f"Random host workload, {self.work:,} pairs of allocation and free, {args.per_stack} on a stack"
+        self._per_stack = str(args.per_stack)
         self._program, self._library, self._python = args.work / "workload", args.work / "workload.so", args.memray or sys.executable
 
     def command(self, recorder, work):
-        arguments = ["tally", str(work), "1", recorder.argument]
+        arguments = ["tally", str(work), self._per_stack, recorder.argument]
         if recorder.is_c:
             return [*recorder.before, self._program, *arguments]
         return [self._python, *recorder.module, HERE / "host_program.py", self._library, *arguments]
@@ -164,6 +165,7 @@ def main():
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--pairs", type=int, required=True)
+    parser.add_argument("--per-stack", type=int, default=1)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--model", required=True)
     args = parser.parse_args()
