@@ -11,13 +11,13 @@ const SLOTS: usize = 4096;
 
 /// What followed on each stack the last time.
 pub(super) struct Followers {
-    next: Vec<u32>,
+    next: Box<[u32; SLOTS]>,
     last: u32,
 }
 
 impl Followers {
     fn new() -> Self {
-        Self { next: vec![0; SLOTS], last: 0 }
+        Self { next: Box::new([0; SLOTS]), last: 0 }
     }
 
     /// The slot of what comes now.

@@ -115,13 +115,10 @@ impl<'a> Numbers<'a> {
         self.len().is_none_or(|len| len == 0)
     }
 
-    /// The next numbers.
+    /// The next numbers, in the place of what the column gave before: of one that is not there, zeros.
     #[inline]
     pub(super) fn fill(&mut self, values: &mut [u64]) -> Result<(), WireError> {
-        let Self::Planes(planes) = self else {
-            values.fill(0);
-            return Ok(());
-        };
+        let Self::Planes(planes) = self else { return Ok(()) };
         let (firsts, rest) = planes[0].split_at_checked(values.len()).ok_or(WireError::UnexpectedEnd)?;
         planes[0] = rest;
         let mut eights = values.chunks_exact_mut(8);
