@@ -7,7 +7,7 @@
 use gpumemtrace_format::Detail;
 
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
-pub use crate::holders::{Fates, SiteBook};
+pub use crate::holders::{AGES, Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STEP, StackBook};
 use crate::keyed::KeyedMap;
 use crate::series::Series;
@@ -54,6 +54,8 @@ pub struct Book {
     stacks_of_sites: Vec<Vec<StackId>>,
     series: Series,
     step: u32,
+    /// What was live at the last step end and was freed since: its stack and the step that it was allocated in.
+    gone_since_step: Vec<(StackId, u32)>,
     bins: Bins,
     last: Sample,
     peak: Sample,
@@ -105,14 +107,14 @@ impl Book {
         };
         let site = self.site_of(block.stack);
         self.change(block.stack, site, now, |held| held.remove(block.bytes));
-        self.sites[site.0 as usize].freed(free_site, block.step < now.step);
+        let age_steps = now.step.saturating_sub(block.step);
+        self.sites[site.0 as usize].freed(free_site, age_steps);
+        if age_steps > 0 {
+            self.gone_since_step.push((block.stack, block.step));
+        }
         self.total.remove(block.bytes);
         self.observe(now);
         Some(block)
-    }
-
-    fn site_of(&self, stack: StackId) -> SiteId {
-        self.stacks[stack.0 as usize].site
     }
 
     #[inline]
@@ -200,6 +202,7 @@ impl Book {
     pub fn step_boundary(&mut self) {
         self.series.record(self.step, self.total);
         self.step += 1;
+        self.gone_since_step.clear();
         self.marks.set(STEP);
     }
 
@@ -315,7 +318,24 @@ impl Book {
         })
     }
 
-    fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
+    /// The site of a stack that allocated here.
+    pub(crate) fn site_of(&self, stack: StackId) -> SiteId {
+        self.stacks[stack.0 as usize].site
+    }
+
+    /// What was live at the end of the last step: the stack and the step that it was allocated in.
+    pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
+        let live = self.live.values().map(|block| (block.stack, block.step));
+        live.chain(self.gone_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
+    }
+
+    /// What a stack held at step ends, coarsely.
+    pub(crate) fn series_of(&self, stack: StackId) -> &Series {
+        &self.stacks[stack.0 as usize].series
+    }
+
+    /// Stacks of a site; all of them have allocated.
+    pub(crate) fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
         self.stacks_of_sites.get(site.0 as usize).into_iter().flatten().copied()
     }
 }

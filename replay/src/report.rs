@@ -52,6 +52,9 @@ pub struct Report {
     /// Worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
+    /// What has grown and is no leak, by which rule; largest first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_growth: Option<Vec<SilentGrowth>>,
     /// At the peak of reserved bytes, at each out-of-memory, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Vec<Fragmentation>>,
@@ -239,8 +242,12 @@ pub struct Band {
 pub struct Leak {
     /// Index in `traces`.
     pub trace: usize,
-    /// Where it is allocated.
+    /// `tensors`, `device` (driver memory), `pinned_host` or `reserved` (by PyTorch, and used by no tensor).
+    pub kind: &'static str,
+    /// The deepest user line that holds nine tenths of the growth and nothing healthy.
     pub site: Site,
+    /// Where it is allocated, if that is another line.
+    pub leaf: Option<Site>,
     /// On what.
     pub device: u32,
     /// `linear`, `accelerating`, `retained_graph` or `one_off`.
@@ -255,6 +262,8 @@ pub struct Leak {
     pub blocks_per_step: Option<Quantity>,
     /// Growth.
     pub bytes_per_step: Option<Quantity>,
+    /// Bounds of that: 95 % by Theil and Sen, or twice the same where the growth is exact.
+    pub bytes_per_step_interval: Option<[Quantity; 2]>,
     /// Steps after which the growth repeats.
     pub period_steps: Option<u64>,
     /// First step that left something behind, counted from 0.
@@ -267,14 +276,68 @@ pub struct Leak {
     pub is_regular: bool,
     /// Of all growth on this device in the same time.
     pub share_of_growth: Option<f64>,
-    /// At this rate, with what is free beside PyTorch's own cache.
+    /// At this rate alone (see `docs/analyses.md`).
     pub steps_to_oom: Option<u64>,
+    /// When the device is full if all its leaks go on.
+    pub oom_step: Option<OomStep>,
+    /// Blocks of the same lines that were live at the last step end.
+    pub survivors: Option<u64>,
+    /// Steps that those of the main line come from.
+    pub generations: Option<u64>,
+    /// How many of the main line's blocks live how long ([`crate::cohorts`]).
+    pub cohort_survival: Vec<Survival>,
+    /// Chance of such a trend without growth: Mann-Kendall with Hamed and Rao's correction.
+    pub p_value: f64,
+    /// Share of false discoveries among what is as certain as this, of all sites: Benjamini and Hochberg.
+    pub q_value: f64,
     /// What became of the other blocks of the same line.
     pub freed_siblings: FreedSiblings,
-    /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it.
+    /// Where threads of autograd allocated it: the calls of `backward()` that they work for.
+    pub backward_calls: Vec<Site>,
+    /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it. Of several
+    /// lines under one: these.
     pub members: Vec<Site>,
     /// The numbers behind it.
     pub evidence: Value,
+}
+
+/// When a device will be full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OomStep {
+    /// Most likely.
+    pub expected: u64,
+    /// With nothing of PyTorch's cache, at the highest rate.
+    pub earliest: u64,
+    /// With all of it, at the lowest rate.
+    pub latest: Option<u64>,
+}
+
+/// How many blocks live how long.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Survival {
+    /// After the step that they were allocated in; each value ends a class of ages, twice as wide as the one before.
+    pub after_steps: u32,
+    /// Of those that were watched so long.
+    pub share: f64,
+}
+
+/// A site that holds more than it did and is no leak.
+#[derive(Clone, Debug, Serialize)]
+pub struct SilentGrowth {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal.
+    pub device: u32,
+    /// As of [`Leak::kind`].
+    pub kind: &'static str,
+    /// Whose.
+    pub site: Site,
+    /// `warm_up`, `one_off`, `saturating`, `ratchet`, `optimizer_state`, `library_workspace` or `too_early`.
+    pub rule: &'static str,
+    /// What it grew by.
+    pub bytes: u64,
+    /// In so many blocks.
+    pub blocks: u64,
 }
 
 /// Blocks of the same line that were freed.
