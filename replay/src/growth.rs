@@ -209,10 +209,12 @@ pub fn judge(values: &[u64], fate: Fate) -> Judgement {
         if !is_exact || undone > 0 || !each_step_is_there {
             return Judgement::Settled(Rule::TooEarly, rise);
         }
-    } else if !is_exact && undone > 0 && steps.len() < MANY_GROWTH_STEPS {
-        return Judgement::Quiet;
-    } else if regular.is_none() && (trend.tau < MIN_TAU || steps.len() < 2 * MIN_GROWTH_STEPS) {
-        return Judgement::Quiet;
+    } else {
+        let is_trend = trend.tau >= MIN_TAU && steps.len() >= 2 * MIN_GROWTH_STEPS;
+        let is_certain = is_exact || undone == 0 || steps.len() >= MANY_GROWTH_STEPS;
+        if !is_certain || regular.is_none() && !is_trend {
+            return Judgement::Quiet;
+        }
     }
     let half = tail[tail.len() / 2];
     let (early, late) = (half.saturating_sub(minimum), last.saturating_sub(half));

@@ -43,6 +43,9 @@ pub struct Reserved {
     main: Option<GroupKey>,
     groups: KeyedMap<GroupKey, Group>,
     segments: KeyedMap<u64, Owner>,
+    /// Segments that were there at the last step end and went since.
+    gone_since_step: Vec<Owner>,
+    steps_ended: u32,
     unused: Series,
     /// Driver memory that PyTorch's allocator did not ask for.
     beside: Series,
@@ -94,6 +97,7 @@ impl Reserved {
         while left > 0 {
             let Some(owner) = self.segments.remove(&at) else { return };
             let gone = owner.bytes.min(left);
+            self.gone_since_step.push(Owner { bytes: gone, ..owner });
             if let Some(group) = self.groups.get_mut(&owner.group) {
                 group.reserved = group.reserved.saturating_sub(gone);
             }
@@ -108,6 +112,8 @@ impl Reserved {
     /// A step ends: what is reserved, what is live, and what the driver has handed out.
     pub fn step_boundary(&mut self, step: u32, reserved: u64, live: u64, device: u64) {
         let held = |bytes: u64| Held { bytes, blocks: 0 };
+        self.gone_since_step.clear();
+        self.steps_ended = step + 1;
         self.unused.record(step, held(reserved.saturating_sub(live)));
         self.beside.record(step, held(device.saturating_sub(reserved)));
         let others = sum(self.groups.values().map(|group| group.live));
@@ -134,10 +140,12 @@ impl Reserved {
         groups
     }
 
-    /// Who asked for the segments that came after this step, most bytes first; of one group or of all.
+    /// Who asked for the segments that came after this step and were there at the last step end, most bytes first; of one group or of all.
     pub fn owners(&self, group: Option<GroupKey>, after: Option<u32>) -> Vec<(StackId, Held)> {
         let mut by_stack: KeyedMap<StackId, Held> = KeyedMap::default();
-        let new = self.segments.values().filter(|owner| after.is_none_or(|after| owner.step > after));
+        let all = self.segments.values().chain(&self.gone_since_step);
+        let new =
+            all.filter(|owner| owner.step < self.steps_ended && after.is_none_or(|after| owner.step > after));
         for owner in new.filter(|owner| group.is_none_or(|group| owner.group == group)) {
             by_stack.entry(owner.stack).or_default().add(owner.bytes);
         }
@@ -178,7 +186,13 @@ mod tests {
             reserved.segment(&segment(EventKind::SEGMENT_ALLOC, addr, 64, 1), StackId(step), step);
         }
         reserved.segment(&segment(EventKind::SEGMENT_FREE, 0x3000, 64, 1), StackId(9), 5);
-        assert_eq!(reserved.owners(Some((1, 0)), Some(2)), [(StackId(3), Held { bytes: 64, blocks: 1 })]);
+        reserved.step_boundary(5, 128, 0, 128);
+        let third = [(StackId(3), Held { bytes: 64, blocks: 1 })];
+        assert_eq!(reserved.owners(Some((1, 0)), Some(2)), third);
+        // What comes and goes after the last step end says nothing.
+        reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x4000, 64, 1), StackId(6), 6);
+        reserved.segment(&segment(EventKind::SEGMENT_FREE, 0x2000, 64, 1), StackId(9), 6);
+        assert_eq!(reserved.owners(Some((1, 0)), Some(2)), third);
         assert_eq!(reserved.owners(None, None).len(), 2);
         assert_eq!(reserved.owners(Some((7, 0)), None), []);
     }

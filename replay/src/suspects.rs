@@ -127,7 +127,7 @@ pub(crate) fn suspects<'a>(
         if series.is_empty() {
             continue;
         }
-        let one = Site { book, cohorts: &cohorts, site, entry };
+        let one = Suspect { book, cohorts: &cohorts, site, entry };
         let (stride, values) = series.values(book.steps_ended());
         match one.judge(stride, &values) {
             Judged::Finding(finding) => {
@@ -168,14 +168,14 @@ enum Judged {
     Quiet,
 }
 
-struct Site<'a> {
+struct Suspect<'a> {
     book: &'a Book,
     cohorts: &'a Cohorts,
     site: SiteId,
     entry: &'a SiteBook,
 }
 
-impl Site<'_> {
+impl Suspect<'_> {
     fn judge(&self, stride: u32, values: &[Held]) -> Judged {
         let Self { book, cohorts, site, entry } = *self;
         let fates = book.fates(entry);

@@ -97,7 +97,7 @@ fn kendall(values: &[f64]) -> (f64, f64) {
         count * (count - 1.0) * (2.0 * count + 5.0)
     };
     let (mut tied_pairs, mut tied) = (0, 0.0);
-    for group in sorted.chunk_by(|a, b| a == b) {
+    for group in sorted.chunk_by(|a, b| a.total_cmp(b).is_eq()) {
         tied_pairs += group.len() * (group.len() - 1) / 2;
         tied += term(group.len());
     }
@@ -186,7 +186,9 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     let mut before = 0;
     for group in order.chunk_by(|a, b| same(values[*a], values[*b])) {
         let shared = before as f64 + (group.len() - 1) as f64 / 2.0;
-        group.iter().for_each(|at| ranks[*at] = shared);
+        for at in group {
+            ranks[*at] = shared;
+        }
         before += group.len();
     }
     ranks

@@ -68,7 +68,9 @@ fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
     part(move |world| {
         let length = world.dice.within(1, lengths);
         let blocks: Vec<u64> = (0..layers).map(|i| world.run.alloc(line, unit * length * (i + 1))).collect();
-        blocks.into_iter().rev().for_each(|block| world.run.release(block, line));
+        for block in blocks.into_iter().rev() {
+            world.run.release(block, line);
+        }
     })
 }
 
@@ -162,7 +164,9 @@ fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
             best.drain(..).for_each(|block| world.run.release(block, best_line));
             best.extend((1..5).map(|i| world.run.alloc(best_line, unit * i)));
         }
-        gathered.into_iter().for_each(|block| world.run.release(block, outputs));
+        for block in gathered {
+            world.run.release(block, outputs);
+        }
     })
 }
 
@@ -327,7 +331,7 @@ pub fn leak(world: &mut World, planted: Planted) -> Box<dyn Part> {
             }
             Way::Own | Way::Varying => {}
         }
-        if world.step >= start && (world.step - start) % period == 0 {
+        if world.step >= start && (world.step - start).is_multiple_of(period) {
             for _ in 0..blocks {
                 let bytes = if way == Way::Varying { bytes * world.dice.within(6, 10) / 8 } else { bytes };
                 let block = world.run.alloc(leaf, bytes);
