@@ -94,7 +94,7 @@ impl DeviceState {
     ) {
         let now = self.now(event, time_ns, step);
         if let Some(detail) = event.detail {
-            self.unused.block((detail.stream, detail.pool), event.size as i64);
+            self.unused.block_came((detail.stream, detail.pool), event.size);
         }
         if let Some(lost) = self.torch.alloc(event.addr, (event.size, event.detail), stack, site, now) {
             self.peak_state.block_removed(event.addr, lost);
@@ -108,7 +108,7 @@ impl DeviceState {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, site, now) {
             if let Some(detail) = block.detail {
-                self.unused.block((detail.stream, detail.pool), -(block.bytes as i64));
+                self.unused.block_went((detail.stream, detail.pool), block.bytes);
             }
             self.peak_state.block_removed(event.addr, block);
             if event.detail.is_some() && event.flags & FREED_AT_ONCE == 0 {

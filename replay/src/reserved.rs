@@ -52,18 +52,26 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// A block came (positive) or went.
+    /// A block came.
     #[inline]
-    pub fn block(&mut self, group: GroupKey, bytes: i64) {
+    pub fn block_came(&mut self, group: GroupKey, bytes: u64) {
         if *self.main.get_or_insert(group) != group {
-            self.block_of_another(group, bytes);
+            self.another(group, |live| live.saturating_add(bytes));
+        }
+    }
+
+    /// A block went.
+    #[inline]
+    pub fn block_went(&mut self, group: GroupKey, bytes: u64) {
+        if self.main != Some(group) {
+            self.another(group, |live| live.saturating_sub(bytes));
         }
     }
 
     #[inline(never)]
-    fn block_of_another(&mut self, group: GroupKey, bytes: i64) {
+    fn another(&mut self, group: GroupKey, change: impl Fn(u64) -> u64) {
         if let Some(group) = self.group(group) {
-            group.live = group.live.saturating_add_signed(bytes);
+            group.live = change(group.live);
         }
     }
 
@@ -167,11 +175,11 @@ mod tests {
     fn what_a_stream_keeps_is_counted_apart() {
         let mut reserved = Reserved::default();
         reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x1000, 100, 1), StackId(5), 0);
-        reserved.block((1, 0), 60);
+        reserved.block_came((1, 0), 60);
         reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x2000, 40, 2), StackId(6), 0);
-        reserved.block((2, 0), 30);
+        reserved.block_came((2, 0), 30);
         reserved.step_boundary(0, 140, 90, 150);
-        reserved.block((2, 0), -30);
+        reserved.block_went((2, 0), 30);
         reserved.step_boundary(1, 140, 60, 150);
         let at = |series: &Series| [series.at(0).bytes, series.at(1).bytes];
         assert_eq!((at(reserved.unused()), at(reserved.beside())), ([50, 80], [10, 10]));

@@ -51,7 +51,7 @@ impl Series {
             let mut all = Held::default();
             for held in parts.iter().map(|part| part.at(step)) {
                 all.bytes = all.bytes.saturating_add(held.bytes);
-                all.blocks += held.blocks;
+                all.blocks = all.blocks.saturating_add(held.blocks);
             }
             sum.record(step, all);
         }

@@ -22,6 +22,8 @@ args = parser.parse_args()
 dice = random.Random(args.seed)
 steps = args.steps or dice.choice([5, 6, 8, 12, 20, 30, 45])
 device = torch.device("cuda")
+# The simulated cuDNN plans no attention.
+torch.backends.cuda.enable_cudnn_sdp(False)
 model = MODELS[dice.choice(["mlp", "mlp", "transformer", "resnet18"])]().to(device)
 optimizer = dice.choice([
     lambda: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
