@@ -8,11 +8,11 @@ mod finish;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
-use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, ThreadId, TrackerState};
+use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, NodeId, ThreadId, TrackerState};
 
 use crate::ahead::Ahead;
 use crate::backward::Backward;
-use crate::book::Now;
+use crate::book::{Book, Now};
 use crate::device::DeviceState;
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
@@ -98,6 +98,10 @@ pub struct Analysis {
     pub failed_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
     pub apart: Vec<(Place, u64, u64)>,
+    /// Pinned host memory.
+    pub host: Book,
+    /// Frames of the program's calls of `backward()`.
+    pub backward_calls: Vec<NodeId>,
 }
 
 /// The state of a device, made when it is first seen.
@@ -141,6 +145,7 @@ struct Pass {
     oom_count: u64,
     owners: Owners,
     apart: Totals,
+    host: Book,
     apart_peaks: KeyedMap<Place, u64>,
     tracker: Option<TrackerState>,
 }
@@ -216,6 +221,7 @@ impl Pass {
             oom_count: 0,
             owners: Owners::default(),
             apart: Totals::default(),
+            host: Book::at_step(0, span_ns),
             apart_peaks: KeyedMap::default(),
             tracker: None,
         }
@@ -257,9 +263,9 @@ impl Pass {
     fn begin_steps(&mut self, begun: u32) {
         for _ in 0..begun {
             for device in self.devices.all.iter_mut().flatten() {
-                device.torch.step_boundary();
-                device.driver.step_boundary();
+                device.step_boundary();
             }
+            self.host.step_boundary();
             self.step += 1;
         }
     }
@@ -278,7 +284,7 @@ impl Pass {
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => {
                 let when = (self.time_ns, self.step);
-                device_of(&mut self.devices, event.device, self.step).tracked(event, when);
+                device_of(&mut self.devices, event.device, self.step).tracked(event, stack, when);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.sample(event),
@@ -305,6 +311,9 @@ impl Pass {
                 Place::UnknownDevice => NO_DEVICE,
                 Place::Host | Place::Managed | Place::Foreign => {
                     self.apart.apply(&change);
+                    if place == Place::Host {
+                        self.host_changed(&change, site);
+                    }
                     let peak = self.apart_peaks.entry(place).or_default();
                     *peak = (*peak).max(self.apart.of(place));
                     continue;
@@ -340,6 +349,18 @@ impl Pass {
         if self.driver.ranges_changed {
             for device in self.devices.all.iter_mut().flatten() {
                 device.ranges_changed(&self.driver.removed_ranges);
+            }
+        }
+    }
+
+    fn host_changed(&mut self, change: &Change, site: SiteId) {
+        let now = Now { time_ns: self.time_ns, step: self.step, ..Now::default() };
+        match *change {
+            Change::Alloc { key, bytes, stack, .. } => {
+                self.host.alloc(key, (bytes, None), stack, site, now);
+            }
+            Change::Free { key, .. } => {
+                self.host.free(key, site, now);
             }
         }
     }

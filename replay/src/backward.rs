@@ -11,11 +11,16 @@ use gpumemtrace_format::{Event, NodeId, ThreadId};
 
 use crate::symbols::{Autograd, Stack, StackId, Symbols};
 
+/// Most calls that are remembered.
+const MAX_CALLS: usize = 16;
+
 /// Follows who is inside of a `backward()`.
 #[derive(Clone, Debug, Default)]
 pub struct Backward {
     /// Threads inside, each with the frame of its call.
     inside: Vec<(ThreadId, NodeId)>,
+    /// The different frames of such calls, the first [`MAX_CALLS`].
+    pub calls: Vec<NodeId>,
     /// Events shown at the line of a call.
     pub at_calls: u64,
     /// Events shown at the line of the forward pass.
@@ -85,6 +90,9 @@ impl Backward {
         self.inside.retain(|(inside, _)| *inside != thread);
         if call != NodeId::NONE {
             self.inside.push((thread, call));
+            if self.calls.len() < MAX_CALLS && !self.calls.contains(&call) {
+                self.calls.push(call);
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
-pub use crate::holders::{Fates, SiteBook};
+pub use crate::holders::{AGES, Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STACK_MARKS, STACK_PEAK, STACK_STEP, STEP, StackBook};
 use crate::live_blocks::LiveBlocks;
 use crate::series::Series;
@@ -53,6 +53,8 @@ pub struct Book {
     stacks_of_sites: Vec<Vec<StackId>>,
     series: Series,
     step: u32,
+    /// What was live at the last step end and was freed since: its stack and the step that it was allocated in.
+    gone_since_step: Vec<(StackId, u32)>,
     bins: Bins,
     last: Sample,
     peak: Sample,
@@ -105,17 +107,17 @@ impl Book {
         let block = self.live.remove(addr);
         if let Some(block) = &block {
             let book = self.change(block.stack, self.site_of(block.stack), |held| held.remove(block.bytes));
-            book.freed(free_site, block.step < now.step);
+            let age_steps = now.step.saturating_sub(block.step);
+            book.freed(free_site, age_steps);
+            if age_steps > 0 {
+                self.gone_since_step.push((block.stack, block.step));
+            }
             self.total.remove(block.bytes);
         } else {
             self.unmatched_frees += 1;
         }
         self.note(now);
         block
-    }
-
-    fn site_of(&self, stack: StackId) -> SiteId {
-        self.stacks[stack.0 as usize].site
     }
 
     #[inline]
@@ -218,6 +220,7 @@ impl Book {
     pub fn step_boundary(&mut self) {
         self.series.record(self.step, self.total);
         self.step += 1;
+        self.gone_since_step.clear();
         self.marks.set(STEP);
         self.stack_marks.set(STACK_STEP);
     }
@@ -335,7 +338,24 @@ impl Book {
         })
     }
 
-    fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
+    /// The site of a stack that allocated here.
+    pub(crate) fn site_of(&self, stack: StackId) -> SiteId {
+        self.stacks[stack.0 as usize].site
+    }
+
+    /// What was live at the end of the last step: the stack and the step that it was allocated in.
+    pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
+        let live = self.live.iter().map(|(_, block)| (block.stack, block.step));
+        live.chain(self.gone_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
+    }
+
+    /// What a stack held at step ends, coarsely.
+    pub(crate) fn series_of(&self, stack: StackId) -> &Series {
+        &self.stacks[stack.0 as usize].series
+    }
+
+    /// Stacks of a site; all of them have allocated.
+    pub(crate) fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
         self.stacks_of_sites.get(site.0 as usize).into_iter().flatten().copied()
     }
 }

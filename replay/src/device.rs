@@ -12,6 +12,7 @@ use crate::driver::{Driver, Range};
 use crate::frag::{Gap, Moment, PeakState, PendingFree, Snapshot, Touched, explain, of_device};
 use crate::keyed::KeyedMap;
 use crate::ledger::{Ledger, Torch};
+use crate::reserved::Reserved;
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
 
@@ -41,6 +42,8 @@ pub struct DeviceState {
     pub first_mismatch: Option<[u64; 3]>,
     /// Events at which the segments that PyTorch's tracker told do not sum to what PyTorch had reserved.
     pub segment_mismatches: u64,
+    /// What is reserved and not used, at step ends.
+    pub unused: Reserved,
     segments: Segments,
     /// Blocks requested back that another stream still uses.
     pending: KeyedMap<u64, PendingFree>,
@@ -92,6 +95,9 @@ impl DeviceState {
     ) {
         let now = self.now(event, time_ns, step);
         let requested_bytes = event.detail.map(|detail| detail.requested_bytes);
+        if let Some(detail) = event.detail {
+            self.unused.block_came((detail.stream, detail.pool), event.size);
+        }
         if let Some(lost) = self.torch.alloc(event.addr, (event.size, requested_bytes), stack, site, now) {
             self.peak_state.block_removed(event.addr, lost);
         }
@@ -104,6 +110,9 @@ impl DeviceState {
     pub fn block_free(&mut self, event: &Event, site: SiteId, (time_ns, step): (u64, u32), driver: &Driver) {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, site, now) {
+            if let Some(detail) = event.detail {
+                self.unused.block_went((detail.stream, detail.pool), block.bytes);
+            }
             self.peak_state.block_removed(event.addr, block);
             if event.detail.is_some() && event.flags & FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
@@ -112,8 +121,18 @@ impl DeviceState {
         self.after_block(event, now, driver);
     }
 
+    /// A step begins: the one before it ends with the state as it is.
+    pub fn step_boundary(&mut self) {
+        let step = self.torch.steps_ended();
+        let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
+        self.unused.step_boundary(step, self.reserved, live, device);
+        self.torch.step_boundary();
+        self.driver.step_boundary();
+    }
+
     /// PyTorch's tracker told something that is not of a block that is handed out.
-    pub fn tracked(&mut self, event: &Event, (time_ns, step): (u64, u32)) {
+    pub fn tracked(&mut self, event: &Event, stack: StackId, (time_ns, step): (u64, u32)) {
+        self.unused.segment(event, stack, step);
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
         {

@@ -117,6 +117,22 @@ impl Symbols {
         }
     }
 
+    /// What a site is called that nobody knows.
+    pub(crate) fn unknown_site() -> Site {
+        Site {
+            id: stable_id(&SiteKey::Unknown),
+            file: None,
+            line: None,
+            function: None,
+            module: None,
+            offset: None,
+            is_backward: false,
+            stack: Vec::new(),
+            stack_order: None,
+            address: 0,
+        }
+    }
+
     /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::naming`] puts them in their true order.
     pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
         let Stack { python, native, .. } = self.facts(stack);

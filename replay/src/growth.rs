@@ -9,18 +9,39 @@
 //!   ten, more than half at each place of the period, and either the rate is the Theil-Sen slope of the values or no more
 //!   than two differences are others.
 //! * *not saturating*: the last growth is no older than one and a half periods; or, where irregular, the last third of the
-//!   span brought at least half of an even share, and so did the first two thirds.
+//!   span brought at least half of an even share, the first two thirds an even share of one, and the growth came not much
+//!   earlier than the middle of the span on the average (0.43 of it).
 //!
 //! A site grows if the rise is more than three times what was undone since the base and ten times what was undone before,
 //! and
-//! * in a short span (fewer than ten step ends): it is exactly regular and nothing of it was ever undone;
-//! * else: it is regular, or Kendall's tau is at least 0.8 with at least eight growth steps.
+//! * in a short span (fewer than ten step ends): it is exactly regular, nothing of it was ever undone, and either no block that
+//!   outlived its step was ever freed or each growth step has a generation among the survivors ([`crate::cohorts`]);
+//! * else: it is regular, or Kendall's tau is at least 0.8 with at least eight growth steps; with fewer than sixteen nothing of
+//!   what is not exactly regular may have been undone. What is not regular must also
+//!   pass Mann-Kendall's test with all other sites of the run ([`crate::trend`]; `crate::leaks` does that).
+//!
+//! *Shapes* of what grows: *accelerating* if the second half brought more than 1.6 times the first, else *linear*. Of what
+//! holds more at the end than it did and does not grow, *rules* say why it is silent:
+//! * *warm_up*: nothing changed after the first steps (parameters, gradients, optimizer state, workspaces);
+//! * *one_off*: fewer than four growth steps;
+//! * *saturating*: growth has stopped or slows down (bounded caches, compilation, buffers that are kept at their largest);
+//! * *too_early*: in so short a span only exact growth would count.
+//!
+//! What is undone again (noise, accumulation, evaluation) is not even that.
 //!
 //! Why not a test of the trend alone: noise that happens to rise passes any trend test in one run of twenty, and a run has
 //! hundreds of sites. The draw-down criterion needs no distribution: stationary noise undoes as much as it builds up.
 
+use crate::trend::{self, Slope};
+
 /// Fewest growth steps.
 const MIN_GROWTH_STEPS: usize = 4;
+/// Growth steps from which on what is not exact may have been undone now and then: a queue rises eight times by chance.
+const MANY_GROWTH_STEPS: usize = 16;
+/// How early growth without a period may come on the average. What fills up to 63 % of its bound comes at 0.42.
+const MIN_CENTRE: f64 = 0.43;
+/// Least Kendall's tau of what is not regular.
+const MIN_TAU: f64 = 0.8;
 /// Spans below this must be exactly regular.
 const SHORT_SPAN: usize = 10;
 /// Rise over the largest draw-down since the base.
@@ -33,8 +54,6 @@ const MAX_RATE_ERROR: f64 = 0.2;
 const MAX_DISTURBANCES: usize = 2;
 /// Longest period looked for.
 const MAX_PERIOD: usize = 512;
-/// Most values that go into the statistics, which are quadratic.
-const MAX_STATISTICS: usize = 256;
 /// Step ends at the start of a long run that are not judged.
 const WARM_UP: usize = 3;
 
@@ -59,14 +78,90 @@ pub struct Growth {
     pub regularity: f64,
     /// Kendall's tau.
     pub tau: f64,
+    /// Chance of such a trend without growth (Mann-Kendall, corrected for autocorrelation).
+    pub p: f64,
     /// Theil-Sen slope per value.
-    pub slope: f64,
+    pub slope: Slope,
     /// The second half grew more than 1.6 times as much as the first.
     pub accelerates: bool,
 }
 
-/// Judges a series. `late_frees_are_none`: no block of the site that outlived its step was ever freed.
-pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
+impl Growth {
+    /// None at all.
+    pub const NONE: Self = Self {
+        base: 0,
+        rise: 0,
+        undone: 0,
+        growth_steps: 0,
+        first: 0,
+        period: None,
+        per_value: 0.0,
+        regularity: 0.0,
+        tau: 0.0,
+        p: 1.0,
+        slope: Slope { per_value: 0.0, interval: [0.0; 2] },
+        accelerates: false,
+    };
+
+    /// Bounds of the growth per value: of what is regular, the growth itself.
+    pub fn rate_interval(&self) -> [f64; 2] {
+        match self.period {
+            Some(_) if self.regularity >= 1.0 => [self.per_value; 2],
+            _ => self.slope.interval,
+        }
+    }
+}
+
+/// What is known of a site beside its series.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fate {
+    /// No block that outlived its step was ever freed.
+    pub late_frees_are_none: bool,
+    /// Steps that its survivors come from.
+    pub generations: u64,
+}
+
+impl Fate {
+    /// Of what has no blocks: nothing speaks against it.
+    pub const KEPT: Self = Self { late_frees_are_none: true, generations: 0 };
+}
+
+/// Why what holds more than it did is no leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Rule {
+    /// Nothing changed after the first steps.
+    WarmUp,
+    /// It grew a few times.
+    OneOff,
+    /// It has stopped or slows down.
+    Saturating,
+    /// It is not exact, and there are few steps.
+    TooEarly,
+}
+
+/// A judgement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Judgement {
+    /// It grows.
+    Grows(Growth),
+    /// It has grown by so much, and is silent.
+    Settled(Rule, u64),
+    /// It does not hold more than it did.
+    Quiet,
+}
+
+impl Judgement {
+    /// The growth, if it is one.
+    pub fn growth(self) -> Option<Growth> {
+        match self {
+            Self::Grows(growth) => Some(growth),
+            Self::Settled(..) | Self::Quiet => None,
+        }
+    }
+}
+
+/// Judges a series.
+pub fn judge(values: &[u64], fate: Fate) -> Judgement {
     // In a run of a few steps each counts; longer ones are allowed some first steps that are unlike the others.
     let warm_up = match values.len() {
         0..8 => 0,
@@ -74,40 +169,52 @@ pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
         _ => WARM_UP,
     };
     let judged = &values[warm_up..];
-    let last = *judged.last()?;
-    let minimum = *judged.iter().min()?;
-    let base = warm_up + judged.iter().rposition(|value| *value == minimum)?;
+    let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else { return Judgement::Quiet };
+    let Some(base) = judged.iter().rposition(|value| *value == minimum) else { return Judgement::Quiet };
+    let base = warm_up + base;
     let rise = last - minimum;
+    if rise == 0 {
+        let is_still = last > 0 && judged.iter().all(|value| *value == last);
+        return if is_still { Judgement::Settled(Rule::WarmUp, last) } else { Judgement::Quiet };
+    }
     let (before, since) = (draw_down(&judged[..=base - warm_up]), draw_down(&values[base..]));
     let undone = before.max(since);
     let span = values.len() - 1 - base;
     let is_undone = rise <= since.saturating_mul(MIN_RISE_OVER_UNDONE)
         || rise <= before.saturating_mul(MIN_RISE_OVER_UNDONE_BEFORE);
-    if rise == 0 || span < MIN_GROWTH_STEPS || is_undone {
-        return None;
+    if is_undone {
+        return Judgement::Quiet;
     }
     let tail = &values[base..];
     let floors = future_minima(tail);
     let steps: Vec<usize> = (1..floors.len()).filter(|at| floors[*at] > floors[*at - 1]).collect();
-    if steps.len() < MIN_GROWTH_STEPS {
-        return None;
+    let since_last = span - steps.last().copied().unwrap_or(0);
+    if span < MIN_GROWTH_STEPS || steps.len() < MIN_GROWTH_STEPS {
+        let is_short = since_last < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
+        return Judgement::Settled(if is_short { Rule::TooEarly } else { Rule::OneOff }, rise);
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
-    let statistics = Statistics::of(tail);
-    let regular = find_period(&differences, statistics.slope);
+    let (trend, slope) = trend::corrected(tail);
+    let regular = find_period(&differences, slope.per_value);
     let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
-    let since_last = span - steps.last().copied().unwrap_or(0);
     let is_steady = match &regular {
         Some(regular) => since_last * 2 <= regular.period * 3,
-        None => thirds_are_even(&floors),
+        None => thirds_are_even(&floors) && centre(&floors) >= MIN_CENTRE,
     };
-    let grows = if span < SHORT_SPAN {
-        is_exact && undone == 0 && late_frees_are_none
+    if !is_steady {
+        return Judgement::Settled(Rule::Saturating, rise);
+    }
+    if span < SHORT_SPAN {
+        let each_step_is_there = fate.late_frees_are_none || fate.generations >= steps.len() as u64;
+        if !is_exact || undone > 0 || !each_step_is_there {
+            return Judgement::Settled(Rule::TooEarly, rise);
+        }
     } else {
-        regular.is_some() || (statistics.tau >= 0.8 && steps.len() >= 2 * MIN_GROWTH_STEPS)
-    };
-    if !grows || !is_steady {
-        return None;
+        let is_trend = trend.tau >= MIN_TAU && steps.len() >= 2 * MIN_GROWTH_STEPS;
+        let is_certain = is_exact || undone == 0 || steps.len() >= MANY_GROWTH_STEPS;
+        if !is_certain || regular.is_none() && !is_trend {
+            return Judgement::Quiet;
+        }
     }
     let half = tail[tail.len() / 2];
     let (early, late) = (half.saturating_sub(minimum), last.saturating_sub(half));
@@ -118,7 +225,7 @@ pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
         None => (base, first),
     };
     let before = if first == 0 { 0 } else { values[base] };
-    Some(Growth {
+    Judgement::Grows(Growth {
         base,
         rise: last.saturating_sub(before),
         undone,
@@ -128,8 +235,9 @@ pub fn judge(values: &[u64], late_frees_are_none: bool) -> Option<Growth> {
         per_value: regular
             .map_or(rise as f64 / span as f64, |regular| regular.growth as f64 / regular.period as f64),
         regularity,
-        tau: statistics.tau,
-        slope: statistics.slope,
+        tau: trend.tau,
+        p: trend.p,
+        slope,
         accelerates: span >= 12 && late as f64 > 1.6 * early as f64,
     })
 }
@@ -178,6 +286,15 @@ fn thirds_are_even(floors: &[u64]) -> bool {
     let last_third = (last - at(2)) as f64;
     let first_two = (at(2) - first) as f64;
     last_third >= even / 2.0 && first_two >= even
+}
+
+/// When the growth came on the average: 0 all at the start, 1 all at the end, 0.5 evenly.
+fn centre(floors: &[u64]) -> f64 {
+    let span = (floors.len() - 1) as f64;
+    let rises = (1..floors.len()).map(|at| ((floors[at] - floors[at - 1]) as f64, at as f64 - 0.5));
+    let (sum, weighed) =
+        rises.fold((0.0, 0.0), |(sum, weighed), (rise, at)| (sum + rise, weighed + rise * at));
+    weighed / (sum * span)
 }
 
 struct Regular {
@@ -236,160 +353,5 @@ fn majority_candidate<'a>(values: impl Iterator<Item = &'a i64>) -> i64 {
     candidate
 }
 
-struct Statistics {
-    tau: f64,
-    slope: f64,
-}
-
-impl Statistics {
-    /// Mann-Kendall's S as Kendall's tau, and the Theil-Sen slope, over at most [`MAX_STATISTICS`] evenly spaced values.
-    fn of(values: &[u64]) -> Self {
-        let every = values.len().div_ceil(MAX_STATISTICS);
-        let picked: Vec<f64> = values.iter().step_by(every).map(|value| *value as f64).collect();
-        let mut slopes = Vec::with_capacity(picked.len() * picked.len() / 2);
-        let mut balance = 0i64;
-        for (at, a) in picked.iter().enumerate() {
-            for (ahead, b) in picked[at + 1..].iter().enumerate() {
-                let difference = b - a;
-                balance += i64::from(difference > 0.0) - i64::from(difference < 0.0);
-                slopes.push(difference / ((ahead + 1) * every) as f64);
-            }
-        }
-        if slopes.is_empty() {
-            return Self { tau: 0.0, slope: 0.0 };
-        }
-        let tau = balance as f64 / slopes.len() as f64;
-        let middle = slopes.len() / 2;
-        let (_, slope, _) = slopes.select_nth_unstable_by(middle, f64::total_cmp);
-        Self { tau, slope: *slope }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn stairs(steps: u64, per_step: u64) -> Vec<u64> {
-        (1..=steps).map(|k| k * per_step).collect()
-    }
-
-    #[test]
-    fn plain_stairs_are_found_from_five_steps_with_their_exact_growth() {
-        for steps in 5..200 {
-            let growth = judge(&stairs(steps, 512), true).unwrap();
-            assert_eq!((growth.period, growth.per_value, growth.base), (Some(1), 512.0, 0), "{steps}");
-        }
-        assert_eq!(judge(&stairs(4, 512), true), None);
-    }
-
-    #[test]
-    fn stairs_after_a_warm_up_begin_where_they_begin() {
-        let mut values = vec![900, 100, 100, 100];
-        values.extend(stairs(20, 7).iter().map(|v| v + 100));
-        let growth = judge(&values, true).unwrap();
-        assert_eq!((growth.base, growth.first, growth.per_value), (3, 4, 7.0));
-    }
-
-    #[test]
-    fn growth_every_fourth_step_has_period_four() {
-        let values: Vec<u64> = (0..60).map(|k| 1000 + k / 4 * 44).collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!((growth.period, growth.per_value), (Some(4), 11.0));
-    }
-
-    #[test]
-    fn a_leak_every_so_many_steps_has_its_exact_period_from_five_repetitions_on() {
-        for period in 2..=40u64 {
-            for steps in [5 * period + 3, 7 * period, 7 * period + period / 2, 12 * period + 1] {
-                for (start, blocks) in [(0, 1), (period / 2, 1), (period - 1, 3)] {
-                    let values: Vec<u64> =
-                        (0..steps).map(|k| 4 + (k + period - start) / period * blocks).collect();
-                    let growth = judge(&values, true);
-                    // What began before the warm-up was over may have one repetition less to show.
-                    let Some(growth) = growth else {
-                        assert!(steps < 6 * period, "a leak every {period} steps in {steps} is missed");
-                        continue;
-                    };
-                    assert_eq!(
-                        (growth.period, growth.per_value),
-                        (Some(period as usize), blocks as f64 / period as f64),
-                        "every {period} in {steps} from {start}"
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_period_that_only_most_steps_follow_must_have_the_rate_of_the_values() {
-        // One block a step and ten more every twelfth: period 1 is followed by 11 of 12, at half the rate.
-        let values: Vec<u64> = (0..120).map(|k| k + (k + 3) / 12 * 10).collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!((growth.period, growth.per_value), (Some(12), 22.0 / 12.0));
-        // The same with bursts that come when they like: no period, and the rate is what came in all.
-        let bursts = [5, 19, 24, 40, 47, 62, 70, 83, 99, 104, 118];
-        let values: Vec<u64> =
-            (0..120).map(|k| k + bursts.iter().filter(|at| **at <= k).count() as u64 * 10).collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!(growth.period, None);
-        assert!((growth.per_value - 229.0 / 119.0).abs() < 0.2, "{}", growth.per_value);
-        // A single disturbance is not the leak's: its period and rate stay.
-        let values: Vec<u64> = (0..120).map(|k| k / 10 + u64::from(k > 77) * 40).collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!((growth.period, growth.per_value), (Some(10), 0.1));
-    }
-
-    #[test]
-    fn a_pattern_of_two_leaks_is_one_period() {
-        let values: Vec<u64> = (0..80).map(|k| k * 10 + k / 4 * 1000).collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!((growth.period, growth.per_value), (Some(4), 260.0));
-    }
-
-    #[test]
-    fn what_saturates_is_silent() {
-        let cache: Vec<u64> = (0..100).map(|k: u64| k.min(40) * 64).collect();
-        assert_eq!(judge(&cache, true), None);
-        let exponential: Vec<u64> =
-            (0..200).map(|k| (1e6 * (1.0 - (-f64::from(k) / 40.0).exp())) as u64).collect();
-        assert_eq!(judge(&exponential, true), None);
-        let ratchet: Vec<u64> = (1..300).map(|k| (1e6 * f64::from(k).ln()) as u64).collect();
-        assert_eq!(judge(&ratchet, true), None);
-    }
-
-    #[test]
-    fn warm_up_and_optimizer_state_are_silent() {
-        let mut values = vec![100, 300, 300];
-        values.resize(50, 300);
-        assert_eq!(judge(&values, true), None);
-        assert_eq!(judge(&[0, 89, 89, 89, 89, 89], true), None);
-        assert_eq!(judge(&[5, 5, 5, 5, 5], true), None);
-    }
-
-    #[test]
-    fn a_saw_tooth_that_was_reset_once_is_silent_even_at_its_top() {
-        let values: Vec<u64> = (0..300).map(|k| k % 100 * 512).collect();
-        assert_eq!(judge(&values, true), None);
-    }
-
-    #[test]
-    fn growth_of_varying_sizes_is_found_with_its_mean() {
-        let mut value = 0;
-        let values: Vec<u64> = (0..100u64)
-            .map(|k| {
-                value += 1000 + k.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 500;
-                value
-            })
-            .collect();
-        let growth = judge(&values, true).unwrap();
-        assert_eq!(growth.period, None);
-        assert!((1000.0..1500.0).contains(&growth.per_value));
-    }
-
-    #[test]
-    fn growth_that_speeds_up_is_told() {
-        let values: Vec<u64> = (0..60).map(|k: u64| k * k * 100).collect();
-        assert!(judge(&values, true).unwrap().accelerates);
-        assert!(!judge(&stairs(60, 5), true).unwrap().accelerates);
-    }
-}
+mod tests;

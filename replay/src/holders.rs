@@ -19,8 +19,12 @@ pub(crate) const STACK_PEAK: usize = 0;
 /// As [`STEP`].
 pub(crate) const STACK_STEP: usize = 1;
 pub(crate) const STACK_MARKS: usize = 2;
+/// The site of a stack that never allocated here.
+const NO_SITE: SiteId = SiteId(u32::MAX);
 /// Points of a stack's series: it weighs stacks against each other and is never shown.
 const MAX_STACK_POINTS: usize = 64;
+/// Ages that are told apart; each is twice the one before.
+pub const AGES: usize = 6;
 /// Most places of free told apart per site.
 const MAX_FREE_SITES: usize = 16;
 
@@ -33,6 +37,20 @@ pub struct Fates {
     pub freed: u64,
     /// Freed in a later step than they were allocated in.
     pub freed_late: u64,
+    /// Those by how many steps later: 1, 2 or 3, 4 to 7, ... and the rest.
+    pub late_by_age: [u32; AGES],
+}
+
+impl Fates {
+    #[inline]
+    fn freed(&mut self, age_steps: u32) {
+        self.freed += 1;
+        if age_steps > 0 {
+            self.freed_late += 1;
+            let age = &mut self.late_by_age[(age_steps.ilog2() as usize).min(AGES - 1)];
+            *age = age.saturating_add(1);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +83,10 @@ impl SiteBook {
         self.tally.now
     }
 
-    /// A block of it was freed, and where.
+    /// A block of it was freed, where, and how many steps after it was allocated.
     #[inline]
-    pub(crate) fn freed(&mut self, at: SiteId, is_late: bool) {
-        self.fates.freed += 1;
-        self.fates.freed_late += u64::from(is_late);
+    pub(crate) fn freed(&mut self, at: SiteId, age_steps: u32) {
+        self.fates.freed(age_steps);
         if let Some(entry) = self.free_sites.iter_mut().find(|entry| entry.site == at) {
             entry.this_step += 1;
         } else if self.free_sites.len() < MAX_FREE_SITES {
@@ -125,7 +142,7 @@ pub(crate) struct StackBook {
 impl Default for StackBook {
     fn default() -> Self {
         let series = Series::with_max_points(MAX_STACK_POINTS);
-        Self { tally: Tally::default(), site: SiteId(0), series, step_seen: 0 }
+        Self { tally: Tally::default(), site: NO_SITE, series, step_seen: 0 }
     }
 }
 

@@ -1,280 +1,162 @@
 //! Which lines leave something behind at every step.
 //!
-//! Each site of a device (of PyTorch's blocks where there are any, else of driver memory) is judged by [`crate::growth`] on
-//! its live blocks at step ends, and on its live bytes if the blocks do not grow (one tensor that gets ever larger). Sites
-//! that grow in the very same steps and whose stacks meet in one user line are one finding, a retained graph, under that line
-//! (see `crate::graphs`); everything else is a finding of its own.
+//! Four kinds of memory are judged, each by the same rules ([`crate::suspects`]):
+//! * *tensors*: blocks of PyTorch's allocator by the line that allocated them;
+//! * *device*: driver memory by the line that asked for it; where there is PyTorch, without what its allocator asked for. Where
+//!   it is not known who asked, it counts only if all driver memory beside PyTorch's grows;
+//! * *pinned_host*: pinned host memory by the line that asked for it;
+//! * *reserved*: what PyTorch has reserved and no tensor uses, by stream and pool, else of the device ([`crate::reserved`]); not
+//!   where tensors leak more, whose segments are never filled to the last byte.
+//!
+//! Sites that grow in the very same steps and whose stacks meet in one user line are one finding, a retained graph, under that
+//! line (see `crate::graphs`); so are sites that stand under the same line (see `crate::callers`) and grow in the same steps.
+//! Everything else is a finding of its own. A graph is plain after four growth steps, as are three sites under one line;
+//! anything else must have left something behind six times.
 
-use serde_json::json;
+mod finding;
+mod unused;
+
+use std::borrow::Cow;
 
 use crate::analysis::Analysis;
-use crate::book::{Book, SiteBook};
+use crate::callers::{Place, place};
 use crate::device::DeviceState;
-use crate::graphs::{self, Graph};
-use crate::growth::{Growth, judge};
-use crate::report::{FreedSiblings, Leak, Quantity};
-use crate::steps::Rule;
-use crate::symbols::SiteId;
-use crate::tally::{Held, sum};
+use crate::graphs;
+use crate::growth::{Fate, judge};
+use crate::oom_step::Room;
+use crate::report::{Leak, SilentGrowth};
+use crate::series::Series;
+use crate::silent;
+use crate::suspects::{Finding, Suspects, of_all_sites, suspects};
+use crate::symbols::StackId;
+use finding::Reporter;
 
 /// Most findings.
 const MAX_FINDINGS: usize = 200;
-/// Most members named in one finding.
-const MAX_MEMBERS: usize = 100;
-/// Steps in which parameters, gradients and optimizer state appear: their growth is nobody's share.
-const WARM_UP: usize = 3;
-/// Highest confidence in what grows without a period: a cache that is still filling does so too.
-const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
-/// A site that grows.
-pub(crate) struct Finding {
-    /// Whose.
-    pub(crate) site: SiteId,
-    blocks: Option<Growth>,
-    bytes: Option<Growth>,
-    /// Steps from one value of the series to the next.
-    pub(crate) stride: u32,
-    /// Survivors; of a tensor that grows, what it grew by and the blocks there are.
-    pub(crate) held: Held,
-    /// The last step that ended.
-    pub(crate) to: u32,
-    /// Growth of its bytes from the end of this step on, when warm-up is over.
-    after_warm_up: (u32, u64),
-    born: u64,
-    freed: u64,
-    freed_late: u64,
-    free_site: Option<SiteId>,
-}
+/// Fewest times that a site must have left something behind, unless it is a graph or so many sites do.
+const MIN_RISES: usize = 6;
+const PLAIN_SITES: usize = 3;
 
-impl Finding {
-    /// The growth that made it one.
-    pub(crate) fn growth(&self) -> &Growth {
-        // One of the two is there: a finding is made from it.
-        self.blocks.as_ref().or(self.bytes.as_ref()).unwrap_or(&NONE)
-    }
+/// The kind of a finding in blocks of PyTorch's allocator.
+pub(crate) const TENSORS: &str = "tensors";
+/// In driver memory.
+pub(crate) const DEVICE: &str = "device";
+/// In pinned host memory.
+pub(crate) const PINNED_HOST: &str = "pinned_host";
+/// In what PyTorch has reserved and does not use.
+pub(crate) const RESERVED: &str = "reserved";
 
-    /// The step at whose end it had not begun; `None` if it began with the first.
-    pub(crate) fn from(&self) -> Option<u32> {
-        let growth = self.growth();
-        (growth.first > 0).then_some(growth.base as u32 * self.stride)
-    }
-
-    fn first_step(&self) -> u64 {
-        self.growth().first as u64 * u64::from(self.stride)
-    }
-}
-
-static NONE: Growth = Growth {
-    base: 0,
-    rise: 0,
-    undone: 0,
-    growth_steps: 0,
-    first: 0,
-    period: None,
-    per_value: 0.0,
-    regularity: 0.0,
-    tau: 0.0,
-    slope: 0.0,
-    accelerates: false,
-};
-
-/// All findings, worst first.
-pub fn leaks(trace: usize, analysis: &Analysis) -> Vec<Leak> {
-    let mut leaks: Vec<Leak> = Vec::new();
+/// All findings, worst first, and what has grown and is none.
+pub fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<SilentGrowth>) {
+    let (mut leaks, mut silent) = (Vec::new(), Vec::new());
     for (ordinal, device) in &analysis.devices {
-        leaks.extend(device_leaks(trace, analysis, *ordinal, device));
+        let mut found = device_leaks(trace, analysis, (*ordinal, device), &mut silent);
+        together(&mut found, Room::of(analysis, *ordinal, device));
+        leaks.extend(found);
     }
-    leaks.sort_by_key(|leak| std::cmp::Reverse(leak.bytes));
+    let host = of_all_sites(&analysis.host);
+    silent.extend(silent::report((trace, 0, PINNED_HOST), analysis, &analysis.host, &host.silent));
+    let reporter =
+        Reporter { trace, analysis, ordinal: 0, book: &analysis.host, kind: PINNED_HOST, room: None };
+    leaks.extend(findings(&reporter, host.findings));
+    leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
     leaks.truncate(MAX_FINDINGS);
+    (leaks, silent)
+}
+
+fn device_leaks(
+    trace: usize,
+    analysis: &Analysis,
+    (ordinal, device): (u8, &DeviceState),
+    silent: &mut Vec<SilentGrowth>,
+) -> Vec<Leak> {
+    let room = Room::of(analysis, ordinal, device);
+    let has_torch = device.has_torch();
+    let kind = if has_torch { TENSORS } else { DEVICE };
+    let reporter = Reporter { trace, analysis, ordinal, book: device.main(), kind, room };
+    let found = of_all_sites(reporter.book);
+    silent.extend(silent::report((trace, ordinal, kind), analysis, reporter.book, &found.silent));
+    let mut leaks = findings(&reporter, found.findings);
+    if has_torch {
+        let tensors = leaks.iter().fold(0u64, |all, leak| all.saturating_add(leak.bytes));
+        let beside = Reporter { book: &device.driver, kind: DEVICE, ..reporter };
+        let found = beside_torch(analysis, device);
+        silent.extend(silent::report((trace, ordinal, DEVICE), analysis, beside.book, &found.silent));
+        leaks.extend(findings(&beside, found.findings));
+        leaks.extend(unused::leak(&Reporter { kind: RESERVED, ..reporter }, device, tensors));
+    }
     leaks
 }
 
-fn device_leaks(trace: usize, analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Leak> {
-    let book = device.main();
-    let mut findings: Vec<Finding> =
-        book.sites().filter_map(|(site, sites)| finding(book, site, sites)).collect();
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.held.bytes));
-    let context = Context { trace, analysis, ordinal, device };
+/// Driver memory that PyTorch's allocator did not ask for.
+fn beside_torch(analysis: &Analysis, device: &DeviceState) -> Suspects {
+    let book = &device.driver;
+    let (_, beside) = device.unused.beside().values(book.steps_ended());
+    let bytes: Vec<u64> = beside.iter().map(|held| held.bytes).collect();
+    let grows = judge(&bytes, Fate::KEPT).growth().is_some();
+    let owner = |stack: StackId| {
+        let native = analysis.symbols.facts(stack).native;
+        analysis.owners.name(analysis.owners.known(native))
+    };
+    let counts = |stack: &StackId| match owner(*stack) {
+        name if name.starts_with(crate::ledger::TORCH) => false,
+        crate::owners::UNKNOWN => grows,
+        _ => true,
+    };
+    let sites = book.sites().filter_map(|(site, entry)| {
+        let own: Vec<StackId> = book.stacks_of(site).filter(counts).collect();
+        let series = match own.len() {
+            0 => return None,
+            len if len == book.stacks_of(site).count() => Cow::Borrowed(entry.series()),
+            _ => Cow::Owned(Series::sum(own.iter().map(|stack| book.series_of(*stack)), book.steps_ended())),
+        };
+        Some((site, entry, series))
+    });
+    suspects(book, sites)
+}
+
+/// The report's form of findings: graphs and what stands under one line are put together.
+fn findings(reporter: &Reporter<'_>, mut findings: Vec<Finding>) -> Vec<Leak> {
+    let (book, symbols) = (reporter.book, &reporter.analysis.symbols);
     let mut leaks = Vec::new();
     while !findings.is_empty() {
-        let (graph, rest) = graphs::split(book, &analysis.symbols, findings);
+        let (graph, rest) = graphs::split(book, symbols, findings);
         findings = rest;
-        match graph {
-            Some(graph) => leaks.push(context.graph(&graph)),
-            None => {
-                leaks.extend(findings.drain(..).map(|finding| context.leak(&finding)));
-            }
+        let Some(graph) = graph else { break };
+        leaks.push(reporter.graph(&graph));
+    }
+    let mut placed: Vec<(Place, Vec<Finding>)> = Vec::new();
+    for finding in findings {
+        let at = place(book, symbols, &finding);
+        let same = placed
+            .iter_mut()
+            .find(|(place, members)| place.line == at.line && members[0].lockstep() == finding.lockstep());
+        match same {
+            Some((_, members)) => members.push(finding),
+            None => placed.push((at, vec![finding])),
         }
     }
+    // Of many sites in the same steps four times are plain; a single one may be a queue that happens to fill.
+    placed.retain(|(_, members)| members.len() >= PLAIN_SITES || members[0].rises() >= MIN_RISES);
+    leaks.extend(placed.iter().map(|(place, members)| reporter.sites(*place, members)));
     leaks
 }
 
-fn finding(book: &Book, site: SiteId, sites: &SiteBook) -> Option<Finding> {
-    let steps = book.steps_ended();
-    if sites.series().is_empty() {
-        return None;
-    }
-    let (stride, values) = sites.series().values(steps);
-    let fates = book.fates(sites);
-    let no_late_frees = fates.freed_late == 0;
-    let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
-    let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-    let growth_blocks = judge(&blocks, no_late_frees);
-    let mut growth_bytes = judge(&bytes, no_late_frees || growth_blocks.is_some());
-    if growth_blocks.is_none() {
-        // A single growing tensor is a copy and a free at each step: only a long and certain series will do.
-        growth_bytes = growth_bytes.filter(|growth| values.len() - growth.base >= 12);
-    }
-    let first = growth_blocks.as_ref().or(growth_bytes.as_ref())?;
-    let before = if first.first == 0 { Held::default() } else { values[first.base] };
-    let last = values.last().copied().unwrap_or_default();
-    let held = Held {
-        bytes: last.bytes.saturating_sub(before.bytes),
-        blocks: if growth_blocks.is_some() { last.blocks.saturating_sub(before.blocks) } else { last.blocks },
-    };
-    if held.bytes == 0 {
-        return None;
-    }
-    let settled = first.first.max(WARM_UP).min(values.len().saturating_sub(2));
-    let grown = last.bytes.saturating_sub(values[settled].bytes);
-    Some(Finding {
-        after_warm_up: (settled as u32 * stride, grown),
-        site,
-        blocks: growth_blocks,
-        bytes: growth_bytes,
-        stride,
-        held,
-        to: steps.saturating_sub(1),
-        born: fates.born,
-        freed: fates.freed,
-        freed_late: fates.freed_late,
-        free_site: book.main_free_site(sites),
-    })
-}
-
-struct Context<'a> {
-    trace: usize,
-    analysis: &'a Analysis,
-    ordinal: u8,
-    device: &'a DeviceState,
-}
-
-impl Context<'_> {
-    fn has_steps(&self) -> bool {
-        !matches!(self.analysis.rule, Rule::Time { .. })
-    }
-
-    fn leak(&self, finding: &Finding) -> Leak {
-        let symbols = &self.analysis.symbols;
-        let growth = finding.growth();
-        let shape = if growth.accelerates { "accelerating" } else { "linear" };
-        let stack = self.device.main().main_stack_of_growth(finding.site, finding.from(), finding.to);
-        let mut leak = self.base(finding.held, shape, std::slice::from_ref(finding));
-        leak.site = symbols.site(finding.site, stack);
-        leak
-    }
-
-    fn graph(&self, graph: &Graph) -> Leak {
-        let symbols = &self.analysis.symbols;
-        let mut held = Held::default();
-        for member in &graph.members {
-            held.bytes = held.bytes.saturating_add(member.held.bytes);
-            held.blocks += member.held.blocks;
+/// When the device is full if all that leaks on it goes on.
+fn together(leaks: &mut [Leak], room: Option<Room>) {
+    let mut rates = [0.0; 3];
+    for leak in leaks.iter() {
+        let Some(rate) = leak.bytes_per_step else { return };
+        let [least, most] = leak.bytes_per_step_interval.map_or([rate.0; 2], |bounds| bounds.map(|b| b.0));
+        for (sum, one) in rates.iter_mut().zip([rate.0, least, most]) {
+            *sum += one;
         }
-        let mut leak = self.base(held, "retained_graph", &graph.members);
-        leak.site = symbols.site(graph.line, Some(graph.stack));
-        let named = graph.sources.iter().take(MAX_MEMBERS);
-        leak.members = named.map(|(site, stack)| symbols.site(*site, Some(*stack))).collect();
-        leak
     }
-
-    fn base(&self, held: Held, shape: &'static str, members: &[Finding]) -> Leak {
-        let analysis = self.analysis;
-        let main = &members[0];
-        let growth = main.growth();
-        let rate = |of: fn(&Finding) -> &Option<Growth>| {
-            members
-                .iter()
-                .map(|member| of(member).as_ref().map_or(0.0, |g| g.per_value) / f64::from(member.stride))
-                .sum::<f64>()
-        };
-        // Blocks may grow regularly while their sizes vary: then bytes per step is their mean.
-        let bytes_rate = members
-            .iter()
-            .map(|member| match (&member.bytes, &member.blocks) {
-                (Some(bytes), _) => bytes.per_value / f64::from(member.stride),
-                (None, Some(blocks)) if blocks.rise > 0 => {
-                    member.held.bytes as f64 / blocks.rise as f64 * blocks.per_value
-                        / f64::from(member.stride)
-                }
-                _ => 0.0,
-            })
-            .sum::<f64>();
-        let blocks_rate = rate(|member| &member.blocks);
-        let steps = self.device.main().steps_ended();
-        let has_steps = self.has_steps();
-        let per_step = |rate: f64| has_steps.then_some(Quantity(rate));
-        let period = growth.period.filter(|_| has_steps).and_then(|period| match (period, main.stride) {
-            (period, 1) => Some(period as u64),
-            (1, _) if blocks_rate >= 1.0 => Some(1),
-            _ => None,
-        });
-        let first_step = members.iter().map(Finding::first_step).min().unwrap_or(0);
-        let total = self.device.main().series();
-        let (settled, _) = main.after_warm_up;
-        let grown = total.at(steps.saturating_sub(1)).bytes.saturating_sub(total.at(settled).bytes);
-        let own = sum(members.iter().map(|member| member.after_warm_up.1));
-        let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
-        let capacity = analysis.meta.number(&format!("device.{}.total_bytes", self.ordinal));
-        let [reserved, ..] = self.device.at_peak_reserved;
-        let used = reserved.max(self.device.peak_device);
-        let steps_to_oom = capacity
-            .filter(|_| has_steps && bytes_rate > 0.0)
-            .map(|capacity| (capacity.saturating_sub(used) as f64 / bytes_rate) as u64);
-        let (born, freed) = members.iter().fold((0, 0), |(b, f), member| (b + member.born, f + member.freed));
-        let free_site = members.iter().max_by_key(|member| member.freed).and_then(|member| member.free_site);
-        let freed_late = sum(members.iter().map(|member| member.freed_late));
-        let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
-        let repeated = 1.0 - 0.5f64.powi(growth.growth_steps.min(60) as i32 - 1);
-        let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
-        let most = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
-        let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
-        let symbols = &analysis.symbols;
-        Leak {
-            trace: self.trace,
-            site: symbols.site(main.site, None),
-            device: u32::from(self.ordinal),
-            shape,
-            confidence: confidence.clamp(0.0, most),
-            blocks: held.blocks,
-            bytes: held.bytes,
-            blocks_per_step: per_step(blocks_rate),
-            bytes_per_step: per_step(bytes_rate),
-            period_steps: period,
-            first_step: has_steps.then_some(first_step),
-            last_step: has_steps.then_some(u64::from(main.to)),
-            grows_by: if main.blocks.is_some() { "blocks" } else { "size" },
-            is_regular: growth.period.is_some(),
-            share_of_growth: share,
-            steps_to_oom,
-            freed_siblings: FreedSiblings {
-                share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
-                site: free_site.map(|site| symbols.site(site, None)),
-            },
-            members: Vec::new(),
-            evidence: json!({
-                "judged_at_step": has_steps.then_some(steps),
-                "growth_steps": growth.growth_steps,
-                "regularity": growth.regularity,
-                "kendall_tau": growth.tau,
-                "theil_sen_slope": growth.slope / f64::from(main.stride),
-                "slope_of": if main.blocks.is_some() { "blocks" } else { "bytes" },
-                "largest_undone_rise": growth.undone,
-                "blocks_allocated": born,
-                "blocks_freed": freed,
-                "blocks_freed_in_a_later_step": freed_late,
-                "layer": if self.device.has_torch() { "torch" } else { "device" },
-            }),
-        }
+    let main = leaks.iter().max_by_key(|leak| leak.bytes);
+    let block = main.map_or(0, |leak| leak.bytes / leak.blocks.max(1));
+    let room = room.map(|room| room.for_blocks(block));
+    for leak in leaks {
+        leak.oom_step = room.zip(leak.last_step).and_then(|(room, last)| room.step(rates, last));
     }
 }

@@ -14,7 +14,7 @@ use gpumemtrace_format::event::{WITNESS_NVML, WITNESS_PROGRAM};
 use crate::owners::{OwnerId, Owners};
 
 /// The library of PyTorch's allocator.
-const TORCH: &str = "libc10_cuda";
+pub(crate) const TORCH: &str = "libc10_cuda";
 
 /// The two numbers of PyTorch's allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -47,6 +47,11 @@ impl Owners {
         owner
     }
 
+    /// The owner of what was asked for from this native stack, if that was ever asked.
+    pub fn known(&self, stack: NodeId) -> OwnerId {
+        self.by_stack.get(&stack).copied().unwrap_or_default()
+    }
+
     fn id(&mut self, name: &str) -> OwnerId {
         if let Some(known) = self.ids.get(name) {
             return *known;

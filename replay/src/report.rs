@@ -6,9 +6,11 @@
 use serde::Serialize;
 use serde_json::Value;
 
+mod leak;
 mod site;
 mod trace;
 
+pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
 pub use site::{FrameKind, Site, StackFrame};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 
@@ -52,6 +54,9 @@ pub struct Report {
     /// Worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
+    /// What has grown and is no leak, by which rule; largest first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_growth: Option<Vec<SilentGrowth>>,
     /// At the peak of reserved bytes, at each out-of-memory, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Vec<Fragmentation>>,
@@ -232,58 +237,6 @@ pub struct Band {
     pub site: Site,
     /// One per point.
     pub bytes: Vec<u64>,
-}
-
-/// A site that grows.
-#[derive(Clone, Debug, Serialize)]
-pub struct Leak {
-    /// Index in `traces`.
-    pub trace: usize,
-    /// Where it is allocated.
-    pub site: Site,
-    /// On what.
-    pub device: u32,
-    /// `linear`, `accelerating`, `retained_graph` or `one_off`.
-    pub shape: &'static str,
-    /// 0 to 1.
-    pub confidence: f64,
-    /// Survivors at the end of the last complete step; where one block gets larger, the blocks there are.
-    pub blocks: u64,
-    /// Their bytes; where one block gets larger, what it grew by.
-    pub bytes: u64,
-    /// Growth.
-    pub blocks_per_step: Option<Quantity>,
-    /// Growth.
-    pub bytes_per_step: Option<Quantity>,
-    /// Steps after which the growth repeats.
-    pub period_steps: Option<u64>,
-    /// First step that left something behind, counted from 0.
-    pub first_step: Option<u64>,
-    /// The last complete step: `blocks` and `bytes` are as of its end.
-    pub last_step: Option<u64>,
-    /// `blocks`: there are more and more; `size`: they get larger and larger.
-    pub grows_by: &'static str,
-    /// False where growth comes without a period: a cache that is still filling cannot be told from a leak then.
-    pub is_regular: bool,
-    /// Of all growth on this device in the same time.
-    pub share_of_growth: Option<f64>,
-    /// At this rate, with what is free beside PyTorch's own cache.
-    pub steps_to_oom: Option<u64>,
-    /// What became of the other blocks of the same line.
-    pub freed_siblings: FreedSiblings,
-    /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it.
-    pub members: Vec<Site>,
-    /// The numbers behind it.
-    pub evidence: Value,
-}
-
-/// Blocks of the same line that were freed.
-#[derive(Clone, Debug, Serialize)]
-pub struct FreedSiblings {
-    /// Of all blocks of the line.
-    pub share: f64,
-    /// Where most of them were freed.
-    pub site: Option<Site>,
 }
 
 /// Reserved bytes that no tensor uses.

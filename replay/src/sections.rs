@@ -38,7 +38,12 @@ pub enum Section {
 pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let has = |section| sections.is_empty() || sections.contains(&section);
     let each = || analyses.iter().enumerate();
-    let leaks: Vec<_> = each().flat_map(|(index, analysis)| leaks::leaks(index, analysis)).collect();
+    let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
+    for (index, analysis) in each() {
+        let (leaking, silent) = leaks::leaks(index, analysis);
+        leaks.extend(leaking);
+        silent_growth.extend(silent);
+    }
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
     let verdicts = sections.is_empty().then(|| {
         each().flat_map(|(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms)).collect()
@@ -70,6 +75,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
         verdicts,
         leaks: has(Section::Leaks).then_some(leaks),
+        silent_growth: has(Section::Leaks).then_some(silent_growth),
         oom: has(Section::Oom).then_some(ooms),
     }
 }

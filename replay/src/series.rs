@@ -42,6 +42,22 @@ impl Series {
         }
     }
 
+    /// Several together, as coarse as the coarsest of them.
+    pub fn sum<'a>(parts: impl Iterator<Item = &'a Self>, steps: u32) -> Self {
+        let parts: Vec<&Self> = parts.collect();
+        let stride = parts.iter().map(|part| part.stride).max().unwrap_or(1);
+        let mut sum = Self { stride, ..Self::default() };
+        for step in (0..steps).step_by(stride as usize) {
+            let mut all = Held::default();
+            for held in parts.iter().map(|part| part.at(step)) {
+                all.bytes = all.bytes.saturating_add(held.bytes);
+                all.blocks = all.blocks.saturating_add(held.blocks);
+            }
+            sum.record(step, all);
+        }
+        sum
+    }
+
     fn thin(&mut self) {
         self.stride *= 2;
         let mut kept: Vec<(u32, Held)> = Vec::with_capacity(self.points.len());

@@ -339,6 +339,16 @@ impl Symbols {
         (facts.user == Some(facts.own)).then_some(facts.own)
     }
 
+    /// The user line of a frame.
+    pub fn user_site(&self, node: NodeId) -> Option<SiteId> {
+        self.nodes.get(node.0).map(|facts| facts.site())
+    }
+
+    /// True for what threads of autograd do for a line.
+    pub fn is_backward_site(&self, site: SiteId) -> bool {
+        matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
+    }
+
     /// All definitions, for `dump`.
     pub fn definitions(&self) -> &Definitions {
         &self.definitions

@@ -1,10 +1,18 @@
 """A planted leak is named by its line, with its exact numbers; a clean training has none."""
 
 import json
+import sys
 
 import pytest
 
-from conftest import WORKLOADS
+from conftest import REPOSITORY, VENVS, WORKLOADS
+
+LAB = REPOSITORY / "scripts" / "leaklab"
+sys.path.insert(0, str(LAB))
+import lab  # noqa: E402
+
+#: One version is enough for fifty runs.
+FIRST_VERSION = next(iter(VENVS), None)
 
 LINE = next(
     number for number, line in enumerate((WORKLOADS / "train.py").read_text().splitlines(), 1) if "planted leak" in line
@@ -35,3 +43,48 @@ def test_findings_have_an_exit_code_only_when_asked(run_python, torch_version):
     run.report("--leaks", "--fail-on", "leak", code=3)
     run.report("--leaks", code=0)
     assert json.dumps(run.report("--leaks")["leaks"])
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
+@pytest.mark.parametrize("pattern", lab.PATTERNS)
+def test_the_leak_lab(run_python, torch_version, pattern, fixed):
+    """Eight mistakes of the field: found at their line, first, to the byte; and silent when mended."""
+    stats, options = "stats.json", ["--fixed"] if fixed else []
+    run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
+    said = json.loads((run.folder / stats).read_text())
+    assert lab.wrong(pattern, fixed, run.report(), said) == []
+
+
+@pytest.mark.parametrize("pattern,steps", [("retained_validation", 5), ("grad_scaler", 30)])
+def test_plain_leaks_are_found_early(run_python, torch_version, pattern, steps):
+    run = run_python(torch_version, LAB / "train.py", pattern, "--steps", steps, "--batch", 16)
+    first = run.report()["leaks"][0]
+    assert (first["site"]["file"], first["site"]["line"]) == lab.line_of(pattern)
+
+
+def line_of_kind(kind):
+    lines = (WORKLOADS / "kinds.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {kind}"))
+
+
+@pytest.mark.parametrize("kind,found_as,bytes_per_step", [
+    ("device", "device", 3 << 20), ("pinned", "pinned_host", 1 << 20), ("pools", "reserved", 20 << 20),
+    ("stream", "reserved", None), ("gradients", "tensors", None),
+])
+def test_what_grows_beside_tensors_is_found_by_the_same_rules(run_python, torch_version, kind, found_as, bytes_per_step):
+    run = run_python(torch_version, "kinds.py", kind)
+    leaks = run.report()["leaks"]
+    assert [(leak["kind"], leak["site"]["line"]) for leak in leaks] == [(found_as, line_of_kind(kind))]
+    if bytes_per_step:
+        assert leaks[0]["bytes_per_step"] == bytes_per_step
+    calls = [(call["file"], call["line"]) for call in leaks[0]["backward_calls"]]
+    backward = [(str(WORKLOADS / "kinds.py"), line_of_kind("backward"))]
+    assert calls == (backward if kind == "gradients" else [])
+    if kind == "stream":
+        assert leaks[0]["evidence"]["stream"] is not None and leaks[0]["shape"] == "accelerating"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_healthy_runs_of_all_sorts_have_no_leak(run_python, seed):
+    report = run_python(FIRST_VERSION, "healthy.py", seed).report()
+    assert report["leaks"] == []

@@ -1,7 +1,9 @@
 //! `--leaks`: one paragraph per leaking line.
 
+use std::collections::BTreeMap;
+
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, Steps};
+use gpumemtrace_replay::report::{Leak, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
@@ -23,6 +25,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(doubt) = doubt(report.steps.as_ref()) {
             put(out, format_args!("  {doubt}"));
         }
+        write_silent(out, report, trace);
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
@@ -37,6 +40,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(out, format_args!("       {source}"));
         }
         put(out, format_args!("   {}", explanation(leak)));
+        if let Some(leaf) = &leak.leaf {
+            put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
+        }
+        for call in &leak.backward_calls {
+            put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
+        }
         if !leak.members.is_empty() {
             put(
                 out,
@@ -57,6 +66,42 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(out, format_args!("   {which} at (own lines marked with >):"));
             sites.write_stack(out, &leak.site, "     ", style);
         }
+    }
+    write_silent(out, report, trace);
+}
+
+/// What grew and is no leak, by rule: so that nobody looks for it.
+fn write_silent(out: &mut String, report: &Report, trace: usize) {
+    let mut by_rule: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for one in report.silent_growth.iter().flatten().filter(|one| one.trace == trace) {
+        let (lines, bytes) = by_rule.entry(one.rule).or_default();
+        *lines += 1;
+        *bytes = bytes.saturating_add(one.bytes);
+    }
+    if by_rule.is_empty() {
+        return;
+    }
+    let told: Vec<String> = by_rule
+        .iter()
+        .map(|(rule, (lines, bytes))| {
+            format!("{} {} ({})", size(*bytes), meaning(rule), count(*lines, "line"))
+        })
+        .collect();
+    out.push('\n');
+    put(out, format_args!("Not leaks: {}.", told.join(", ")));
+}
+
+/// A rule of silence in words.
+fn meaning(rule: &str) -> &str {
+    match rule {
+        "warm_up" => "that came in the first steps",
+        "one_off" => "that came a few times",
+        "saturating" => "in what fills up or slows down",
+        "ratchet" => "in what is made anew for the longest batch so far",
+        "optimizer_state" => "of optimizer state",
+        "library_workspace" => "of cuBLAS workspaces",
+        "too_early" => "of which the steps are too few to tell",
+        other => other,
     }
 }
 
@@ -93,15 +138,20 @@ pub(super) fn headline(leak: &Leak) -> String {
         text = format!("{text} since step {}", thousands(first));
     }
     text = format!("{text}, {what}");
-    if let (Some(left), Some(last)) = (leak.steps_to_oom, leak.last_step) {
-        let step = last.saturating_add(left).saturating_add(1);
-        text = if left > FAR_STEPS {
-            format!("{text}; no OOM within a million steps")
-        } else {
-            format!("{text}; OOM at about step {}", thousands(step))
-        };
+    match (leak.steps_to_oom, &leak.oom_step) {
+        (Some(left), _) if left > FAR_STEPS => format!("{text}; no OOM within a million steps"),
+        (Some(_), Some(step)) => format!("{text}; {}", oom(step)),
+        _ => text,
     }
-    text
+}
+
+fn oom(step: &OomStep) -> String {
+    let about = format!("OOM at about step {}", thousands(step.expected));
+    match step.latest {
+        Some(latest) if latest == step.earliest => about,
+        Some(latest) => format!("{about} ({} to {})", thousands(step.earliest), thousands(latest)),
+        None => format!("{about} ({} or later)", thousands(step.earliest)),
+    }
 }
 
 /// Why nothing found may mean nothing.
@@ -125,10 +175,19 @@ fn amount(bytes: u64, blocks: u64) -> String {
 
 fn explanation(leak: &Leak) -> String {
     let mut parts = Vec::new();
+    match leak.kind {
+        "device" => parts.push("This is driver memory (cudaMalloc and its like).".to_owned()),
+        "pinned_host" => parts.push("This is pinned host memory.".to_owned()),
+        _ => {}
+    }
     let share = leak.freed_siblings.share;
     let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short(site)));
     let freed_at = freed_at.unwrap_or_default();
-    parts.push(if leak.grows_by == "size" {
+    parts.push(if leak.kind == "reserved" {
+        "PyTorch reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
+         what comes next, or in pieces that fit nobody. The line is the one that asked for most of it."
+            .to_owned()
+    } else if leak.grows_by == "size" {
         "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
          gets longer."
             .to_owned()
@@ -138,9 +197,13 @@ fn explanation(leak: &Leak) -> String {
         "Nothing that this line allocated was ever freed.".to_owned()
     });
     if leak.shape == "retained_graph" {
-        parts.push(
-            "Looks like an autograd graph that is kept: its tensors grow in the same steps.".to_owned(),
-        );
+        let rate = leak
+            .bytes_per_step
+            .map_or_else(String::new, |rate| format!(", {} per step", size(rate.0.round() as u64)));
+        let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+        parts.push(format!(
+            "Forward at line {line}, no backward{rate}: an autograd graph that is kept, whose tensors grow in the same steps."
+        ));
     } else if leak.shape == "accelerating" {
         parts.push("It speeds up.".to_owned());
     }

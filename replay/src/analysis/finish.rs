@@ -22,6 +22,7 @@ impl Pass {
             device.finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.facts(stack).site);
             devices.push((ordinal, *device));
         }
+        self.host.finish();
         let events = self.counts.iter().sum::<u64>().max(1);
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
         let Missing { lost, in_flight } = missing(head, body, self.threads.len() as u64);
@@ -114,6 +115,8 @@ impl Pass {
             oom_count: self.oom_count,
             failed_calls: self.driver.failed_calls,
             apart,
+            host: self.host,
+            backward_calls: self.backward.calls,
         }
     }
 }

@@ -23,6 +23,9 @@ pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];
 const SEGMENT_BYTES: u64 = 20 << 20;
 
+mod packed;
+pub use packed::Packed;
+
 #[derive(Default)]
 pub struct Synthetic {
     pub events: Vec<Event>,
@@ -35,8 +38,12 @@ pub struct Synthetic {
     live: HashMap<u64, u64>,
     free: HashMap<u64, Vec<u64>>,
     allocated: u64,
-    reserved: u64,
+    pub reserved: u64,
+    /// What the device can hold; 0 for no limit.
+    pub capacity: u64,
     segment: (u64, u64),
+    /// Splits and joins blocks as PyTorch's allocator does, where a test asks for it.
+    pub packed: Option<Packed>,
     node_ids: HashMap<(NodeId, u32, i32), NodeId>,
 }
 
@@ -119,8 +126,19 @@ impl Synthetic {
 
     pub fn alloc(&mut self, stack: NodeId, bytes: u64) -> u64 {
         let size = bytes.max(1).next_multiple_of(512);
-        let reused = self.free.get_mut(&size).and_then(Vec::pop);
-        let addr = reused.unwrap_or_else(|| self.cut(stack, size));
+        let (addr, size) = if let Some(mut packed) = self.packed.take() {
+            let place = packed.take(size).unwrap_or_else(|| {
+                let (addr, bytes) = packed.new_segment(size);
+                self.event(EventKind::DEVICE_ALLOC, addr, bytes, [0; 2], stack);
+                self.reserved += bytes;
+                packed.take(size).expect("room in a new segment")
+            });
+            self.packed = Some(packed);
+            place
+        } else {
+            let reused = self.free.get_mut(&size).and_then(Vec::pop);
+            (reused.unwrap_or_else(|| self.cut(stack, size)), size)
+        };
         self.live.insert(addr, size);
         self.allocated += size;
         self.event(EventKind::BLOCK_ALLOC, addr, size, [self.allocated, self.reserved], stack);
@@ -140,11 +158,24 @@ impl Synthetic {
         self.segment.0 - size
     }
 
+    /// What a live block holds.
+    pub fn size_of(&self, addr: u64) -> u64 {
+        self.live[&addr]
+    }
+
     pub fn release(&mut self, addr: u64, stack: NodeId) {
         let size = self.live.remove(&addr).expect("a live block");
         self.allocated -= size;
-        self.free.entry(size).or_default().push(addr);
+        match &mut self.packed {
+            Some(packed) => packed.give_back(addr, size),
+            None => self.free.entry(size).or_default().push(addr),
+        }
         self.event(EventKind::BLOCK_FREE, addr, size, [self.allocated, self.reserved], stack);
+    }
+
+    /// True when it holds more than it can: what comes then never happens.
+    pub fn is_full(&self) -> bool {
+        self.capacity > 0 && self.reserved > self.capacity
     }
 
     pub fn oom(&mut self, stack: NodeId, bytes: u64) {

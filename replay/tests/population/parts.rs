@@ -1,0 +1,342 @@
+//! What programs do with memory at each step.
+
+use gpumemtrace_format::NodeId;
+
+use super::{Dice, Planted, World};
+
+/// Does its part of each step.
+pub trait Part {
+    fn step(&mut self, world: &mut World);
+}
+
+impl<F: FnMut(&mut World)> Part for F {
+    fn step(&mut self, world: &mut World) {
+        self(world);
+    }
+}
+
+fn part(step: impl FnMut(&mut World) + 'static) -> Box<dyn Part> {
+    Box::new(step)
+}
+
+/// By when whatever fills has filled.
+fn fill_limit(world: &World) -> u64 {
+    (world.steps * 6 / 10).max(1)
+}
+
+/// One of the things that healthy programs do.
+pub fn healthy(world: &mut World, dice: &mut Dice) -> Box<dyn Part> {
+    let under = if dice.one_in(4) { world.evaluate } else { world.train };
+    let line = world.line(under);
+    let unit = dice.log(1, 1 << 12) * 512;
+    match dice.below(16) {
+        0 => optimizer_state(world, dice, unit),
+        1 => activations(line, dice, unit),
+        2 => held_output(line, dice, unit),
+        3 => least_recently_used(line, dice, unit, fill_limit(world)),
+        4 => dictionary(line, dice, unit, fill_limit(world)),
+        5 => accumulation(line, dice, unit, world.steps),
+        6 => longest_so_far(line, dice, unit),
+        7 => evaluation(world, dice, unit),
+        8 => pool(line, dice, unit),
+        9 => once_in_a_while(line, dice, unit, world.steps),
+        10 => workspaces(line, dice, world.steps),
+        11 => queue(line, dice, unit),
+        12 => deque(line, dice, unit, fill_limit(world)),
+        13 => recompiles(line, dice, unit, fill_limit(world)),
+        14 => bounded_walk(line, dice, unit),
+        _ => phases(line, dice, unit, world.steps),
+    }
+}
+
+/// Two moments for each parameter at the first call of the optimizer, which may come late.
+fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let (adam, at) = (world.adam, dice.below(3));
+    let count = dice.within(2, 20);
+    part(move |world| {
+        if world.step == at {
+            for i in 0..2 * count {
+                world.run.alloc(adam, unit * (i / 2 + 1));
+            }
+        }
+    })
+}
+
+/// Sizes that follow the length of the batch; freed within the step.
+fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let (layers, lengths) = (dice.within(1, 6), dice.within(1, 40));
+    part(move |world| {
+        let length = world.dice.within(1, lengths);
+        let blocks: Vec<u64> = (0..layers).map(|i| world.run.alloc(line, unit * length * (i + 1))).collect();
+        for block in blocks.into_iter().rev() {
+            world.run.release(block, line);
+        }
+    })
+}
+
+/// The output of a step lives until the next one replaces it.
+fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let lengths = dice.within(1, 40);
+    let mut last = None;
+    part(move |world| {
+        let length = world.dice.within(1, lengths);
+        let new = world.run.alloc(line, unit * length);
+        if let Some(old) = last.replace(new) {
+            world.run.release(old, line);
+        }
+    })
+}
+
+/// A cache that holds so many entries and drops the oldest.
+fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+    let per_step = dice.within(1, 3);
+    let capacity = per_step * dice.within(1, fill_by);
+    let varying = dice.within(1, 4);
+    let mut held = std::collections::VecDeque::new();
+    part(move |world| {
+        for _ in 0..per_step {
+            let bytes = unit * world.dice.within(1, varying);
+            held.push_back(world.run.alloc(line, bytes));
+            if held.len() as u64 > capacity {
+                world.run.release(held.pop_front().unwrap(), line);
+            }
+        }
+    })
+}
+
+/// A cache of all keys there are: each stays from its first use on.
+fn dictionary(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+    // The number of draws after which nearly all keys have come is keys * ln(keys); so few keys that this fits.
+    let per_step = dice.within(1, 4);
+    let draws = fill_by * per_step;
+    let keys =
+        (1..=draws).take_while(|k| *k as f64 * (*k as f64).ln().max(1.0) <= draws as f64).last().unwrap_or(1);
+    let mut known = std::collections::HashSet::new();
+    part(move |world| {
+        for _ in 0..per_step {
+            let key = world.dice.below(keys);
+            if known.insert(key) {
+                world.run.alloc(line, unit * (key % 3 + 1));
+            }
+        }
+    })
+}
+
+/// Graphs of so many micro-batches are held until all are there.
+fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+    let every = dice.within(2, 16).min((steps / 3).max(1));
+    let (mut held, blocks) = (Vec::new(), dice.within(1, 4));
+    part(move |world| {
+        (0..blocks).for_each(|_| held.push(world.run.alloc(line, unit)));
+        if world.step % every == every - 1 {
+            held.drain(..).for_each(|block| world.run.release(block, line));
+        }
+    })
+}
+
+/// A buffer that is made anew for the longest batch so far.
+fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let (even, lengths) = (dice.one_in(2), dice.within(2, 1000));
+    let mut buffer: Option<(u64, u64)> = None;
+    part(move |world| {
+        let length = if even { world.dice.within(1, lengths) } else { world.dice.log(1, lengths) };
+        if buffer.is_none_or(|(longest, _)| length > longest) {
+            let new = world.run.alloc(line, unit * length / 8);
+            if let Some((_, old)) = buffer.replace((length, new)) {
+                world.run.release(old, line);
+            }
+        }
+    })
+}
+
+/// Every so often outputs are gathered and dropped, and the best model so far is kept.
+fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let (outputs, best_line) = (world.line(world.evaluate), world.line(world.evaluate));
+    let every = dice.within(2, 30);
+    let mut best: Vec<u64> = Vec::new();
+    part(move |world| {
+        if world.step % every != every - 1 {
+            return;
+        }
+        let gathered: Vec<u64> =
+            (0..world.dice.within(2, 12)).map(|_| world.run.alloc(outputs, unit)).collect();
+        if best.is_empty() || world.dice.one_in(3) {
+            best.drain(..).for_each(|block| world.run.release(block, best_line));
+            best.extend((1..5).map(|i| world.run.alloc(best_line, unit * i)));
+        }
+        for block in gathered {
+            world.run.release(block, outputs);
+        }
+    })
+}
+
+/// Members come and go at random, about as many of each.
+fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let (births, share) = (dice.within(2, 8), dice.within(2, 5));
+    let mut held: Vec<u64> = Vec::new();
+    part(move |world| {
+        for _ in 0..world.dice.below(births) {
+            let bytes = unit * world.dice.within(1, 3);
+            held.push(world.run.alloc(line, bytes));
+        }
+        for _ in 0..held.len() as u64 / share {
+            let at = world.dice.below(held.len() as u64) as usize;
+            world.run.release(held.swap_remove(at), line);
+        }
+    })
+}
+
+/// A copy of the weights for an average, a layer that is unfrozen: up to three times something comes for good.
+fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+    let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below(steps)).collect();
+    let blocks = dice.within(1, 20);
+    part(move |world| {
+        for _ in moments.iter().filter(|at| **at == world.step) {
+            for i in 0..blocks {
+                world.run.alloc(line, unit * (i + 1));
+            }
+        }
+    })
+}
+
+/// What cuBLAS takes for each stream that it meets.
+fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn Part> {
+    let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below((steps / 2).max(1))).collect();
+    part(move |world| {
+        for _ in moments.iter().filter(|at| **at == world.step) {
+            world.run.alloc(line, 8_519_680);
+        }
+    })
+}
+
+/// Batches that were fetched ahead: as many as there was time for.
+fn queue(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let depth = dice.within(1, 8);
+    let mut held = std::collections::VecDeque::new();
+    part(move |world| {
+        let wanted = world.dice.below(depth + 1);
+        while (held.len() as u64) < wanted {
+            held.push_back(world.run.alloc(line, unit));
+        }
+        while held.len() as u64 > wanted {
+            world.run.release(held.pop_front().unwrap(), line);
+        }
+    })
+}
+
+/// The last so many outputs.
+fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+    let length = dice.within(1, fill_by);
+    let mut held = std::collections::VecDeque::new();
+    part(move |world| {
+        held.push_back(world.run.alloc(line, unit));
+        if held.len() as u64 > length {
+            world.run.release(held.pop_front().unwrap(), line);
+        }
+    })
+}
+
+/// A compiler that leaves something behind for each shape that is new to it.
+fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+    let shapes = dice.within(1, 8);
+    let mut seen = std::collections::HashSet::new();
+    part(move |world| {
+        let shape = world.dice.below(shapes);
+        if world.step < fill_by && seen.insert(shape) {
+            for i in 0..3 {
+                world.run.alloc(line, unit * (i + 1));
+            }
+        }
+    })
+}
+
+/// Requests that wait: one more or one less at a time, never more than so many.
+fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+    let most = dice.within(2, 12) as usize;
+    let mut held: Vec<u64> = Vec::new();
+    part(move |world| {
+        if held.is_empty() || held.len() < most && world.dice.one_in(2) {
+            held.push(world.run.alloc(line, unit));
+        } else {
+            let at = world.dice.below(held.len() as u64) as usize;
+            world.run.release(held.swap_remove(at), line);
+        }
+    })
+}
+
+/// Everything is larger in one part of the run than in the others.
+fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+    let (from, length) = (dice.below(steps), dice.within(1, steps));
+    let mut held: Vec<u64> = Vec::new();
+    part(move |world| {
+        held.drain(..).for_each(|block| world.run.release(block, line));
+        let blocks = if (from..from + length).contains(&world.step) { 6 } else { 2 };
+        (0..blocks).for_each(|_| held.push(world.run.alloc(line, unit)));
+    })
+}
+
+/// How a leak hides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// The line does nothing else.
+    Own,
+    /// The line also makes blocks that are freed within the step.
+    AmongTemporaries,
+    /// A function that others call, too: what it makes for them is freed.
+    CommonLeaf,
+    /// The line also makes a block that is replaced at each step.
+    BesideHeld,
+    /// Its blocks are of varying sizes.
+    Varying,
+}
+
+impl Way {
+    pub fn drawn(dice: &mut Dice) -> Self {
+        match dice.below(5) {
+            0 => Self::Own,
+            1 => Self::AmongTemporaries,
+            2 => Self::CommonLeaf,
+            3 => Self::BesideHeld,
+            _ => Self::Varying,
+        }
+    }
+}
+
+/// Leaves blocks behind every so many steps.
+pub fn leak(world: &mut World, planted: Planted) -> Box<dyn Part> {
+    let Planted { bytes, blocks, period, start, way, line, .. } = planted;
+    let caller = world.run.frame(world.train, "/work/leak.py", "collect", 30);
+    let leaf = world.run.frame(caller, "/work/leak.py", "keep", line as i32);
+    let other = world.run.frame(world.train, "/work/leak.py", "use", 50);
+    let healthy = world.run.frame(other, "/work/leak.py", "keep", line as i32);
+    let mut held: Option<u64> = None;
+    part(move |world| {
+        match way {
+            Way::AmongTemporaries => {
+                for _ in 0..world.dice.within(1, 4) {
+                    let block = world.run.alloc(leaf, bytes);
+                    world.run.release(block, caller);
+                }
+            }
+            Way::CommonLeaf => {
+                let length = world.dice.within(1, 3);
+                let block = world.run.alloc(healthy, bytes * length);
+                world.run.release(block, other);
+            }
+            Way::BesideHeld => {
+                let new = world.run.alloc(leaf, bytes);
+                if let Some(old) = held.replace(new) {
+                    world.run.release(old, caller);
+                }
+            }
+            Way::Own | Way::Varying => {}
+        }
+        if world.step >= start && (world.step - start).is_multiple_of(period) {
+            for _ in 0..blocks {
+                let bytes = if way == Way::Varying { bytes * world.dice.within(6, 10) / 8 } else { bytes };
+                let block = world.run.alloc(leaf, bytes);
+                world.leaked.push(world.run.size_of(block));
+            }
+        }
+    })
+}

@@ -1,0 +1,75 @@
+//! Where PyTorch's allocator puts blocks: best fit, split, joined again with what is free beside them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+const MIB: u64 = 1 << 20;
+
+/// Two pools, for blocks up to 1 MiB and for larger ones.
+#[derive(Clone, Debug, Default)]
+pub struct Packed {
+    /// Free blocks of each pool by size and address.
+    free: [BTreeSet<(u64, u64)>; 2],
+    /// Free blocks by address: size, pool.
+    by_addr: BTreeMap<u64, (u64, usize)>,
+    pool_of_live: BTreeMap<u64, usize>,
+    segments: u64,
+}
+
+fn pool(size: u64) -> usize {
+    usize::from(size > MIB)
+}
+
+impl Packed {
+    fn insert(&mut self, addr: u64, size: u64, pool: usize) {
+        self.free[pool].insert((size, addr));
+        self.by_addr.insert(addr, (size, pool));
+    }
+
+    fn remove(&mut self, addr: u64) -> (u64, usize) {
+        let (size, pool) = self.by_addr.remove(&addr).expect("a free block");
+        self.free[pool].remove(&(size, addr));
+        (size, pool)
+    }
+
+    /// Memory for a block: its address and how large it is.
+    pub fn take(&mut self, wanted: u64) -> Option<(u64, u64)> {
+        let pool = pool(wanted);
+        let (size, addr) = *self.free[pool].range((wanted, 0)..).next()?;
+        self.remove(addr);
+        let rest = size - wanted;
+        let is_split = if pool == 0 { rest >= 512 } else { rest > MIB };
+        let size = if is_split { wanted } else { size };
+        if is_split {
+            self.insert(addr + wanted, rest, pool);
+        }
+        self.pool_of_live.insert(addr, pool);
+        Some((addr, size))
+    }
+
+    /// A segment that the block fits in; segments never touch each other.
+    pub fn new_segment(&mut self, wanted: u64) -> (u64, u64) {
+        let bytes = match wanted {
+            0..=MIB => 2 * MIB,
+            size if size < 10 * MIB => 20 * MIB,
+            size => size.next_multiple_of(2 * MIB),
+        };
+        self.segments += 1;
+        let addr = 0x7f00_0000_0000 + self.segments * (16 << 30);
+        self.insert(addr, bytes, pool(wanted));
+        (addr, bytes)
+    }
+
+    pub fn give_back(&mut self, addr: u64, size: u64) {
+        let pool = self.pool_of_live.remove(&addr).expect("a live block");
+        let (mut begin, mut end) = (addr, addr + size);
+        if self.by_addr.contains_key(&end) {
+            end += self.remove(end).0;
+        }
+        let before = self.by_addr.range(..addr).next_back().map(|(at, (size, _))| (*at, at + size));
+        if let Some((at, _)) = before.filter(|(_, end)| *end == addr) {
+            self.remove(at);
+            begin = at;
+        }
+        self.insert(begin, end - begin, pool);
+    }
+}
