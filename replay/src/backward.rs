@@ -19,7 +19,7 @@ const MAX_CALLS: usize = 16;
 pub struct Backward {
     /// Threads inside, each with the frame of its call.
     inside: Vec<(ThreadId, NodeId)>,
-    /// The different frames of such calls, the first [`MAX_CALLS`].
+    /// The different frames of such calls, the first ones.
     pub calls: Vec<NodeId>,
     /// Events shown at the line of a call.
     pub at_calls: u64,

@@ -1,6 +1,6 @@
 //! Which lines leave something behind at every step.
 //!
-//! Four kinds of memory are judged, each by the same rules ([`crate::suspects`]):
+//! Four kinds of memory are judged, each by the same rules (`crate::suspects`):
 //! * *tensors*: blocks of PyTorch's allocator by the line that allocated them;
 //! * *device*: driver memory by the line that asked for it; where there is PyTorch, without what its allocator asked for. Where
 //!   it is not known who asked, it counts only if all driver memory beside PyTorch's grows;

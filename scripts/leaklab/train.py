@@ -138,9 +138,10 @@ def retained_validation(images, labels, step):
 def detached_fragments(images, labels, step):
     train(images, labels, step)
     with torch.no_grad():
-        cached = model.features(images)
+        cached = model.features(images)  # line: detached_fragments
     root = cached.detach().requires_grad_(True)
-    fragment = torch.relu(root * 2.0)  # line: detached_fragments
+    # As large as what it is made of, which it keeps.
+    fragment = torch.relu(root * 2.0)
     kept.append(float(fragment.detach().mean().cpu()) if args.fixed else fragment)
 
 
