@@ -9,6 +9,8 @@ use crate::wire::{Cursor, WireError, put_varint};
 /// Bytes that a number may have.
 const PLANES: usize = 10;
 const GOES_ON: u8 = 0x80;
+/// Numbers that are put together at a time: a power of two.
+const MOST_AT_A_TIME: usize = 128;
 const ALL_GO_ON: u64 = 0x8080_8080_8080_8080;
 
 /// A column that is being written.
@@ -93,7 +95,7 @@ impl<'a> Numbers<'a> {
         let mut planes: [&[u8]; PLANES] = [&[]; PLANES];
         for plane in &mut planes {
             *plane = cursor.take(len)?;
-            len = plane.iter().filter(|byte| **byte >= GOES_ON).count();
+            len = count_going_on(plane);
         }
         let fits = len == 0 && planes[PLANES - 1].iter().all(|byte| *byte <= 1);
         if !fits {
@@ -119,43 +121,55 @@ impl<'a> Numbers<'a> {
     #[inline]
     pub(super) fn fill(&mut self, values: &mut [u64]) -> Result<(), WireError> {
         let Self::Planes(planes) = self else { return Ok(()) };
-        let (firsts, rest) = planes[0].split_at_checked(values.len()).ok_or(WireError::UnexpectedEnd)?;
-        planes[0] = rest;
-        let mut eights = values.chunks_exact_mut(8);
-        let mut firsts = firsts.chunks_exact(8);
-        for (eight, bytes) in eights.by_ref().zip(firsts.by_ref()) {
-            let word = u64::from_le_bytes([
-                bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
-            ]);
-            if word & ALL_GO_ON == 0 {
-                for (value, byte) in eight.iter_mut().zip(bytes) {
-                    *value = u64::from(*byte);
-                }
-                continue;
-            }
-            for (value, byte) in eight.iter_mut().zip(bytes) {
-                *value = rest_of(planes, *byte)?;
-            }
-        }
-        for (value, byte) in eights.into_remainder().iter_mut().zip(firsts.remainder()) {
-            *value = rest_of(planes, *byte)?;
+        for values in values.chunks_mut(MOST_AT_A_TIME) {
+            fill_from(planes, values)?;
         }
         Ok(())
     }
 }
 
-/// The number that begins with this byte.
+/// At most [`MOST_AT_A_TIME`] numbers. Plane by plane, with those that go on noted: there is nothing to guess wrong.
 #[inline]
-fn rest_of(planes: &mut [&[u8]; PLANES], first: u8) -> Result<u64, WireError> {
-    let (mut value, mut byte, mut shift) = (u64::from(first & 0x7f), first, 7);
-    for plane in &mut planes[1..] {
-        if byte < GOES_ON {
+fn fill_from(planes: &mut [&[u8]; PLANES], values: &mut [u64]) -> Result<(), WireError> {
+    let mut going_on = [0u8; MOST_AT_A_TIME];
+    let mut count = 0;
+    let firsts = take(&mut planes[0], values.len())?;
+    for (number, (value, byte)) in values.iter_mut().zip(firsts).enumerate() {
+        *value = u64::from(*byte & !GOES_ON);
+        going_on[count & (MOST_AT_A_TIME - 1)] = number as u8;
+        count += usize::from(*byte >= GOES_ON);
+    }
+    for (plane, shift) in planes[1..].iter_mut().zip((7..).step_by(7)) {
+        if count == 0 {
             break;
         }
-        let (next, rest) = plane.split_first().ok_or(WireError::UnexpectedEnd)?;
-        (byte, *plane) = (*next, rest);
-        value |= u64::from(byte & 0x7f) << shift;
-        shift += 7;
+        let bytes = take(plane, count)?;
+        count = 0;
+        for (at, byte) in bytes.iter().enumerate() {
+            let number = going_on[at & (MOST_AT_A_TIME - 1)];
+            if let Some(value) = values.get_mut(usize::from(number)) {
+                *value |= u64::from(*byte & !GOES_ON) << shift;
+            }
+            going_on[count & (MOST_AT_A_TIME - 1)] = number;
+            count += usize::from(*byte >= GOES_ON);
+        }
     }
-    Ok(value)
+    Ok(())
+}
+
+fn take<'a>(plane: &mut &'a [u8], len: usize) -> Result<&'a [u8], WireError> {
+    let (these, rest) = plane.split_at_checked(len).ok_or(WireError::UnexpectedEnd)?;
+    *plane = rest;
+    Ok(these)
+}
+
+/// Bytes after which another follows.
+fn count_going_on(bytes: &[u8]) -> usize {
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let of_eight = |eight: &[u8; 8]| {
+        // The eight highest bits, each in a byte of its own, summed up into the highest byte.
+        let bits = (u64::from_le_bytes(*eight) & ALL_GO_ON) >> 7;
+        (bits.wrapping_mul(0x0101_0101_0101_0101) >> 56) as usize
+    };
+    eights.iter().map(of_eight).sum::<usize>() + rest.iter().filter(|byte| **byte >= GOES_ON).count()
 }
