@@ -32,7 +32,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
             }
         }
     }
-    let pieces = [&[7; 5000][..], &run.file(40)[..2000], &[0; 8192 - 7000]].concat();
+    let pieces = [&[7; 5000][..], &run.file(40)[..1500], &[0; 8192 - 6500]].concat();
     let packed = Packer::new(3).encode_block(BlockKind::ROWS, &pieces, &[5000]);
     put(folder, "pieces", "seed", &packed[BLOCK_HEADER_BYTES..])?;
     put(folder, "ring", "seed", &ring(&run))?;

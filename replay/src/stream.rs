@@ -179,7 +179,7 @@ impl Merger {
             // A copy, so that it stays in a register.
             let mut next_seq = self.next_seq;
             for event in &batch.events[run.at..run.end] {
-                if event.seq == next_seq {
+                if event.seq == next_seq && event.seq != NO_SEQ {
                     next_seq += 1;
                     flow = sink(event);
                 } else if event.seq == NO_SEQ {
@@ -273,6 +273,12 @@ mod tests {
         }
         let summary = merger.finish(&mut sink);
         (seen, summary)
+    }
+
+    #[test]
+    fn behind_the_last_place_there_is_comes_a_call_without_one() {
+        let (seen, summary) = merge(vec![vec![event(NO_SEQ - 1, 1), event(NO_SEQ, 1)]], 0);
+        assert_eq!((seen, summary.unplaced.len()), (vec![NO_SEQ - 1], 1));
     }
 
     proptest! {

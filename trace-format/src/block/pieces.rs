@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_byte_over_and_over_costs_next_to_nothing() {
-        let block = Packer::new(3).encode_block(BlockKind::ROWS, &[7; 100_000], &[]);
+        let block = Packer::new(3).encode_block(BlockKind::ROWS, &vec![7; 100_000], &[]);
         assert_eq!(block.len(), BLOCK_HEADER_BYTES + 5);
         assert_eq!(unpacked(&block), vec![7; 100_000]);
     }

@@ -44,8 +44,8 @@ pub struct Encoder {
     devices: Vec<u8>,
     apis: Vec<u8>,
     flags: Vec<u8>,
-    columns: [Planes; COLUMNS],
-    chunk: Box<Chunk>,
+    columns: Vec<Planes>,
+    chunk: Chunk,
 }
 
 impl std::fmt::Debug for Encoder {
@@ -67,8 +67,8 @@ impl Encoder {
             devices: Vec::new(),
             apis: Vec::new(),
             flags: Vec::new(),
-            columns: Default::default(),
-            chunk: Box::new(Chunk { numbers: [[0; CHUNK_ROWS]; COLUMNS], counts: [0; COLUMNS] }),
+            columns: (0..COLUMNS).map(|_| Planes::default()).collect(),
+            chunk: Chunk { numbers: vec![[0; CHUNK_ROWS]; COLUMNS], counts: [0; COLUMNS] },
         }
     }
 
@@ -173,15 +173,12 @@ impl Encoder {
                 FLAGS => Some(&mut self.flags),
                 _ => None,
             };
-            match bytes {
-                Some(bytes) => {
-                    out.put_bytes(id, bytes);
-                    bytes.clear();
-                }
-                None => {
-                    out.put_numbers(id, column);
-                    column.clear();
-                }
+            if let Some(bytes) = bytes {
+                out.put_bytes(id, bytes);
+                bytes.clear();
+            } else {
+                out.put_numbers(id, column);
+                column.clear();
             }
         }
         self.rows = 0;
@@ -216,7 +213,7 @@ impl Encoded {
 
 /// Numbers of a few rows, by column.
 struct Chunk {
-    numbers: [[u64; CHUNK_ROWS]; COLUMNS],
+    numbers: Vec<[u64; CHUNK_ROWS]>,
     counts: [usize; COLUMNS],
 }
 

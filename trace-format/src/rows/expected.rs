@@ -1,7 +1,7 @@
 //! What both sides know of a row before they see it.
 //!
 //! Constraint: a prediction that writer and reader make differently is a wrong number in a report. Consequence: one type makes
-//! them for both.
+//! them for both. The program whose thread makes an encoder may have a small stack, so tables are not in it.
 
 use super::{Role, role};
 use crate::event::EventKind;
@@ -58,11 +58,11 @@ pub(super) struct Expected {
     pub(super) native: Followers,
     /// Of what allocates or gives back.
     first_addr: Option<u64>,
-    addr_by_kind: [u64; 256],
-    aux0_by_kind: [u64; 256],
-    aux1_by_kind: [u64; 256],
-    allocated_by_device: [u64; 256],
-    reserved_by_device: [u64; 256],
+    addr_by_kind: Vec<u64>,
+    aux0_by_kind: Vec<u64>,
+    aux1_by_kind: Vec<u64>,
+    allocated_by_device: Vec<u64>,
+    reserved_by_device: Vec<u64>,
 }
 
 impl Expected {
@@ -75,11 +75,11 @@ impl Expected {
             python: Followers::new(),
             native: Followers::new(),
             first_addr: None,
-            addr_by_kind: [0; 256],
-            aux0_by_kind: [0; 256],
-            aux1_by_kind: [0; 256],
-            allocated_by_device: [0; 256],
-            reserved_by_device: [0; 256],
+            addr_by_kind: vec![0; 256],
+            aux0_by_kind: vec![0; 256],
+            aux1_by_kind: vec![0; 256],
+            allocated_by_device: vec![0; 256],
+            reserved_by_device: vec![0; 256],
         }
     }
 

@@ -18,7 +18,7 @@ const ALL_GO_ON: u64 = 0x8080_8080_8080_8080;
 pub(super) struct Planes {
     /// Numbers before the first that is not 0: most columns have no other.
     zeros: usize,
-    planes: [Vec<u8>; PLANES],
+    by_place: [Vec<u8>; PLANES],
     rest: Vec<u64>,
 }
 
@@ -31,16 +31,16 @@ impl Planes {
             return;
         }
         if self.zeros > 0 {
-            self.planes[0].resize(self.zeros, 0);
+            self.by_place[0].resize(self.zeros, 0);
             self.zeros = 0;
         }
         if bits < u64::from(GOES_ON) {
-            self.planes[0].extend(values.iter().map(|value| *value as u8));
+            self.by_place[0].extend(values.iter().map(|value| *value as u8));
             return;
         }
         self.rest.clear();
         self.rest.extend_from_slice(values);
-        for plane in &mut self.planes {
+        for plane in &mut self.by_place {
             let first = |value: &u64| *value as u8 & 0x7f | u8::from(*value >= 0x80) << 7;
             plane.extend(self.rest.iter().map(first));
             let mut len = 0;
@@ -58,22 +58,22 @@ impl Planes {
 
     /// True where every number is 0.
     pub(super) fn is_zero(&self) -> bool {
-        self.planes[0].is_empty()
+        self.by_place[0].is_empty()
     }
 
     pub(super) fn clear(&mut self) {
         self.zeros = 0;
-        self.planes.iter_mut().for_each(Vec::clear);
+        self.by_place.iter_mut().for_each(Vec::clear);
     }
 
     /// The bytes of the column, and where in `out` each plane begins.
     pub(super) fn put_into(&self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) {
         let mut count = Vec::new();
-        put_varint(&mut count, self.planes[0].len() as u64);
-        let len = count.len() + self.planes.iter().map(Vec::len).sum::<usize>();
+        put_varint(&mut count, self.by_place[0].len() as u64);
+        let len = count.len() + self.by_place.iter().map(Vec::len).sum::<usize>();
         put_varint(out, len as u64);
         out.extend(count);
-        for plane in self.planes.iter().take_while(|plane| !plane.is_empty()) {
+        for plane in self.by_place.iter().take_while(|plane| !plane.is_empty()) {
             cuts.push(out.len());
             out.extend_from_slice(plane);
         }
