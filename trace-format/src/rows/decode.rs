@@ -40,13 +40,14 @@ pub fn decode_into(payload: &[u8], events: &mut Vec<Event>) -> Result<(), WireEr
         return Err(WireError::Range);
     }
     let mut chunk = Numbered::new();
-    events.clear();
-    events.reserve_exact(rows);
+    // Each is replaced.
+    events.resize(rows, Event::new(EventKind::MARK));
     let mut rows = Rows {
         last: Expected::new(),
         shift,
         allocations: Vec::new(),
         events,
+        done: 0,
         of_kind: std::array::from_fn(|kind| role(EventKind(kind as u8))),
     };
     while !columns.kinds.is_empty() {
@@ -148,7 +149,9 @@ struct Rows<'a> {
     shift: u8,
     /// The rows of allocations.
     allocations: Vec<u32>,
-    events: &'a mut Vec<Event>,
+    events: &'a mut [Event],
+    /// So many of them are there.
+    done: usize,
     of_kind: [Role; 256],
 }
 
@@ -219,8 +222,7 @@ impl Numbered {
         self.fill_uneven(columns, rows, kinds)?;
         let mut at = At::default();
         for (row, kind) in kinds.iter().enumerate() {
-            let event = self.row(rows, &mut at, row, EventKind(*kind))?;
-            rows.events.push(event);
+            self.row(rows, &mut at, row, EventKind(*kind))?;
         }
         Ok(())
     }
@@ -256,14 +258,14 @@ impl Numbered {
 
     /// One of the rows; to be asked for one after the other.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // An event that is passed in memory costs more than much of what is done here.
-    fn row(&self, rows: &mut Rows<'_>, at: &mut At, row: usize, kind: EventKind) -> Result<Event, WireError> {
+    #[allow(clippy::inline_always)] // What is passed on in memory costs more than much of what is done here.
+    fn row(&self, rows: &mut Rows<'_>, at: &mut At, row: usize, kind: EventKind) -> Result<(), WireError> {
         let last = &mut rows.last;
         let flags = self.flags[row];
         let has_detail = flags & HAS_DETAIL != 0;
         let mut age = 0;
         match rows.of_kind[usize::from(kind.0)] {
-            Role::Allocates => rows.allocations.push(rows.events.len() as u32),
+            Role::Allocates => rows.allocations.push(rows.done as u32),
             Role::GivesBack(_) => {
                 age = self.ages[at.age];
                 at.age += 1;
@@ -283,13 +285,14 @@ impl Numbered {
             last.learn_addr(kind, addr);
             let device = self.devices[at.alone];
             at.alone += 1;
-            let detail = has_detail.then(|| {
+            let mut detail = None;
+            if has_detail {
                 last.stream = add_delta(last.stream, self.streams[at.detail]);
                 last.pool = add_delta(last.pool, self.pools[at.detail]);
                 let requested_bytes = self.requested[at.detail];
                 at.detail += 1;
-                Detail { requested_bytes, stream: last.stream, pool: last.pool }
-            });
+                detail = Some(Detail { requested_bytes, stream: last.stream, pool: last.pool });
+            }
             (addr, device, detail, 0)
         };
         let size = if age > 0 && kind == EventKind::BLOCK_FREE {
@@ -304,7 +307,12 @@ impl Numbered {
         let [aux0, aux1] = last.aux(kind, device, size);
         let aux = [add_delta(aux0, self.aux0s[row]), add_delta(aux1, self.aux1s[row])];
         last.learn_aux(kind, device, aux);
-        Ok(Event {
+        let result = u16::try_from(self.results[row]).map_err(|_| WireError::Range)?;
+        let python_stack = NodeId(last.python.hear(self.pythons[row]).ok_or(WireError::Range)?);
+        let native_stack = NodeId(last.native.hear(self.natives[row]).ok_or(WireError::Range)?);
+        let event = rows.events.get_mut(rows.done).ok_or(WireError::Range)?;
+        rows.done += 1;
+        *event = Event {
             seq: last.seq,
             time_ns: last.units << rows.shift,
             thread: self.threads[row],
@@ -312,15 +320,16 @@ impl Numbered {
             device,
             api: ApiId(self.apis[row]),
             flags: flags & !(IN_FLIGHT | HAS_DETAIL),
-            result: u16::try_from(self.results[row]).map_err(|_| WireError::Range)?,
+            result,
             in_flight: flags & IN_FLIGHT != 0,
             addr,
             size,
             aux,
-            python_stack: NodeId(last.python.hear(self.pythons[row]).ok_or(WireError::Range)?),
-            native_stack: NodeId(last.native.hear(self.natives[row]).ok_or(WireError::Range)?),
+            python_stack,
+            native_stack,
             detail,
-        })
+        };
+        Ok(())
     }
 }
 

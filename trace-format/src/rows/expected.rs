@@ -9,6 +9,12 @@ use crate::event::EventKind;
 /// Slots for what followed on a stack: a loop has fewer lines.
 const SLOTS: usize = 4096;
 
+/// A table that was never on the stack.
+fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
+    let table = vec![T::default(); N].into_boxed_slice();
+    table.try_into().unwrap_or_else(|_| unreachable!("it has this length"))
+}
+
 /// What followed on each stack the last time.
 pub(super) struct Followers {
     next: Box<[u32; SLOTS]>,
@@ -17,7 +23,7 @@ pub(super) struct Followers {
 
 impl Followers {
     fn new() -> Self {
-        Self { next: Box::new([0; SLOTS]), last: 0 }
+        Self { next: zeros(), last: 0 }
     }
 
     /// The slot of what comes now.
@@ -58,11 +64,11 @@ pub(super) struct Expected {
     pub(super) native: Followers,
     /// Of what allocates or gives back.
     first_addr: Option<u64>,
-    addr_by_kind: Vec<u64>,
-    aux0_by_kind: Vec<u64>,
-    aux1_by_kind: Vec<u64>,
-    allocated_by_device: Vec<u64>,
-    reserved_by_device: Vec<u64>,
+    addr_by_kind: Box<[u64; 256]>,
+    aux0_by_kind: Box<[u64; 256]>,
+    aux1_by_kind: Box<[u64; 256]>,
+    allocated_by_device: Box<[u64; 256]>,
+    reserved_by_device: Box<[u64; 256]>,
 }
 
 impl Expected {
@@ -75,11 +81,11 @@ impl Expected {
             python: Followers::new(),
             native: Followers::new(),
             first_addr: None,
-            addr_by_kind: vec![0; 256],
-            aux0_by_kind: vec![0; 256],
-            aux1_by_kind: vec![0; 256],
-            allocated_by_device: vec![0; 256],
-            reserved_by_device: vec![0; 256],
+            addr_by_kind: zeros(),
+            aux0_by_kind: zeros(),
+            aux1_by_kind: zeros(),
+            allocated_by_device: zeros(),
+            reserved_by_device: zeros(),
         }
     }
 

@@ -134,9 +134,20 @@ fn fill_from(planes: &mut [&[u8]; PLANES], values: &mut [u64]) -> Result<(), Wir
     let mut going_on = [0u8; MOST_AT_A_TIME];
     let mut count = 0;
     let firsts = take(&mut planes[0], values.len())?;
-    for (number, (value, byte)) in values.iter_mut().zip(firsts).enumerate() {
+    let (eights, last_values) = values.as_chunks_mut::<8>();
+    let (eights_of_bytes, last_bytes) = firsts.as_chunks::<8>();
+    for (at, (eight, bytes)) in eights.iter_mut().zip(eights_of_bytes).enumerate() {
+        *eight = bytes.map(|byte| u64::from(byte & !GOES_ON));
+        let mut bits = u64::from_le_bytes(*bytes) & ALL_GO_ON;
+        while bits != 0 {
+            going_on[count & (MOST_AT_A_TIME - 1)] = (8 * at) as u8 + (bits.trailing_zeros() / 8) as u8;
+            count += 1;
+            bits &= bits - 1;
+        }
+    }
+    for (at, (value, byte)) in last_values.iter_mut().zip(last_bytes).enumerate() {
         *value = u64::from(*byte & !GOES_ON);
-        going_on[count & (MOST_AT_A_TIME - 1)] = number as u8;
+        going_on[count & (MOST_AT_A_TIME - 1)] = (8 * eights_of_bytes.len() + at) as u8;
         count += usize::from(*byte >= GOES_ON);
     }
     for (plane, shift) in planes[1..].iter_mut().zip((7..).step_by(7)) {
