@@ -111,6 +111,10 @@ impl Writer {
         self.trace.add_meta(&second);
         let mut result = self.flush();
         self.files.begin(self.session);
+        // A short run must say so too.
+        if self.session.shared.is_memory() && result.is_ok() {
+            result = self.look_after_files();
+        }
         while result.is_ok() && !self.session.is_stopped() {
             let nap_ns = self.files.nap_ns(self.session);
             let woken = self.session.wait_for_work(nap_ns.min(self.clock.nap_ns()));
