@@ -10,6 +10,7 @@ use crate::event::EventKind;
 const SLOTS: usize = 4096;
 
 /// A table that was never on the stack.
+#[allow(clippy::unnecessary_box_returns, reason = "that is what it is for")]
 fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
     let table = vec![T::default(); N].into_boxed_slice();
     table.try_into().unwrap_or_else(|_| unreachable!("it has this length"))
