@@ -1,6 +1,6 @@
 //! What the writer takes from the rings at a time.
 //!
-//! Constraint: the rings hold 48 MiB when all are full, decoded it is twice as much, and the program's memory is not ours.
+//! Constraint: the rings hold 48 MiB when all are full (where nothing else was asked for), decoded it is twice as much, and the program's memory is not ours.
 //! Consequence: a batch is bounded, by records and so by the bytes of definitions too; it is written and its tails are moved
 //! before the next one is taken, and its buffers are used again.
 
@@ -10,9 +10,9 @@ use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 use crate::protocol::ring::RingWords;
 use crate::session::Session;
 
-/// Records in one batch, and one definition more. More than two rings: who fills its ring all the time cannot keep the writer
+/// A batch is so many full rings, and one definition more. More than one: who fills its ring all the time cannot keep the writer
 /// from the others.
-pub(crate) const MOST_RECORDS: usize = 1 << 15;
+const MOST_RINGS: usize = 4;
 
 /// Records, by what they are.
 #[derive(Default, Debug)]
@@ -32,6 +32,7 @@ impl Batch {
     /// a call that has not returned is taken as it is: nobody will wait for it.
     pub(crate) fn fill(&mut self, session: &Session, first: usize, is_closing: bool) -> Option<usize> {
         self.clear();
+        let most_records = MOST_RINGS * session.shared.records_per_ring();
         let mut records = 0;
         for (index, thread) in session.owners().filter(|(index, _)| *index >= first) {
             let mut decoder = RecordDecoder::new(ThreadId(thread));
@@ -45,11 +46,11 @@ impl Batch {
                 }
                 records += 1;
                 // Never between the records of one definition: what is taken is given back.
-                records < MOST_RECORDS || !decoder.is_between_records()
+                records < most_records || !decoder.is_between_records()
             });
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
-            if records >= MOST_RECORDS {
+            if records >= most_records {
                 return Some(index);
             }
         }

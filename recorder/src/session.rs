@@ -100,7 +100,7 @@ pub(crate) fn start() -> Option<&'static Session> {
 
 fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'static Session> {
     // What is created below may not exceed the limit: the kernel would answer with a signal to the program.
-    shared::check_file_size_limit(shared::records_per_ring(config.memory_bytes))?;
+    shared::check_file_size_limit(config.memory_bytes)?;
     let output = output::create(path, names.pid)?;
     let name = output.path.clone();
     if output.wanted_is_foreign {
@@ -141,8 +141,8 @@ fn start_in(
     let meta = facts::first(config, names, trace_id, note);
     let ring = OwnFile::adopt(output.ring, &output::ring_path(&output.path))?;
     let blocks = map_blocks()?;
-    let records = shared::records_per_ring(config.memory_bytes);
-    let shared = Shared::create(ring, trace_id, names.pid, records).inspect_err(|_| unmap_blocks(blocks))?;
+    let shared = Shared::create(ring, trace_id, names.pid, config.memory_bytes)
+        .inspect_err(|_| unmap_blocks(blocks))?;
     // A trace that has a beginning has a ring: who is killed in between leaves an empty one.
     let notes = meta.list("notes").to_vec();
     let trace = begin_trace(output.trace, &output.path, config, trace_id, meta).inspect_err(|_| {

@@ -35,7 +35,7 @@ const MOST_RECORDS: usize = 1 << 17;
 const BESIDE_RINGS_BYTES: u64 = 16 << 20;
 
 /// Records in one ring, where the recorder may need so much memory at most: a power of two. 64 MiB make rings of half a mebibyte.
-pub(crate) fn records_per_ring(memory_bytes: u64) -> usize {
+fn records_per_ring(memory_bytes: u64) -> usize {
     let records = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES) / (RINGS * RECORD_BYTES) as u64;
     let records = usize::try_from(records).unwrap_or(MOST_RECORDS).clamp(FEWEST_RECORDS, MOST_RECORDS);
     1 << records.ilog2()
@@ -78,19 +78,20 @@ const fn file_bytes(records: usize) -> usize {
 }
 
 /// Refuses to make files where the program's own limit is below what the ring file needs.
-pub(crate) fn check_file_size_limit(records: usize) -> io::Result<()> {
+pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known && limit.rlim_cur < file_bytes(records) as libc::rlim_t {
+    if known && limit.rlim_cur < file_bytes(records_per_ring(memory_bytes)) as libc::rlim_t {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     Ok(())
 }
 
 impl Shared {
-    /// Sizes, maps and heads the file. `records`: in each ring, a power of two.
-    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32, records: usize) -> io::Result<Self> {
+    /// Sizes, maps and heads the file. `memory_bytes`: what the recorder may need.
+    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32, memory_bytes: u64) -> io::Result<Self> {
+        let records = records_per_ring(memory_bytes);
         let len = file_bytes(records);
         file.with(|file| file.set_len(len as u64))?;
         file.with(|file| allocate(file, 0, PAGE_BYTES))?;
@@ -124,6 +125,11 @@ impl Shared {
     /// Length of the mapping.
     fn len(&self) -> usize {
         file_bytes(self.records)
+    }
+
+    /// Records in one ring.
+    pub(crate) fn records_per_ring(&self) -> usize {
+        self.records
     }
 
     /// Bytes from one ring to the next.

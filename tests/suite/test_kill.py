@@ -1,5 +1,6 @@
 """SIGKILL at random moments of a training: the trace opens, says how it ended, and has every call that was made."""
 
+import os
 import random
 import signal
 import subprocess
@@ -11,7 +12,8 @@ import pytest
 from conftest import COMMAND, VENVS, WORKLOADS, driver_calls, dump, environment, gpumemtrace, read_log
 from test_equality import NOT_EVENTS
 
-KILLS = 20
+# More of them, now and then: GPUMEMTRACE_KILLS=1000.
+KILLS = int(os.environ.get("GPUMEMTRACE_KILLS", 20))
 
 
 @pytest.mark.parametrize("number", range(KILLS))
