@@ -3,9 +3,9 @@
 use gpumemtrace_format::ThreadId;
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
-    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, TRACE_BYTES_AT,
-    encode_header, ring_stride, seal, seal_completing,
+    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, Shape,
+    TRACE_BYTES_AT, encode_header, ring_bytes, seal, seal_completing,
 };
 
 use crate::Bytes;
@@ -16,13 +16,16 @@ pub fn file(bytes: &[u8]) {
     let ring = sound_ring(bytes);
     let image = RingImage::decode(&ring).expect("a sound header");
     assert!(image.records.len() <= ring.len() / RECORD_BYTES);
-    let _ = RingImage::decode(&with_version(ring.clone(), 1));
-    let _ = RingImage::decode(&with_version(ring, 2));
+    for version in 1..=3 {
+        let _ = RingImage::decode(&with_version(ring.clone(), version));
+    }
 }
 
-/// As an earlier recorder would have made it.
+/// As an earlier recorder would have made it, with rings of the first one's size.
 fn with_version(mut ring: Vec<u8>, version: u8) -> Vec<u8> {
     ring[8] = version;
+    // The rings of the first class.
+    ring.copy_within(256..264, 36);
     let crc = crc32c::crc32c_append(crc32c::crc32c(&ring[..12]), &ring[16..48]);
     ring[12..16].copy_from_slice(&crc.to_le_bytes());
     ring
@@ -45,11 +48,12 @@ fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u64; RECORD_WORDS]> {
     })
 }
 
-/// `records_per_ring:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings: `thread:u8 tail:u8 count:u8 records`.
+/// `records:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings, each twice as large as the one before:
+/// `thread:u8 tail:u8 count:u8 records`.
 pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = Bytes(bytes);
     let first = bytes.number(1) as usize;
-    let (per_ring, seals) = (first % 64, first / 64);
+    let (mut per_ring, seals) = (first % 64, first / 64);
     let mut page = vec![0; PAGE_BYTES];
     for at in [END_AT, END_TIME_AT, NEXT_SEQ_AT] {
         let number = bytes.number(8).to_le_bytes();
@@ -59,9 +63,14 @@ pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
     page[COUNTERS_AT] = bytes.number(1) as u8;
     page[COUNTERS_AGAIN_AT] = page[COUNTERS_AT] & !(seals as u8);
     let mut rings = Vec::new();
-    while !bytes.0.is_empty() && rings.len() < 8 {
+    let mut classes = [(0, 0); 8];
+    for class in &mut classes {
+        if bytes.0.is_empty() {
+            break;
+        }
         let (thread, tail, count) = (bytes.number(1) as u8, bytes.number(1), bytes.number(1));
-        let mut ring = vec![0; ring_stride(per_ring)];
+        *class = (1, per_ring as u32);
+        let mut ring = vec![0; ring_bytes(per_ring as u32) as usize];
         ring[RING_THREAD_AT] = thread;
         ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
         ring[RING_TAIL_AGAIN_AT..][..8].copy_from_slice(&tail.to_le_bytes());
@@ -79,8 +88,12 @@ pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
             }
         }
         rings.push(ring);
+        per_ring *= 2;
     }
-    page[..48].copy_from_slice(&encode_header([0xab; 16], 1, rings.len() as u32, per_ring as u32));
+    // Behind it lies nothing yet but what was put there above.
+    let header = encode_header([0xab; 16], 1, &Shape::new(classes));
+    page[..END_AT].copy_from_slice(&header[..END_AT]);
+    page[256..HEADER_BYTES].copy_from_slice(&header[256..]);
     rings.into_iter().fold(page, |mut file, ring| {
         file.extend(ring);
         file

@@ -1,23 +1,40 @@
 //! What the writer takes from the rings at a time.
 //!
-//! Constraint: the rings hold 48 MiB when all are full (where nothing else was asked for), decoded it is twice as much, and the program's memory is not ours.
-//! Consequence: a batch is bounded, by records and so by the bytes of definitions too; it is written and its tails are moved
-//! before the next one is taken, and its buffers are used again.
+//! Constraint: the rings hold 47 MiB when all are full (where nothing else was asked for), decoded it is twice as much, and the
+//! program's memory is not ours. Consequence: a batch is bounded, by records and so by the bytes of definitions too; its events go
+//! into their block a few at a time; and it is written, and its tails are moved, before the next one is taken.
 
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 
 use crate::protocol::ring::RingWords;
 use crate::session::Session;
+use crate::shared::RINGS;
 
-/// A batch is so many full rings, and one definition more. More than one: who fills its ring all the time cannot keep the writer
+/// Records in one batch, and one definition more: a large ring, full.
+const MOST_RECORDS: usize = 1 << 17;
+/// Events that are held at a time.
+const EVENTS_AT_A_TIME: usize = 4096;
+
+/// How far a round goes in each ring: to where they stood when it began. Who fills its ring all the time cannot keep the writer
 /// from the others.
-const MOST_RINGS: usize = 4;
+pub(crate) struct Round([u64; RINGS]);
+
+impl Round {
+    /// Begins one.
+    pub(crate) fn begin(session: &Session) -> Self {
+        let mut heads = [0; RINGS];
+        for (index, _) in session.owners() {
+            heads[index] = session.shared.ring(index).shown();
+        }
+        Self(heads)
+    }
+}
 
 /// Records, by what they are.
 #[derive(Default, Debug)]
 pub(crate) struct Batch {
-    pub(crate) events: Vec<Event>,
+    events: Vec<Event>,
     pub(crate) codes: Vec<CodeDef>,
     pub(crate) py_nodes: Vec<PyNode>,
     pub(crate) native_nodes: Vec<NativeNode>,
@@ -28,15 +45,25 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Takes what is complete in the rings from number `first` on; returns where to go on, `None` after the last. When closing,
-    /// a call that has not returned is taken as it is: nobody will wait for it.
-    pub(crate) fn fill(&mut self, session: &Session, first: usize, is_closing: bool) -> Option<usize> {
+    /// Takes what is complete in the rings from number `first` on, and gives the events to `put`; returns where to go on, `None`
+    /// after the last. When closing, a call that has not returned is taken as it is: nobody will wait for it.
+    pub(crate) fn fill(
+        &mut self,
+        (session, round): (&Session, &Round),
+        first: usize,
+        is_closing: bool,
+        put: &mut dyn FnMut(&[Event]),
+    ) -> Option<usize> {
         self.clear();
-        let most_records = MOST_RINGS * session.shared.records_per_ring();
         let mut records = 0;
         for (index, thread) in session.owners().filter(|(index, _)| *index >= first) {
+            let ring = session.shared.ring(index);
+            let mut left = round.0[index].saturating_sub(ring.emptied());
+            if left == 0 {
+                continue;
+            }
             let mut decoder = RecordDecoder::new(ThreadId(thread));
-            let tail = session.shared.ring(index).take(is_closing, |words| {
+            let tail = ring.take(is_closing, |words| {
                 match decoder.push(words) {
                     Some(Record::Event(event)) => self.events.push(event),
                     Some(Record::Code(code)) => self.codes.push(code),
@@ -44,13 +71,20 @@ impl Batch {
                     Some(Record::NativeNode(node)) => self.native_nodes.push(node),
                     None => {}
                 }
+                if self.events.len() == EVENTS_AT_A_TIME {
+                    put(&self.events);
+                    self.events.clear();
+                }
                 records += 1;
+                left -= 1;
                 // Never between the records of one definition: what is taken is given back.
-                records < most_records || !decoder.is_between_records()
+                left > 0 && (records < MOST_RECORDS || !decoder.is_between_records())
             });
+            put(&self.events);
+            self.events.clear();
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
-            if records >= most_records {
+            if records >= MOST_RECORDS {
                 return Some(index);
             }
         }
@@ -58,7 +92,6 @@ impl Batch {
     }
 
     fn clear(&mut self) {
-        self.events.clear();
         self.codes.clear();
         self.py_nodes.clear();
         self.native_nodes.clear();

@@ -23,7 +23,7 @@ use crate::protocol::ending::{Ending, Inside};
 use crate::protocol::owners::Owners;
 use crate::python::Interpreter;
 use crate::say::{describe, say};
-use crate::shared::{self, RINGS, Ring, Shared};
+use crate::shared::{self, FIRST_SMALL_RING, RINGS, Ring, Shared};
 use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
 use crate::trace_file::{BlockFile, TraceFile};
@@ -233,7 +233,7 @@ impl Session {
             if let Some(claimed) = self.take_ring() {
                 return Some(claimed);
             }
-            self.wake_writer();
+            self.wake_writer(Wake::SomebodyWaits);
             if !may_wait || self.is_crowded.load(Ordering::Relaxed) {
                 return None;
             }
@@ -249,14 +249,18 @@ impl Session {
     fn take_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
         // SAFETY: no arguments, no effect.
         let thread = unsafe { libc::gettid() } as u32;
-        let index = self.owners.claim(thread, |index| {
-            // Before the ring is looked at by anybody: its pages may not be there yet, and cannot be had on a full disk.
-            let is_there = self.shared.allocate_ring(index).is_ok();
-            if is_there {
-                self.shared.ring(index).thread().store(thread, Ordering::Release);
-            }
-            is_there
-        })?;
+        let claim = |first| {
+            self.owners.claim(thread, first, |index| {
+                // Before the ring is looked at by anybody: its pages may not be there yet, and cannot be had on a full disk.
+                let is_there = self.shared.allocate_ring(index).is_ok();
+                if is_there {
+                    self.shared.ring(index).thread().store(thread, Ordering::Release);
+                }
+                is_there
+            })
+        };
+        // Where there is no room for a large ring, there may be some for a small one.
+        let index = claim(0).or_else(|| claim(FIRST_SMALL_RING))?;
         // SAFETY: `index` is below RINGS, the length of the table.
         Some((index, self.shared.ring(index), unsafe { self.blocks.add(index) }))
     }
@@ -302,20 +306,29 @@ impl Session {
         self.pid
     }
 
-    /// Asks the writer to empty the rings soon. One system call a round at most.
+    /// Asks the writer for something. One system call a round at most.
     #[inline]
-    pub(crate) fn wake_writer(&self) {
-        if self.wake.swap(1, Ordering::AcqRel) == 0 {
+    pub(crate) fn wake_writer(&self, why: Wake) {
+        if self.wake.fetch_max(why as u32, Ordering::AcqRel) == NOT_WOKEN {
             futex::wake(&self.wake);
         }
     }
 
-    /// The writer's sleep; true if it was woken.
-    pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> bool {
-        if self.wake.load(Ordering::Acquire) == 0 {
-            futex::wait(&self.wake, 0, timeout_ns);
+    /// The rings were just emptied: what was asked for meanwhile is done. Who still waits asks again.
+    pub(crate) fn forget_wakes(&self) {
+        self.wake.swap(NOT_WOKEN, Ordering::AcqRel);
+    }
+
+    /// The writer's sleep; says why it was woken, if it was.
+    pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> Option<Wake> {
+        if self.wake.load(Ordering::Acquire) == NOT_WOKEN && !self.is_close_asked() {
+            futex::wait(&self.wake, NOT_WOKEN, timeout_ns);
         }
-        self.wake.swap(0, Ordering::AcqRel) != 0
+        match self.wake.swap(NOT_WOKEN, Ordering::AcqRel) {
+            NOT_WOKEN => None,
+            RING_IS_LOW => Some(Wake::RingIsLow),
+            _ => Some(Wake::SomebodyWaits),
+        }
     }
 
     /// True when the program is about to end.
@@ -365,6 +378,19 @@ impl Session {
     }
 }
 
+/// Why the writer is woken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(crate) enum Wake {
+    /// A ring has got fuller than it should, when that was looked at.
+    RingIsLow = RING_IS_LOW,
+    /// A thread, or the end of the program, waits for the rings to be emptied.
+    SomebodyWaits = 2,
+}
+
+const NOT_WOKEN: u32 = 0;
+const RING_IS_LOW: u32 = 1;
+
 /// How long a new thread waits for the ring of one that has ended. A busy machine may keep the writer from it for a while.
 const RING_PATIENCE_NS: u64 = 500_000_000;
 /// How long an ending process waits for its trace to be finished. What is not written by then is in the ring file.
@@ -390,7 +416,7 @@ fn end(kind: u32, status: i32, patience_ns: u64) {
     }
     session.shared.set_end(kind, status, clock::now_ns());
     session.close_asked.store(true, Ordering::Release);
-    session.wake_writer();
+    session.wake_writer(Wake::SomebodyWaits);
     let begin = clock::now_ns();
     while session.closed.load(Ordering::Acquire) == 0 {
         let waited = clock::now_ns() - begin;

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
-    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, TRACE_BYTES_AT, encode_header, end_of,
-    end_word, ring_stride, seal, seal_completing, unseal,
+    CLASSES, COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, Shape, TRACE_BYTES_AT, encode_header,
+    end_of, end_word, ring_bytes, seal, seal_completing, unseal,
 };
 use gpumemtrace_format::{Counter, EndReason};
 
@@ -26,19 +26,39 @@ use crate::signals::without_write_signals;
 
 /// Threads that can record at the same time. Rings of threads that ended are used again.
 pub(crate) const RINGS: usize = 96;
+/// Of them, by size: the threads that come first do most. In a training that is the one that goes forward, and then, with one that
+/// copies before it, the one that goes backward. The rest are small.
+const LARGEST_RINGS: u32 = 1;
+const LARGE_RINGS: u32 = 3;
+const MIDDLING_RINGS: u32 = 16;
+pub(crate) const FIRST_SMALL_RING: usize = (LARGEST_RINGS + LARGE_RINGS + MIDDLING_RINGS) as usize;
 /// Fewest records in one ring: the longest definition has to fit in.
-const FEWEST_RECORDS: usize = 2048;
-/// Most: readers take no larger ring file.
-const MOST_RECORDS: usize = 1 << 17;
+const FEWEST_RECORDS: u32 = 2048;
+/// Most in a small one: readers take no larger ring file.
+const MOST_RECORDS: u32 = 1 << 16;
 
 /// What the recorder needs beside the rings: caches of 96 threads, and what the writer is at.
 const BESIDE_RINGS_BYTES: u64 = 16 << 20;
 
-/// Records in one ring, where the recorder may need so much memory at most: a power of two. 64 MiB make rings of half a mebibyte.
-fn records_per_ring(memory_bytes: u64) -> usize {
-    let records = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES) / (RINGS * RECORD_BYTES) as u64;
-    let records = usize::try_from(records).unwrap_or(MOST_RECORDS).clamp(FEWEST_RECORDS, MOST_RECORDS);
-    1 << records.ilog2()
+/// Rings, where the small ones have so many records at least.
+fn shape_of(records: u32) -> Shape {
+    let mut classes = [(0, 0); CLASSES];
+    classes[0] = (LARGEST_RINGS, 32 * records);
+    classes[1] = (LARGE_RINGS, 16 * records);
+    classes[2] = (MIDDLING_RINGS, FEWEST_RECORDS.max(2 * records));
+    classes[3] = ((RINGS - FIRST_SMALL_RING) as u32, FEWEST_RECORDS.max(records));
+    Shape::new(classes)
+}
+
+/// Rings as large as they may be where the recorder may need so much memory at most; all sizes are powers of two. 64 MiB make one ring of
+/// 8 MiB, large ones of 4 MiB, middling ones of a half, small ones of a quarter.
+fn shape_within(memory_bytes: u64) -> Shape {
+    let for_rings = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES);
+    let mut records = MOST_RECORDS;
+    while records > FEWEST_RECORDS / 2 && shape_of(records).file_bytes() > for_rings {
+        records /= 2;
+    }
+    shape_of(records)
 }
 
 /// The mapping. Never unmapped: a thread may be in the hook at any time.
@@ -46,8 +66,8 @@ fn records_per_ring(memory_bytes: u64) -> usize {
 pub(crate) struct Shared {
     base: *mut u8,
     file: OwnFile,
-    /// Records in one ring: a power of two.
-    records: usize,
+    /// Sparse: a ring takes room on disk when a thread first uses it.
+    shape: Shape,
     /// The mapping is not of the file (any more): what is in it dies with the process.
     is_memory: AtomicBool,
     /// Rings with room on disk. Others may not even be read: on a full tmpfs that raises a signal too.
@@ -72,17 +92,12 @@ unsafe impl Send for Ring {}
 // SAFETY: all access is by atomics.
 unsafe impl Sync for Ring {}
 
-/// Length of the ring file. Sparse: a ring takes room on disk when a thread first uses it.
-const fn file_bytes(records: usize) -> usize {
-    PAGE_BYTES + RINGS * ring_stride(records)
-}
-
 /// Refuses to make files where the program's own limit is below what the ring file needs.
 pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
-    if known && limit.rlim_cur < file_bytes(records_per_ring(memory_bytes)) as libc::rlim_t {
+    if known && limit.rlim_cur < shape_within(memory_bytes).file_bytes() {
         return Err(io::Error::from_raw_os_error(libc::EFBIG));
     }
     Ok(())
@@ -91,8 +106,8 @@ pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
 impl Shared {
     /// Sizes, maps and heads the file. `memory_bytes`: what the recorder may need.
     pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32, memory_bytes: u64) -> io::Result<Self> {
-        let records = records_per_ring(memory_bytes);
-        let len = file_bytes(records);
+        let shape = shape_within(memory_bytes);
+        let len = shape.file_bytes() as usize;
         file.with(|file| file.set_len(len as u64))?;
         file.with(|file| allocate(file, 0, PAGE_BYTES))?;
         let (base, is_memory) = match file.with(|file| map(file, len)) {
@@ -104,13 +119,13 @@ impl Shared {
         // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
         // SAFETY: exactly the mapping made above.
         unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTFORK) };
-        let header = encode_header(trace_id, pid, RINGS as u32, records as u32);
+        let header = encode_header(trace_id, pid, &shape);
         // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
         Ok(Self {
             base,
             file,
-            records,
+            shape,
             is_memory: AtomicBool::new(is_memory),
             has_room: [const { AtomicBool::new(false) }; RINGS],
         })
@@ -124,17 +139,19 @@ impl Shared {
 
     /// Length of the mapping.
     fn len(&self) -> usize {
-        file_bytes(self.records)
+        self.shape.file_bytes() as usize
     }
 
-    /// Records in one ring.
-    pub(crate) fn records_per_ring(&self) -> usize {
-        self.records
+    /// Where a ring begins, and its records.
+    fn place(&self, index: usize) -> (usize, u32) {
+        let (at, records) = self.shape.ring(index).unwrap_or((PAGE_BYTES as u64, 0));
+        (at as usize, records)
     }
 
-    /// Bytes from one ring to the next.
-    fn stride(&self) -> usize {
-        ring_stride(self.records)
+    /// Where a ring begins, and how many bytes it has.
+    fn span(&self, index: usize) -> (usize, usize) {
+        let (at, records) = self.place(index);
+        (at, ring_bytes(records) as usize)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -202,9 +219,8 @@ impl Shared {
             return Ok(());
         }
         let copy = memory(self.len())?;
-        let stride = self.stride();
         let used = (0..RINGS).filter(|index| self.has_room(*index));
-        let parts = used.map(|index| (PAGE_BYTES + index * stride, stride));
+        let parts = used.map(|index| self.span(index));
         // The first page last: who is not inside may still count in it.
         for (at, len) in parts.chain([(0, PAGE_BYTES)]) {
             // SAFETY: both mappings have this length and do not overlap.
@@ -242,9 +258,10 @@ impl Shared {
     /// A ring. `index` is less than [`RINGS`].
     pub(crate) fn ring(&self, index: usize) -> Ring {
         debug_assert!(index < RINGS);
+        let (at, records) = self.place(index);
         // SAFETY: inside the mapping for every index below RINGS.
-        let base = unsafe { self.base.add(PAGE_BYTES + index * self.stride()) };
-        Ring { base, last_slot: self.records as u64 - 1 }
+        let base = unsafe { self.base.add(at) };
+        Ring { base, last_slot: u64::from(records) - 1 }
     }
 
     /// True if a ring may be looked at.
@@ -265,13 +282,12 @@ impl Shared {
         if self.is_memory() {
             return Ok(());
         }
-        let stride = self.stride();
-        let at = PAGE_BYTES + index * stride;
+        let (at, len) = self.span(index);
         // The limit on file sizes may have been lowered since the start.
-        let result = without_write_signals(|| self.file.with(|file| allocate(file, at, stride)));
+        let result = without_write_signals(|| self.file.with(|file| allocate(file, at, len)));
         match result.as_ref().map_err(io::Error::raw_os_error) {
             // The program closed our descriptor, and our own lease keeps us from opening the file again.
-            Err(Some(libc::EWOULDBLOCK) | None) => self.populate(at, stride),
+            Err(Some(libc::EWOULDBLOCK) | None) => self.populate(at, len),
             _ => result,
         }
     }
@@ -385,12 +401,17 @@ mod tests {
 
     #[test]
     fn rings_are_as_large_as_the_memory_allows() {
-        assert_eq!(records_per_ring(64 << 20), 8192);
-        assert_eq!(records_per_ring(112 << 20), 16384);
-        assert_eq!(records_per_ring(100 << 20), 8192);
-        assert_eq!(records_per_ring(32 << 20), FEWEST_RECORDS);
-        assert_eq!(records_per_ring(1), FEWEST_RECORDS);
-        assert_eq!(records_per_ring(u64::MAX), MOST_RECORDS);
-        assert!(file_bytes(MOST_RECORDS) as u64 <= MAX_RING_FILE_BYTES);
+        let records = |memory_bytes: u64| shape_within(memory_bytes).classes().map(|(_, records)| records);
+        assert_eq!(records(64 << 20)[..5], [131_072, 65_536, 8192, 4096, 0]);
+        assert_eq!(records(100 << 20), records(64 << 20));
+        assert_eq!(records(112 << 20)[..4], [262_144, 131_072, 16_384, 8192]);
+        assert_eq!(records(32 << 20)[..4], [32_768, 16_384, FEWEST_RECORDS, FEWEST_RECORDS]);
+        assert_eq!(records(1), records(32 << 20));
+        assert_eq!(records(u64::MAX)[..4], [2_097_152, 1_048_576, 131_072, MOST_RECORDS]);
+        for memory_bytes in [32 << 20, 64 << 20, 200 << 20, 1 << 30] {
+            let shape = shape_within(memory_bytes);
+            assert!(shape.file_bytes() + BESIDE_RINGS_BYTES <= memory_bytes, "{memory_bytes}");
+            assert!(shape.file_bytes() <= MAX_RING_FILE_BYTES && shape.rings() == RINGS as u64);
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::protocol::ring::{self, Room};
 use crate::python::code::SCRATCH_BYTES;
 use crate::python::trail::Trail;
 use crate::say::say;
-use crate::session::Session;
+use crate::session::{Session, Wake};
 use crate::shared::Ring;
 use crate::stack_cache::FrameKey;
 
@@ -104,7 +104,7 @@ impl Lane {
         match self.room(records) {
             Room::Plenty => true,
             Room::Low => {
-                session.wake_writer();
+                session.wake_writer(Wake::RingIsLow);
                 true
             }
             Room::None => self.wait_for_room(session, records),
@@ -113,7 +113,7 @@ impl Lane {
 
     #[cold]
     fn wait_for_room(&mut self, session: &Session, records: u64) -> bool {
-        session.wake_writer();
+        session.wake_writer(Wake::SomebodyWaits);
         if session.on_full == OnFull::Drop || self.ring().is_none() {
             return false;
         }
@@ -121,7 +121,7 @@ impl Lane {
         let begin = crate::clock::now_ns();
         let mut nap_us = SHORTEST_NAP_US;
         loop {
-            session.wake_writer();
+            session.wake_writer(Wake::SomebodyWaits);
             // SAFETY: a plain sleep; the time is valid.
             unsafe { libc::usleep(nap_us) };
             nap_us = (nap_us * 2).min(LONGEST_NAP_US);

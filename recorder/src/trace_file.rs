@@ -77,12 +77,20 @@ impl BlockFile {
         self.add(BlockKind::META, &meta.encode(), 0);
     }
 
-    fn add_events(&mut self, events: &[Event]) {
+    fn push_events(&mut self, events: &[Event]) {
         self.encoder.push(events);
+        self.index.note_rows(events);
+        self.events += events.len() as u64;
+    }
+
+    fn end_block(&mut self) {
+        let count = self.encoder.rows();
+        if count == 0 {
+            return;
+        }
         let rows = self.encoder.finish();
         let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
-        self.index.note_events(BlockKind::ROWS, block.len(), events);
-        self.events += events.len() as u64;
+        self.index.note_block_of_rows(BlockKind::ROWS, block.len(), count);
         self.pending.extend(block);
     }
 
@@ -188,9 +196,14 @@ impl TraceFile {
         self.definitions().add_meta(meta);
     }
 
-    /// Adds a block of events.
-    pub(crate) fn add_events(&mut self, events: &[Event]) {
-        self.events.add_events(events);
+    /// More events of the block that is being made.
+    pub(crate) fn push_events(&mut self, events: &[Event]) {
+        self.events.push_events(events);
+    }
+
+    /// Adds the block of the events that were pushed.
+    pub(crate) fn end_block(&mut self) {
+        self.events.end_block();
     }
 
     /// Writes what was added: definitions first.

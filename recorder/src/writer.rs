@@ -1,7 +1,7 @@
 //! The writer thread: empties the rings into the trace.
 //!
-//! Constraint: what is in a ring is already safe from a kill, and small blocks compress badly. Consequence: it sleeps until
-//! a ring is a quarter full (or some seconds have passed), then takes everything, in batches: each is written with one
+//! Constraint: what is in a ring is already safe from a kill, and small blocks compress badly. Consequence: it sleeps until a ring
+//! is as full as it should get (or some seconds have passed), then takes everything, in batches: each is written with one
 //! system call, and only then the tails are moved. It never waits for a thread of the program: a record whose call has not returned simply
 //! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
 
@@ -14,24 +14,23 @@ use std::sync::atomic::Ordering;
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
 use gpumemtrace_format::{Counter, Counters, End, EndReason, defs, links};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Round};
 use crate::config::NativeStacks;
 use crate::protocol::ring::RingWords;
-use crate::session::Session;
+use crate::session::{Session, Wake};
 use crate::signals::with_all_blocked;
 use crate::trace_file::TraceFile;
 use crate::{alone, barrier, clock, facts, modules, output, signals};
 
 /// How long the writer sleeps when nobody wakes it.
 const NAP_NS: u64 = 250_000_000;
-/// Fewer records than this are left in the rings for up to [`LONGEST_REST_NS`]: they are safe there.
-const WORTH_WRITING: u64 = 2048;
+/// How long records are left in rings that have room for more: they are safe there.
 const LONGEST_REST_NS: u64 = 5_000_000_000;
 /// How long threads that are just recording an event may take to finish it when the process ends.
 const LAST_WORDS_NS: u64 = 300_000_000;
 /// Between two samples of what no call tells.
 const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
-/// Rows in one block.
+/// Definitions in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
 /// Starts the thread. `notes` are in the trace already.
@@ -127,11 +126,11 @@ impl Writer {
                 self.last_sample_ns = clock::now_ns();
                 facts::sample();
             }
-            if woken || self.is_worth_writing() {
+            if woken == Some(Wake::SomebodyWaits) || self.is_worth_writing() {
                 result = self.write_round(false);
             }
             self.release_rings_of_ended_threads();
-            if !woken && alone::is_last_thread(self.session.pid()) {
+            if woken.is_none() && alone::is_last_thread(self.session.pid()) {
                 return After::Alone;
             }
             if result.is_ok() {
@@ -150,22 +149,28 @@ impl Writer {
     }
 
     fn is_worth_writing(&self) -> bool {
-        let waiting: u64 =
-            self.session.owners().map(|(index, _)| self.session.shared.ring(index).waiting()).sum();
-        waiting >= if self.session.shared.is_memory() { 1 } else { WORTH_WRITING }
-            || waiting > 0 && clock::now_ns() - self.last_write_ns > LONGEST_REST_NS
+        let shared = &self.session.shared;
+        let is_due = shared.is_memory() || clock::now_ns() - self.last_write_ns > LONGEST_REST_NS;
+        self.session
+            .owners()
+            .map(|(index, _)| shared.ring(index))
+            .any(|ring| if is_due { ring.waiting() > 0 } else { ring.is_low() })
     }
 
     /// Empties all rings into the trace, batch by batch.
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
+        let round = Round::begin(self.session);
         let mut next = Some(0);
         while let Some(first) = next {
-            next = batch.fill(self.session, first, closing);
+            let trace = &mut self.trace;
+            next =
+                batch.fill((self.session, &round), first, closing, &mut |events| trace.push_events(events));
             self.write_batch(&batch)?;
         }
         self.batch = batch;
         self.last_write_ns = clock::now_ns();
+        self.session.forget_wakes();
         Ok(())
     }
 
@@ -184,9 +189,7 @@ impl Writer {
         for nodes in batch.native_nodes.chunks(ROWS_PER_BLOCK) {
             trace.add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes), nodes.len());
         }
-        for events in batch.events.chunks(ROWS_PER_BLOCK) {
-            trace.add_events(events);
-        }
+        trace.end_block();
         self.session.shared.count_more(Counter::InternalErrors, batch.malformed);
         self.flush()?;
         for (index, tail) in &batch.tails {

@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT,
-    Record, RecordDecoder, RingImage, encode_code_records, encode_header, ring_stride, seal, seal_completing,
-    unseal,
+    HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT,
+    RING_THREAD_AT, Record, RecordDecoder, RingImage, Shape, encode_code_records, encode_header, seal,
+    seal_completing, unseal,
 };
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ thread_local! {
 
 const PLACES: usize = 8;
 const THREAD: u32 = 4711;
-const FILE_BYTES: usize = PAGE_BYTES + ring_stride(PLACES);
+const SHAPE: Shape = Shape::uniform(1, PLACES as u32);
 
 struct Words {
     head: sync::AtomicU64,
@@ -275,8 +275,8 @@ impl Found {
 }
 
 fn read(steps: &[Step]) -> Found {
-    let mut bytes = vec![0; FILE_BYTES];
-    bytes[..48].copy_from_slice(&encode_header([1; 16], 1, 1, PLACES as u32));
+    let mut bytes = vec![0; SHAPE.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([1; 16], 1, &SHAPE));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
     bytes[PAGE_BYTES + RING_THREAD_AT..][..4].copy_from_slice(&THREAD.to_le_bytes());
     let mut found = Found::default();

@@ -10,7 +10,7 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
-use gpumemtrace_format::ring::encode_header;
+use gpumemtrace_format::ring::{HEADER_BYTES, Shape, encode_header};
 use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, defs, rows};
 use synthetic::{Synthetic, in_flight, ring_file};
 use tempfile::TempDir;
@@ -317,7 +317,8 @@ fn a_ring_file_is_not_read_before_its_first_page_was_checked() {
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("is not a gpumemtrace ring file"));
     let mut page = vec![0; 4096];
-    page[..48].copy_from_slice(&encode_header(synthetic::TRACE_ID, 1, 1 << 20, 1 << 20));
+    let claims = Shape::uniform(1 << 20, 1 << 20);
+    page[..HEADER_BYTES].copy_from_slice(&encode_header(synthetic::TRACE_ID, 1, &claims));
     folder.put("run.trace.ring", &page);
     let output = run(&["replay", &path]);
     assert_eq!(output.status.code(), Some(6));

@@ -4,7 +4,7 @@ mod synthetic;
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpumemtrace_format::ring::RingImage;
+use gpumemtrace_format::ring::{self, RingImage};
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
 use gpumemtrace_replay::report::{Ending, Report};
 use gpumemtrace_replay::{RingFile, report};
@@ -184,8 +184,8 @@ fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused(
     let file = run.file_without_end(50);
     assert!(!analyse_bytes(&file, RingFile::Absent).incomplete.is_empty());
     let mut bytes = ring_file(&[], run.events.len() as u64);
-    let header = gpumemtrace_format::ring::encode_header([1; 16], 1, 1, 1);
-    bytes[..48].copy_from_slice(&header);
+    let header = ring::encode_header([1; 16], 1, &ring::Shape::uniform(1, 1));
+    bytes[..header.len()].copy_from_slice(&header);
     let ring = RingImage::decode(&bytes).unwrap();
     let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
     assert!(

@@ -12,7 +12,7 @@ import zstandard
 COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
            "NATIVE", "REQUESTED", "STREAM", "POOL"]
 ROW_COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "AGE", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
-               "NATIVE", "REQUESTED", "STREAM", "POOL"]
+               "NATIVE", "REQUESTED", "STREAM", "POOL", "REUSE"]
 BYTE_COLUMNS = {"KIND", "DEVICE", "API", "FLAGS"}
 BLOCK_ALLOC, BLOCK_FREE = 64, 65
 ALLOCATE, GIVE_BACK = {1, 8, BLOCK_ALLOC}, {2, 9, BLOCK_FREE}
@@ -235,7 +235,7 @@ def rows(payload):
         thread = take["RUNS"]()
         threads += [thread] * take["RUNS"]()
     seq, units, stream, pool, first_addr = WRAP - 1, 0, 0, 0, None
-    last_addr, totals, last_aux, allocations = {}, {}, {}, []
+    last_addr, totals, last_aux, allocations, given_back = {}, {}, {}, [], []
     nodes = {"PYTHON": Followers(), "NATIVE": Followers()}
     for thread in threads:
         kind, flags = take["KIND"](), take["FLAGS"]()
@@ -246,12 +246,16 @@ def rows(payload):
         row["time_ns"] = units << shift
         age = take["AGE"]() if kind in GIVE_BACK else 0
         named = allocations[-age] if age else None
+        reuse = take["REUSE"]() if kind in ALLOCATE else 0
         if named:
+            given_back.append(named["addr"])
             assert ("requested" in named) == bool(flags & 0x40)
             row |= {name: named[name] for name in ("addr", "dev", "requested", "stream", "pool") if name in named}
         else:
             row["dev"] = take["DEVICE"]()
-            if kind in ALLOCATE | GIVE_BACK:
+            if reuse:
+                row["addr"] = given_back[-reuse]
+            elif kind in ALLOCATE | GIVE_BACK:
                 row["addr"] = columns["ADDR"].delta(first_addr or 0)
                 first_addr = row["addr"] if first_addr is None else first_addr
             else:
@@ -313,7 +317,7 @@ def pieces(stored):
 def blocks(file):
     """(kind, offset, payload) of a file that is sound."""
     header = file.read(16)
-    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) in [(version, crc32c(header[:12])) for version in (1, 2)]
+    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) in [(version, crc32c(header[:12])) for version in (1, 2, 3)]
     while head := file.read(24):
         at = file.tell() - len(head)
         sync, kind, encoding, _, stored_len, raw_len, payload_crc, header_crc = struct.unpack("<4sBBHIIII", head)

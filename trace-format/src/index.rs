@@ -84,8 +84,8 @@ impl IndexBuilder {
         self.blocks.push(IndexedBlock { kind, len_bytes: len_bytes as u64, rows });
     }
 
-    /// A block of events.
-    pub fn note_events(&mut self, kind: BlockKind, len_bytes: usize, events: &[Event]) {
+    /// Events of the next block that is noted.
+    pub fn note_rows(&mut self, events: &[Event]) {
         self.counts.resize(256, 0);
         for event in events {
             if event.seq == NO_SEQ {
@@ -103,8 +103,17 @@ impl IndexBuilder {
         for group in events.chunk_by(|one, other| one.thread == other.thread) {
             self.threads.insert(group[0].thread);
         }
-        let rows = events.len() as u64;
-        self.blocks.push(IndexedBlock { kind, len_bytes: len_bytes as u64, rows });
+    }
+
+    /// A block of events.
+    pub fn note_events(&mut self, kind: BlockKind, len_bytes: usize, events: &[Event]) {
+        self.note_rows(events);
+        self.note_block_of_rows(kind, len_bytes, events.len());
+    }
+
+    /// A block of events that were noted already.
+    pub fn note_block_of_rows(&mut self, kind: BlockKind, len_bytes: usize, rows: usize) {
+        self.blocks.push(IndexedBlock { kind, len_bytes: len_bytes as u64, rows: rows as u64 });
     }
 
     /// The sums so far.

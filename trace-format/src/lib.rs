@@ -36,6 +36,6 @@ pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
 /// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// The oldest that is read.
 pub const OLDEST_VERSION: u32 = 1;

@@ -8,14 +8,15 @@
 //!
 //! ```text
 //! file = page 0, then ring 0, ring 1, ...          all numbers little-endian; offsets in bytes
-//! page 0 (4096): 0 magic:8 "gpumtrr\n"   8 version:u32   12 crc32c(bytes 0..12 and 16..48):u32
-//!                16 trace_id:16   32 pid:u32   36 rings:u32   40 records_per_ring:u32   44 record_bytes:u32
+//! page 0 (4096): 0 magic:8 "gpumtrr\n"   8 version:u32   12 crc32c(bytes 0..12, 16..48 and 256..320):u32
+//!                16 trace_id:16   32 pid:u32   44 record_bytes:u32
 //!                64 end:u64 (`check.rs`)   72 end_time_ns:u64   80 trace_bytes:u64 (length of the trace when last written to)
+//!                256 (rings:u32 records_per_ring:u32) x 8: classes of rings, one behind the other
 //!                512 next_seq:u64          1024 counters:u64 x 64   1536 the counters again
 //! ring (256 + records * 64, rounded up to 4096):
 //!                0 thread:u32 (0 = never used)   64 head:u64   128 tail:u64   136 tail again   256 records
 //! ```
-//! Record number n is at slot n mod records_per_ring; its last word has a check (`check.rs`). Definitions travel as records too:
+//! Record number n is at slot n mod the ring's records; its last word has a check (`check.rs`). Definitions travel as records too:
 //!
 //! ```text
 //! CODE_DEF   word 0 id, 1 payload bytes, 2 first line (signed), 3 python | truncated << 16; then ceil(bytes / 56)
@@ -27,20 +28,27 @@
 
 mod check;
 mod image;
+mod shape;
 
 pub use check::{end_of, end_word, is_in_flight, seal, seal_completing, unseal, without_check};
 pub use image::{MAX_RING_FILE_BYTES, RingError, RingImage};
+pub use shape::{CLASSES, Shape, ring_bytes};
 
 use crate::defs::{CodeDef, CodeId, MAX_TEXT_BYTES, NativeNode, NodeId, PyNode};
 use crate::event::{Detail, Event, EventKind, RECORD_BYTES, RECORD_WORDS, ThreadId};
 use crate::links::Link;
+use shape::{CLASSES_AT, CLASSES_END};
 
 /// First bytes of a ring file.
 pub const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
-/// Version of this layout. 1 had no details, 2 no checks and nothing twice; both are read as they were.
-pub const RING_VERSION: u32 = 3;
+/// Version of this layout. 1 had no details, 2 no checks and nothing twice, 3 rings of one size; all are read as they were.
+pub const RING_VERSION: u32 = 4;
+/// First version whose rings are not all of one size.
+const SHAPED_SINCE: u32 = 4;
 /// Size of page 0, and what rings are rounded up to.
 pub const PAGE_BYTES: usize = 4096;
+/// Bytes of page 0 that are written before anybody knows of the file; some of them belong to later ones.
+pub const HEADER_BYTES: usize = CLASSES_END;
 /// Offset of the end word in page 0.
 pub const END_AT: usize = 64;
 /// Offset of the time of the end.
@@ -75,28 +83,24 @@ pub const END_QUICK_EXIT: u32 = 2;
 /// End word: recording stopped first.
 pub const END_STOPPED: u32 = 3;
 
-/// Bytes from one ring to the next.
-pub const fn ring_stride(records_per_ring: usize) -> usize {
-    (RING_RECORDS_AT + records_per_ring * RECORD_BYTES).next_multiple_of(PAGE_BYTES)
-}
-
-/// The fixed part of page 0.
-pub fn encode_header(trace_id: [u8; 16], pid: u32, rings: u32, records_per_ring: u32) -> [u8; 48] {
-    let mut header = [0u8; 48];
+/// What page 0 says from its start on, and never again otherwise.
+pub fn encode_header(trace_id: [u8; 16], pid: u32, shape: &Shape) -> [u8; HEADER_BYTES] {
+    let mut header = [0u8; HEADER_BYTES];
     header[..8].copy_from_slice(&RING_MAGIC);
     header[8..12].copy_from_slice(&RING_VERSION.to_le_bytes());
     header[16..32].copy_from_slice(&trace_id);
     header[32..36].copy_from_slice(&pid.to_le_bytes());
-    header[36..40].copy_from_slice(&rings.to_le_bytes());
-    header[40..44].copy_from_slice(&records_per_ring.to_le_bytes());
     header[44..48].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
-    let crc = header_crc(&header);
+    shape.encode(&mut header);
+    let crc = header_crc(&header, RING_VERSION);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
-fn header_crc(header: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..48])
+/// Of the bytes that this version says once.
+fn header_crc(header: &[u8], version: u32) -> u32 {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..48]);
+    if version < SHAPED_SINCE { crc } else { crc32c::crc32c_append(crc, &header[CLASSES_AT..CLASSES_END]) }
 }
 
 /// One step of a ring, decoded.

@@ -19,8 +19,9 @@
 //! SEQ     = delta from (previous row's seq + 1)    delta: zigzag of the wrapping difference
 //! TIME    = delta from the previous row's time, in units
 //! AGE     = number for each row that gives back    0: names no allocation; n: the n-th last allocation before it
-//! ADDR    = delta for each row that names none     of allocations and what gives back: from the first such row of the block; of
-//!                                                  other kinds: from the last row of that kind
+//! REUSE   = number for each allocation             0: says nothing of its address; n: that of the n-th last row that named one
+//! ADDR    = delta for each row that names none and allocations without REUSE: of allocations and what gives back: from
+//!           the first such row of the block; of other kinds: from the last row of that kind
 //! REQUESTED = number for each detail               of rows that name no allocation, as STREAM and POOL
 //! STREAM, POOL = delta from the last such row
 //! SIZE    = number for each row whose size is not that of an allocation it names; with a detail: delta from
@@ -60,7 +61,9 @@ const NATIVE: u8 = 14;
 const REQUESTED: u8 = 15;
 const STREAM: u8 = 16;
 const POOL: u8 = 17;
-const COLUMNS: usize = 18;
+/// Since version 3.
+const REUSE: u8 = 18;
+const COLUMNS: usize = 19;
 
 const IN_FLIGHT: u8 = 0x80;
 const HAS_DETAIL: u8 = 0x40;

@@ -50,9 +50,13 @@ fn event(seq: u64, kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Even
     }
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "as an event has it")]
+fn asked(requested_bytes: u64) -> Option<Detail> {
+    Some(Detail { requested_bytes, stream: 0, pool: 0 })
+}
+
 /// A segment from the driver, two blocks in it, and one of them given back at once.
 fn events() -> Vec<Event> {
-    let asked = |requested_bytes| Some(Detail { requested_bytes, stream: 0, pool: 0 });
     vec![
         Event { api: ApiId(1), ..event(0, EventKind::DEVICE_ALLOC, 0x7f00_0000_0000, 2 << 20, [0x5000, 0]) },
         Event {
@@ -69,6 +73,16 @@ fn events() -> Vec<Event> {
             ..event(3, EventKind::BLOCK_FREE, 0x7f00_0000_0000, 4096, [512, 2 << 20])
         },
     ]
+}
+
+/// And one more, where one was given back.
+fn more_events() -> Vec<Event> {
+    let mut events = events();
+    events.push(Event {
+        detail: asked(3000),
+        ..event(4, EventKind::BLOCK_ALLOC, 0x7f00_0000_0000, 3072, [3584, 2 << 20])
+    });
+    events
 }
 
 fn code() -> CodeDef {
@@ -165,7 +179,7 @@ fn the_examples_of_the_specification_are_what_is_written() {
         ("meta", meta().encode()),
         ("codes", defs::encode_codes(&[code()])),
         ("nodes", defs::encode_py_nodes(&nodes())),
-        ("rows", rows::encode(&events(), TIME_SHIFT).payload),
+        ("rows", rows::encode(&more_events(), TIME_SHIFT).payload),
         ("pieces", pieces()),
         ("events", columns::encode(&events())),
         ("index", index),

@@ -21,9 +21,16 @@ impl<const N: usize> Owners<N> {
         Self(std::array::from_fn(|_| AtomicU32::new(FREE)))
     }
 
-    /// A free ring for a thread, which `prepare` makes ready for it; `None` if there is none or it cannot be made ready.
-    pub(crate) fn claim(&self, thread: u32, prepare: impl FnOnce(usize) -> bool) -> Option<usize> {
-        let index = self.0.iter().position(|owner| {
+    /// A free ring for a thread, from number `first` on, which `prepare` makes ready for it; `None` if there is none or it cannot
+    /// be made ready.
+    pub(crate) fn claim(
+        &self,
+        thread: u32,
+        first: usize,
+        prepare: impl FnOnce(usize) -> bool,
+    ) -> Option<usize> {
+        let index = (first..N).find(|index| {
+            let owner = &self.0[*index];
             owner.load(Ordering::Relaxed) == FREE
                 && owner.compare_exchange(FREE, RESERVED, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })?;

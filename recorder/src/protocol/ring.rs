@@ -10,6 +10,9 @@ use std::sync::atomic::compiler_fence;
 use crate::sync::{AtomicU64, Ordering};
 use gpumemtrace_format::ring::{is_in_flight, without_check};
 
+/// Rings of so many records are large.
+const LARGE_RECORDS: u64 = 1 << 15;
+
 /// Where the words of a ring are. `N` words a record; the last holds its state.
 pub(crate) trait RingWords<const N: usize> {
     /// Records there is room for.
@@ -97,10 +100,25 @@ pub(crate) trait RingWords<const N: usize> {
         self.tail().store(number, Ordering::Release);
     }
 
+    /// Records that were ever shown.
+    fn shown(&self) -> u64 {
+        self.head().load(Ordering::Acquire)
+    }
+
+    /// Those of them that are safe elsewhere.
+    fn emptied(&self) -> u64 {
+        self.tail().load(Ordering::Relaxed)
+    }
+
     /// Records that wait for the writer.
     fn waiting(&self) -> u64 {
         let tail = self.tail().load(Ordering::Relaxed);
         self.head().load(Ordering::Relaxed) - tail
+    }
+
+    /// True if the writer should not let it get fuller.
+    fn is_low(&self) -> bool {
+        self.waiting() + 1 >= wake_at(self.capacity())
     }
 }
 
@@ -128,11 +146,17 @@ pub(crate) enum Room {
     None,
 }
 
+/// Records that wait for the writer before it is woken. A ring this large has room for a burst when it is three quarters full, and
+/// blocks of many rows pack best.
+fn wake_at(capacity: u64) -> u64 {
+    if capacity >= LARGE_RECORDS { capacity / 4 * 3 } else { capacity / 4 }
+}
+
 impl<R: RingWords<N>, const N: usize> Lane<R, N> {
     /// Goes on where the ring's last owner ended.
     pub(crate) fn resume(ring: R, index: usize) -> Self {
         let (head, tail) = (ring.head().load(Ordering::Relaxed), ring.tail().load(Ordering::Relaxed));
-        let wake_at = ring.capacity() / 4;
+        let wake_at = wake_at(ring.capacity());
         Self { ring: Some(ring), index, head, tail, wake_at }
     }
 

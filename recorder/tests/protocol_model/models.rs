@@ -234,7 +234,7 @@ fn owners() {
                     prepared.with_mut(|prepared| unsafe { *prepared = id });
                     true
                 };
-                let is_mine = owners.claim(id, prepare).is_some();
+                let is_mine = owners.claim(id, 0, prepare).is_some();
                 if is_mine {
                     let mut lane = Lane::resume(ring, 0);
                     assert_eq!(lane.room(2), Room::Low, "an empty ring");

@@ -10,8 +10,8 @@ use std::io::Read;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::event::RECORD_BYTES;
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, TRACE_BYTES_AT,
-    encode_header, ring_stride, seal,
+    HEADER_BYTES, NEXT_SEQ_AT, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, Shape,
+    TRACE_BYTES_AT, encode_header, seal,
 };
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
@@ -303,12 +303,14 @@ pub type Ring = (u32, u64, Vec<[u64; 8]>);
 
 /// A ring file of a process that had written so much of its trace, and did not say that it ends.
 pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes: u64) -> Vec<u8> {
-    let mut bytes = vec![0; PAGE_BYTES + rings.len() * ring_stride(per_ring)];
+    let shape = Shape::uniform(rings.len() as u32, per_ring as u32);
+    let mut bytes = vec![0; shape.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header(TRACE_ID, 4242, &shape));
     let mut put = |at: usize, value: u64| bytes[at..][..8].copy_from_slice(&value.to_le_bytes());
     put(NEXT_SEQ_AT, next_seq);
     put(TRACE_BYTES_AT, trace_bytes);
     for (index, (thread, tail, records)) in rings.iter().enumerate() {
-        let ring = PAGE_BYTES + index * ring_stride(per_ring);
+        let ring = shape.ring(index).unwrap().0 as usize;
         put(ring, u64::from(*thread));
         put(ring + RING_HEAD_AT, tail + records.len() as u64);
         put(ring + RING_TAIL_AT, *tail);
@@ -320,7 +322,6 @@ pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes:
             words.iter().enumerate().for_each(|(word, value)| put(at + 8 * word, *value));
         }
     }
-    bytes[..48].copy_from_slice(&encode_header(TRACE_ID, 4242, rings.len() as u32, per_ring as u32));
     bytes
 }
 

@@ -10,7 +10,7 @@ use super::check::{end_of, end_reason, unseal};
 use super::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_MAGIC,
     RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, Record, RecordDecoder,
-    TRACE_BYTES_AT, header_crc, ring_stride,
+    SHAPED_SINCE, Shape, TRACE_BYTES_AT, header_crc, ring_bytes,
 };
 use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS, ThreadId};
 use crate::meta::{Counter, Counters, EndReason};
@@ -62,25 +62,34 @@ pub struct RingImage {
 impl RingImage {
     /// How long a ring file with this first page is at most. Ask before reading the rest: a file of that name may be anything.
     pub fn file_bytes(first_page: &[u8]) -> Result<u64, RingError> {
+        let bytes = Self::shape(first_page)?.file_bytes();
+        if bytes > MAX_RING_FILE_BYTES { Err(RingError::TooLarge(bytes)) } else { Ok(bytes) }
+    }
+
+    fn shape(first_page: &[u8]) -> Result<Shape, RingError> {
         let header = first_page.get(..PAGE_BYTES).ok_or(RingError::NotARing)?;
-        if header[..8] != RING_MAGIC || u32_at(header, 12) != header_crc(header) {
+        let version = u32_at(header, 8);
+        // Of a version to come nobody knows what it checks.
+        let is_intact = version > RING_VERSION || u32_at(header, 12) == header_crc(header, version);
+        if header[..8] != RING_MAGIC || !is_intact {
             return Err(RingError::NotARing);
         }
-        if !(1..=RING_VERSION).contains(&u32_at(header, 8)) || u32_at(header, 44) as usize != RECORD_BYTES {
-            return Err(RingError::Version(u32_at(header, 8)));
+        if !(1..=RING_VERSION).contains(&version) || u32_at(header, 44) as usize != RECORD_BYTES {
+            return Err(RingError::Version(version));
         }
-        let stride = (u64::from(u32_at(header, 40)) * RECORD_BYTES as u64 + RING_RECORDS_AT as u64)
-            .next_multiple_of(PAGE_BYTES as u64);
-        let bytes = stride.saturating_mul(u64::from(u32_at(header, 36))).saturating_add(PAGE_BYTES as u64);
-        if bytes > MAX_RING_FILE_BYTES { Err(RingError::TooLarge(bytes)) } else { Ok(bytes) }
+        let is_shaped = version >= SHAPED_SINCE;
+        Ok(if is_shaped {
+            Shape::decode(header)
+        } else {
+            Shape::uniform(u32_at(header, 36), u32_at(header, 40))
+        })
     }
 
     /// Reads the bytes of a ring file. Allocates in proportion to them.
     pub fn decode(bytes: &[u8]) -> Result<Self, RingError> {
         let file_bytes = Self::file_bytes(bytes)?;
-        let header = &bytes[..PAGE_BYTES];
+        let (header, shape) = (&bytes[..PAGE_BYTES], Self::shape(bytes)?);
         let is_checked = u32_at(header, 8) >= CHECKED_SINCE;
-        let (rings, per_ring) = (u32_at(header, 36) as usize, u32_at(header, 40) as usize);
         let mut image = Self {
             trace_id: header[16..32].try_into().unwrap_or_default(),
             pid: u32_at(header, 32),
@@ -99,8 +108,10 @@ impl RingImage {
             image.malformed += u64::from((bytes.len() as u64) < file_bytes);
         }
         // Before that, rings that were never used could lie past the end of the file.
-        for ring in bytes[PAGE_BYTES..].chunks(ring_stride(per_ring).max(PAGE_BYTES)).take(rings) {
-            image.decode_ring(ring, per_ring, is_checked);
+        for (at, records) in (0..).map_while(|index| shape.ring(index)) {
+            let Some(ring) = bytes.get(at as usize..) else { break };
+            let ring = &ring[..ring.len().min(ring_bytes(records) as usize)];
+            image.decode_ring(ring, records as usize, is_checked);
         }
         let seqs = image.records.iter().filter_map(|record| match record {
             Record::Event(event) if event.seq != NO_SEQ => Some(event.seq),
@@ -161,7 +172,7 @@ impl RingImage {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
@@ -176,17 +187,19 @@ mod tests {
     use crate::event::{Detail, Event, EventKind};
     use crate::links::Link;
     use crate::ring::check::seal;
-    use crate::ring::{encode_code_records, encode_header, native_node_words, py_node_words};
+    use crate::ring::shape::{CLASSES_AT, CLASSES_END};
+    use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, native_node_words, py_node_words};
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     /// A ring file with one ring per list of records, as a recorder would leave it.
     fn image_bytes(per_ring: usize, rings: &[(u64, Vec<[u64; RECORD_WORDS]>)]) -> Vec<u8> {
-        let mut bytes = vec![0; PAGE_BYTES + rings.len() * ring_stride(per_ring)];
+        let shape = Shape::uniform(rings.len() as u32, per_ring as u32);
+        let mut bytes = vec![0; shape.file_bytes() as usize];
+        bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &shape));
         bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&100u64.to_le_bytes());
-        bytes[..48].copy_from_slice(&encode_header([7; 16], 42, rings.len() as u32, per_ring as u32));
         for (index, (tail, records)) in rings.iter().enumerate() {
-            let ring = &mut bytes[PAGE_BYTES + index * ring_stride(per_ring)..];
+            let ring = &mut bytes[shape.ring(index).unwrap().0 as usize..];
             ring[..4].copy_from_slice(&(100 + index as u32).to_le_bytes());
             ring[RING_HEAD_AT..][..8].copy_from_slice(&(tail + records.len() as u64).to_le_bytes());
             ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
@@ -282,9 +295,15 @@ mod tests {
         assert_eq!((image.records.as_slice(), image.malformed), (&expected[..], 1));
     }
 
+    /// As an earlier recorder would have said it, with rings of 8 records.
     fn with_version(mut bytes: Vec<u8>, version: u8) -> Vec<u8> {
         bytes[8] = version;
-        let crc = header_crc(&bytes[..48]);
+        if u32::from(version) < SHAPED_SINCE {
+            bytes[CLASSES_AT..CLASSES_END].fill(0);
+            bytes[36..40].copy_from_slice(&1u32.to_le_bytes());
+            bytes[40..44].copy_from_slice(&8u32.to_le_bytes());
+        }
+        let crc = header_crc(&bytes, u32::from(version));
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -299,7 +318,7 @@ mod tests {
             let image = RingImage::decode(&with_version(bytes.clone(), version)).unwrap();
             assert_eq!((image.records, image.malformed), (vec![Record::Event(block_event(0))], 0));
         }
-        assert_eq!(RingImage::decode(&with_version(bytes, 4)), Err(RingError::Version(4)));
+        assert_eq!(RingImage::decode(&with_version(bytes, 5)), Err(RingError::Version(5)));
     }
 
     #[test]
@@ -330,7 +349,7 @@ mod tests {
     fn a_foreign_or_damaged_file_is_refused() {
         assert_eq!(RingImage::decode(b"hello"), Err(RingError::NotARing));
         let mut bytes = image_bytes(8, &[]);
-        bytes[40] ^= 1;
+        bytes[CLASSES_AT] ^= 1;
         assert_eq!(RingImage::decode(&bytes), Err(RingError::NotARing));
     }
 
@@ -340,17 +359,17 @@ mod tests {
         assert_eq!(RingImage::file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
         assert_eq!(RingImage::file_bytes(&bytes[..100]), Err(RingError::NotARing));
         let mut page = vec![0; PAGE_BYTES];
-        page[..48].copy_from_slice(&encode_header([0; 16], 1, u32::MAX, u32::MAX));
+        page[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::uniform(u32::MAX, u32::MAX)));
         assert!(matches!(RingImage::file_bytes(&page), Err(RingError::TooLarge(_))));
     }
 
     proptest! {
         #[test]
         fn any_ring_contents_are_read_without_panic(
-            garbage in vec(any::<u8>(), 0..3000), per_ring in 0u32..32, rings in 0u32..4,
+            garbage in vec(any::<u8>(), 0..9000), classes in prop::array::uniform8((0u32..3, 0u32..32)),
         ) {
             let mut bytes = vec![0; PAGE_BYTES];
-            bytes[..48].copy_from_slice(&encode_header([0; 16], 1, rings, per_ring));
+            bytes[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::new(classes)));
             bytes.extend_from_slice(&garbage);
             let image = RingImage::decode(&bytes).unwrap();
             prop_assert!(image.records.len() <= bytes.len() / RECORD_BYTES + 1);

@@ -8,7 +8,7 @@ use super::expected::Expected;
 use super::planes::Numbers;
 use super::{
     ADDR, AGE, API, AUX0, AUX1, COLUMNS, DEVICE, FLAGS, HAS_DETAIL, IN_FLIGHT, KIND, MAX_ROWS, NATIVE, POOL,
-    PYTHON, REQUESTED, RESULT, RUNS, Role, SEQ, SIZE, STREAM, TIME, role, rounded,
+    PYTHON, REQUESTED, RESULT, REUSE, RUNS, Role, SEQ, SIZE, STREAM, TIME, role, rounded,
 };
 use crate::defs::NodeId;
 use crate::event::{ApiId, Detail, Event, EventKind, ThreadId};
@@ -46,6 +46,7 @@ pub fn decode_into(payload: &[u8], events: &mut Vec<Event>) -> Result<(), WireEr
         last: Expected::new(),
         shift,
         allocations: Vec::new(),
+        given_back: Vec::new(),
         events,
         done: 0,
         of_kind: std::array::from_fn(|kind| role(EventKind(kind as u8))),
@@ -149,6 +150,8 @@ struct Rows<'a> {
     shift: u8,
     /// The rows of allocations.
     allocations: Vec<u32>,
+    /// The addresses of the rows that named one.
+    given_back: Vec<u64>,
     events: &'a mut [Event],
     /// So many of them are there.
     done: usize,
@@ -169,8 +172,11 @@ struct Numbered {
     natives: Chunk,
     /// Of the rows that give back.
     ages: Chunk,
-    /// Of the rows that name no allocation.
+    /// Of the rows that allocate.
+    reuses: Chunk,
+    /// Of those of the rows that name no allocation that tell their address.
     addrs: Chunk,
+    /// Of the rows that name no allocation.
     devices: [u8; CHUNK_ROWS],
     /// Of those of them that have a detail.
     requested: Chunk,
@@ -195,6 +201,7 @@ impl Numbered {
             pythons: none,
             natives: none,
             ages: none,
+            reuses: none,
             addrs: none,
             devices: [0; CHUNK_ROWS],
             requested: none,
@@ -235,8 +242,12 @@ impl Numbered {
         kinds: &[u8],
     ) -> Result<(), WireError> {
         let gives_back = |kind: u8| matches!(rows.of_kind[usize::from(kind)], Role::GivesBack(_));
+        let allocates = |kind: u8| rows.of_kind[usize::from(kind)] == Role::Allocates;
         let ages = kinds.iter().filter(|kind| gives_back(**kind)).count();
         columns.fill(AGE, &mut self.ages[..ages])?;
+        let allocations = kinds.iter().filter(|kind| allocates(**kind)).count();
+        columns.fill(REUSE, &mut self.reuses[..allocations])?;
+        let reuses = self.reuses[..allocations].iter().filter(|reuse| **reuse > 0).count();
         let (mut alone, mut details, mut sizes, mut age) = (0, 0, 0, 0);
         for (kind, flags) in kinds.iter().zip(&self.flags) {
             let mut names = false;
@@ -248,7 +259,7 @@ impl Numbered {
             details += usize::from(!names && flags & HAS_DETAIL != 0);
             sizes += usize::from(!(names && *kind == EventKind::BLOCK_FREE.0));
         }
-        columns.fill(ADDR, &mut self.addrs[..alone])?;
+        columns.fill(ADDR, &mut self.addrs[..alone - reuses])?;
         columns.devices.fill(&mut self.devices[..alone])?;
         columns.fill(REQUESTED, &mut self.requested[..details])?;
         columns.fill(STREAM, &mut self.streams[..details])?;
@@ -263,9 +274,13 @@ impl Numbered {
         let last = &mut rows.last;
         let flags = self.flags[row];
         let has_detail = flags & HAS_DETAIL != 0;
-        let mut age = 0;
+        let (mut age, mut reuse) = (0, 0);
         match rows.of_kind[usize::from(kind.0)] {
-            Role::Allocates => rows.allocations.push(rows.done as u32),
+            Role::Allocates => {
+                rows.allocations.push(rows.done as u32);
+                reuse = self.reuses[at.allocation];
+                at.allocation += 1;
+            }
             Role::GivesBack(_) => {
                 age = self.ages[at.age];
                 at.age += 1;
@@ -279,10 +294,19 @@ impl Numbered {
             if made.detail.is_some() != has_detail {
                 return Err(WireError::Range);
             }
+            rows.given_back.push(made.addr);
             (made.addr, made.device, made.detail, made.size)
         } else {
-            let addr = add_delta(last.addr(kind), self.addrs[at.alone]);
-            last.learn_addr(kind, addr);
+            let addr = if reuse > 0 {
+                let number =
+                    usize::try_from(reuse).ok().and_then(|reuse| rows.given_back.len().checked_sub(reuse));
+                *number.and_then(|number| rows.given_back.get(number)).ok_or(WireError::Range)?
+            } else {
+                let addr = add_delta(last.addr(kind), self.addrs[at.addr]);
+                at.addr += 1;
+                last.learn_addr(kind, addr);
+                addr
+            };
             let device = self.devices[at.alone];
             at.alone += 1;
             let mut detail = None;
@@ -337,6 +361,8 @@ impl Numbered {
 #[derive(Default)]
 struct At {
     age: usize,
+    allocation: usize,
+    addr: usize,
     alone: usize,
     detail: usize,
     size: usize,

@@ -8,7 +8,7 @@ use super::expected::Expected;
 use super::planes::Planes;
 use super::{
     ADDR, AGE, API, AUX0, AUX1, COLUMNS, DEVICE, FLAGS, HAS_DETAIL, IN_FLIGHT, KIND, NATIVE, POOL, PYTHON,
-    REQUESTED, RESULT, RUNS, Role, SEQ, SIZE, STREAM, TIME, role, rounded,
+    REQUESTED, RESULT, REUSE, RUNS, Role, SEQ, SIZE, STREAM, TIME, role, rounded,
 };
 use crate::event::{Detail, Event, EventKind, ThreadId};
 use crate::wire::{put_varint, zigzag};
@@ -102,19 +102,24 @@ impl Encoder {
         let in_flight = if event.in_flight { IN_FLIGHT } else { 0 };
         let has_detail = if event.detail.is_some() { HAS_DETAIL } else { 0 };
         self.flags.push((event.flags & !(IN_FLIGHT | HAS_DETAIL)) | in_flight | has_detail);
-        let mut age = 0;
+        let (mut age, mut reuse) = (0, 0);
         match role(event.kind) {
-            Role::Allocates => self.allocations.note(event),
+            Role::Allocates => {
+                reuse = self.allocations.note(event);
+                chunk.put(REUSE, reuse);
+            }
             Role::GivesBack(of) => {
-                age = self.allocations.age(event, of);
+                age = self.allocations.give_back(event, of);
                 chunk.put(AGE, age);
             }
             Role::Other => {}
         }
         if age == 0 {
             self.devices.push(event.device);
-            chunk.put_delta(ADDR, last.addr(event.kind), event.addr);
-            last.learn_addr(event.kind, event.addr);
+            if reuse == 0 {
+                chunk.put_delta(ADDR, last.addr(event.kind), event.addr);
+                last.learn_addr(event.kind, event.addr);
+            }
             if let Some(detail) = event.detail {
                 chunk.put(REQUESTED, detail.requested_bytes);
                 chunk.put_delta(STREAM, last.stream, detail.stream);
@@ -238,6 +243,8 @@ struct Allocation {
     size: u64,
     /// Number of its detail, from 1; 0 if it has none. Apart, because many have none and this is looked up at random.
     detail: u32,
+    /// How many were given back when this was; 0 if it was not.
+    given_back: u32,
     kind: EventKind,
     device: u8,
 }
@@ -245,6 +252,7 @@ struct Allocation {
 /// The block's allocations.
 struct Allocations {
     all: Vec<Allocation>,
+    given_back: u32,
     details: Vec<Detail>,
     /// By address: number of the allocation, from 1. A power of two slots, at most half of them taken.
     slots: Vec<u32>,
@@ -252,11 +260,12 @@ struct Allocations {
 
 impl Allocations {
     fn new() -> Self {
-        Self { all: Vec::new(), details: Vec::new(), slots: vec![0; FEWEST_SLOTS] }
+        Self { all: Vec::new(), given_back: 0, details: Vec::new(), slots: vec![0; FEWEST_SLOTS] }
     }
 
     fn clear(&mut self) {
         self.all.clear();
+        self.given_back = 0;
         self.details.clear();
         self.slots.fill(0);
     }
@@ -276,17 +285,21 @@ impl Allocations {
         at
     }
 
+    /// Notes an allocation; returns how many were given back since what lay at its address before was, that one included. 0 if
+    /// nothing is known of its address.
     #[inline]
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &Event) -> u64 {
         let Event { addr, size, kind, device, .. } = *event;
         self.details.extend(event.detail);
         let detail = if event.detail.is_some() { self.details.len() as u32 } else { 0 };
-        self.all.push(Allocation { addr, size, detail, kind, device });
+        self.all.push(Allocation { addr, size, detail, given_back: 0, kind, device });
         if 2 * self.all.len() > self.slots.len() {
             self.grow();
         }
         let slot = self.slot(kind, addr);
-        self.slots[slot] = self.all.len() as u32;
+        let before = std::mem::replace(&mut self.slots[slot], self.all.len() as u32);
+        let given_back = before.checked_sub(1).map_or(0, |number| self.all[number as usize].given_back);
+        if given_back > 0 { u64::from(self.given_back - given_back) + 1 } else { 0 }
     }
 
     #[cold]
@@ -301,15 +314,21 @@ impl Allocations {
 
     /// How many allocations ago the one was made that this gives back, if it says nothing else of it; else 0.
     #[inline]
-    fn age(&self, event: &Event, of: EventKind) -> u64 {
+    fn give_back(&mut self, event: &Event, of: EventKind) -> u64 {
         let number = self.slots[self.slot(of, event.addr)] as usize;
-        let Some(made) = number.checked_sub(1).and_then(|at| self.all.get(at)) else { return 0 };
+        let count = self.all.len();
+        let Some(made) = number.checked_sub(1).and_then(|at| self.all.get_mut(at)) else { return 0 };
         let is_same = made.device == event.device
             && (of != EventKind::BLOCK_ALLOC || made.size == event.size)
             && match event.detail {
                 Some(detail) => made.detail > 0 && self.details[made.detail as usize - 1] == detail,
                 None => made.detail == 0,
             };
-        if is_same { (self.all.len() - number) as u64 + 1 } else { 0 }
+        if !is_same {
+            return 0;
+        }
+        self.given_back += 1;
+        made.given_back = self.given_back;
+        (count - number) as u64 + 1
     }
 }

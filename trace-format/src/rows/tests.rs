@@ -102,3 +102,28 @@ fn an_age_without_so_many_allocations_is_refused() {
     broken[age] = 2;
     assert_eq!(decode(&broken), Err(crate::wire::WireError::Range));
 }
+
+#[test]
+fn what_lies_where_something_was_given_back_does_not_tell_its_address() {
+    let at = |kind, addr: u64| block(kind, 0x7f00_0000_0000 + (addr << 16));
+    let (alloc, free) = (EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE);
+    let mut events = [
+        at(alloc, 1),
+        at(alloc, 22_222),
+        at(free, 22_222),
+        at(free, 1),
+        // The last one but one that was given back.
+        at(alloc, 22_222),
+        // Still there, by what is known: it tells its address.
+        at(alloc, 22_222),
+    ];
+    let reuse = [REUSE, 5, 4, 0, 0, 2, 0];
+    let sound = encode(&events, 0).payload;
+    let place = sound.windows(reuse.len()).position(|bytes| bytes == reuse).expect("a column");
+    assert_eq!(decode(&sound).unwrap(), events);
+    let mut broken = sound;
+    broken[place + 5] = 3;
+    assert_eq!(decode(&broken), Err(crate::wire::WireError::Range));
+    events[4].addr += 1 << 16;
+    assert_eq!(decode(&encode(&events, 0).payload).unwrap(), events);
+}
