@@ -11,7 +11,7 @@ use crate::protocol::ring::RingWords;
 use crate::session::Session;
 use crate::shared::RINGS;
 
-/// Records in one batch, and one definition more: a large ring, full.
+/// Records in one batch, and one definition more, where the largest ring does not have fewer.
 const MOST_RECORDS: usize = 1 << 17;
 /// Events that are held at a time.
 const EVENTS_AT_A_TIME: usize = 4096;
@@ -55,6 +55,7 @@ impl Batch {
         put: &mut dyn FnMut(&[Event]),
     ) -> Option<usize> {
         self.clear();
+        let most_records = MOST_RECORDS.min(session.shared.largest_ring());
         let mut records = 0;
         for (index, thread) in session.owners().filter(|(index, _)| *index >= first) {
             let ring = session.shared.ring(index);
@@ -78,13 +79,13 @@ impl Batch {
                 records += 1;
                 left -= 1;
                 // Never between the records of one definition: what is taken is given back.
-                left > 0 && (records < MOST_RECORDS || !decoder.is_between_records())
+                left > 0 && (records < most_records || !decoder.is_between_records())
             });
             put(&self.events);
             self.events.clear();
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
-            if records >= MOST_RECORDS {
+            if records >= most_records {
                 return Some(index);
             }
         }

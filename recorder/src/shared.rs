@@ -55,7 +55,7 @@ fn shape_of(records: u32) -> Shape {
 fn shape_within(memory_bytes: u64) -> Shape {
     let for_rings = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES);
     let mut records = MOST_RECORDS;
-    while records > FEWEST_RECORDS / 2 && shape_of(records).file_bytes() > for_rings {
+    while records > FEWEST_RECORDS / 4 && shape_of(records).file_bytes() > for_rings {
         records /= 2;
     }
     shape_of(records)
@@ -140,6 +140,11 @@ impl Shared {
     /// Length of the mapping.
     fn len(&self) -> usize {
         self.shape.file_bytes() as usize
+    }
+
+    /// Records in the largest ring.
+    pub(crate) fn largest_ring(&self) -> usize {
+        self.place(0).1 as usize
     }
 
     /// Where a ring begins, and its records.
@@ -405,7 +410,7 @@ mod tests {
         assert_eq!(records(64 << 20)[..5], [131_072, 65_536, 8192, 4096, 0]);
         assert_eq!(records(100 << 20), records(64 << 20));
         assert_eq!(records(112 << 20)[..4], [262_144, 131_072, 16_384, 8192]);
-        assert_eq!(records(32 << 20)[..4], [32_768, 16_384, FEWEST_RECORDS, FEWEST_RECORDS]);
+        assert_eq!(records(32 << 20)[..4], [16_384, 8192, FEWEST_RECORDS, FEWEST_RECORDS]);
         assert_eq!(records(1), records(32 << 20));
         assert_eq!(records(u64::MAX)[..4], [2_097_152, 1_048_576, 131_072, MOST_RECORDS]);
         for memory_bytes in [32 << 20, 64 << 20, 200 << 20, 1 << 30] {

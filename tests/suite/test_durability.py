@@ -226,7 +226,7 @@ def test_the_kernels_killer(case, bin):
 
 def test_a_full_disk(case, bin):
     """There is room for one thread's ring, and not for the others'."""
-    with disk(case("disk").folder, "1m") as folder:
+    with disk(case("disk").folder, "512k") as folder:
         traced = case().run(bin / "durable", "works", 5000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert (traced.code, traced.output) == (0, "worked\ndone\n")
         assert len(traced.lines()) == 1, traced.said

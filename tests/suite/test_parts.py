@@ -20,8 +20,10 @@ def start(folder, count, **extra):
     driver = folder / "libcuda.so.1"
     if not driver.exists():
         driver.symlink_to(DRIVER)
+    # Small rings, so that few calls fill parts.
+    env = environment(folder, GPUMEMTRACE_MEMORY="32MiB", **extra)
     return subprocess.Popen(
-        [sys.executable, WORKLOADS / "parts.py", driver, str(count)], cwd=folder, env=environment(folder, **extra),
+        [sys.executable, WORKLOADS / "parts.py", driver, str(count)], cwd=folder, env=env,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )
 
