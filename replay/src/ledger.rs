@@ -89,6 +89,36 @@ pub struct Ledger {
     pub samples: u64,
     /// Smallest and largest residual, of the witness that is shown.
     pub extremes: Option<(u64, u64)>,
+    /// Its residuals in their order: all, or evenly picked.
+    residuals: Picked,
+}
+
+/// At most [`MOST_PICKED`] values of a series, evenly spaced.
+#[derive(Clone, Debug, Default)]
+struct Picked {
+    values: Vec<u64>,
+    seen: u64,
+    /// Two to the power of this are passed over from one to the next.
+    halvings: u32,
+}
+
+const MOST_PICKED: usize = 512;
+
+impl Picked {
+    fn push(&mut self, value: u64) {
+        if self.seen.trailing_zeros() >= self.halvings {
+            self.values.push(value);
+        }
+        self.seen += 1;
+        if self.values.len() == MOST_PICKED {
+            let mut number = 0;
+            self.values.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.halvings += 1;
+        }
+    }
 }
 
 impl Ledger {
@@ -146,14 +176,23 @@ impl Ledger {
                 let (least, most) = self.extremes.unwrap_or((residual, residual));
                 self.extremes = Some((least.min(residual), most.max(residual)));
             }
-            _ => self.extremes = Some((residual, residual)),
+            _ => {
+                self.extremes = Some((residual, residual));
+                self.residuals = Picked::default();
+            }
         }
+        self.residuals.push(residual);
         // The last one up to the peak, else the first one after it.
         let is_settled =
             self.nearest.is_some_and(|known| known.witness == witness && known.time_ns >= self.peak.time_ns);
         if !is_settled {
             self.nearest = Some(sample);
         }
+    }
+
+    /// What no call shows, over time, by the best witness: evenly picked from all samples.
+    pub fn residuals(&self) -> &[u64] {
+        &self.residuals.values
     }
 
     /// Device bytes of the moment.
@@ -265,6 +304,15 @@ mod tests {
         let named: Vec<(&str, u64)> = entries.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
         assert_eq!(named, [("torch blocks", 15), ("libnccl.so.2", 8), ("torch cache", 5), ("unknown", 2)]);
         assert_eq!((ledger.peak_bytes(), ledger.peak_time_ns()), (30, 3));
+    }
+
+    #[test]
+    fn of_a_long_series_values_are_picked_evenly() {
+        let mut picked = Picked::default();
+        (0..5000).for_each(|value| picked.push(value));
+        let every = 1 << picked.halvings;
+        assert_eq!(picked.values, (0..5000).step_by(every).collect::<Vec<u64>>());
+        assert!((MOST_PICKED / 2..MOST_PICKED).contains(&picked.values.len()));
     }
 
     #[test]

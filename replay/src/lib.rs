@@ -43,6 +43,7 @@ pub mod origin;
 pub mod owners;
 pub mod phases;
 pub mod ranges;
+pub mod ranks;
 pub mod reading;
 pub mod report;
 pub mod reserved;

@@ -7,10 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 mod leak;
+mod ranks;
 mod site;
 mod trace;
 
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
+pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 
@@ -66,6 +68,9 @@ pub struct Report {
     /// Each time the program ran out of memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom: Option<Vec<Oom>>,
+    /// Devices and processes side by side, where there is more than one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Ranks>,
     /// What to know before anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<Vec<Verdict>>,

@@ -14,7 +14,7 @@ use crate::report::{
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
-use crate::{leaks, naming, oom, verdicts};
+use crate::{leaks, naming, oom, ranks, verdicts};
 
 /// Most sites drawn as bands.
 const MAX_BANDS: usize = 12;
@@ -45,8 +45,13 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         silent_growth.extend(silent);
     }
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
+    let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
-        each().flat_map(|(index, analysis)| verdicts::verdicts(index, analysis, &leaks, &ooms)).collect()
+        let of_trace =
+            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &silent_growth), &ooms);
+        let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
+        verdicts.extend(ranks.as_ref().and_then(ranks::imbalance));
+        verdicts
     });
     let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
         .then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
@@ -73,6 +78,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .then(|| each().flat_map(|(index, analysis)| fragmentation(index, analysis)).collect()),
         peak: has(Section::Peak)
             .then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
+        ranks,
         verdicts,
         leaks: has(Section::Leaks).then_some(leaks),
         silent_growth: has(Section::Leaks).then_some(silent_growth),
@@ -169,7 +175,7 @@ fn steps(analysis: &Analysis) -> Steps {
 }
 
 /// Devices whose ordinal is known. Memory of the others is in the notes.
-fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
+pub(crate) fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
     analysis
         .devices
         .iter()

@@ -1,13 +1,37 @@
-//! What to know before anything else: one sentence each, with the numbers behind it.
+//! What to know before anything else: one sentence each, with the numbers behind it. Definitions are in docs/analyses.md.
 
-use serde_json::json;
+mod course;
+mod room;
+
+use serde_json::{Value, json};
 
 use crate::analysis::Analysis;
-use crate::report::{Leak, Oom, Severity, Verdict};
-use crate::sections::{place, size};
+use crate::device::DeviceState;
+use crate::frag::Gap;
+use crate::report::{Leak, Oom, Severity, SilentGrowth, Verdict};
+use crate::sections::{known, place, size};
+use course::{drift, spike, usual_part};
+use room::Room;
+
+/// Most lines that are named with a moment that stands out.
+const MOST_NAMED: usize = 3;
+
+/// A verdict of no trace yet.
+#[derive(Debug)]
+struct Finding {
+    kind: &'static str,
+    severity: Severity,
+    summary: String,
+    evidence: Value,
+}
 
 /// The verdicts of a trace, worst first.
-pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom]) -> Vec<Verdict> {
+pub fn verdicts(
+    trace: usize,
+    analysis: &Analysis,
+    (leaks, silent): (&[Leak], &[SilentGrowth]),
+    ooms: &[Oom],
+) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let mut add = |kind, severity, summary: String, evidence| {
         verdicts.push(Verdict { trace, kind, severity, summary, evidence });
@@ -88,6 +112,119 @@ pub fn verdicts(trace: usize, analysis: &Analysis, leaks: &[Leak], ooms: &[Oom])
         let summary = format!("{} {noun} returned an error", analysis.failed_calls);
         add("failed_calls", Severity::Info, summary, json!({ "calls": analysis.failed_calls }));
     }
+    let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
+    let silent: Vec<&SilentGrowth> = silent.iter().filter(|silent| silent.trace == trace).collect();
+    let findings = known(analysis).flat_map(|(ordinal, device)| {
+        let mut findings = of_device(analysis, ordinal, device);
+        findings.extend(creep(ordinal, &leaks, &silent));
+        findings
+    });
+    for Finding { kind, severity, summary, evidence } in findings {
+        add(kind, severity, summary, evidence);
+    }
     verdicts.sort_by_key(|verdict: &Verdict| std::cmp::Reverse(verdict.severity));
     verdicts
+}
+
+fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Finding> {
+    let capacity = analysis.meta.number(&format!("device.{ordinal}.total_bytes")).unwrap_or(0);
+    let mut findings = room(analysis, (ordinal, capacity), device).findings();
+    if let Some(sample) = device.ledger.nearest() {
+        findings.extend(drift((ordinal, capacity), device.ledger.residuals(), sample.witness.name()));
+    }
+    let book = &device.torch;
+    let highs: Vec<u64> = book.bins().all().iter().map(|bin| bin.high.live).collect();
+    if let Some(usual) = usual_part(&highs, capacity) {
+        let more = |(id, site)| {
+            let then = book.bin_values(site).get(usual).map_or(0, |value| value[0]);
+            let bytes = book.at_peak(site).bytes.saturating_sub(then);
+            (place(&analysis.symbols.site(id, book.main_stack_at_peak(id))), bytes)
+        };
+        let mut sites: Vec<(String, u64)> = book.sites().map(more).filter(|(_, bytes)| *bytes > 0).collect();
+        sites.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        sites.truncate(MOST_NAMED);
+        let step = analysis.rule.source().map(|_| u64::from(book.peak().step));
+        findings.push(spike((ordinal, capacity), (book.peak().live, step, highs[usual]), &sites));
+    }
+    findings
+}
+
+fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceState) -> Room {
+    let residual = device.ledger.nearest().and_then(|sample| sample.residual());
+    let beside = |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
+    let peak = device.torch.peak();
+    let [reserved, _, device_then] = device.at_peak_reserved;
+    let gap = device.gap_at_peak.as_ref().map(|(.., gap)| gap);
+    let unusable = |gap: &Gap| {
+        let parts = [&gap.pinned, &gap.stranded_stream, &gap.stranded_pool, &gap.pending];
+        parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.bytes))
+    };
+    let entries = device.ledger.entries(&analysis.owners).into_iter();
+    let mut owners: Vec<(Option<String>, u64)> = entries
+        .filter(|(owner, _)| !owner.starts_with("torch "))
+        .map(|(owner, bytes)| (Some(owner), bytes))
+        .chain(residual.map(|bytes| (None, bytes)))
+        .collect();
+    owners.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let is_torch = device.has_torch();
+    Room {
+        ordinal,
+        capacity,
+        live: if is_torch { peak.live } else { 0 },
+        beside: if is_torch { beside(peak.device, peak.reserved) } else { beside(device.peak_device, 0) },
+        reserved,
+        beside_reserved: beside(device_then, reserved),
+        unusable: gap.map_or(0, unusable),
+        cache: gap.map_or(0, |gap| gap.cache),
+        has_failed_for_it: analysis.ooms.iter().any(|oom| {
+            let free = oom.event.aux[1].saturating_sub(oom.live);
+            oom.event.device == ordinal && oom.event.size <= free
+        }),
+        owners,
+    }
+}
+
+/// What grows on a device, all lines together; and what may, and has not been looked at for long enough.
+fn creep(ordinal: u8, leaks: &[&Leak], silent: &[&SilentGrowth]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let grown: Vec<&&Leak> =
+        leaks.iter().filter(|leak| leak.device == u32::from(ordinal) && leak.kind == "tensors").collect();
+    if !grown.is_empty() {
+        let rate: f64 = grown.iter().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
+        let bytes = grown.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes));
+        let oom_step = grown.iter().find_map(|leak| leak.oom_step.as_ref());
+        let lines = if grown.len() == 1 { "one line".to_owned() } else { format!("{} lines", grown.len()) };
+        let full = oom_step.map(|oom| format!("; it is full at step {}", oom.expected)).unwrap_or_default();
+        let summary =
+            format!("tensors on device {ordinal} grow by {} per step, by {lines}{full}", size(rate as u64));
+        findings.push(Finding {
+            kind: "creep_confirmed",
+            severity: if oom_step.is_some() { Severity::Critical } else { Severity::Warning },
+            summary,
+            evidence: json!({
+                "device": ordinal, "bytes": bytes, "bytes_per_step": rate, "findings": grown.len(), "oom_step": oom_step,
+            }),
+        });
+    }
+    let early: Vec<&&SilentGrowth> = silent
+        .iter()
+        .filter(|one| one.device == u32::from(ordinal) && one.kind == "tensors" && one.rule == "too_early")
+        .collect();
+    if let Some(largest) = early.first() {
+        let bytes = early.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
+        let more =
+            if early.len() > 1 { format!(" and {} lines more", early.len() - 1) } else { String::new() };
+        let summary = format!(
+            "{}{more} hold {} more than they did; the run is too short to tell whether that goes on",
+            place(&largest.site),
+            size(bytes)
+        );
+        findings.push(Finding {
+            kind: "creep_early",
+            severity: Severity::Info,
+            summary,
+            evidence: json!({ "device": ordinal, "bytes": bytes, "lines": early.len() }),
+        });
+    }
+    findings
 }

@@ -9,6 +9,7 @@ mod head;
 mod leaks;
 mod oom;
 mod peak;
+mod ranks;
 mod sites;
 mod summary;
 mod timeline;
@@ -45,6 +46,7 @@ pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, s
             }
         }
     }
+    ranks::write(&mut out, report, style);
     out
 }
 

@@ -59,7 +59,10 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         .verdicts
         .iter()
         .flatten()
-        .filter(|verdict| verdict.trace == trace && !matches!(verdict.kind, "leak" | "oom" | "incomplete"))
+        .filter(|verdict| {
+            verdict.trace == trace
+                && !matches!(verdict.kind, "leak" | "creep_confirmed" | "oom" | "incomplete")
+        })
         .collect();
     if !others.is_empty() {
         out.push('\n');

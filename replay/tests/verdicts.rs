@@ -1,0 +1,145 @@
+//! What is said before any number: only where there is something to say, with the numbers of the events.
+
+mod population;
+mod synthetic;
+
+use gpumemtrace_replay::report::{Severity, Verdict};
+use gpumemtrace_replay::{Analysis, Report, report};
+use population::clean;
+use synthetic::Synthetic;
+
+/// Verdicts that say something is wrong with the memory of a run.
+const OF_MEMORY: [&str; 10] = [
+    "high_pressure",
+    "cache_pressure",
+    "fragmentation_like",
+    "reserved_overhang",
+    "hidden_memory",
+    "transient_spike",
+    "persistent_drift",
+    "creep_confirmed",
+    "creep_early",
+    "imbalance",
+];
+
+fn of_memory(report: &Report) -> Vec<&Verdict> {
+    report.verdicts.iter().flatten().filter(|verdict| OF_MEMORY.contains(&verdict.kind)).collect()
+}
+
+fn find<'a>(report: &'a Report, kind: &str) -> &'a Verdict {
+    let found = of_memory(report).into_iter().find(|verdict| verdict.kind == kind);
+    found.unwrap_or_else(|| panic!("no {kind}: {:#?}", report.verdicts))
+}
+
+/// A rank of a training with a batch of so many MiB.
+fn rank(rank: u64, world: u64, batch_mib: u64, leaks_from: Option<u64>) -> Analysis {
+    let mut run = Synthetic::train(40, |run, step, train| {
+        let batch = run.frame(train, "/work/train.py", "load", 20);
+        let held = run.alloc(batch, batch_mib << 20);
+        run.release(held, batch);
+        if leaks_from.is_some_and(|from| step >= from) {
+            let kept = run.frame(train, "/work/train.py", "log", 31);
+            run.alloc(kept, 1 << 20);
+        }
+    });
+    run.meta.set_number("rank", rank);
+    run.meta.set_number("world_size", world);
+    run.meta.set_number("device.0.total_bytes", 1 << 30);
+    run.analyse()
+}
+
+#[test]
+fn healthy_runs_are_not_warned_of() {
+    let warned: Vec<_> = (0..200)
+        .filter_map(|seed| {
+            let report = clean(seed).run.report();
+            let worse = of_memory(&report).into_iter().find(|verdict| verdict.severity > Severity::Info);
+            worse.map(|verdict| (seed, verdict.summary.clone()))
+        })
+        .collect();
+    assert!(warned.is_empty(), "{warned:#?}");
+}
+
+#[test]
+fn a_device_that_tensors_fill_is_under_pressure_and_one_that_was_full_once_tells_the_line() {
+    let filled = |once: bool| {
+        let mut run = Synthetic::train(300, |run, step, train| {
+            if step == 200 || !once {
+                let evaluate = run.frame(train, "/work/train.py", "evaluate", 90);
+                let held = run.alloc(evaluate, 960 << 20);
+                run.release(held, evaluate);
+            }
+        });
+        run.meta.set_number("device.0.total_bytes", 1 << 30);
+        run.report()
+    };
+    let always = filled(false);
+    assert_eq!(find(&always, "high_pressure").severity, Severity::Warning);
+    assert!(of_memory(&always).iter().all(|verdict| verdict.kind != "transient_spike"));
+    let once = filled(true);
+    let spike = find(&once, "transient_spike");
+    assert!(
+        spike.summary.contains("/work/train.py:90 in evaluate() held 960.00 MiB more"),
+        "{}",
+        spike.summary
+    );
+    assert_eq!((spike.severity, &spike.evidence["step"]), (Severity::Warning, &serde_json::json!(200)));
+}
+
+#[test]
+fn growth_is_summed_over_lines_and_a_short_run_says_that_it_is_short() {
+    let run = Synthetic::train(60, |run, _, train| {
+        for line in [31, 32] {
+            let kept = run.frame(train, "/work/train.py", &format!("keep_{line}"), line);
+            run.alloc(kept, 1 << 20);
+        }
+    });
+    let report = run.report();
+    let creep = find(&report, "creep_confirmed");
+    let sum: f64 =
+        report.leaks.iter().flatten().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
+    assert_eq!(creep.evidence["bytes_per_step"], serde_json::json!(sum));
+    assert!(creep.summary.contains("2.00 MiB per step"), "{}", creep.summary);
+}
+
+#[test]
+fn ranks_are_laid_side_by_side_by_their_steps() {
+    let even: Vec<Analysis> = (0..4).map(|number| rank(number, 4, 64, None)).collect();
+    let even = report(&even, &[]);
+    let ranks = even.ranks.as_ref().unwrap();
+    assert_eq!((ranks.rows.len(), ranks.missing_ranks, ranks.aligned_by), (4, Some(0), Some("step")));
+    assert!(ranks.first_cause.is_none() && ranks.more_by_site.is_empty());
+    assert!(of_memory(&even).is_empty(), "{:#?}", even.verdicts);
+
+    let uneven: Vec<Analysis> =
+        (0..4).map(|number| rank(number, 4, if number == 2 { 600 } else { 64 }, None)).collect();
+    let uneven = report(&uneven, &[]);
+    let verdict = find(&uneven, "imbalance");
+    assert_eq!((verdict.trace, verdict.severity), (2, Severity::Critical));
+    assert!(verdict.summary.starts_with("rank 2 needed"), "{}", verdict.summary);
+    let more = &uneven.ranks.as_ref().unwrap().more_by_site[0];
+    assert_eq!(
+        (more.site.line, more.bytes),
+        (Some(20), 536 << 20), "the others hold a batch at their peak too"
+    );
+}
+
+#[test]
+fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
+    let begins = [None, Some(20), Some(5), None];
+    let all: Vec<Analysis> =
+        begins.into_iter().zip(0..).map(|(from, number)| rank(number, 4, 64, from)).collect();
+    let first = |report: Report| report.ranks.unwrap().first_cause.unwrap();
+    let cause = first(report(&all, &[]));
+    assert_eq!((cause.row, cause.step, cause.lead_steps, cause.confidence), (2, 5, Some(15), "high"));
+    assert_eq!(cause.site.line, Some(31));
+    // In whatever order the traces are named.
+    let mut turned = all;
+    turned.reverse();
+    let cause = first(report(&turned, &[]));
+    assert_eq!((cause.row, cause.step), (2, 5));
+    turned.truncate(3);
+    assert_eq!(first(report(&turned, &[])).confidence, "low", "a rank is missing");
+    let together: Vec<Analysis> = (0..2).map(|number| rank(number, 2, 64, Some(5))).collect();
+    assert_eq!(first(report(&together, &[])).confidence, "medium");
+}
