@@ -5,14 +5,33 @@
 //! out of memory, so free bytes that remain reserved lie in segments that hold live blocks.
 
 use crate::analysis::{Analysis, OomRecord};
-use crate::report::{Oom, Remedy, SiteShare};
+use crate::report::{Leak, Oom, Remedy, SiteBytes, SiteShare};
+use crate::sections::{causes, place, size};
 
 /// All described out-of-memory events of a trace.
-pub fn ooms(trace: usize, analysis: &Analysis) -> Vec<Oom> {
-    analysis.ooms.iter().map(|record| oom(trace, analysis, record)).collect()
+pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
+    analysis.ooms.iter().map(|record| oom(trace, analysis, record, leaks)).collect()
 }
 
-fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
+/// What each leak had come to by then.
+fn growth(trace: usize, record: &OomRecord, leaks: &[Leak]) -> Vec<SiteBytes> {
+    let step = u64::from(record.step);
+    let its = leaks.iter().filter(|leak| {
+        leak.trace == trace && leak.device == u32::from(record.event.device) && leak.kind == "tensors"
+    });
+    let by_then = |leak: &Leak| match (leak.first_step, leak.last_step, leak.bytes_per_step) {
+        (_, Some(last), _) if last <= step => leak.bytes,
+        (Some(first), _, Some(rate)) => (rate.0 * step.saturating_sub(first) as f64) as u64,
+        _ => leak.bytes,
+    };
+    let mut growth: Vec<SiteBytes> =
+        its.map(|leak| SiteBytes { site: leak.site.clone(), bytes: by_then(leak) }).collect();
+    growth.retain(|one| one.bytes > 0);
+    growth.sort_by_key(|one| std::cmp::Reverse(one.bytes));
+    growth
+}
+
+fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) -> Oom {
     let symbols = &analysis.symbols;
     let ordinal = record.event.device;
     let requested = record.event.size;
@@ -21,6 +40,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
     let gap = reserved.saturating_sub(record.live);
     let largest = record.gap.largest_free;
+    let growth = growth(trace, record, leaks);
     let sites = record.sites.iter().map(|(site, held)| SiteShare {
         site: symbols.site(*site, None),
         bytes: held.bytes,
@@ -38,8 +58,10 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord) -> Oom {
         device_free_bytes: free,
         why: why(requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
-        remedies: remedies(analysis, requested, free, gap, record.live),
+        remedies: remedies(analysis, record, (free, gap), &growth),
         sites: sites.collect(),
+        unused: causes(analysis, &record.gap),
+        growth,
     }
 }
 
@@ -51,7 +73,6 @@ fn why(
     largest: Option<u64>,
     live: u64,
 ) -> String {
-    let size = crate::sections::size;
     let asked = format!("{} were asked for", size(requested));
     let piece = largest.map_or_else(
         || "no free piece of it was large enough".to_owned(),
@@ -84,16 +105,41 @@ fn why(
     }
 }
 
-fn remedies(analysis: &Analysis, requested: u64, free: Option<u64>, gap: u64, live: u64) -> Vec<Remedy> {
+/// What could be done. A remedy works where the bytes say so wherever they lie, does not where they are too few, and else the
+/// trace does not tell: what PyTorch would have made of them depends on what it would have done before.
+fn remedies(
+    analysis: &Analysis,
+    record: &OomRecord,
+    (free, gap): (Option<u64>, u64),
+    growth: &[SiteBytes],
+) -> Vec<Remedy> {
+    let (requested, live) = (record.event.size, record.live);
     let mut remedies = Vec::new();
     let mut add = |action: String, works: Option<bool>| remedies.push(Remedy { action, works });
     let short = free.map(|free| requested.saturating_sub(gap.saturating_add(free)));
+    for grown in growth {
+        let works = short.and_then(|short| match grown.bytes {
+            // As much again as was asked for: some of it was in one piece, or had never been taken.
+            bytes if bytes >= short.saturating_add(requested.saturating_mul(2)) => Some(true),
+            bytes if bytes < short => Some(false),
+            _ => None,
+        });
+        add(format!("do not keep what {} keeps ({} by then)", place(&grown.site), size(grown.bytes)), works);
+    }
     let uses_expandable =
         analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains("expandable_segments:True"));
     if !uses_expandable {
         // Whatever the allocator does, it cannot give what is not there.
         let works = short.filter(|short| *short > 0).map(|_| false);
         add("set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(), works);
+    }
+    let stranded = [
+        (record.gap.stranded_stream.bytes, "allocate on one stream, or free before another stream goes on"),
+        (record.gap.stranded_pool.bytes, "release the graphs or memory pools that keep the rest"),
+    ];
+    for (bytes, action) in stranded.into_iter().filter(|(bytes, _)| *bytes > 0) {
+        let works = free.filter(|free| bytes.saturating_add(*free) < requested).map(|_| false);
+        add(format!("{action} ({} were kept so)", size(bytes)), works);
     }
     add(
         "call torch.cuda.empty_cache() before it: PyTorch does so itself before it gives up".to_owned(),
@@ -104,7 +150,7 @@ fn remedies(analysis: &Analysis, requested: u64, free: Option<u64>, gap: u64, li
             add("ask for less: the device cannot hold it even when empty".to_owned(), None);
         }
         Some(short) if short > 0 => {
-            add(format!("hold at least {} less at this moment", crate::sections::size(short)), None);
+            add(format!("hold at least {} less at this moment", size(short)), None);
         }
         _ => {}
     }

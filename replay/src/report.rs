@@ -353,6 +353,10 @@ pub struct Oom {
     pub remedies: Vec<Remedy>,
     /// What filled the device, largest first.
     pub sites: Vec<SiteShare>,
+    /// Reserved and used by no tensor then, by cause; as in `fragmentation`.
+    pub unused: Vec<Cause>,
+    /// What had grown until then, most first.
+    pub growth: Vec<SiteBytes>,
 }
 
 /// Something to try.

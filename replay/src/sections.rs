@@ -44,7 +44,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks.extend(leaking);
         silent_growth.extend(silent);
     }
-    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis)).collect();
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
         let of_trace =
@@ -315,6 +315,20 @@ fn moment(
     reserved: u64,
     gap: &Gap,
 ) -> Fragmentation {
+    Fragmentation {
+        trace,
+        device: u32::from(ordinal),
+        at,
+        reserved_bytes: reserved,
+        live_bytes: gap.live,
+        requested_bytes: gap.requested,
+        gap_bytes: gap.gap,
+        causes: causes(analysis, gap),
+    }
+}
+
+/// The parts of a gap that are not nothing.
+pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
     let culprits = |sites: &[(SiteId, u64)]| {
         let named = sites.iter().take(MAX_CULPRITS);
         named
@@ -331,16 +345,7 @@ fn moment(
         Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new() },
         Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new() },
     ];
-    Fragmentation {
-        trace,
-        device: u32::from(ordinal),
-        at,
-        reserved_bytes: reserved,
-        live_bytes: gap.live,
-        requested_bytes: gap.requested,
-        gap_bytes: gap.gap,
-        causes: causes.into_iter().filter(|cause| cause.bytes > 0).collect(),
-    }
+    causes.into_iter().filter(|cause| cause.bytes > 0).collect()
 }
 
 fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {

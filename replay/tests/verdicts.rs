@@ -3,6 +3,7 @@
 mod population;
 mod synthetic;
 
+use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::{Severity, Verdict};
 use gpumemtrace_replay::{Analysis, Report, report};
 use population::clean;
@@ -120,7 +121,8 @@ fn ranks_are_laid_side_by_side_by_their_steps() {
     let more = &uneven.ranks.as_ref().unwrap().more_by_site[0];
     assert_eq!(
         (more.site.line, more.bytes),
-        (Some(20), 536 << 20), "the others hold a batch at their peak too"
+        (Some(20), 536 << 20),
+        "the others hold a batch at their peak too"
     );
 }
 
@@ -142,4 +144,26 @@ fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
     assert_eq!(first(report(&turned, &[])).confidence, "low", "a rank is missing");
     let together: Vec<Analysis> = (0..2).map(|number| rank(number, 2, 64, Some(5))).collect();
     assert_eq!(first(report(&together, &[])).confidence, "medium");
+}
+
+#[test]
+fn an_oom_tells_what_had_grown_and_whether_that_alone_would_have_been_enough() {
+    let mut run = Synthetic::train(60, |run, _, train| {
+        let kept = run.frame(train, "/work/train.py", "log", 31);
+        run.alloc(kept, 19 << 20);
+        let little = run.frame(train, "/work/train.py", "count", 32);
+        run.alloc(little, 512);
+    });
+    run.meta.set_number("device.0.total_bytes", run.reserved + (1 << 20));
+    let line = run.frame(NodeId::NONE, "/work/train.py", "big", 77);
+    run.oom(line, 300 << 20);
+    let report = run.report();
+    let oom = &report.oom.as_ref().unwrap()[0];
+    let grown: Vec<_> = oom.growth.iter().map(|grown| (grown.site.line, grown.bytes)).collect();
+    assert_eq!(grown, [(Some(31), 1140 << 20), (Some(32), 60 * 512)]);
+    let works = |text: &str| oom.remedies.iter().find(|remedy| remedy.action.contains(text)).unwrap().works;
+    assert_eq!((works("train.py:31"), works("train.py:32")), (Some(true), Some(false)));
+    assert_eq!((works("expandable_segments"), works("empty_cache")), (Some(false), Some(false)));
+    let unused: u64 = oom.unused.iter().map(|cause| cause.bytes).sum();
+    assert_eq!(unused, oom.reserved_bytes - oom.live_bytes);
 }

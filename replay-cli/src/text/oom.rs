@@ -4,11 +4,13 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{duration, peak, put, thousands};
+use super::{duration, fragmentation, peak, put, thousands};
 use crate::output::Style;
 
 /// Most out-of-memory events told in full.
 const MAX_TOLD: usize = 5;
+/// Most growing lines told with it.
+const MAX_GROWN: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
@@ -43,6 +45,18 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         );
         put(out, format_args!("  What filled the device:"));
         peak::table(out, &oom.sites, oom.live_bytes, 10);
+        if !oom.unused.is_empty() {
+            put(out, format_args!("  What PyTorch held and no tensor used:"));
+        }
+        for cause in &oom.unused {
+            put(out, format_args!("  {:>11}  {}", size(cause.bytes), fragmentation::in_words(cause)));
+        }
+        if !oom.growth.is_empty() {
+            put(out, format_args!("  What had grown until then (--leaks tells how):"));
+        }
+        for grown in oom.growth.iter().take(MAX_GROWN) {
+            put(out, format_args!("  {:>11}  {}", size(grown.bytes), short(&grown.site)));
+        }
         for remedy in &oom.remedies {
             let works = match remedy.works {
                 Some(true) => "would have worked",
