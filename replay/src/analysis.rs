@@ -13,10 +13,10 @@ use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, NodeId, ThreadId, Tr
 use crate::ahead::Ahead;
 use crate::backward::Backward;
 use crate::book::{Book, Now};
-use crate::device::DeviceState;
+use crate::device::{DeviceState, Devices, device_of};
 use crate::driver::{Change, Driver, Place, Totals};
 use crate::frag::Gap;
-use crate::input::{Head, Input, read_events};
+use crate::input::{Head, Input, read_together};
 use crate::keyed::{KeyedMap, KeyedSet};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
@@ -104,29 +104,6 @@ pub struct Analysis {
     pub backward_calls: Vec<NodeId>,
 }
 
-/// The state of a device, made when it is first seen.
-#[inline]
-fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
-    let span_ns = devices.span_ns;
-    devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
-}
-
-/// Devices by ordinal.
-struct Devices {
-    all: Vec<Option<Box<DeviceState>>>,
-    /// How long the run lasts; 0 where that is not known.
-    span_ns: u64,
-}
-
-impl Devices {
-    /// What tensors hold, by device.
-    fn held(&self) -> impl Iterator<Item = (u8, u64)> {
-        let all = (0..=u8::MAX).zip(&self.all);
-        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
-            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
-    }
-}
-
 struct Pass {
     symbols: Symbols,
     clock: StepClock,
@@ -165,16 +142,20 @@ pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
     let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
     let mut pass: Option<Pass> = None;
-    let mut body = read_events(open, &head, &mut |event| {
-        if let Some(pass) = &mut pass {
-            pass.event(event);
-        } else if let Some(scouting) = &mut ahead
-            && scouting.event(event).is_break()
+    let mut body = read_together(open, &head, &mut |events| {
+        let mut events = events.iter();
+        while let Some(scouting) = &mut ahead
+            && let Some(event) = events.next()
         {
-            if !scouting.has_all() {
-                return ControlFlow::Break(());
+            if scouting.event(event).is_break() {
+                if !scouting.has_all() {
+                    return ControlFlow::Break(());
+                }
+                pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns));
             }
-            pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns));
+        }
+        if let Some(pass) = &mut pass {
+            pass.events(events.as_slice());
         }
         ControlFlow::Continue(())
     })?;
@@ -183,8 +164,8 @@ pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError
         unreachable!("the scout is there until the pass is")
     };
     if !is_whole {
-        body = read_events(open, &head, &mut |event| {
-            pass.event(event);
+        body = read_together(open, &head, &mut |events| {
+            pass.events(events);
             ControlFlow::Continue(())
         })?;
     }
@@ -198,7 +179,9 @@ impl Pass {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
         let mut pass = Self::new(ahead.symbols, (clock, ahead.names), span_ns);
-        kept.iter().flatten().for_each(|event| pass.event(event));
+        for events in &kept {
+            pass.events(events);
+        }
         pass
     }
 
@@ -227,7 +210,15 @@ impl Pass {
         }
     }
 
-    #[inline]
+    #[inline(never)] // Once: it is much.
+    fn events(&mut self, events: &[Event]) {
+        for event in events {
+            self.event(event);
+        }
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // For the loop above.
     fn event(&mut self, event: &Event) {
         self.counts[event.kind.0 as usize] += 1;
         if self.last_thread != Some(event.thread) {

@@ -88,9 +88,7 @@ impl Book {
         let block = LiveBlock { bytes, stack, step: now.step, born: self.events, requested_bytes };
         let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
-            self.lost_frees += 1;
-            self.change(old.stack, self.site_of(old.stack), |held| held.remove(old.bytes));
-            self.total.remove(old.bytes);
+            self.lost_free(old);
         }
         self.change(stack, site, |held| held.add(bytes)).fates.born += 1;
         self.total.add(bytes);
@@ -120,14 +118,12 @@ impl Book {
         block
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
     fn change(&mut self, stack: StackId, site: SiteId, apply: impl Fn(&mut Held)) -> &mut SiteBook {
         let (stack_at, site_at) = (stack.0 as usize, site.0 as usize);
-        if stack_at >= self.stacks.len() {
-            self.stacks.resize(stack_at + 1, StackBook::default());
-        }
-        if site_at >= self.sites.len() {
-            self.sites.resize(site_at + 1, SiteBook::default());
+        if stack_at >= self.stacks.len() || site_at >= self.sites.len() {
+            self.make_room(stack_at, site_at);
         }
         let of_stack = &mut self.stacks[stack_at];
         of_stack.site = site;
@@ -141,6 +137,20 @@ impl Book {
         }
         apply(&mut book.tally.now);
         book
+    }
+
+    #[cold]
+    fn make_room(&mut self, stack_at: usize, site_at: usize) {
+        self.stacks.resize(self.stacks.len().max(stack_at + 1), StackBook::default());
+        self.sites.resize(self.sites.len().max(site_at + 1), SiteBook::default());
+    }
+
+    /// A block is replaced whose free was lost.
+    #[cold]
+    fn lost_free(&mut self, old: LiveBlock) {
+        self.lost_frees += 1;
+        self.change(old.stack, self.site_of(old.stack), |held| held.remove(old.bytes));
+        self.total.remove(old.bytes);
     }
 
     /// Takes note of the state after an event, of this layer or another of the same device.
@@ -160,25 +170,24 @@ impl Book {
     #[inline(always)]
     #[allow(clippy::inline_always)] // As above.
     fn note(&mut self, now: Now) {
-        let sample = Sample {
-            time_ns: now.time_ns,
-            step: now.step,
-            live: self.total.bytes,
-            reserved: now.reserved,
-            device: now.device,
-        };
         // What is as it was is no extreme of the bin, and what is none of the bin is no peak.
-        let is_usual = sample.reserved == self.last.reserved
-            && sample.device == self.last.device
-            && self.bins.has_live(sample.live);
-        self.last = sample;
+        let is_usual = now.reserved == self.last.reserved
+            && now.device == self.last.device
+            && self.bins.has_live(self.total.bytes);
+        // One by one: a sample that is put together and then copied makes the processor wait.
+        self.last.time_ns = now.time_ns;
+        self.last.step = now.step;
+        self.last.live = self.total.bytes;
+        self.last.reserved = now.reserved;
+        self.last.device = now.device;
         if !is_usual {
-            self.new_extreme(sample);
+            self.new_extreme();
         }
     }
 
     #[inline(never)] // Few moments are extremes.
-    fn new_extreme(&mut self, sample: Sample) {
+    fn new_extreme(&mut self) {
+        let sample = self.last;
         if sample.live > self.peak.live {
             self.peak = sample;
             self.marks.set(PEAK);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
-use gpumemtrace_format::{Detail, Event, EventKind};
+use gpumemtrace_format::{Detail, Event, EventKind, NO_DEVICE};
 
 use crate::book::{Book, LiveBlock, Now};
 use crate::driver::{Driver, Range};
@@ -241,5 +241,28 @@ impl DeviceState {
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
         let gap = self.gap((time_ns, self.reserved, None), ranges, ordinal, &site);
         self.gap_at_end = Some((time_ns, self.reserved, gap));
+    }
+}
+
+/// The state of a device, made when it is first seen.
+#[inline]
+pub(crate) fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
+    let span_ns = devices.span_ns;
+    devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
+}
+
+/// Devices by ordinal.
+pub(crate) struct Devices {
+    pub(crate) all: Vec<Option<Box<DeviceState>>>,
+    /// How long the run lasts; 0 where that is not known.
+    pub(crate) span_ns: u64,
+}
+
+impl Devices {
+    /// What tensors hold, by device.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..=u8::MAX).zip(&self.all);
+        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
+            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
     }
 }

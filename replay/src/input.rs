@@ -12,6 +12,7 @@ use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{Counter, Counters, End, EndReason, Meta};
 
 use crate::definitions::Definitions;
+pub(crate) use crate::reading::read_together;
 pub use crate::reading::{Body, Open, read_events};
 use crate::report::Ending;
 

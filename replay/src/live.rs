@@ -149,8 +149,10 @@ impl Live {
         let (next_seq, waiting) = (self.merger.next_seq(), &mut self.waiting);
         events.retain(|event| event.seq != NO_SEQ && event.seq >= next_seq && waiting.insert(event.seq));
         let (state, symbols) = (&mut self.state, &mut self.symbols);
-        let _ = self.merger.push(events, &mut |event| {
-            state.event(event, symbols);
+        let _ = self.merger.push(events, &mut |events| {
+            for event in events {
+                state.event(event, symbols);
+            }
             ControlFlow::Continue(())
         });
         let next_seq = self.merger.next_seq();
@@ -161,8 +163,10 @@ impl Live {
     /// call had not returned, is left out.
     pub fn give_up_missing(&mut self) {
         let (state, symbols) = (&mut self.state, &mut self.symbols);
-        self.merger.give_up_missing(&mut |event| {
-            state.event(event, symbols);
+        self.merger.give_up_missing(&mut |events| {
+            for event in events {
+                state.event(event, symbols);
+            }
             ControlFlow::Continue(())
         });
         self.waiting.clear();

@@ -49,28 +49,31 @@ impl LiveBlocks {
             self.grow();
         }
         let at = self.place_of(addr);
+        let mut old = None;
+        if self.places[at].is_taken || self.places[at].others > 0 {
+            old = self.vacate(at, addr);
+        }
         let place = &mut self.places[at];
-        let before = Place { addr, block, is_taken: true, others: place.others };
-        let before = std::mem::replace(place, before);
-        if before.is_taken && before.addr == addr {
-            return Some(before.block);
-        }
-        self.taken += usize::from(!before.is_taken);
-        if !before.is_taken && before.others == 0 {
-            return None;
-        }
-        self.crowd(at, &before, addr)
+        place.addr = addr;
+        place.block = block;
+        place.is_taken = true;
+        self.taken += 1;
+        old
     }
 
-    /// The block that had the place goes into the map; the one of this address comes out of it.
+    /// The block that has the place goes into the map; the one of this address goes altogether.
     #[inline(never)]
-    fn crowd(&mut self, at: usize, before: &Place, addr: u64) -> Option<LiveBlock> {
+    fn vacate(&mut self, at: usize, addr: u64) -> Option<LiveBlock> {
         let place = &mut self.places[at];
+        self.taken -= usize::from(place.is_taken);
+        if place.is_taken && place.addr == addr {
+            return Some(place.block);
+        }
         let old = if place.others > 0 { self.map.remove(&addr) } else { None };
         place.others -= u32::from(old.is_some());
-        if before.is_taken {
+        if place.is_taken {
             place.others += 1;
-            self.map.insert(before.addr, before.block);
+            self.map.insert(place.addr, place.block);
         }
         old
     }

@@ -42,18 +42,41 @@ pub fn read_events(
     head: &Head,
     sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
 ) -> Result<Body, OpenError> {
+    read_together(open, head, &mut |events| events.iter().try_for_each(&mut *sink))
+}
+
+/// As [`read_events`], a few at a time: who breaks has taken all of them.
+pub(crate) fn read_together(
+    open: &Open<'_>,
+    head: &Head,
+    sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
+) -> Result<Body, OpenError> {
     let mut body = Body::default();
     let (ring, times) = (head.ring.as_ref(), head.times());
     let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
     let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
-    let sink = &mut |event: &Event| {
-        unknown += u64::from(!is_known[usize::from(event.kind.0)]);
-        if times.contains(&event.time_ns) {
-            last_ns = event.time_ns;
-            return sink(event);
+    let (earliest_ns, longest_ns) = (*times.start(), times.end().checked_sub(*times.start()));
+    let is_within = |time_ns: u64| longest_ns.is_some_and(|most| time_ns.wrapping_sub(earliest_ns) <= most);
+    let sink = &mut |events: &[Event]| {
+        let mut outside = false;
+        for event in events {
+            unknown += u64::from(!is_known[usize::from(event.kind.0)]);
+            outside |= !is_within(event.time_ns);
         }
-        misdated += 1;
-        sink(&Event { time_ns: last_ns, ..*event })
+        if !outside {
+            last_ns = events.last().map_or(last_ns, |event| event.time_ns);
+            return sink(events);
+        }
+        let mut events = events.to_vec();
+        for event in &mut events {
+            if is_within(event.time_ns) {
+                last_ns = event.time_ns;
+            } else {
+                misdated += 1;
+                event.time_ns = last_ns;
+            }
+        }
+        sink(&events)
     };
     let mut merger = Merger::new();
     let (give_back, spent) = sync_channel(BLOCKS_AHEAD);

@@ -122,6 +122,13 @@ impl StepClock {
     /// range begins, the number of its name.
     #[inline]
     pub fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
+        // Nearly always: neither in a call of the optimizer nor right behind one.
+        if let Rule::Optimizer(line) = self.rule
+            && what != line
+            && self.bursts.inside != Some(event.thread)
+        {
+            return 0;
+        }
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
         let begin = match self.rule {
             Rule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),

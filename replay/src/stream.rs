@@ -14,6 +14,8 @@ use gpumemtrace_format::{Event, NO_SEQ};
 
 /// How many events may wait for a missing one.
 pub const MAX_WAITING: usize = 1 << 20;
+/// Most events that are handed on together: so many are in the nearest cache when they are looked at again.
+const MOST_TOGETHER: usize = 64;
 /// How many events without a place in the order are kept: one per thread in flight is what is expected.
 const MAX_UNPLACED: usize = 1 << 16;
 
@@ -97,11 +99,11 @@ impl Merger {
         self.spent.drain(..)
     }
 
-    /// Takes events and hands on every one whose turn has come. Stops when `sink` breaks.
+    /// Takes events and hands on all whose turn has come, in order, a few at a time. Stops when `sink` breaks.
     pub fn push(
         &mut self,
         events: Vec<Event>,
-        sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
+        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         self.push_batch(Batch::of(events), sink)
     }
@@ -110,7 +112,7 @@ impl Merger {
     pub fn push_batch(
         &mut self,
         batch: Batch,
-        sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
+        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if batch.events.is_empty() {
             return ControlFlow::Continue(());
@@ -139,12 +141,12 @@ impl Merger {
     }
 
     /// Hands on everything that still waits.
-    pub fn give_up_missing(&mut self, sink: &mut impl FnMut(&Event) -> ControlFlow<()>) {
+    pub fn give_up_missing(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
         let _ = self.drain(0, sink);
     }
 
     /// The same, and tells what never came.
-    pub fn finish(mut self, sink: &mut impl FnMut(&Event) -> ControlFlow<()>) -> OrderSummary {
+    pub fn finish(mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) -> OrderSummary {
         self.give_up_missing(sink);
         OrderSummary {
             next_seq: self.next_seq,
@@ -157,7 +159,7 @@ impl Merger {
     fn drain(
         &mut self,
         may_wait: usize,
-        sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
+        sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         while let Some(Reverse(top)) = self.heap.peek() {
             if top.seq > self.next_seq && top.seq != NO_SEQ {
@@ -178,23 +180,32 @@ impl Merger {
             let mut flow = ControlFlow::Continue(());
             // A copy, so that it stays in a register.
             let mut next_seq = self.next_seq;
-            for event in &batch.events[run.at..run.end] {
-                if event.seq == next_seq && event.seq != NO_SEQ {
-                    next_seq += 1;
-                    flow = sink(event);
-                } else if event.seq == NO_SEQ {
+            while let [event, ..] = &batch.events[run.at..run.end] {
+                if event.seq == NO_SEQ {
                     if self.unplaced.len() < MAX_UNPLACED {
                         self.unplaced.push(*event);
                     } else {
                         self.unplaced_not_kept += 1;
                     }
+                    run.at += 1;
                 } else if event.seq < next_seq {
                     self.repeated += 1;
+                    run.at += 1;
+                } else if event.seq == next_seq {
+                    let most = run.end.min(run.at + MOST_TOGETHER);
+                    let rest = &batch.events[run.at..most];
+                    let gap = rest.iter().position(|event| {
+                        let follows = event.seq == next_seq && event.seq != NO_SEQ;
+                        next_seq += u64::from(follows);
+                        !follows
+                    });
+                    let len = gap.unwrap_or(rest.len());
+                    run.at += len;
+                    flow = sink(&rest[..len]);
+                    if flow.is_break() {
+                        break;
+                    }
                 } else {
-                    break;
-                }
-                run.at += 1;
-                if flow.is_break() {
                     break;
                 }
             }
@@ -264,8 +275,8 @@ mod tests {
         let mut merger = Merger::new();
         merger.max_waiting = max_waiting;
         let mut seen = Vec::new();
-        let mut sink = |event: &Event| {
-            seen.push(event.seq);
+        let mut sink = |events: &[Event]| {
+            seen.extend(events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         for batch in batches {
@@ -336,8 +347,8 @@ mod tests {
     #[test]
     fn what_waits_goes_on_when_it_is_said_that_nothing_comes_before_it() {
         let (mut merger, mut seen) = (Merger::new(), Vec::new());
-        let mut sink = |event: &Event| {
-            seen.push(event.seq);
+        let mut sink = |events: &[Event]| {
+            seen.extend(events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         let _ = merger.push([5, 6, 9].map(|seq| event(seq, 1)).to_vec(), &mut sink);
@@ -352,7 +363,7 @@ mod tests {
     #[test]
     fn spent_batches_are_given_back_once() {
         let mut merger = Merger::new();
-        let sink = &mut |_: &Event| ControlFlow::Continue(());
+        let sink = &mut |_: &[Event]| ControlFlow::Continue(());
         let _ = merger.push(vec![event(1, 1)], sink);
         assert_eq!(merger.spent().count(), 0, "it waits");
         let _ = merger.push(vec![event(0, 1)], sink);

@@ -13,6 +13,8 @@ use crate::sections::{known, place, size};
 use course::{drift, spike, usual_part};
 use room::Room;
 
+/// In fewer steps everything is new.
+const FEWEST_STEPS: u32 = 5;
 /// Most lines that are named with a moment that stands out.
 const MOST_NAMED: usize = 3;
 
@@ -116,7 +118,7 @@ pub fn verdicts(
     let silent: Vec<&SilentGrowth> = silent.iter().filter(|silent| silent.trace == trace).collect();
     let findings = known(analysis).flat_map(|(ordinal, device)| {
         let mut findings = of_device(analysis, ordinal, device);
-        findings.extend(creep(ordinal, &leaks, &silent));
+        findings.extend(creep(ordinal, analysis.steps, &leaks, &silent));
         findings
     });
     for Finding { kind, severity, summary, evidence } in findings {
@@ -185,7 +187,7 @@ fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceStat
 }
 
 /// What grows on a device, all lines together; and what may, and has not been looked at for long enough.
-fn creep(ordinal: u8, leaks: &[&Leak], silent: &[&SilentGrowth]) -> Vec<Finding> {
+fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let grown: Vec<&&Leak> =
         leaks.iter().filter(|leak| leak.device == u32::from(ordinal) && leak.kind == "tensors").collect();
@@ -210,7 +212,7 @@ fn creep(ordinal: u8, leaks: &[&Leak], silent: &[&SilentGrowth]) -> Vec<Finding>
         .iter()
         .filter(|one| one.device == u32::from(ordinal) && one.kind == "tensors" && one.rule == "too_early")
         .collect();
-    if let Some(largest) = early.first() {
+    if let Some(largest) = early.first().filter(|_| steps >= FEWEST_STEPS) {
         let bytes = early.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
         let more =
             if early.len() > 1 { format!(" and {} lines more", early.len() - 1) } else { String::new() };

@@ -15,6 +15,7 @@ pub mod block;
 pub mod columns;
 pub mod defs;
 pub mod event;
+mod expected_aux;
 pub mod index;
 mod item;
 pub mod links;

@@ -31,6 +31,7 @@
 //! PYTHON, NATIVE = number a row                    0: what followed last time on the row before; n: id n - 1
 //! ```
 
+mod chunk;
 mod decode;
 mod encode;
 mod expected;

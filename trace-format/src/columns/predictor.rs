@@ -1,10 +1,10 @@
 //! What both sides know of a row before they see it.
 //!
 //! Constraint: a prediction that writer and reader make differently is a wrong number in a report. Consequence: one type makes
-//! them for both. Numbers that are read one by one are kept one by one: a pair that is stored in halves and loaded as a
-//! whole makes the processor wait, and the reader does this for every row.
+//! them for both.
 
 use crate::event::{Detail, Event, EventKind};
+use crate::expected_aux::ExpectedAux;
 
 /// Slots for what was asked for at an address: a block is freed where it was allocated.
 const SLOTS: usize = 4096;
@@ -15,10 +15,7 @@ pub(super) struct Predictor {
     pub(super) time_ns: u64,
     pub(super) addr: u64,
     pub(super) detail: Detail,
-    aux0_by_kind: [u64; 256],
-    aux1_by_kind: [u64; 256],
-    allocated_by_device: [u64; 256],
-    reserved_by_device: [u64; 256],
+    aux: ExpectedAux,
     requested_by_slot: Vec<u64>,
 }
 
@@ -29,10 +26,7 @@ impl Predictor {
             time_ns: 0,
             addr: 0,
             detail: Detail::default(),
-            aux0_by_kind: [0; 256],
-            aux1_by_kind: [0; 256],
-            allocated_by_device: [0; 256],
-            reserved_by_device: [0; 256],
+            aux: ExpectedAux::new(),
             requested_by_slot: vec![0; SLOTS],
         }
     }
@@ -53,29 +47,13 @@ impl Predictor {
     /// The two numbers that go with a kind.
     #[inline]
     pub(super) fn aux(&self, kind: EventKind, device: u8, size: u64) -> [u64; 2] {
-        let (kind_at, device) = (usize::from(kind.0), usize::from(device));
-        match kind {
-            EventKind::BLOCK_ALLOC => {
-                [self.allocated_by_device[device].wrapping_add(size), self.reserved_by_device[device]]
-            }
-            EventKind::BLOCK_FREE => {
-                [self.allocated_by_device[device].wrapping_sub(size), self.reserved_by_device[device]]
-            }
-            _ => [self.aux0_by_kind[kind_at], self.aux1_by_kind[kind_at]],
-        }
+        self.aux.get(kind, device, size)
     }
 
     /// What they were.
     #[inline]
-    pub(super) fn learn_aux(&mut self, kind: EventKind, device: u8, [aux0, aux1]: [u64; 2]) {
-        let (kind_at, device) = (usize::from(kind.0), usize::from(device));
-        if matches!(kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE) {
-            self.allocated_by_device[device] = aux0;
-            self.reserved_by_device[device] = aux1;
-        } else {
-            self.aux0_by_kind[kind_at] = aux0;
-            self.aux1_by_kind[kind_at] = aux1;
-        }
+    pub(super) fn learn_aux(&mut self, kind: EventKind, device: u8, aux: [u64; 2]) {
+        self.aux.learn(kind, device, aux);
     }
 
     /// What was asked for there.

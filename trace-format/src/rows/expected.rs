@@ -4,17 +4,13 @@
 //! them for both. The program whose thread makes an encoder may have a small stack, so tables are not in it.
 
 use super::{Role, role};
+use crate::defs::NodeId;
 use crate::event::EventKind;
+use crate::expected_aux::{ExpectedAux, zeros};
+use crate::wire::add_delta;
 
 /// Slots for what followed on a stack: a loop has fewer lines.
 const SLOTS: usize = 4096;
-
-/// A table that was never on the stack.
-#[allow(clippy::unnecessary_box_returns, reason = "that is what it is for")]
-fn zeros<T: Copy + Default, const N: usize>() -> Box<[T; N]> {
-    let table = vec![T::default(); N].into_boxed_slice();
-    table.try_into().unwrap_or_else(|_| unreachable!("it has this length"))
-}
 
 /// What followed on each stack the last time.
 pub(super) struct Followers {
@@ -43,15 +39,27 @@ impl Followers {
         told
     }
 
-    /// The stack that is told so; `None` for what is none.
+    /// The stacks that are told so; false where one of them is none.
     #[inline]
-    pub(super) fn hear(&mut self, told: u64) -> Option<u32> {
-        let expected = self.slot();
-        if told > 0 {
-            *expected = u32::try_from(told - 1).ok()?;
+    #[must_use]
+    pub(super) fn hear(&mut self, told: &[u64], ids: &mut [NodeId]) -> bool {
+        let mut high_bits = 0;
+        for (id, told) in ids.iter_mut().zip(told) {
+            let expected = self.slot();
+            let heard = told.checked_sub(1).unwrap_or(u64::from(*expected));
+            high_bits |= heard >> 32;
+            *expected = heard as u32;
+            self.last = heard as u32;
+            *id = NodeId(heard as u32);
         }
-        self.last = *expected;
-        Some(self.last)
+        high_bits == 0
+    }
+
+    /// The stack that is the same again and again, for as long as nothing else is told.
+    #[inline]
+    pub(super) fn staying(&self) -> Option<NodeId> {
+        let next = self.next[self.last as usize % SLOTS];
+        (next == self.last).then_some(NodeId(next))
     }
 }
 
@@ -66,10 +74,7 @@ pub(super) struct Expected {
     /// Of what allocates or gives back.
     first_addr: Option<u64>,
     addr_by_kind: Box<[u64; 256]>,
-    aux0_by_kind: Box<[u64; 256]>,
-    aux1_by_kind: Box<[u64; 256]>,
-    allocated_by_device: Box<[u64; 256]>,
-    reserved_by_device: Box<[u64; 256]>,
+    pub(super) aux: ExpectedAux,
 }
 
 impl Expected {
@@ -83,10 +88,7 @@ impl Expected {
             native: Followers::new(),
             first_addr: None,
             addr_by_kind: zeros(),
-            aux0_by_kind: zeros(),
-            aux1_by_kind: zeros(),
-            allocated_by_device: zeros(),
-            reserved_by_device: zeros(),
+            aux: ExpectedAux::new(),
         }
     }
 
@@ -108,31 +110,45 @@ impl Expected {
         }
     }
 
+    /// An address, by how much it differs from what was expected.
+    #[inline]
+    pub(super) fn heard_addr(&mut self, kind: EventKind, role: Role, told: u64) -> u64 {
+        if role == Role::Other {
+            let last = &mut self.addr_by_kind[usize::from(kind.0)];
+            *last = add_delta(*last, told);
+            return *last;
+        }
+        let mut addr = [told];
+        self.heard_addrs(&mut addr);
+        addr[0]
+    }
+
+    /// The same of several that allocate or give back, in the place of what is told.
+    #[inline]
+    pub(super) fn heard_addrs(&mut self, told: &mut [u64]) {
+        let mut after = told;
+        if self.first_addr.is_none()
+            && let [first, others @ ..] = after
+        {
+            *first = add_delta(0, *first);
+            self.first_addr = Some(*first);
+            after = others;
+        }
+        let first = self.first_addr.unwrap_or(0);
+        for addr in after {
+            *addr = add_delta(first, *addr);
+        }
+    }
+
     /// The two numbers that go with a kind.
     #[inline]
     pub(super) fn aux(&self, kind: EventKind, device: u8, size: u64) -> [u64; 2] {
-        let (kind_at, device) = (usize::from(kind.0), usize::from(device));
-        match kind {
-            EventKind::BLOCK_ALLOC => {
-                [self.allocated_by_device[device].wrapping_add(size), self.reserved_by_device[device]]
-            }
-            EventKind::BLOCK_FREE => {
-                [self.allocated_by_device[device].wrapping_sub(size), self.reserved_by_device[device]]
-            }
-            _ => [self.aux0_by_kind[kind_at], self.aux1_by_kind[kind_at]],
-        }
+        self.aux.get(kind, device, size)
     }
 
     /// What they were.
     #[inline]
-    pub(super) fn learn_aux(&mut self, kind: EventKind, device: u8, [aux0, aux1]: [u64; 2]) {
-        let (kind_at, device) = (usize::from(kind.0), usize::from(device));
-        if matches!(kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE) {
-            self.allocated_by_device[device] = aux0;
-            self.reserved_by_device[device] = aux1;
-        } else {
-            self.aux0_by_kind[kind_at] = aux0;
-            self.aux1_by_kind[kind_at] = aux1;
-        }
+    pub(super) fn learn_aux(&mut self, kind: EventKind, device: u8, aux: [u64; 2]) {
+        self.aux.learn(kind, device, aux);
     }
 }

@@ -9,8 +9,6 @@ use crate::wire::{Cursor, WireError, put_varint};
 /// Bytes that a number may have.
 const PLANES: usize = 10;
 const GOES_ON: u8 = 0x80;
-/// Numbers that are put together at a time: a power of two.
-const MOST_AT_A_TIME: usize = 128;
 const ALL_GO_ON: u64 = 0x8080_8080_8080_8080;
 
 /// A column that is being written.
@@ -80,6 +78,11 @@ impl Planes {
     }
 }
 
+/// Rows that are decoded together.
+pub(super) const CHUNK_ROWS: usize = 128;
+/// The numbers of so many.
+pub(super) type Chunk = [u64; CHUNK_ROWS];
+
 /// A column that is being read.
 #[derive(Clone, Copy)]
 pub(super) enum Numbers<'a> {
@@ -117,55 +120,98 @@ impl<'a> Numbers<'a> {
         self.len().is_none_or(|len| len == 0)
     }
 
-    /// The next numbers, in the place of what the column gave before: of one that is not there, zeros.
+    /// The next `len` numbers, in the place of what the column gave before: of one that is not there, zeros.
     #[inline]
-    pub(super) fn fill(&mut self, values: &mut [u64]) -> Result<(), WireError> {
-        let Self::Planes(planes) = self else { return Ok(()) };
-        for values in values.chunks_mut(MOST_AT_A_TIME) {
-            fill_from(planes, values)?;
+    pub(super) fn fill(&mut self, values: &mut Chunk, len: usize) -> Result<(), WireError> {
+        match self {
+            Self::Zeros => {
+                values[..len].fill(0);
+                Ok(())
+            }
+            Self::Planes(planes) => fill_from(planes, values, len),
         }
-        Ok(())
+    }
+
+    /// Passes over so many numbers if all of them are 0.
+    #[inline]
+    pub(super) fn zeros(&mut self, len: usize) -> bool {
+        let Self::Planes(planes) = self else { return true };
+        let Some((zeros, rest)) = planes[0].split_at_checked(len) else { return false };
+        let are_zeros = all_bits(zeros) == 0;
+        if are_zeros {
+            planes[0] = rest;
+        }
+        are_zeros
     }
 }
 
-/// At most [`MOST_AT_A_TIME`] numbers. Plane by plane, with those that go on noted: there is nothing to guess wrong.
-#[inline]
-fn fill_from(planes: &mut [&[u8]; PLANES], values: &mut [u64]) -> Result<(), WireError> {
-    let mut going_on = [0u8; MOST_AT_A_TIME];
-    let mut count = 0;
-    let firsts = take(&mut planes[0], values.len())?;
-    let (eights, last_values) = values.as_chunks_mut::<8>();
-    let (eights_of_bytes, last_bytes) = firsts.as_chunks::<8>();
-    for (at, (eight, bytes)) in eights.iter_mut().zip(eights_of_bytes).enumerate() {
-        *eight = bytes.map(|byte| u64::from(byte & !GOES_ON));
-        let mut bits = u64::from_le_bytes(*bytes) & ALL_GO_ON;
-        while bits != 0 {
-            going_on[count & (MOST_AT_A_TIME - 1)] = (8 * at) as u8 + (bits.trailing_zeros() / 8) as u8;
-            count += 1;
-            bits &= bits - 1;
+/// Plane by plane, and of each all bytes at once: there is nothing to guess wrong. Two planes make 14 bits before they are spread
+/// over the numbers, eight at a time, because that is what costs most.
+fn fill_from(planes: &mut [&[u8]; PLANES], values: &mut Chunk, len: usize) -> Result<(), WireError> {
+    let mut bytes = [0; CHUNK_ROWS];
+    bytes[..len].copy_from_slice(take(&mut planes[0], len)?);
+    let eights = len.div_ceil(8);
+    let (values, _) = values.as_chunks_mut::<8>();
+    if all_bits(&bytes) < GOES_ON {
+        for (eight, bytes) in values.iter_mut().zip(bytes.as_chunks::<8>().0).take(eights) {
+            *eight = bytes.map(u64::from);
         }
+        return Ok(());
     }
-    for (at, (value, byte)) in last_values.iter_mut().zip(last_bytes).enumerate() {
-        *value = u64::from(*byte & !GOES_ON);
-        going_on[count & (MOST_AT_A_TIME - 1)] = (8 * eights_of_bytes.len() + at) as u8;
-        count += usize::from(*byte >= GOES_ON);
-    }
-    for (plane, shift) in planes[1..].iter_mut().zip((7..).step_by(7)) {
-        if count == 0 {
-            break;
-        }
-        let bytes = take(plane, count)?;
-        count = 0;
-        for (at, byte) in bytes.iter().enumerate() {
-            let number = going_on[at & (MOST_AT_A_TIME - 1)];
-            if let Some(value) = values.get_mut(usize::from(number)) {
-                *value |= u64::from(*byte & !GOES_ON) << shift;
+    let values = &mut values[..eights];
+    let mut planes = planes[1..].iter_mut();
+    for shift in (0..).step_by(14) {
+        let mut pairs = bytes.map(|byte| u16::from(byte & !GOES_ON));
+        if let Some(plane) = planes.next() {
+            next_bytes(plane, &mut bytes, eights)?;
+            for (pair, byte) in pairs.iter_mut().zip(&bytes) {
+                *pair |= u16::from(byte & !GOES_ON) << 7;
             }
-            going_on[count & (MOST_AT_A_TIME - 1)] = number;
-            count += usize::from(*byte >= GOES_ON);
         }
+        for (eight, pairs) in values.iter_mut().zip(pairs.as_chunks::<8>().0) {
+            if shift == 0 {
+                *eight = pairs.map(u64::from);
+            } else {
+                let bits = pairs.map(|pair| u64::from(pair) << shift);
+                *eight = std::array::from_fn(|at| eight[at] | bits[at]);
+            }
+        }
+        let Some(plane) = planes.next().filter(|_| all_bits(&bytes) >= GOES_ON) else { break };
+        next_bytes(plane, &mut bytes, eights)?;
     }
     Ok(())
+}
+
+/// Puts in the place of each byte the one that follows it, or 0 where none does.
+fn next_bytes(plane: &mut &[u8], bytes: &mut [u8; CHUNK_ROWS], eights: usize) -> Result<(), WireError> {
+    for eight in bytes.as_chunks_mut::<8>().0.iter_mut().take(eights) {
+        let going_on = u64::from_le_bytes(*eight) & ALL_GO_ON;
+        if going_on == 0 {
+            *eight = [0; 8];
+            continue;
+        }
+        let following = plane
+            .first_chunk()
+            .copied()
+            .unwrap_or_else(|| std::array::from_fn(|at| plane.get(at).copied().unwrap_or(0)));
+        if going_on == ALL_GO_ON {
+            *eight = following;
+            take(plane, 8)?;
+            continue;
+        }
+        let mut at = 0;
+        for byte in eight {
+            let goes_on = *byte >> 7;
+            *byte = following[at & 7] & goes_on.wrapping_neg();
+            at += usize::from(goes_on);
+        }
+        take(plane, at)?;
+    }
+    Ok(())
+}
+
+fn all_bits(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |all, byte| all | byte)
 }
 
 fn take<'a>(plane: &mut &'a [u8], len: usize) -> Result<&'a [u8], WireError> {
@@ -174,13 +220,10 @@ fn take<'a>(plane: &mut &'a [u8], len: usize) -> Result<&'a [u8], WireError> {
     Ok(these)
 }
 
-/// Bytes after which another follows.
+/// Bytes after which another follows. Some at a time, so that a byte holds how many there are.
 fn count_going_on(bytes: &[u8]) -> usize {
-    let (eights, rest) = bytes.as_chunks::<8>();
-    let of_eight = |eight: &[u8; 8]| {
-        // The eight highest bits, each in a byte of its own, summed up into the highest byte.
-        let bits = (u64::from_le_bytes(*eight) & ALL_GO_ON) >> 7;
-        (bits.wrapping_mul(0x0101_0101_0101_0101) >> 56) as usize
-    };
-    eights.iter().map(of_eight).sum::<usize>() + rest.iter().filter(|byte| **byte >= GOES_ON).count()
+    bytes
+        .chunks(usize::from(u8::MAX))
+        .map(|some| usize::from(some.iter().map(|byte| byte >> 7).sum::<u8>()))
+        .sum()
 }

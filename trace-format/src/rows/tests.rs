@@ -66,6 +66,20 @@ proptest! {
     }
 
     #[test]
+    fn blocks_alone_come_back_all_with_a_detail_or_none(
+        events in vec(any_event(), 0..300), is_free in vec(any::<bool>(), 300), has_details: bool,
+    ) {
+        let kind = |is_free: &bool| if *is_free { EventKind::BLOCK_FREE } else { EventKind::BLOCK_ALLOC };
+        let detail = |event: &Event| has_details.then(|| event.detail.unwrap_or_default());
+        let events: Vec<Event> = events
+            .iter()
+            .zip(&is_free)
+            .map(|(event, is_free)| Event { kind: kind(is_free), detail: detail(event), ..*event })
+            .collect();
+        prop_assert_eq!(decode(&encode(&events, 0).payload).unwrap(), events);
+    }
+
+    #[test]
     fn any_bytes_are_read_or_refused_without_panic(bytes: Vec<u8>) {
         let _ = decode(&bytes);
     }
