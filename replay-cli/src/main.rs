@@ -40,6 +40,8 @@ enum Command {
     Replay(commands::replay::Args),
     /// Say what one run needs more or less than another: by line, by step and as a whole.
     Compare(commands::compare::Args),
+    /// Hold a trace against budgets: peaks, gap, leaks, steps and lines.
+    Check(commands::check::Args),
     /// Say what a trace is: who was traced, how it ended, what is in it.
     Info(commands::info::Args),
     /// Print every record as text, in order.
@@ -66,6 +68,7 @@ fn main() -> std::process::ExitCode {
     let result = match cli.command {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Compare(args) => commands::compare::run(&args),
+        Command::Check(args) => commands::check::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
         Command::Symbolize(args) => commands::symbolize::run(&args),

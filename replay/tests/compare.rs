@@ -86,7 +86,7 @@ fn again(mut run: Synthetic, salt: u64) -> Synthetic {
     };
     for event in &mut run.events {
         if event.kind == EventKind::DEVICE_ALLOC {
-            let slot = (segments.len() as u64 ^ salt % 64) << 31;
+            let slot = (segments.len() as u64 ^ (salt % 64)) << 31;
             segments.insert(event.addr, 0x7abc_0000_0000 + slot);
         }
         if event.addr > 0 {

@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod by_steps;
+pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod dump;

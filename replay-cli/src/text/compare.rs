@@ -129,7 +129,7 @@ fn rank(total: &TotalChange) -> usize {
         "allocations_per_step",
     ];
     let is_it = |name: &str| total.name == name || name.ends_with('.') && total.name.starts_with(name);
-    order.iter().position(|name| is_it(&name)).unwrap_or(order.len())
+    order.iter().position(|name| is_it(name)).unwrap_or(order.len())
 }
 
 fn totals(out: &mut String, totals: &[TotalChange], style: Style) {

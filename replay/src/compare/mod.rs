@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use amounts::{Amounts, analyse_by_steps};
 pub use difference::Comparison;
 use difference::{Change, ComparedSteps, LeakChange, LeakSide, OomChange, Run, Status, TotalChange};
-pub use profile::{LineProfile, Profile};
+pub use profile::{DeviceProfile, LineOnDevice, LineProfile, Profile};
 
 use crate::growth::warm_up;
 use crate::report::{Leak, Site};
@@ -137,7 +137,7 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Ve
         all.extend(TotalChange::of(None, name, "count", before, after));
     }
     let ordinals: BTreeSet<u8> = before.devices.keys().chain(after.devices.keys()).copied().collect();
-    let none = profile::DeviceProfile::default();
+    let none = DeviceProfile::default();
     for ordinal in ordinals {
         let (old, new) =
             (before.devices.get(&ordinal).unwrap_or(&none), after.devices.get(&ordinal).unwrap_or(&none));
@@ -147,7 +147,7 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Ve
         let names: BTreeSet<&String> = old.totals.keys().chain(new.totals.keys()).collect();
         for name in names {
             // What is a part of something holds nothing where it is not told.
-            let known = |profile: &profile::DeviceProfile| {
+            let known = |profile: &DeviceProfile| {
                 let is_part =
                     name.starts_with("held_by.") && profile.totals.contains_key("peak_device_bytes");
                 profile.totals.get(name).copied().or(is_part.then_some(0))
