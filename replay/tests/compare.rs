@@ -260,6 +260,30 @@ fn without_steps_runs_are_compared_as_a_whole() {
 }
 
 #[test]
+fn findings_over_time_are_told_and_not_compared() {
+    // Blocks of other sizes, always kept; in the second run the program then waits.
+    let run = |pauses: bool| {
+        let mut run = Synthetic::new();
+        for round in 0..400u64 {
+            let line = run.frame(NodeId::NONE, "/work/fill.py", "fill", 3);
+            run.alloc(line, 512 * (1 + ((round * round) ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 4093));
+        }
+        run.time_ns += if pauses { 1_000_000_000 } else { 0 };
+        let line = run.frame(NodeId::NONE, "/work/fill.py", "end", 9);
+        run.alloc(line, 512);
+        run
+    };
+    let leaks = |run: &Synthetic| {
+        let (analysis, amounts) = analysed(run);
+        Profile::new(&analysis, &amounts).leaks.len()
+    };
+    assert_ne!(leaks(&run(false)), leaks(&run(true)), "or there is nothing to see here");
+    assert_eq!(difference(&run(false), &run(true)), "");
+    let notes = compared(&run(false), &run(true)).notes;
+    assert!(notes.iter().any(|note| note.starts_with("leaks found: ")), "{notes:?}");
+}
+
+#[test]
 fn driver_memory_of_a_program_without_pytorch_is_compared_too() {
     let run = |bytes: u64| {
         let mut run = Synthetic::new();

@@ -8,7 +8,8 @@
 //! last step that both have ended; the first ones of a long run do not count, as in the leak analysis. So runs of
 //! different length can be compared. What is told of all these steps is the median (of an even number, the lower one); a line is
 //! listed also where the medians are equal and some steps are not. *Retained* is what is live at the end of the last of these
-//! steps; where there are no steps, at the end.
+//! steps; where there are no steps, at the end. Findings without steps are judged over equal times, which no two runs have: they
+//! are not compared, and a note says how many there are.
 //!
 //! Which line is which is said in [`align`], which file is which in [`files`].
 
@@ -96,8 +97,14 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     });
     comparison.totals = totals(before, after, steps);
     comparison.lines = lines::lines(before, after, steps, &aligned);
-    let names = Names::new(before, after, &aligned);
-    comparison.leaks = leaks(before, after, &names);
+    if before.steps.is_some() && after.steps.is_some() {
+        comparison.leaks = leaks(before, after, &Names::new(before, after, &aligned));
+    } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {
+        let (old, new) = (before.leaks.len(), after.leaks.len());
+        comparison.notes.push(format!(
+            "leaks found: {old} in the first run, {new} in the second; without steps that depends on times, and they are not compared"
+        ));
+    }
     comparison.ooms = ooms(before, after, &aligned);
     comparison.conclude();
     comparison
