@@ -51,7 +51,7 @@ fn hooked(steps: u64, bytes: u64) -> Synthetic {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn a_run_keeps_to_what_it_wrote_and_exceeds_a_byte_less(steps in 0u64..30, bytes in 0u64..(4 << 20)) {

@@ -114,3 +114,20 @@ fn patterns_fit_files_lines_and_functions() {
     }
     assert!(!fits("pool::Arena", &native));
 }
+
+#[test]
+fn the_example_in_the_documentation_is_a_budget_with_every_table() {
+    let page = include_str!("../../../docs/analyses.md");
+    let (_, example) = page.split_once("```toml\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let budget = Budget::parse(example).unwrap();
+    let tables = (
+        budget.peak.live,
+        budget.gap.bytes,
+        budget.leaks.bytes_per_step,
+        budget.step.peak,
+        budget.site[0].peak,
+    );
+    assert!(matches!(tables, (Some(_), Some(_), Some(_), Some(_), Some(_))), "{budget:?}");
+    assert!(budget.tolerance.is_some() && budget.leaks.count.is_some());
+}

@@ -15,7 +15,8 @@
 //! line that was inserted between others does not make each of them look like its neighbour.
 //!
 //! Constraint: a function may have thousands of lines that allocate (generated code). Consequence: equal beginnings and ends
-//! are paired first; a table that would have more than [`MAX_CELLS`] is not made: there only equal places are pairs.
+//! are paired first; a table that would have more than `MAX_CELLS`, or `MAX_CELLS_IN_ALL` with those before it, is not made:
+//! there only equal places are pairs.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,6 +26,8 @@ use crate::tally::Held;
 
 /// Largest table of one function.
 const MAX_CELLS: usize = 4 << 20;
+/// Largest tables of all functions together: half a minute, which only a hostile file has.
+const MAX_CELLS_IN_ALL: usize = 256 << 20;
 const PAIR: i32 = 20;
 const SAME_BELOW: i32 = 5;
 const SAME_BYTES: i32 = 10;
@@ -59,11 +62,14 @@ pub fn align(before: &[Line], after: &[Line]) -> Vec<(usize, usize)> {
     let (old_files, new_files) = (numbers(|pair| pair.0.to_owned()), numbers(|pair| pair.1.to_owned()));
     let old = functions(before, &old_files);
     let new = functions(after, &new_files);
+    let mut room = MAX_CELLS_IN_ALL;
     let mut aligned = Vec::new();
     for (function, old) in &old {
         let Some(new) = new.get(function) else { continue };
         let lines = (of(before, old), of(after, new));
-        aligned.extend(in_order(&lines.0, &lines.1).into_iter().map(|(one, other)| (old[one], new[other])));
+        aligned.extend(
+            in_order(&lines.0, &lines.1, &mut room).into_iter().map(|(one, other)| (old[one], new[other])),
+        );
     }
     aligned.sort_unstable();
     aligned
@@ -146,7 +152,7 @@ fn shift(one: &Line, other: &Line) -> i64 {
 }
 
 /// Pairs of one function. Whichever run is asked first, they are the same.
-fn in_order(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
+fn in_order(old: &[&Line], new: &[&Line], room: &mut usize) -> Vec<(usize, usize)> {
     let same = |one: &&Line, other: &&Line| {
         one.place == other.place && one.below == other.below && one.amounts == other.amounts
     };
@@ -156,7 +162,10 @@ fn in_order(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
         old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(one, other)| same(one, other)).count();
     let (old_rest, new_rest) = (&old_rest[..old_rest.len() - end], &new_rest[..new_rest.len() - end]);
     let mut pairs: Vec<(usize, usize)> = (0..begin).map(|at| (at, at)).collect();
-    let between = if old_rest.len().saturating_mul(new_rest.len()) > MAX_CELLS {
+    let cells = old_rest.len().saturating_mul(new_rest.len());
+    let has_room = cells <= MAX_CELLS.min(*room);
+    *room -= if has_room { cells } else { 0 };
+    let between = if !has_room {
         at_equal_places(old_rest, new_rest)
     } else if order(old_rest, new_rest) == Ordering::Greater {
         best(new_rest, old_rest).into_iter().map(|(one, other)| (other, one)).collect()

@@ -1,6 +1,6 @@
 //! The comparison of two runs, as `--json` prints it. `docs/comparison.schema.json` is the same for other languages.
 //!
-//! Constraint: as for [`crate::report`]. Consequence: what is unknown is `null`, what does not differ is not there, and two runs
+//! Constraint: as for [`mod@crate::report`]. Consequence: what is unknown is `null`, what does not differ is not there, and two runs
 //! that do not differ have four empty lists.
 
 use serde::Serialize;

@@ -15,6 +15,8 @@ pub type Files<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// Most pairs of one name that are weighed.
 const MAX_PAIRS: usize = 1 << 20;
+/// Most files of one run among which a renamed one is looked for.
+const MAX_RENAMED: usize = 1 << 10;
 
 /// The pairs, by path.
 pub fn pair<'a>(before: &Files<'a>, after: &Files<'a>) -> Vec<(&'a str, &'a str)> {
@@ -72,7 +74,7 @@ fn renamed<'a>(
     old: &[&'a str],
     new: &[&'a str],
 ) -> Vec<(&'a str, &'a str)> {
-    if old.len().saturating_mul(new.len()) > MAX_PAIRS {
+    if old.len().max(new.len()) > MAX_RENAMED {
         return Vec::new();
     }
     // In millionths, so that equals are equal.

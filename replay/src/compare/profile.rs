@@ -114,10 +114,9 @@ impl<'a> Profile<'a> {
             *ooms.entry(analysis.symbols.facts(record.stack).site).or_default() += 1;
         }
         let named: BTreeSet<&str> = leaks.iter().map(|leak| &*leak.site.id).collect();
-        for id in ooms.keys().copied().chain(analysis.symbols.all_sites()) {
-            if !lines.contains_key(&id)
-                && (ooms.contains_key(&id) || named.contains(&*analysis.symbols.stable_id(id)))
-            {
+        for id in analysis.symbols.all_sites().filter(|_| !(ooms.is_empty() && named.is_empty())) {
+            let is_named = || ooms.contains_key(&id) || named.contains(&*analysis.symbols.stable_id(id));
+            if !lines.contains_key(&id) && is_named() {
                 lines.insert(id, LineProfile::new(analysis, id));
             }
         }
