@@ -1,11 +1,12 @@
 """Two runs of real PyTorch side by side: the same program gives nothing, one tensor more is found at its line, to the byte."""
 
 import json
+import subprocess
 
 import pytest
 
 import test_parts
-from conftest import REPOSITORY, WORKLOADS, gpumemtrace
+from conftest import DRIVER, REPOSITORY, WORKLOADS, Run, environment, gpumemtrace
 
 DEMO = REPOSITORY / "scripts" / "demo_train.py"
 KEPT = WORKLOADS / "kept.py"
@@ -119,3 +120,55 @@ def test_a_trace_in_parts_is_the_run_that_it_is(tmp_path):
     # Driver memory of a program without PyTorch and without steps.
     text = gpumemtrace("compare", whole / "run.trace", parts / "run.trace", "--fail-on", "any")
     assert "No difference" in text and "no steps were recognised: compared as a whole" in text
+
+
+NATIVE = """
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+static int (*allocate)(uint64_t *, size_t);
+static uint64_t kept[8];
+%(above)s
+__attribute__((noinline)) void weights(void) {
+    allocate(&kept[0], 3 << 20);
+%(between)s
+    allocate(&kept[1], 1 << 20);
+}
+__attribute__((noinline)) void cache(void) { allocate(&kept[2], 2 << 20); }
+int main(int count, char **arguments) {
+    void *driver = dlopen(arguments[1], RTLD_NOW);
+    int (*retain)(void **, int) = dlsym(driver, "cuDevicePrimaryCtxRetain");
+    int (*set)(void *) = dlsym(driver, "cuCtxSetCurrent");
+    void *context;
+    ((int (*)(unsigned))dlsym(driver, "cuInit"))(0);
+    retain(&context, 0);
+    set(context);
+    allocate = dlsym(driver, "cuMemAlloc_v2");
+    weights();
+    cache();
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("symbols", ["-g", "-s"], ids=["named", "stripped"])
+def test_a_native_program_is_compared_by_its_functions(tmp_path, symbols):
+    above = "__attribute__((used)) int more(int n) { int sum = 0; for (int i = 0; i < n; i++) sum += i * i; return sum; }"
+    extra = "    allocate(&kept[3], 1 << 19);"
+    runs = []
+    for name, parts in (("before", ("", "")), ("moved", (above, "")), ("more", (above, extra))):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "program.c").write_text(NATIVE % dict(zip(("above", "between"), parts)))
+        subprocess.run(["cc", "-O1", "-Wl,--build-id", symbols, "-o", "program", "program.c", "-ldl"], cwd=folder, check=True)
+        driver = folder / "libcuda.so.1"
+        driver.symlink_to(DRIVER)
+        subprocess.run([folder / "program", driver], cwd=folder, env=environment(folder), check=True)
+        runs.append(Run(None, folder))
+    before, moved, more = runs
+    same(before, moved)
+    [line] = compare(before, more)["lines"]
+    assert (line["status"], line["at_peak_bytes"]["change"]) == ("appeared", 1 << 19)
+    if symbols == "-g":
+        text = (more.folder / "program.c").read_text().splitlines()
+        assert (line["after"]["function"], line["after"]["line"]) == ("weights", text.index(extra) + 1)
