@@ -228,6 +228,48 @@ fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
 }
 
 #[test]
+fn of_long_runs_of_unequal_length_the_same_steps_are_compared() {
+    // More changes than a series keeps: of the longer run every other step.
+    let run = |steps: u64| {
+        Synthetic::train(steps, |run, step, train| {
+            let line = run.frame(train, "/work/hooks.py", "hook", 7);
+            run.alloc(line, 512 * (1 + step % 2));
+            let block = run.alloc(line, 1024 + 512 * (step % 2));
+            run.release(block, train);
+        })
+    };
+    let comparison = compared(&run(2040), &run(4200));
+    let shown: Vec<&str> = comparison.totals.iter().map(|total| &*total.name).collect();
+    assert!(!shown.iter().any(|name| name.ends_with("per_step") || *name == "retained_bytes"), "{shown:?}");
+    // What it held at the peak is of runs of unequal length.
+    let [line] = &comparison.lines[..] else { panic!("{:?}", comparison.lines) };
+    assert_eq!((line.retained_bytes.change, line.steps_that_differ), (0, Some(0)));
+    // Of equal length the last step counts, whatever was kept.
+    let one_more = {
+        let mut run = run(4200);
+        let line = run.frame(NodeId::NONE, "/work/late.py", "late", 3);
+        let stack = run.events.iter().rev().find(|event| event.size == 8192).unwrap().python_stack;
+        run.alloc(line, 512);
+        let ends_a_step = run.alloc(stack, 8192);
+        run.release(ends_a_step, stack);
+        run
+    };
+    let plain = {
+        let mut run = run(4200);
+        let stack = run.events.iter().rev().find(|event| event.size == 8192).unwrap().python_stack;
+        let line = run.frame(NodeId::NONE, "/work/late.py", "late", 3);
+        let block = run.alloc(line, 512);
+        run.release(block, line);
+        let ends_a_step = run.alloc(stack, 8192);
+        run.release(ends_a_step, stack);
+        run
+    };
+    let comparison = compared(&plain, &one_more);
+    let total = comparison.totals.iter().find(|total| total.name == "retained_bytes").unwrap();
+    assert_eq!(total.change, Some(512));
+}
+
+#[test]
 fn leaks_that_appear_grow_and_go_are_told() {
     let leaky = |bytes: u64| {
         Synthetic::train(20, |run, _, train| {

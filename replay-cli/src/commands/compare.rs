@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailOn {
-    /// Any quantity of the whole run is larger, a leak has come or grows faster, or memory ran out more often
+    /// Any quantity of the whole run but its steps and its gap is larger, or a leak has come or grows faster
     Growth,
     /// A peak (live, reserved, from the driver, or of the usual step) is higher
     Peak,

@@ -79,7 +79,7 @@ fn head(out: &mut String, comparison: &Comparison, style: Style) {
             put(
                 out,
                 format_args!(
-                    "  The first run ended {}, the second {}: what is not by steps is of runs of unequal length.",
+                    "  {} ended in the first run, {} in the second: what is not by steps is of runs of unequal length.",
                     ended(before),
                     ended(after)
                 ),

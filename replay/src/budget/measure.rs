@@ -152,7 +152,9 @@ impl<'a> Measure<'a> {
     }
 
     pub(super) fn site_retained(&self, pattern: &Pattern) -> Answer {
-        self.site(pattern, |line| self.steps.map_or(line.end, |steps| line.held.at(steps.last())).bytes)
+        self.site(pattern, |line| {
+            self.steps.map_or(line.end, |steps| steps.retained(&line.held, &line.held).0).bytes
+        })
     }
 
     pub(super) fn site_allocated(&self, pattern: &Pattern, of: fn(Held) -> u64) -> Answer {

@@ -52,12 +52,11 @@ fn line(
     is_there: (bool, bool),
     steps: Option<Steps>,
 ) -> Option<LineChange> {
-    let retained = |on: &LineOnDevice| steps.map_or(on.end, |steps| on.held.at(steps.last()));
-    let (old_end, new_end) = (retained(old), retained(new));
+    let (old_end, new_end) = steps.map_or((old.end, new.end), |steps| steps.retained(&old.held, &new.held));
     let in_steps = steps.map(|steps| steps.pairs(&old.allocated, &new.allocated));
     let different = in_steps.as_ref().map(|pairs| pairs.iter().filter(|(one, other)| one != other).count());
     let (old_step, new_step) = match steps {
-        Some(steps) => (steps.median(&old.allocated), steps.median(&new.allocated)),
+        Some(steps) => steps.medians(&old.allocated, &new.allocated),
         None => (Held::default(), Held::default()),
     };
     let is_same = old.at_peak == new.at_peak

@@ -37,12 +37,19 @@ use crate::tally::Held;
 pub struct Steps {
     first: u32,
     end: u32,
+    /// No run has ended more.
+    is_all: bool,
 }
 
 impl Steps {
     /// Of so many that have ended. `None` if that is none.
     pub fn of(ended: u32) -> Option<Self> {
-        (ended > 0).then(|| Self { first: warm_up(ended as usize) as u32, end: ended })
+        Self::common(ended, ended)
+    }
+
+    fn common(one: u32, other: u32) -> Option<Self> {
+        let end = one.min(other);
+        (end > 0).then(|| Self { first: warm_up(end as usize) as u32, end, is_all: one == other })
     }
 
     /// The last one.
@@ -61,10 +68,23 @@ impl Steps {
             .collect()
     }
 
+    /// Values of two series at the end of the last step, or of the last one that both have kept.
+    pub fn retained(self, one: &Series, other: &Series) -> (Held, Held) {
+        if self.is_all {
+            return (one.at(u32::MAX), other.at(u32::MAX));
+        }
+        self.pairs(one, other).last().copied().unwrap_or_default()
+    }
+
     /// The middle one of the values; bytes and blocks each for itself.
     pub fn median(self, series: &Series) -> Held {
-        let values = self.pairs(series, series);
-        median(values.iter().map(|(value, _)| *value))
+        self.medians(series, series).0
+    }
+
+    /// Of two series in the same steps.
+    pub fn medians(self, one: &Series, other: &Series) -> (Held, Held) {
+        let (one, other): (Vec<Held>, Vec<Held>) = self.pairs(one, other).into_iter().unzip();
+        (median(&one), median(&other))
     }
 
     /// Growth in a step: from the end of the first to that of the last, evenly.
@@ -75,13 +95,13 @@ impl Steps {
     }
 }
 
-fn median(values: impl Iterator<Item = Held>) -> Held {
-    let (mut bytes, mut blocks): (Vec<u64>, Vec<u64>) = values.map(|held| (held.bytes, held.blocks)).unzip();
-    let middle = |values: &mut Vec<u64>| {
+fn median(values: &[Held]) -> Held {
+    let middle = |of: fn(&Held) -> u64| {
+        let mut values: Vec<u64> = values.iter().map(of).collect();
         values.sort_unstable();
         values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
     };
-    Held { bytes: middle(&mut bytes), blocks: middle(&mut blocks) }
+    Held { bytes: middle(|held| held.bytes), blocks: middle(|held| held.blocks) }
 }
 
 /// Compares the run before with the run after.
@@ -114,7 +134,7 @@ fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<Strin
     let source = |profile: &Profile<'_>| profile.analysis.rule.source();
     match (source(before), source(after)) {
         (Some(one), Some(other)) if one == other => {
-            Steps::of(before.steps.unwrap_or(0).min(after.steps.unwrap_or(0)))
+            Steps::common(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
         }
         (Some(one), Some(other)) => {
             notes.push(format!(
@@ -165,11 +185,11 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Ve
             add("retained_bytes", "bytes", Some(old.end.bytes), Some(new.end.bytes));
             continue;
         };
-        let ((old_held, new_held), retained) = ((&old.held, &new.held), steps.last());
-        add("retained_bytes", "bytes", Some(old_held.at(retained).bytes), Some(new_held.at(retained).bytes));
-        let (old_peak, new_peak) = (steps.median(&old.peak).bytes, steps.median(&new.peak).bytes);
-        add("peak_bytes_per_step", "bytes", Some(old_peak), Some(new_peak));
-        let (old, new) = (steps.median(&old.allocated), steps.median(&new.allocated));
+        let (old_end, new_end) = steps.retained(&old.held, &new.held);
+        add("retained_bytes", "bytes", Some(old_end.bytes), Some(new_end.bytes));
+        let (old_peak, new_peak) = steps.medians(&old.peak, &new.peak);
+        add("peak_bytes_per_step", "bytes", Some(old_peak.bytes), Some(new_peak.bytes));
+        let (old, new) = steps.medians(&old.allocated, &new.allocated);
         add("bytes_per_step", "bytes", Some(old.bytes), Some(new.bytes));
         add("allocations_per_step", "blocks", Some(old.blocks), Some(new.blocks));
     }

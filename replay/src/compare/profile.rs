@@ -184,7 +184,7 @@ impl LineProfile {
     fn amounts(&self, steps: Option<super::Steps>) -> [Held; 3] {
         let mut all = [Held::default(); 3];
         for on in self.devices.values() {
-            let retained = steps.map_or(on.end, |steps| on.held.at(steps.last()));
+            let retained = steps.map_or(on.end, |steps| steps.retained(&on.held, &on.held).0);
             let allocated =
                 steps.map_or(Held { bytes: 0, blocks: on.blocks }, |steps| steps.median(&on.allocated));
             for (sum, one) in all.iter_mut().zip([on.at_peak, retained, allocated]) {
