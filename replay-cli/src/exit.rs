@@ -13,6 +13,8 @@ pub(crate) enum Exit {
     Usage,
     /// `--fail-on` found what it looks for.
     Findings,
+    /// A budget was exceeded, or is not known to be kept.
+    Exceeded,
     /// The input cannot be read.
     Unreadable,
     /// The input was read and is not complete.
@@ -28,6 +30,7 @@ impl From<Exit> for ExitCode {
             Exit::Internal => 1,
             Exit::Usage => 2,
             Exit::Findings => 3,
+            Exit::Exceeded => 4,
             Exit::Unreadable => 5,
             Exit::Incomplete => 6,
             Exit::Of(code) => code,

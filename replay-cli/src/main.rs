@@ -38,6 +38,10 @@ exceeded, 5 unreadable input, 6 read but incomplete, 130 interrupted. `run` exit
 enum Command {
     /// Turn a trace into answers: leaks, peak, timeline, fragmentation, out-of-memory.
     Replay(commands::replay::Args),
+    /// Say what one run needs more or less than another: by line, by step and as a whole.
+    Compare(commands::compare::Args),
+    /// Hold a trace against budgets: peaks, gap, leaks, steps and lines.
+    Check(commands::check::Args),
     /// Say what a trace is: who was traced, how it ended, what is in it.
     Info(commands::info::Args),
     /// Print every record as text, in order.
@@ -63,6 +67,8 @@ fn main() -> std::process::ExitCode {
     };
     let result = match cli.command {
         Command::Replay(args) => commands::replay::run(&args),
+        Command::Compare(args) => commands::compare::run(&args),
+        Command::Check(args) => commands::check::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Dump(args) => commands::dump::run(&args),
         Command::Symbolize(args) => commands::symbolize::run(&args),

@@ -134,6 +134,11 @@ pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
 
 /// Analyses a trace for whom these paths are their own.
 pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError> {
+    analyse_with_head(input, own).map(|(analysis, _)| analysis)
+}
+
+/// As [`analyse_as`], for whom reads the events once more: what that takes comes along, without definitions.
+pub(crate) fn analyse_with_head(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Head), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
     let mut head = Head::read(input)?;
     let symbols = Symbols::new(std::mem::take(&mut head.definitions), own);
@@ -169,7 +174,8 @@ pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError
             ControlFlow::Continue(())
         })?;
     }
-    Ok(pass.finish(path, &head, &body))
+    let analysis = pass.finish(path, &head, &body);
+    Ok((analysis, head))
 }
 
 impl Pass {

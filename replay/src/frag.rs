@@ -101,6 +101,19 @@ pub struct Gap {
 }
 
 impl Gap {
+    /// Its causes by the names that reports give them; they sum to `gap`.
+    pub fn parts(&self) -> [(&'static str, u64); 7] {
+        [
+            ("rounding", self.rounding.bytes),
+            ("pending_free", self.pending.bytes),
+            ("stranded_stream", self.stranded_stream.bytes),
+            ("stranded_pool", self.stranded_pool.bytes),
+            ("pinned", self.pinned.bytes),
+            ("cache", self.cache),
+            ("unexplained", self.unexplained),
+        ]
+    }
+
     fn known(&self) -> Option<u64> {
         let parts = [&self.rounding, &self.pending, &self.stranded_stream, &self.stranded_pool, &self.pinned];
         parts.into_iter().try_fold(self.cache, |sum, part| sum.checked_add(part.bytes))

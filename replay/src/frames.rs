@@ -117,6 +117,11 @@ impl Symbols {
         }
     }
 
+    /// What the report calls it in every run.
+    pub(crate) fn stable_id(&self, site: SiteId) -> String {
+        stable_id(&self.sites[site.0 as usize])
+    }
+
     /// What a site is called that nobody knows.
     pub(crate) fn unknown_site() -> Site {
         Site {

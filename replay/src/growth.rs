@@ -160,14 +160,19 @@ impl Judgement {
     }
 }
 
-/// Judges a series.
-pub fn judge(values: &[u64], fate: Fate) -> Judgement {
-    // In a run of a few steps each counts; longer ones are allowed some first steps that are unlike the others.
-    let warm_up = match values.len() {
+/// First values that do not count. In a run of a few steps each counts; longer ones are allowed some first steps that are unlike
+/// the others.
+pub(crate) fn warm_up(values: usize) -> usize {
+    match values {
         0..8 => 0,
         8..16 => 1,
         _ => WARM_UP,
-    };
+    }
+}
+
+/// Judges a series.
+pub fn judge(values: &[u64], fate: Fate) -> Judgement {
+    let warm_up = warm_up(values.len());
     let judged = &values[warm_up..];
     let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else { return Judgement::Quiet };
     let Some(base) = judged.iter().rposition(|value| *value == minimum) else { return Judgement::Quiet };

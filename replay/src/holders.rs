@@ -83,6 +83,11 @@ impl SiteBook {
         self.tally.now
     }
 
+    /// Blocks it was ever given.
+    pub fn born(&self) -> u64 {
+        self.fates.born
+    }
+
     /// A block of it was freed, where, and how many steps after it was allocated.
     #[inline]
     pub(crate) fn freed(&mut self, at: SiteId, age_steps: u32) {

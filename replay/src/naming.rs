@@ -103,6 +103,18 @@ pub fn name(report: &mut Report, analyses: &[Analysis], shown: Shown<'_>, resolv
     }
 }
 
+/// Names these sites of one trace, and says what has no name; `None` where nothing was to be named.
+pub fn name_sites<'a>(
+    sites: impl Iterator<Item = &'a mut Site>,
+    analysis: &Analysis,
+    shown: Shown<'_>,
+    resolver: &mut dyn Resolve,
+) -> Option<Naming> {
+    let mut namer = Namer::new(analysis);
+    sites.for_each(|site| namer.site(site, shown, resolver));
+    namer.finish()
+}
+
 /// Every site that will be shown, with the index of its trace.
 fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Site)> {
     let most = shown.most_sites;

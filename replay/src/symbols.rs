@@ -333,6 +333,11 @@ impl Symbols {
         }
     }
 
+    /// All lines that any frame stands on.
+    pub(crate) fn all_sites(&self) -> impl Iterator<Item = SiteId> + use<> {
+        (0..self.sites.len() as u32).map(SiteId)
+    }
+
     /// The frame's own line as a site, if it is the user's.
     pub fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
         let facts = self.nodes.get(node.0)?;

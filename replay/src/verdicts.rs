@@ -214,10 +214,13 @@ fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> 
         .collect();
     if let Some(largest) = early.first().filter(|_| steps >= FEWEST_STEPS) {
         let bytes = early.iter().fold(0u64, |sum, one| sum.saturating_add(one.bytes));
-        let more =
-            if early.len() > 1 { format!(" and {} lines more", early.len() - 1) } else { String::new() };
+        let (more, hold) = match early.len() - 1 {
+            0 => (String::new(), "holds"),
+            1 => (" and one line more".to_owned(), "hold"),
+            lines => (format!(" and {lines} lines more"), "hold"),
+        };
         let summary = format!(
-            "{}{more} hold {} more than they did; the run is too short to tell whether that goes on",
+            "{}{more} {hold} {} more than before; the run is too short to tell whether that goes on",
             place(&largest.site),
             size(bytes)
         );

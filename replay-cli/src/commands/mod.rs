@@ -1,5 +1,8 @@
 //! One file per command.
 
+mod by_steps;
+pub(crate) mod check;
+pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod info;

@@ -54,16 +54,18 @@ pub(crate) struct Args {
     /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
     #[arg(long)]
     json: bool,
-    /// Exit with code 3 if there is such a finding
-    #[arg(long, value_name = "KIND", value_enum)]
-    fail_on: Option<FailOn>,
+    /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FailOn {
     /// A leak was found
+    #[value(alias = "leaks")]
     Leak,
     /// The program ran out of memory
+    #[value(alias = "ooms")]
     Oom,
     /// Either
     Any,
@@ -89,12 +91,7 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = OwnPaths::new(args.own.iter().map(String::as_str)).ok_or_else(|| {
-        Refused(
-            "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
-                .to_owned(),
-        )
-    })?;
+    let own = own_paths(&args.own)?;
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
@@ -111,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     let sections = args.sections();
     let mut full = report(&analyses, &[]);
-    let exit = verdict(&full, args.fail_on);
+    let exit = verdict(&full, &args.fail_on);
     let mut resolver = Resolver::new(!args.no_cache);
     if args.json {
         let mut shown = if sections.is_empty() { full } else { report(&analyses, &sections) };
@@ -129,15 +126,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-fn verdict(report: &Report, fail_on: Option<FailOn>) -> Exit {
+/// Whose code is the user's own.
+pub(super) fn own_paths(paths: &[String]) -> Result<OwnPaths, Refused> {
+    OwnPaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
+        Refused(
+            "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
+                .to_owned(),
+        )
+    })
+}
+
+fn verdict(report: &Report, fail_on: &[FailOn]) -> Exit {
     let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
     let ooms = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
-    let fails = match fail_on {
-        None => false,
-        Some(FailOn::Leak) => leaks,
-        Some(FailOn::Oom) => ooms,
-        Some(FailOn::Any) => leaks || ooms,
-    };
+    let fails = fail_on.iter().any(|kind| match kind {
+        FailOn::Leak => leaks,
+        FailOn::Oom => ooms,
+        FailOn::Any => leaks || ooms,
+    });
     if fails {
         Exit::Findings
     } else if report.traces.iter().any(|trace| !trace.complete) {

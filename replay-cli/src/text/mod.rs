@@ -4,6 +4,8 @@
 //! files as short as they stay clear, and says in words what was not found or not known.
 
 mod chart;
+pub(crate) mod check;
+pub(crate) mod compare;
 mod fragmentation;
 mod head;
 mod leaks;

@@ -1,0 +1,143 @@
+//! `gpumemtrace check`: a trace held against budgets.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_replay::budget::{Budget, Check, budget_of, check};
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::naming::{Shown, name_sites};
+
+use super::by_steps::{ByStepsArgs, read};
+use crate::exit::{Exit, Refused, Unreadable};
+use crate::output::{self, Style};
+use crate::{status, text};
+
+/// What `check` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The trace (of one in parts: run.trace, the others are found by themselves)
+    trace: PathBuf,
+    /// The budget file (TOML)
+    #[arg(long, value_name = "FILE")]
+    budget: PathBuf,
+    /// Write the budget file instead, with what this run needs as limits
+    #[arg(long, conflicts_with_all = ["markdown", "junit", "json"])]
+    write: bool,
+    /// With --write: replace a file that is there
+    #[arg(long, requires = "write")]
+    force: bool,
+    /// Also write a summary for a pull request ("-": to stdout, instead of the text)
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Also write JUnit's XML, a test case for each budget ("-": to stdout, instead of the text)
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// One JSON object on stdout instead of text (docs/check.schema.json describes it)
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reading: ByStepsArgs,
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let own = args.reading.own()?;
+    let for_stdout =
+        [args.markdown.as_deref(), args.junit.as_deref()].map(|path| path == Some(Path::new("-")));
+    if for_stdout.into_iter().chain([args.json]).filter(|wanted| *wanted).count() > 1 {
+        return Err(
+            Refused("only one of --json, --markdown - and --junit - can have stdout".to_owned()).into()
+        );
+    }
+    // What is wrong with the budget is said before minutes of reading.
+    let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
+    if args.write && !args.force && args.budget.exists() {
+        return Err(is_there(&args.budget).into());
+    }
+    status::end_cleanly_when_interrupted()?;
+    let (analysis, amounts) = read(&args.trace, &args.reading, &own)?;
+    let mut profile = Profile::new(&analysis, &amounts);
+    let mut resolver = Resolver::new(args.reading.uses_cache());
+    // Of native lines the function is known only by its name, which patterns ask for.
+    let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
+    name_sites(native, &analysis, Shown::ALL, &mut resolver);
+    resolver.remember();
+    let is_complete = analysis.incomplete.is_empty();
+    let Some(budget) = budget else {
+        write_new(&args.budget, &budget_of(&profile), args.force)?;
+        output::print(&text::check::written(&args.budget, &analysis.incomplete))?;
+        return Ok(if is_complete { Exit::Done } else { Exit::Incomplete });
+    };
+    let outcome = check(&profile, &budget, &args.budget.display().to_string());
+    tell(args, &outcome)?;
+    Ok(match (outcome.passed, is_complete) {
+        (false, _) => Exit::Exceeded,
+        (true, false) => Exit::Incomplete,
+        (true, true) => Exit::Done,
+    })
+}
+
+fn read_budget(path: &Path) -> anyhow::Result<Budget> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        Unreadable(match error.kind() {
+            ErrorKind::NotFound => format!("{name} does not exist; --write makes it from this run"),
+            _ => format!("{name} cannot be read: {error}"),
+        })
+    })?;
+    Ok(Budget::parse(&text).map_err(|why| Refused(format!("{name}: {why}")))?)
+}
+
+fn is_there(path: &Path) -> Refused {
+    Refused(format!("{} is there already; --force replaces it", path.display()))
+}
+
+/// All of it or nothing, and nothing over a file that somebody else has made meanwhile.
+fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let cannot = || format!("{} cannot be written", path.display());
+    // Others read it too: with the rights of any file that is made here.
+    let rights = fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().prefix(".budget").permissions(rights).tempfile_in(folder);
+    let mut file = file.with_context(cannot)?;
+    file.write_all(text.as_bytes()).with_context(cannot)?;
+    if replaces {
+        file.persist(path).map_err(|error| error.error).with_context(cannot)?;
+    } else if let Err(error) = file.persist_noclobber(path) {
+        match error.error.kind() {
+            ErrorKind::AlreadyExists => return Err(is_there(path).into()),
+            _ => return Err(error.error).with_context(cannot),
+        }
+    }
+    Ok(())
+}
+
+fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
+    let mut is_told = args.json;
+    if let Some(path) = &args.markdown {
+        is_told |= deliver(path, &text::check::markdown::render(outcome))?;
+    }
+    if let Some(path) = &args.junit {
+        is_told |= deliver(path, &text::check::junit::render(outcome)?)?;
+    }
+    if args.json {
+        output::print(&format!("{}\n", serde_json::to_string_pretty(outcome)?))?;
+    } else if !is_told {
+        output::print(&text::check::render(outcome, Style::of_stdout()))?;
+    }
+    Ok(())
+}
+
+/// True if it went to stdout.
+fn deliver(path: &Path, text: &str) -> anyhow::Result<bool> {
+    if path == Path::new("-") {
+        output::print(text)?;
+        return Ok(true);
+    }
+    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    Ok(false)
+}

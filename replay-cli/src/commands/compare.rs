@@ -1,0 +1,99 @@
+//! `gpumemtrace compare`: two traces in, what differs out.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_replay::compare::{Comparison, Profile, compare};
+use gpumemtrace_replay::naming::{Shown, name_sites};
+
+use super::by_steps::{ByStepsArgs, read};
+use crate::exit::Exit;
+use crate::output::{self, Style};
+use crate::{status, text};
+
+/// What `compare` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The trace of the run before (of one in parts: run.trace, the others are found by themselves)
+    before: PathBuf,
+    /// The trace of the run after
+    after: PathBuf,
+    #[command(flatten)]
+    reading: ByStepsArgs,
+    /// List every line that differs, not only the largest changes
+    #[arg(long)]
+    all: bool,
+    /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
+    #[arg(long)]
+    json: bool,
+    /// Exit with code 3 if the second run is worse in one of these, or differs (may be given more than once, or with commas)
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// Any quantity of the whole run but its steps and its gap is larger, or a leak has come or grows faster
+    Growth,
+    /// A peak (live, reserved, from the driver, or of the usual step) is higher
+    Peak,
+    /// A leak has come or grows faster
+    #[value(alias = "leak")]
+    Leaks,
+    /// The program ran out of memory more often
+    #[value(alias = "ooms")]
+    Oom,
+    /// Anything differs
+    Any,
+}
+
+impl FailOn {
+    fn fails(self, comparison: &Comparison) -> bool {
+        match self {
+            Self::Growth => comparison.has_growth(),
+            Self::Peak => comparison.has_higher_peak(),
+            Self::Leaks => comparison.has_more_leaks(),
+            Self::Oom => comparison.has_more_ooms(),
+            Self::Any => comparison.differs,
+        }
+    }
+}
+
+/// Longest list of lines that the text shows unless all are wanted.
+const MAX_LISTED: usize = 20;
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let own = args.reading.own()?;
+    status::end_cleanly_when_interrupted()?;
+    let analysed = [read(&args.before, &args.reading, &own)?, read(&args.after, &args.reading, &own)?];
+    let mut resolver = Resolver::new(args.reading.uses_cache());
+    let [before, after] =
+        [&analysed[0], &analysed[1]].map(|(analysis, amounts)| Profile::new(analysis, amounts));
+    let mut profiles = [before, after];
+    for profile in &mut profiles {
+        // Of native lines the function is known only by its name, which alignment needs.
+        let analysis = profile.analysis;
+        let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
+        name_sites(native, analysis, Shown::ALL, &mut resolver);
+    }
+    let mut comparison = compare(&profiles[0], &profiles[1]);
+    if args.json {
+        for (run, profile) in profiles.iter().enumerate() {
+            name_sites(comparison.sites_of(run), profile.analysis, Shown::ALL, &mut resolver);
+        }
+        output::print(&format!("{}\n", serde_json::to_string_pretty(&comparison)?))?;
+    } else {
+        let most = if args.all { usize::MAX } else { MAX_LISTED };
+        output::print(&text::compare::render(&comparison, most, Style::of_stdout()))?;
+    }
+    resolver.remember();
+    Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {
+        Exit::Findings
+    } else if comparison.runs.iter().any(|run| !run.complete) {
+        Exit::Incomplete
+    } else {
+        Exit::Done
+    })
+}

@@ -1,0 +1,100 @@
+//! Which lines a budget is for.
+//!
+//! Definition. `FILE`, `FILE:LINE`, `FILE:FIRST-LAST`, `FILE:FUNCTION` or `FUNCTION`. A file fits from any component of its path on
+//! (`model.py` and `net/model.py` fit `/work/net/model.py`); so does a shared library, for native code. `*` stands for anything, `?` for
+//! one character. What is done in the backward pass for a line fits as the line does.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::report::Site;
+
+/// Which lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Pattern {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text.is_empty() {
+            return Err(serde::de::Error::custom(
+                "`match` is empty; give a file, FILE:LINE, FILE:FUNCTION or a function",
+            ));
+        }
+        Ok(Self { text })
+    }
+}
+
+impl Pattern {
+    /// As it is written.
+    pub fn new(text: &str) -> Self {
+        Self { text: text.to_owned() }
+    }
+
+    /// True for a line that it is for.
+    pub fn fits(&self, site: &Site) -> bool {
+        let pattern = &*self.text;
+        let files = || [&site.file, &site.module].into_iter().flatten();
+        let is_file = |pattern: &str| files().any(|file| is_tail(pattern, file));
+        let is_function =
+            |pattern: &str| site.function.as_deref().is_some_and(|function| is_like(pattern, function));
+        if is_file(pattern) || is_function(pattern) {
+            return true;
+        }
+        // Names of native functions have colons of their own.
+        pattern.match_indices(':').any(|(at, _)| {
+            let (file, within) = (&pattern[..at], &pattern[at + 1..]);
+            let is_within = match lines(within) {
+                Some(lines) => site.line.is_some_and(|line| lines.contains(&line)),
+                None => is_function(within),
+            };
+            is_within && is_file(file)
+        })
+    }
+}
+
+fn lines(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+}
+
+/// True for a path that ends in what fits, from a component on.
+fn is_tail(pattern: &str, path: &str) -> bool {
+    let begins = path.match_indices('/').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(begins).any(|at| is_like(pattern, &path[at..]))
+}
+
+/// Wildcards; in time proportional to the product of both lengths.
+fn is_like(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // After the last star: where the pattern goes on, and how much of the text the star has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p + 1, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match star {
+                Some((after, taken)) => {
+                    star = Some((after, taken + 1));
+                    (p, t) = (after, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}

@@ -1,0 +1,207 @@
+//! Sizes, tolerances and limits, as people write them.
+
+use std::fmt;
+
+use serde::de::{Error, MapAccess, Unexpected, Visitor, value::MapAccessDeserializer};
+use serde::{Deserialize, Deserializer};
+
+use super::IfUnknown;
+
+const SIZES: &str = "a size, such as 1073741824 or \"1.5 GiB\"";
+
+/// `512`, `1.5 GiB`, `20MB`. `None` for anything else.
+pub fn bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
+    let (number, unit) = (text[..end].replace('_', ""), text[end..].trim());
+    let factor: u64 = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "kB" | "KB" => 1000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return None,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(factor);
+    }
+    let bytes = number.parse::<f64>().ok().filter(|number| number.is_finite())? * factor as f64;
+    (bytes <= 1e18).then_some(bytes.round() as u64)
+}
+
+/// What may come on top of a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Tolerance {
+    /// Of the limit.
+    Percent(f64),
+    /// In any case.
+    Bytes(u64),
+}
+
+impl Tolerance {
+    /// `2 %` or a size.
+    fn parse(text: &str) -> Option<Self> {
+        match text.trim().strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim().parse::<f64>().ok()?;
+                (0.0..=1000.0).contains(&percent).then_some(Self::Percent(percent))
+            }
+            None => bytes(text).map(Self::Bytes),
+        }
+    }
+
+    /// In bytes of this limit.
+    pub fn of(self, limit: u64) -> u64 {
+        match self {
+            Self::Percent(percent) => (limit as f64 * percent / 100.0).floor() as u64,
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// At most so many bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// How many.
+    pub bytes: u64,
+    /// Its own.
+    pub tolerance: Option<Tolerance>,
+    /// Its own.
+    pub if_unknown: Option<IfUnknown>,
+}
+
+/// At most so many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// How many.
+    pub limit: u64,
+    /// Its own.
+    pub if_unknown: Option<IfUnknown>,
+}
+
+struct SizeVisitor;
+
+impl Visitor<'_> for SizeVisitor {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SIZES)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        bytes(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+struct Size(u64);
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor).map(Size)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tolerance {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl Visitor<'_> for Written {
+            type Value = Tolerance;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a tolerance, such as \"2 %\" or \"16 MiB\"")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Tolerance, E> {
+                SizeVisitor.visit_i64(number).map(Tolerance::Bytes)
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Tolerance, E> {
+                Tolerance::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitTable {
+    limit: Size,
+    tolerance: Option<Tolerance>,
+    if_unknown: Option<IfUnknown>,
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl<'de> Visitor<'de> for Written {
+            type Value = Limit;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2 %\", if_unknown = \"pass\" }}")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Limit, E> {
+                let bytes = SizeVisitor.visit_i64(number)?;
+                Ok(Limit { bytes, tolerance: None, if_unknown: None })
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<Limit, E> {
+                let bytes = SizeVisitor.visit_str(text)?;
+                Ok(Limit { bytes, tolerance: None, if_unknown: None })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+                let table = LimitTable::deserialize(MapAccessDeserializer::new(map))?;
+                let LimitTable { limit: Size(bytes), tolerance, if_unknown } = table;
+                Ok(Limit { bytes, tolerance, if_unknown })
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CountTable {
+    limit: u64,
+    if_unknown: Option<IfUnknown>,
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Written;
+        impl<'de> Visitor<'de> for Written {
+            type Value = Count;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number, or { limit = NUMBER, if_unknown = \"pass\" }")
+            }
+
+            fn visit_i64<E: Error>(self, number: i64) -> Result<Count, E> {
+                let limit =
+                    u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))?;
+                Ok(Count { limit, if_unknown: None })
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Count, A::Error> {
+                let CountTable { limit, if_unknown } =
+                    CountTable::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(Count { limit, if_unknown })
+            }
+        }
+        deserializer.deserialize_any(Written)
+    }
+}

@@ -1,0 +1,92 @@
+//! The changes of each line on each device.
+
+use std::collections::BTreeSet;
+
+use super::difference::{Change, LineChange, Status};
+use super::profile::{LineOnDevice, Profile};
+use super::{Steps, sides};
+use crate::report::{Quantity, Site};
+use crate::tally::Held;
+
+/// Those that differ, largest first.
+pub(super) fn lines(
+    before: &Profile<'_>,
+    after: &Profile<'_>,
+    steps: Option<Steps>,
+    aligned: &[(usize, usize)],
+) -> Vec<LineChange> {
+    let none = LineOnDevice::default();
+    let mut changes = Vec::new();
+    for (one, other) in sides(before, after, aligned) {
+        let (old, new) = (one.map(|line| &before.lines[line]), other.map(|line| &after.lines[line]));
+        let ordinals: BTreeSet<u8> =
+            [old, new].into_iter().flatten().flat_map(|line| line.devices.keys().copied()).collect();
+        for ordinal in ordinals {
+            let on = |line: Option<&'_ super::LineProfile>| {
+                line.and_then(|line| line.devices.get(&ordinal).cloned())
+            };
+            let (old_on, new_on) = (on(old), on(new));
+            let site = |profile: &Profile<'_>,
+                        line: Option<&super::LineProfile>,
+                        on: &Option<LineOnDevice>| {
+                let (line, on) = (line?, on.as_ref()?);
+                let stack = on.stack.map_or_else(Vec::new, |stack| profile.analysis.symbols.frames(stack));
+                Some(Site { stack, ..line.site.clone() })
+            };
+            let values = (old_on.as_ref().unwrap_or(&none), new_on.as_ref().unwrap_or(&none));
+            let is_there = (old_on.is_some(), new_on.is_some());
+            if let Some(mut change) = line(u32::from(ordinal), values, is_there, steps) {
+                change.before = site(before, old, &old_on);
+                change.after = site(after, new, &new_on);
+                changes.push(change);
+            }
+        }
+    }
+    changes.sort_by_cached_key(|change| (std::cmp::Reverse(change.weight()), change.place()));
+    changes
+}
+
+fn line(
+    device: u32,
+    (old, new): (&LineOnDevice, &LineOnDevice),
+    is_there: (bool, bool),
+    steps: Option<Steps>,
+) -> Option<LineChange> {
+    let (old_end, new_end) = steps.map_or((old.end, new.end), |steps| steps.retained(&old.held, &new.held));
+    let in_steps = steps.map(|steps| steps.pairs(&old.allocated, &new.allocated));
+    let different = in_steps.as_ref().map(|pairs| pairs.iter().filter(|(one, other)| one != other).count());
+    let (old_step, new_step) = match steps {
+        Some(steps) => steps.medians(&old.allocated, &new.allocated),
+        None => (Held::default(), Held::default()),
+    };
+    let is_same = old.at_peak == new.at_peak
+        && old_end == new_end
+        && different.unwrap_or(0) == 0
+        && (steps.is_some() || old.blocks == new.blocks);
+    if is_same {
+        return None;
+    }
+    let growth = |on: &LineOnDevice| steps.and_then(|steps| steps.growth(&on.held)).map(Quantity);
+    let in_step = |of: fn(Held) -> u64| steps.map(|_| Change::new(of(old_step), of(new_step)));
+    let mut change = LineChange {
+        device,
+        status: Status::Changed,
+        before: None,
+        after: None,
+        at_peak_bytes: Change::new(old.at_peak.bytes, new.at_peak.bytes),
+        at_peak_blocks: Change::new(old.at_peak.blocks, new.at_peak.blocks),
+        retained_bytes: Change::new(old_end.bytes, new_end.bytes),
+        retained_blocks: Change::new(old_end.blocks, new_end.blocks),
+        growth_bytes_per_step: growth(old).zip(growth(new)).map(|(old, new)| [old, new]),
+        bytes_per_step: in_step(|held| held.bytes),
+        allocations_per_step: in_step(|held| held.blocks),
+        allocations: steps.is_none().then(|| Change::new(old.blocks, new.blocks)),
+        steps_that_differ: different.map(|steps| steps as u64),
+    };
+    change.status = match is_there {
+        (false, _) => Status::Appeared,
+        (_, false) => Status::Disappeared,
+        _ => change.direction(),
+    };
+    Some(change)
+}

@@ -1,0 +1,291 @@
+//! Two runs side by side: what grew, shrank, appeared and went, by line and as a whole.
+//!
+//! Definition. Quantities that the same program has again in each run are compared exactly, to the byte: the peaks of live, reserved
+//! and device bytes and what each line held at the peak of live bytes; the gap at the peak of reserved bytes and its causes;
+//! findings; out-of-memory events. Times, addresses, threads and processes are not compared.
+//!
+//! *By steps*: where both runs tell their steps in the same way, step k of the one is held against step k of the other, up to the
+//! last step that both have ended; the first ones of a long run do not count, as in the leak analysis. So runs of
+//! different length can be compared. What is told of all these steps is the median (of an even number, the lower one); a line is
+//! listed also where the medians are equal and some steps are not. *Retained* is what is live at the end of the last of these
+//! steps; where there are no steps, at the end. Findings without steps are judged over equal times, which no two runs have: they
+//! are not compared, and a note says how many there are.
+//!
+//! Which line is which is said in [`align`], which file is which in [`files`].
+
+pub mod align;
+pub mod amounts;
+pub mod difference;
+pub mod files;
+mod lines;
+mod profile;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use amounts::{Amounts, analyse_by_steps};
+pub use difference::Comparison;
+use difference::{Change, ComparedSteps, LeakChange, LeakSide, OomChange, Run, Status, TotalChange};
+pub use profile::{DeviceProfile, LineOnDevice, LineProfile, Profile};
+
+use crate::growth::warm_up;
+use crate::report::{Leak, Site};
+use crate::series::Series;
+use crate::tally::Held;
+
+/// The steps that are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    first: u32,
+    end: u32,
+    /// No run has ended more.
+    is_all: bool,
+}
+
+impl Steps {
+    /// Of so many that have ended. `None` if that is none.
+    pub fn of(ended: u32) -> Option<Self> {
+        Self::common(ended, ended)
+    }
+
+    fn common(one: u32, other: u32) -> Option<Self> {
+        let end = one.min(other);
+        (end > 0).then(|| Self { first: warm_up(end as usize) as u32, end, is_all: one == other })
+    }
+
+    /// The last one.
+    pub fn last(self) -> u32 {
+        self.end - 1
+    }
+
+    /// Values of two series in the same steps; not in all, where one of them has not kept all.
+    pub fn pairs(self, one: &Series, other: &Series) -> Vec<(Held, Held)> {
+        let ((stride, values), (other_stride, other_values)) = (one.values(self.end), other.values(self.end));
+        // Both are powers of two.
+        let every = stride.max(other_stride);
+        let steps = (self.first.next_multiple_of(every)..self.end).step_by(every as usize);
+        steps
+            .map(|step| (values[(step / stride) as usize], other_values[(step / other_stride) as usize]))
+            .collect()
+    }
+
+    /// Values of two series at the end of the last step, or of the last one that both have kept.
+    pub fn retained(self, one: &Series, other: &Series) -> (Held, Held) {
+        if self.is_all {
+            return (one.at(u32::MAX), other.at(u32::MAX));
+        }
+        self.pairs(one, other).last().copied().unwrap_or_default()
+    }
+
+    /// The middle one of the values; bytes and blocks each for itself.
+    pub fn median(self, series: &Series) -> Held {
+        self.medians(series, series).0
+    }
+
+    /// Of two series in the same steps.
+    pub fn medians(self, one: &Series, other: &Series) -> (Held, Held) {
+        let (one, other): (Vec<Held>, Vec<Held>) = self.pairs(one, other).into_iter().unzip();
+        (median(&one), median(&other))
+    }
+
+    /// Growth in a step: from the end of the first to that of the last, evenly.
+    pub fn growth(self, held: &Series) -> Option<f64> {
+        let steps = self.last().checked_sub(self.first).filter(|steps| *steps > 0)?;
+        let (from, to) = (held.at(self.first).bytes, held.at(self.last()).bytes);
+        Some((to as f64 - from as f64) / f64::from(steps))
+    }
+}
+
+fn median(values: &[Held]) -> Held {
+    let middle = |of: fn(&Held) -> u64| {
+        let mut values: Vec<u64> = values.iter().map(of).collect();
+        values.sort_unstable();
+        values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+    };
+    Held { bytes: middle(|held| held.bytes), blocks: middle(|held| held.blocks) }
+}
+
+/// Compares the run before with the run after.
+pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
+    let mut notes = Vec::new();
+    let steps = common_steps(before, after, &mut notes);
+    let aligned = align::align(&before.lines_to_align(steps), &after.lines_to_align(steps));
+    let mut comparison = Comparison::new([Run::of(before), Run::of(after)], notes);
+    comparison.steps = steps.map(|steps| ComparedSteps {
+        first: u64::from(steps.first),
+        last: u64::from(steps.last()),
+        count: u64::from(steps.end - steps.first),
+    });
+    comparison.totals = totals(before, after, steps);
+    comparison.lines = lines::lines(before, after, steps, &aligned);
+    if before.steps.is_some() && after.steps.is_some() {
+        comparison.leaks = leaks(before, after, &Names::new(before, after, &aligned));
+    } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {
+        let (old, new) = (before.leaks.len(), after.leaks.len());
+        comparison.notes.push(format!(
+            "leaks found: {old} in the first run, {new} in the second; without steps that depends on times, and they are not compared"
+        ));
+    }
+    comparison.ooms = ooms(before, after, &aligned);
+    comparison.conclude();
+    comparison
+}
+
+fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<String>) -> Option<Steps> {
+    let source = |profile: &Profile<'_>| profile.analysis.rule.source();
+    match (source(before), source(after)) {
+        (Some(one), Some(other)) if one == other => {
+            Steps::common(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
+        }
+        (Some(one), Some(other)) => {
+            notes.push(format!(
+                "steps are told by {one} in the first run and by {other} in the second: not compared by steps"
+            ));
+            None
+        }
+        (None, None) => {
+            notes.push("no steps were recognised: compared as a whole".to_owned());
+            None
+        }
+        (one, _) => {
+            let which = if one.is_none() { "first" } else { "second" };
+            notes.push(format!("no steps were recognised in the {which} run: not compared by steps"));
+            None
+        }
+    }
+}
+
+fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Vec<TotalChange> {
+    let mut all = Vec::new();
+    let counts = [
+        ("steps", before.steps.map(u64::from), after.steps.map(u64::from)),
+        ("ooms", Some(before.analysis.oom_count), Some(after.analysis.oom_count)),
+    ];
+    for (name, before, after) in counts {
+        all.extend(TotalChange::of(None, name, "count", before, after));
+    }
+    let ordinals: BTreeSet<u8> = before.devices.keys().chain(after.devices.keys()).copied().collect();
+    let none = DeviceProfile::default();
+    for ordinal in ordinals {
+        let (old, new) =
+            (before.devices.get(&ordinal).unwrap_or(&none), after.devices.get(&ordinal).unwrap_or(&none));
+        let mut add = |name: &str, unit, before, after| {
+            all.extend(TotalChange::of(Some(ordinal), name, unit, before, after));
+        };
+        let names: BTreeSet<&String> = old.totals.keys().chain(new.totals.keys()).collect();
+        for name in names {
+            // What is a part of something holds nothing where it is not told.
+            let known = |profile: &DeviceProfile| {
+                let is_part =
+                    name.starts_with("held_by.") && profile.totals.contains_key("peak_device_bytes");
+                profile.totals.get(name).copied().or(is_part.then_some(0))
+            };
+            add(name, "bytes", known(old), known(new));
+        }
+        let Some(steps) = steps else {
+            add("retained_bytes", "bytes", Some(old.end.bytes), Some(new.end.bytes));
+            continue;
+        };
+        let (old_end, new_end) = steps.retained(&old.held, &new.held);
+        add("retained_bytes", "bytes", Some(old_end.bytes), Some(new_end.bytes));
+        let (old_peak, new_peak) = steps.medians(&old.peak, &new.peak);
+        add("peak_bytes_per_step", "bytes", Some(old_peak.bytes), Some(new_peak.bytes));
+        let (old, new) = steps.medians(&old.allocated, &new.allocated);
+        add("bytes_per_step", "bytes", Some(old.bytes), Some(new.bytes));
+        add("allocations_per_step", "blocks", Some(old.blocks), Some(new.blocks));
+    }
+    all
+}
+
+/// Lines of both runs by one number.
+struct Names<'a>([BTreeMap<&'a str, usize>; 2]);
+
+impl<'a> Names<'a> {
+    fn new(before: &'a Profile<'_>, after: &'a Profile<'_>, aligned: &[(usize, usize)]) -> Self {
+        let id = |profile: &'a Profile<'_>, index: usize| &*profile.lines[index].site.id;
+        let mut names = [BTreeMap::new(), BTreeMap::new()];
+        for (number, (one, other)) in aligned.iter().enumerate() {
+            names[0].insert(id(before, *one), number);
+            names[1].insert(id(after, *other), number);
+        }
+        Self(names)
+    }
+
+    /// `Err` for a line that only this run has.
+    fn of<'b>(&self, run: usize, site: &'b Site) -> Result<usize, &'b str> {
+        self.0[run].get(&*site.id).copied().ok_or(&site.id)
+    }
+}
+
+fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Vec<LeakChange> {
+    let mut new: Vec<&Leak> = after.leaks.iter().collect();
+    let mut changes = Vec::new();
+    for leak in &before.leaks {
+        let same = names.of(0, &leak.site).ok().and_then(|name| {
+            let is_same = |other: &&Leak| {
+                (other.kind, other.device) == (leak.kind, leak.device) && names.of(1, &other.site) == Ok(name)
+            };
+            new.iter().position(is_same)
+        });
+        let (old_side, new_side) = (LeakSide::of(leak), same.map(|at| LeakSide::of(new.remove(at))));
+        let status = match &new_side {
+            None => Status::Disappeared,
+            Some(new_side) => match old_side.rate().partial_cmp(&new_side.rate()) {
+                Some(std::cmp::Ordering::Equal) => continue,
+                Some(std::cmp::Ordering::Less) => Status::Grew,
+                Some(std::cmp::Ordering::Greater) => Status::Shrank,
+                None => Status::Changed,
+            },
+        };
+        changes.push(LeakChange {
+            device: leak.device,
+            kind: leak.kind,
+            status,
+            before: Some(old_side),
+            after: new_side,
+        });
+    }
+    changes.extend(new.into_iter().map(|leak| LeakChange {
+        device: leak.device,
+        kind: leak.kind,
+        status: Status::Appeared,
+        before: None,
+        after: Some(LeakSide::of(leak)),
+    }));
+    changes.sort_by_key(|change| (change.status, std::cmp::Reverse(change.bytes())));
+    changes
+}
+
+fn ooms(before: &Profile<'_>, after: &Profile<'_>, aligned: &[(usize, usize)]) -> Vec<OomChange> {
+    let count = |profile: &Profile<'_>, line: Option<usize>| {
+        line.and_then(|line| profile.ooms.get(&profile.lines[line].id)).copied().unwrap_or(0)
+    };
+    let mut changes = Vec::new();
+    for (one, other) in sides(before, after, aligned) {
+        let (old, new) = (count(before, one), count(after, other));
+        if old != new {
+            let site = |profile: &Profile<'_>, line: Option<usize>| {
+                line.map(|line| profile.lines[line].site.clone())
+            };
+            changes.push(OomChange {
+                before: site(before, one),
+                after: site(after, other),
+                count: Change::new(old, new),
+            });
+        }
+    }
+    changes
+}
+
+/// Lines that both have, then those of the first alone, then those of the second alone.
+fn sides(
+    before: &Profile<'_>,
+    after: &Profile<'_>,
+    aligned: &[(usize, usize)],
+) -> Vec<(Option<usize>, Option<usize>)> {
+    let old: BTreeSet<usize> = aligned.iter().map(|pair| pair.0).collect();
+    let new: BTreeSet<usize> = aligned.iter().map(|pair| pair.1).collect();
+    let both = aligned.iter().map(|(one, other)| (Some(*one), Some(*other)));
+    let gone = (0..before.lines.len()).filter(|line| !old.contains(line)).map(|line| (Some(line), None));
+    let came = (0..after.lines.len()).filter(|line| !new.contains(line)).map(|line| (None, Some(line)));
+    both.chain(gone).chain(came).collect()
+}

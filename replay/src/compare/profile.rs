@@ -1,0 +1,228 @@
+//! What of a run is compared, and held against budgets: plain values, each of which the same run has again.
+//!
+//! Constraint: addresses, times, threads and process numbers differ from run to run, and a comparison that lists them is read by
+//! nobody. Consequence: nothing here depends on them, and whatever does not is compared exactly.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::align::Line;
+use super::amounts::Amounts;
+use super::files;
+use crate::analysis::Analysis;
+use crate::device::DeviceState;
+use crate::frames::SiteKey;
+use crate::keyed::KeyedMap;
+use crate::leaks;
+use crate::report::{Leak, Site};
+use crate::series::Series;
+use crate::symbols::{SiteId, StackId};
+use crate::tally::Held;
+use gpumemtrace_format::NO_DEVICE;
+
+/// Most innermost functions that are told of a line.
+const MAX_BELOW: usize = 64;
+
+/// A run.
+#[derive(Debug)]
+pub struct Profile<'a> {
+    /// Where it comes from.
+    pub analysis: &'a Analysis,
+    /// Steps that ended; `None` if nothing is called a step.
+    pub steps: Option<u32>,
+    /// By ordinal.
+    pub devices: BTreeMap<u8, DeviceProfile>,
+    /// Lines that allocated, and lines that findings name.
+    pub lines: Vec<LineProfile>,
+    /// Findings, as the report has them.
+    pub leaks: Vec<Leak>,
+    /// Out of memory: by whom, how often, of the first ones.
+    pub ooms: BTreeMap<SiteId, u64>,
+}
+
+/// A device.
+#[derive(Debug, Default)]
+pub struct DeviceProfile {
+    /// Quantities of the whole device, by name, in bytes; those that are not known are not there.
+    pub totals: BTreeMap<String, u64>,
+    /// Live bytes at step ends.
+    pub held: Series,
+    /// Live at the end.
+    pub end: Held,
+    /// Allocated in each step.
+    pub allocated: Series,
+    /// The peak of each step.
+    pub peak: Series,
+}
+
+/// A line.
+#[derive(Debug)]
+pub struct LineProfile {
+    /// Whose number it has in the analysis.
+    pub id: SiteId,
+    /// Its name, without a stack.
+    pub site: Site,
+    /// By ordinal.
+    pub devices: BTreeMap<u8, LineOnDevice>,
+    below: BTreeSet<String>,
+}
+
+/// A line on a device.
+#[derive(Clone, Debug, Default)]
+pub struct LineOnDevice {
+    /// What it held at the device's peak.
+    pub at_peak: Held,
+    /// What it held at step ends.
+    pub held: Series,
+    /// What it held at the end.
+    pub end: Held,
+    /// What it allocated in each step.
+    pub allocated: Series,
+    /// What it allocated in all.
+    pub blocks: u64,
+    /// The stack that held most at the peak.
+    pub stack: Option<StackId>,
+}
+
+impl<'a> Profile<'a> {
+    /// Of a trace.
+    pub fn new(analysis: &'a Analysis, amounts: &Amounts) -> Self {
+        let mut devices = BTreeMap::new();
+        let mut lines: BTreeMap<SiteId, LineProfile> = BTreeMap::new();
+        for (ordinal, state) in analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE) {
+            let steps = amounts.get(ordinal);
+            devices.insert(*ordinal, device(analysis, state, steps));
+            let book = state.main();
+            for (id, entry) in book.sites() {
+                let line = lines.entry(id).or_insert_with(|| LineProfile::new(analysis, id));
+                for stack in book.stacks_of(id) {
+                    line.add_below(analysis, stack);
+                }
+                let on_device = LineOnDevice {
+                    at_peak: book.at_peak(entry),
+                    held: entry.series().clone(),
+                    end: entry.now(),
+                    allocated: steps.and_then(|steps| steps.lines.get(&id)).cloned().unwrap_or_default(),
+                    blocks: entry.born(),
+                    stack: book.main_stack_at_peak(id).or_else(|| book.stacks_of(id).next()),
+                };
+                line.devices.insert(*ordinal, on_device);
+            }
+        }
+        let (leaks, _) = leaks::leaks(0, analysis);
+        let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
+        for record in &analysis.ooms {
+            *ooms.entry(analysis.symbols.facts(record.stack).site).or_default() += 1;
+        }
+        let named: BTreeSet<&str> = leaks.iter().map(|leak| &*leak.site.id).collect();
+        for id in analysis.symbols.all_sites().filter(|_| !(ooms.is_empty() && named.is_empty())) {
+            let is_named = || ooms.contains_key(&id) || named.contains(&*analysis.symbols.stable_id(id));
+            if !lines.contains_key(&id) && is_named() {
+                lines.insert(id, LineProfile::new(analysis, id));
+            }
+        }
+        Self {
+            analysis,
+            steps: analysis.rule.source().map(|_| analysis.steps),
+            devices,
+            lines: lines.into_values().collect(),
+            leaks,
+            ooms,
+        }
+    }
+
+    /// What alignment needs of the lines. `steps` are those in which both runs are compared.
+    pub(super) fn lines_to_align(&self, steps: Option<super::Steps>) -> Vec<Line> {
+        let mut starts: KeyedMap<(&str, &str), Vec<i64>> = KeyedMap::default();
+        for code in self.analysis.symbols.definitions().codes.values() {
+            starts.entry((&code.file, &code.name)).or_default().push(i64::from(code.first_line));
+        }
+        let start = |site: &Site| {
+            let (file, function, line) =
+                (site.file.as_deref()?, site.function.as_deref()?, i64::from(site.line?));
+            starts.get(&(file, function))?.iter().copied().filter(|first| *first <= line).max()
+        };
+        let to_align = |line: &LineProfile| {
+            let site = &line.site;
+            let is_python = site.module.is_none();
+            let place = match site.line {
+                Some(number) => Some(i64::from(number) - start(site).filter(|_| is_python).unwrap_or(0)),
+                None => site.offset.map(|offset| offset as i64),
+            };
+            Line {
+                file: site.file.clone(),
+                module: site.module.clone(),
+                function: site.function.clone(),
+                is_backward: site.is_backward,
+                place,
+                below: line.below.clone(),
+                amounts: line.amounts(steps),
+            }
+        };
+        self.lines.iter().map(to_align).collect()
+    }
+}
+
+impl LineProfile {
+    fn new(analysis: &Analysis, id: SiteId) -> Self {
+        let site = analysis.symbols.site(id, None);
+        Self { id, site, devices: BTreeMap::new(), below: BTreeSet::new() }
+    }
+
+    fn add_below(&mut self, analysis: &Analysis, stack: StackId) {
+        let innermost = analysis.symbols.innermost(stack);
+        if innermost == self.id || self.below.len() >= MAX_BELOW {
+            return;
+        }
+        if let SiteKey::Python { file: Some(file), function: Some(function), .. } =
+            &analysis.symbols.sites[innermost.0 as usize]
+        {
+            self.below.insert(format!("{}:{function}", files::name(file)));
+        }
+    }
+
+    /// On all devices together: at the peak, retained, in a step.
+    fn amounts(&self, steps: Option<super::Steps>) -> [Held; 3] {
+        let mut all = [Held::default(); 3];
+        for on in self.devices.values() {
+            let retained = steps.map_or(on.end, |steps| steps.retained(&on.held, &on.held).0);
+            let allocated =
+                steps.map_or(Held { bytes: 0, blocks: on.blocks }, |steps| steps.median(&on.allocated));
+            for (sum, one) in all.iter_mut().zip([on.at_peak, retained, allocated]) {
+                sum.bytes = sum.bytes.saturating_add(one.bytes);
+                sum.blocks = sum.blocks.saturating_add(one.blocks);
+            }
+        }
+        all
+    }
+}
+
+fn device(
+    analysis: &Analysis,
+    state: &DeviceState,
+    steps: Option<&super::amounts::DeviceSteps>,
+) -> DeviceProfile {
+    let mut totals = BTreeMap::new();
+    if state.has_torch() {
+        totals.insert("peak_live_bytes".to_owned(), state.torch.peak().live);
+        totals.insert("peak_reserved_bytes".to_owned(), state.at_peak_reserved[0]);
+    }
+    if !state.driver.is_empty() {
+        totals.insert("peak_device_bytes".to_owned(), state.peak_device);
+        for (owner, bytes) in state.ledger.entries(&analysis.owners) {
+            totals.insert(format!("held_by.{owner}"), bytes);
+        }
+    }
+    if let Some((_, _, gap)) = &state.gap_at_peak {
+        totals.insert("gap_bytes".to_owned(), gap.gap);
+        for (cause, bytes) in gap.parts() {
+            totals.insert(format!("gap.{cause}"), bytes);
+        }
+    }
+    DeviceProfile {
+        totals,
+        held: state.main().series().clone(),
+        end: state.main().total(),
+        allocated: steps.map(|steps| steps.allocated.clone()).unwrap_or_default(),
+        peak: steps.map(|steps| steps.peak.clone()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,138 @@
+//! Budgets: what a run writes it keeps to, a byte less it exceeds, and what is not known never passes unsaid.
+
+mod synthetic;
+
+use std::io::Read;
+
+use gpumemtrace_format::NodeId;
+use gpumemtrace_replay::budget::{Budget, Check, State, budget_of, check};
+use gpumemtrace_replay::compare::{Amounts, Profile, analyse_by_steps};
+use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::{Analysis, Input, RingFile};
+use proptest::prelude::*;
+use synthetic::Synthetic;
+
+fn analysed(run: &Synthetic) -> (Analysis, Amounts) {
+    let bytes = std::sync::Arc::<[u8]>::from(run.file(1000));
+    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
+    let input = Input {
+        path: "run.trace",
+        open: &open,
+        ring: RingFile::Absent,
+        is_locked: false,
+        files: Vec::new(),
+        absent: Vec::new(),
+    };
+    analyse_by_steps(input, OwnPaths::default()).expect("a trace")
+}
+
+fn checked(run: &Synthetic, budget: &str) -> Check {
+    let (analysis, amounts) = analysed(run);
+    let profile = Profile::new(&analysis, &amounts);
+    check(&profile, &Budget::parse(budget).unwrap_or_else(|why| panic!("{why}\n{budget}")), "budget.toml")
+}
+
+fn written(run: &Synthetic) -> String {
+    let (analysis, amounts) = analysed(run);
+    budget_of(&Profile::new(&analysis, &amounts))
+}
+
+/// Some steps with a hook that keeps so many bytes in each, and a function of an odd name.
+fn hooked(steps: u64, bytes: u64) -> Synthetic {
+    Synthetic::train(steps, |run, _, train| {
+        let hook = run.frame(train, "/work/it's a \"file\"\\.py", "hook.<locals>.<lambda>", 7);
+        let odd = run.alloc(hook, 3 << 20);
+        run.release(odd, train);
+        if bytes > 0 {
+            let keep = run.frame(train, "/work/hooks.py", "Keeper.hook", 9);
+            run.alloc(keep, bytes);
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_run_keeps_to_what_it_wrote_and_exceeds_a_byte_less(steps in 0u64..30, bytes in 0u64..(4 << 20)) {
+        let run = hooked(steps, bytes);
+        let budget = written(&run);
+        let outcome = checked(&run, &budget);
+        prop_assert!(outcome.passed, "{budget}\n{:#?}", outcome.budgets);
+        prop_assert!(outcome.budgets.iter().all(|one| one.state == State::Kept && one.measured == Some(one.limit)));
+        // Each limit in turn, by one, without a tolerance.
+        let strict = budget.replace("tolerance = \"1 %\"", "tolerance = 0");
+        let lines: Vec<&str> = strict.lines().collect();
+        let mut exceeded = 0;
+        for (at, line) in lines.iter().enumerate() {
+            let Some((key, value)) = line.split_once(" = ").filter(|(key, _)| !key.starts_with('#')) else { continue };
+            let number = value.split_whitespace().next().and_then(|value| value.parse::<u64>().ok());
+            let Some(limit) = number.filter(|limit| *limit > 0) else { continue };
+            let mut less: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
+            less[at] = format!("{key} = {}", limit - 1);
+            let outcome = checked(&run, &less.join("\n"));
+            let failed: Vec<_> = outcome.budgets.iter().filter(|one| one.fails).collect();
+            prop_assert_eq!(failed.len(), 1, "{}", line);
+            prop_assert_eq!((failed[0].state, failed[0].over_by, failed[0].measured), (State::Exceeded, Some(1), Some(limit)));
+            exceeded += 1;
+        }
+        prop_assert!(exceeded >= 3);
+    }
+}
+
+#[test]
+fn a_tolerance_is_of_the_limit_of_all_or_of_one_and_never_of_leaks() {
+    let run = hooked(20, 1 << 20);
+    let (analysis, amounts) = analysed(&run);
+    let live = Profile::new(&analysis, &amounts).devices[&0].totals["peak_live_bytes"];
+    let fails = |budget: String| !checked(&run, &budget).passed;
+    let limit = live - live / 100;
+    assert!(!fails(format!("tolerance = '2 %'\n[peak]\nlive = {limit}\n")));
+    assert!(fails(format!("tolerance = '0.5 %'\n[peak]\nlive = {limit}\n")));
+    assert!(fails(format!("tolerance = '2 %'\n[peak]\nlive = {{ limit = {limit}, tolerance = 0 }}\n")));
+    assert!(!fails(format!("[peak]\nlive = {{ limit = {}, tolerance = 512 }}\n", live - 512)));
+    assert!(fails(format!("[peak]\nlive = {{ limit = {}, tolerance = 511 }}\n", live - 512)));
+    let rate = |text: &str| fails(format!("tolerance = '1 GiB'\n[leaks]\nbytes_per_step = {text}\n"));
+    assert!(rate("0") && rate("1048575") && !rate("1048576"));
+    assert!(!rate("{ limit = 0, tolerance = '1 MiB' }"));
+}
+
+#[test]
+fn leaks_are_named_with_their_lines() {
+    let outcome = checked(&hooked(20, 1 << 20), "[leaks]\ncount = 0\nbytes_per_step = 0\n");
+    for budget in &outcome.budgets {
+        assert_eq!((budget.state, budget.fails), (State::Exceeded, true));
+        let site = budget.of[0].site.as_ref().unwrap();
+        assert_eq!((site.file.as_deref(), site.line), (Some("/work/hooks.py"), Some(9)));
+        assert_eq!(budget.of[0].amount, 1 << 20);
+    }
+}
+
+#[test]
+fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
+    let mut once = Synthetic::new();
+    let line = once.frame(NodeId::NONE, "/work/once.py", "<module>", 3);
+    once.alloc(line, 4096);
+    let budget =
+        "[step]\npeak = '1 GiB'\n[leaks]\ncount = 5\n[[site]]\nmatch = 'gone.py:3'\npeak = '1 GiB'\n";
+    let outcome = checked(&once, budget);
+    let told: Vec<(&str, bool, Option<&str>)> =
+        outcome.budgets.iter().map(|one| (&*one.name, one.fails, one.why.as_deref())).collect();
+    assert_eq!(
+        told,
+        [
+            ("leaks.count", true, Some("no steps were recognised in this run")),
+            ("step.peak", true, Some("no steps were recognised in this run")),
+            ("site[gone.py:3].peak", true, Some("no line that allocated fits the pattern")),
+        ]
+    );
+    assert!(outcome.budgets.iter().all(|one| one.state == State::Unknown && one.measured.is_none()));
+    let may_pass = checked(&once, &format!("if_unknown = 'pass'\n{budget}"));
+    assert!(may_pass.passed && may_pass.budgets.iter().all(|one| one.state == State::Unknown));
+    let one = "[step]\npeak = { limit = 5, if_unknown = 'pass' }\nbytes = 5\n";
+    let fails: Vec<bool> = checked(&once, one).budgets.iter().map(|one| one.fails).collect();
+    assert_eq!(fails, [false, true]);
+    // Too few steps to tell; a leak that is found in them is known all the same.
+    let few = checked(&hooked(3, 0), "[leaks]\ncount = 0\n");
+    assert!(few.budgets[0].why.as_deref().unwrap().contains("too few"), "{few:?}");
+}
