@@ -8,8 +8,8 @@ use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 
 use crate::protocol::ring::RingWords;
+use crate::ring_sizes::RINGS;
 use crate::session::Session;
-use crate::shared::RINGS;
 
 /// Records in one batch, and one definition more, where the largest ring does not have fewer.
 const MOST_RECORDS: usize = 1 << 17;

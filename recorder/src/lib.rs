@@ -30,6 +30,7 @@ mod per_thread;
 mod protocol;
 pub mod python;
 mod record;
+mod ring_sizes;
 mod say;
 mod session;
 mod shared;
