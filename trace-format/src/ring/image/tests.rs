@@ -1,0 +1,224 @@
+use super::*;
+use crate::defs::{CodeDef, CodeId, NativeNode, NodeId, PyNode};
+use crate::event::{Detail, Event, EventKind};
+use crate::links::Link;
+use crate::ring::check::seal;
+use crate::ring::shape::{CLASSES, CLASSES_AT, CLASSES_END};
+use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, native_node_words, py_node_words};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+/// A ring file with one ring per list of records, as a recorder would leave it.
+fn image_bytes(per_ring: usize, rings: &[(u64, Vec<[u64; RECORD_WORDS]>)]) -> Vec<u8> {
+    let shape = Shape::uniform(rings.len() as u32, per_ring as u32);
+    let mut bytes = vec![0; shape.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &shape));
+    bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&100u64.to_le_bytes());
+    for (index, (tail, records)) in rings.iter().enumerate() {
+        let ring = &mut bytes[shape.ring(index).unwrap().0 as usize..];
+        ring[..4].copy_from_slice(&(100 + index as u32).to_le_bytes());
+        ring[RING_HEAD_AT..][..8].copy_from_slice(&(tail + records.len() as u64).to_le_bytes());
+        ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
+        ring[RING_TAIL_AGAIN_AT..][..8].copy_from_slice(&tail.to_le_bytes());
+        for (number, words) in (*tail..).zip(records) {
+            let at = RING_RECORDS_AT + (number % per_ring as u64) as usize * RECORD_BYTES;
+            let mut words = *words;
+            words[7] = seal(&words, number, 100 + index as u32);
+            for (word, place) in words.iter().zip(ring[at..].chunks_exact_mut(8)) {
+                place.copy_from_slice(&word.to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn what_a_killed_process_left_is_read_from_wrapped_rings() {
+    let code = CodeDef {
+        id: CodeId(9),
+        first_line: -3,
+        python: 0x030b,
+        truncated: true,
+        file: "train.py".into(),
+        name: "Net.forward".into(),
+        line_table: (0..200).collect(),
+    };
+    let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1, link: Link::C };
+    let native = NativeNode { id: NodeId(5), parent: NodeId::NONE, return_address: 0x7fff_1234_5678 };
+    let mut records = encode_code_records(&code);
+    records.push(py_node_words(node));
+    records.push(native_node_words(native));
+    // Tail 6 in a ring of 8: the records wrap.
+    let image = RingImage::decode(&image_bytes(8, &[(6, records)])).unwrap();
+    assert_eq!(image.records, [Record::Code(code), Record::PyNode(node), Record::NativeNode(native)]);
+    assert_eq!((image.trace_id, image.pid, image.malformed), ([7; 16], 42, 0));
+}
+
+#[test]
+fn a_torn_definition_is_counted_and_what_follows_it_is_kept() {
+    let code = CodeDef { file: "x".repeat(100), ..CodeDef::default() };
+    let mut records = encode_code_records(&code);
+    records.truncate(2);
+    let node =
+        PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
+    records.push(py_node_words(node));
+    let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
+    assert_eq!((image.records, image.malformed), (vec![Record::PyNode(node)], 1));
+}
+
+fn block_event(seq: u64) -> Event {
+    Event {
+        seq,
+        time_ns: 5,
+        thread: ThreadId(100),
+        kind: EventKind::BLOCK_ALLOC,
+        device: 0,
+        api: crate::ApiId(0),
+        flags: 0,
+        result: 0,
+        in_flight: false,
+        addr: 0x1000,
+        size: 512,
+        aux: [512, 1024],
+        python_stack: NodeId(1),
+        native_stack: NodeId::NONE,
+        detail: None,
+    }
+}
+
+#[test]
+fn a_detail_belongs_to_the_event_after_it_and_to_no_other() {
+    let detail = Detail { requested_bytes: 500, stream: 7, pool: 1 << 32 };
+    let node =
+        PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
+    let records = vec![
+        detail.to_words(),
+        block_event(0).to_words(),
+        block_event(1).to_words(),
+        detail.to_words(),
+        py_node_words(node),
+        block_event(2).to_words(),
+    ];
+    let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
+    let with_detail = Event { detail: Some(detail), ..block_event(0) };
+    let expected = [
+        Record::Event(with_detail),
+        Record::Event(block_event(1)),
+        Record::PyNode(node),
+        Record::Event(block_event(2)),
+    ];
+    assert_eq!((image.records.as_slice(), image.malformed), (&expected[..], 1));
+}
+
+/// As an earlier recorder would have said it, with rings of 8 records.
+fn with_version(mut bytes: Vec<u8>, version: u8) -> Vec<u8> {
+    bytes[8] = version;
+    if u32::from(version) < SHAPED_SINCE {
+        bytes[CLASSES_AT..CLASSES_END].fill(0);
+        bytes[36..40].copy_from_slice(&1u32.to_le_bytes());
+        bytes[40..44].copy_from_slice(&8u32.to_le_bytes());
+    }
+    let crc = header_crc(&bytes, u32::from(version));
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn rings_without_checks_are_read_as_they_were() {
+    let mut bytes = image_bytes(8, &[(0, vec![block_event(0).to_words()])]);
+    bytes[PAGE_BYTES + RING_RECORDS_AT + 56..][..8]
+        .copy_from_slice(&block_event(0).to_words()[7].to_le_bytes());
+    bytes.truncate(PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES);
+    for version in [1, 2] {
+        let image = RingImage::decode(&with_version(bytes.clone(), version)).unwrap();
+        assert_eq!((image.records, image.malformed), (vec![Record::Event(block_event(0))], 0));
+    }
+    assert_eq!(RingImage::decode(&with_version(bytes, 5)), Err(RingError::Version(5)));
+}
+
+#[test]
+fn rings_of_one_size_are_read_with_their_checks() {
+    let bytes = image_bytes(8, &[(6, vec![block_event(0).to_words(); 3])]);
+    let shaped = RingImage::decode(&bytes).unwrap();
+    assert_eq!(RingImage::decode(&with_version(bytes.clone(), 3)), Ok(shaped));
+    let mut damaged = with_version(bytes, 3);
+    damaged[PAGE_BYTES + RING_RECORDS_AT] ^= 1;
+    assert_eq!(RingImage::decode(&damaged).unwrap().malformed, 1);
+}
+
+#[test]
+fn rings_of_several_sizes_are_read_each_where_it_lies() {
+    let mut classes = [(0, 0); CLASSES];
+    (classes[0], classes[1]) = ((1, 64), (2, 4));
+    let shape = Shape::new(classes);
+    let mut bytes = vec![0; shape.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &shape));
+    bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&100u64.to_le_bytes());
+    for index in 0..3u32 {
+        let one = image_bytes(
+            if index == 0 { 64 } else { 4 },
+            &[(2, vec![block_event(u64::from(index)).to_words()])],
+        );
+        let at = shape.ring(index as usize).unwrap().0 as usize;
+        let ring = &one[PAGE_BYTES..];
+        bytes[at..at + ring.len()].copy_from_slice(ring);
+    }
+    let image = RingImage::decode(&bytes).unwrap();
+    let expected: Vec<Record> = (0..3).map(|seq| Record::Event(block_event(seq))).collect();
+    assert_eq!((image.records, image.malformed), (expected, 0));
+}
+
+#[test]
+fn a_record_of_an_earlier_round_or_another_thread_is_none() {
+    let sound = image_bytes(2, &[(4, vec![block_event(0).to_words(); 2])]);
+    let at = |at: usize| PAGE_BYTES + at;
+    for (place, value) in [(at(RING_HEAD_AT), 7u8), (at(RING_THREAD_AT), 99), (at(RING_THREAD_AT), 0)] {
+        let mut bytes = sound.clone();
+        bytes[place] = value;
+        assert!(RingImage::decode(&bytes).unwrap().malformed > 0, "{place} {value}");
+    }
+    let rest = RingImage::decode(&sound).unwrap();
+    for (place, value) in [(at(RING_HEAD_AT), 5u8), (at(RING_TAIL_AT), 5), (at(RING_TAIL_AGAIN_AT), 6)] {
+        let mut bytes = sound.clone();
+        bytes[place] = value;
+        assert_eq!(RingImage::decode(&bytes), Ok(rest.clone()), "{place} {value}: told twice");
+    }
+}
+
+#[test]
+fn a_file_that_is_too_short_says_so() {
+    let sound = image_bytes(2, &[(0, vec![]), (0, vec![])]);
+    assert_eq!(RingImage::decode(&sound).unwrap().malformed, 0);
+    assert_eq!(RingImage::decode(&sound[..sound.len() - PAGE_BYTES]).unwrap().malformed, 1);
+}
+
+#[test]
+fn a_foreign_or_damaged_file_is_refused() {
+    assert_eq!(RingImage::decode(b"hello"), Err(RingError::NotARing));
+    let mut bytes = image_bytes(8, &[]);
+    bytes[CLASSES_AT] ^= 1;
+    assert_eq!(RingImage::decode(&bytes), Err(RingError::NotARing));
+}
+
+#[test]
+fn the_first_page_says_how_much_there_is_to_read() {
+    let bytes = image_bytes(8, &[(0, vec![]), (0, vec![])]);
+    assert_eq!(RingImage::file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
+    assert_eq!(RingImage::file_bytes(&bytes[..100]), Err(RingError::NotARing));
+    let mut page = vec![0; PAGE_BYTES];
+    page[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::uniform(u32::MAX, u32::MAX)));
+    assert!(matches!(RingImage::file_bytes(&page), Err(RingError::TooLarge(_))));
+}
+
+proptest! {
+    #[test]
+    fn any_ring_contents_are_read_without_panic(
+        garbage in vec(any::<u8>(), 0..9000), classes in prop::array::uniform8((0u32..3, 0u32..32)),
+    ) {
+        let mut bytes = vec![0; PAGE_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::new(classes)));
+        bytes.extend_from_slice(&garbage);
+        let image = RingImage::decode(&bytes).unwrap();
+        prop_assert!(image.records.len() <= bytes.len() / RECORD_BYTES + 1);
+    }
+}
