@@ -124,11 +124,11 @@ fn differences(analyses: &[Analysis], rows: &[RankRow], worst: usize, median: u6
         let mut by_place = std::collections::BTreeMap::new();
         for (_, state) in known(analysis).filter(|(device, _)| u32::from(*device) == row.device) {
             for (id, site) in state.torch.sites() {
-                let site_of = || analysis.symbols.site(id, state.torch.main_stack_at_peak(id));
                 let bytes = state.torch.at_peak(site).bytes;
                 if bytes > 0 {
-                    let site = site_of();
-                    by_place.entry(place(&site)).or_insert((site, 0u64)).1 += bytes;
+                    let site = analysis.symbols.site(id, state.torch.main_stack_at_peak(id));
+                    let sum = &mut by_place.entry(place(&site)).or_insert((site, 0u64)).1;
+                    *sum = sum.saturating_add(bytes);
                 }
             }
         }
