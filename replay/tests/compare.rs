@@ -3,34 +3,18 @@
 mod synthetic;
 
 use std::collections::HashMap;
-use std::io::Read;
 
 use gpumemtrace_format::{EventKind, NodeId, ThreadId};
+use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::compare::difference::{Comparison, LineChange, Status};
-use gpumemtrace_replay::compare::{Amounts, Profile, analyse_by_steps, compare};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Input, RingFile};
+use gpumemtrace_replay::compare::{Amounts, Profile, compare};
 use proptest::prelude::*;
-use synthetic::Synthetic;
+use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 
 fn analysed(run: &Synthetic) -> (Analysis, Amounts) {
-    try_analysed(&run.file(1000)).expect("a trace")
-}
-
-fn try_analysed(file: &[u8]) -> Option<(Analysis, Amounts)> {
-    let bytes = std::sync::Arc::<[u8]>::from(file);
-    let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
-    let input = Input {
-        path: "run.trace",
-        open: &open,
-        ring: RingFile::Absent,
-        is_locked: false,
-        files: Vec::new(),
-        absent: Vec::new(),
-    };
-    analyse_by_steps(input, OwnPaths::default()).ok()
+    analyse_by_steps(&run.file(1000)).expect("a trace")
 }
 
 fn compared(before: &Synthetic, after: &Synthetic) -> Comparison {
@@ -141,7 +125,7 @@ proptest! {
         let at = at.index(file.len());
         file[at] ^= 1 << bit;
         // What cannot be opened is told elsewhere.
-        if let Some((one, other)) = try_analysed(&file).zip(try_analysed(&file)) {
+        if let Some((one, other)) = analyse_by_steps(&file).zip(analyse_by_steps(&file)) {
             let comparison = compare(&Profile::new(&one.0, &one.1), &Profile::new(&other.0, &other.1));
             prop_assert!(!comparison.differs, "{:?}", comparison);
         }

@@ -6,9 +6,10 @@ use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, Link, NO_SEQ, NodeId, PyNode, ThreadId,
 };
+use gpumemtrace_replay::compare::{Profile, compare};
 use gpumemtrace_replay::{RingFile, report};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_bytes, ring_file};
+use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, ring_file};
 
 /// Small numbers that meet each other, and the largest there are.
 fn number() -> impl Strategy<Value = u64> {
@@ -112,6 +113,15 @@ proptest! {
         for moment in report.fragmentation.iter().flatten() {
             prop_assert_eq!(moment.causes.iter().map(|cause| u128::from(cause.bytes)).sum::<u128>(), u128::from(moment.gap_bytes));
         }
+        // Beside another trace, and beside itself.
+        let other = Synthetic::train(6, |_, _, _| {});
+        let _ = gpumemtrace_replay::report(&[analyse_bytes(&file, RingFile::Absent), other.analyse()], &[]);
+        let (first, amounts) = analyse_by_steps(&file).unwrap();
+        let profile = Profile::new(&first, &amounts);
+        prop_assert!(!compare(&profile, &profile).differs);
+        let (other, amounts) = analyse_by_steps(&other.file(50)).unwrap();
+        let other = Profile::new(&other, &amounts);
+        prop_assert_eq!(compare(&profile, &other).differs, compare(&other, &profile).differs);
         // Maps have an order of their own, another one each time.
         prop_assert_eq!(serde_json::to_string(&report).unwrap(), again);
     }

@@ -17,6 +17,8 @@ use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
     ThreadId, defs, links, rows,
 };
+use gpumemtrace_replay::compare::{self, Amounts};
+use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
 
 pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
@@ -279,17 +281,19 @@ impl Synthetic {
 }
 
 pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
+    with_input(bytes, ring, analyse).expect("a trace")
+}
+
+/// As for a comparison; `None` if it cannot be read.
+pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, Amounts)> {
+    with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, OwnPaths::default())).ok()
+}
+
+fn with_input<T>(bytes: &[u8], ring: RingFile, read: impl FnOnce(Input<'_>) -> T) -> T {
     let bytes = std::sync::Arc::<[u8]>::from(bytes);
     let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
-    analyse(Input {
-        path: "run.trace",
-        open: &open,
-        ring,
-        is_locked: false,
-        files: Vec::new(),
-        absent: Vec::new(),
-    })
-    .expect("a trace")
+    let path = "run.trace";
+    read(Input { path, open: &open, ring, is_locked: false, files: Vec::new(), absent: Vec::new() })
 }
 
 /// A ring file with one ring that holds these events; the process did not say that it ends.
