@@ -19,14 +19,18 @@ const FEWEST_RECORDS: u32 = 2048;
 /// Most in a small one: readers take no larger ring file.
 const MOST_RECORDS: u32 = 1 << 16;
 
+/// Most in a large one, twice as many as in any other: the writer empties ring after ring, and a reader keeps what one thread did until
+/// it has come to what others did meanwhile, at most a million events.
+const MOST_IN_ONE: u32 = 1 << 18;
+
 /// What the recorder needs beside the rings: caches of 96 threads, and what the writer is at.
 const BESIDE_RINGS_BYTES: u64 = 16 << 20;
 
 /// Rings, where the small ones have so many records at least.
 fn shape_of(records: u32) -> Shape {
     let mut classes = [(0, 0); CLASSES];
-    classes[0] = (LARGEST_RINGS, 32 * records);
-    classes[1] = (LARGE_RINGS, 16 * records);
+    classes[0] = (LARGEST_RINGS, (32 * records).min(MOST_IN_ONE));
+    classes[1] = (LARGE_RINGS, (16 * records).min(MOST_IN_ONE / 2));
     classes[2] = (MIDDLING_RINGS, FEWEST_RECORDS.max(2 * records));
     classes[3] = ((RINGS - FIRST_SMALL_RING) as u32, FEWEST_RECORDS.max(records));
     Shape::new(classes)
@@ -56,7 +60,7 @@ mod tests {
         assert_eq!(records(112 << 20)[..4], [262_144, 131_072, 16_384, 8192]);
         assert_eq!(records(32 << 20)[..4], [16_384, 8192, FEWEST_RECORDS, FEWEST_RECORDS]);
         assert_eq!(records(1), records(32 << 20));
-        assert_eq!(records(u64::MAX)[..4], [2_097_152, 1_048_576, 131_072, MOST_RECORDS]);
+        assert_eq!(records(u64::MAX)[..4], [MOST_IN_ONE, MOST_IN_ONE / 2, 131_072, MOST_RECORDS]);
         for memory_bytes in [32 << 20, 64 << 20, 200 << 20, 1 << 30] {
             let shape = shape_within(memory_bytes);
             assert!(shape.file_bytes() + BESIDE_RINGS_BYTES <= memory_bytes, "{memory_bytes}");
