@@ -26,6 +26,7 @@ use crate::report::{Ending, Losses};
 use crate::steps::{Rule, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
+use crate::when::When;
 
 /// Most out-of-memory events described one by one.
 pub const MAX_OOMS: usize = 64;
@@ -127,21 +128,30 @@ struct Pass {
     tracker: Option<TrackerState>,
 }
 
-/// Analyses a trace.
-pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
-    analyse_as(input, OwnPaths::default())
+/// What must be known before the events are read.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Whose code is the user's own.
+    pub own: OwnPaths,
+    /// Moments that are wanted besides the peaks and the end.
+    pub at: Vec<When>,
 }
 
-/// Analyses a trace for whom these paths are their own.
-pub fn analyse_as(input: Input<'_>, own: OwnPaths) -> Result<Analysis, OpenError> {
-    analyse_with_head(input, own).map(|(analysis, _)| analysis)
+/// Analyses a trace.
+pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
+    analyse_as(input, Asked::default())
+}
+
+/// Analyses a trace for whom wants to know this.
+pub fn analyse_as(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError> {
+    analyse_with_head(input, asked).map(|(analysis, _)| analysis)
 }
 
 /// As [`analyse_as`], for whom reads the events once more: what that takes comes along, without definitions.
-pub(crate) fn analyse_with_head(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Head), OpenError> {
+pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analysis, Head), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
     let mut head = Head::read(input)?;
-    let symbols = Symbols::new(std::mem::take(&mut head.definitions), own);
+    let symbols = Symbols::new(std::mem::take(&mut head.definitions), asked.own);
     let names = StepNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));

@@ -60,8 +60,10 @@ pub mod symbols;
 pub mod tally;
 pub mod trend;
 pub mod verdicts;
+pub mod when;
 
-pub use analysis::{Analysis, analyse, analyse_as};
+pub use analysis::{Analysis, Asked, analyse, analyse_as};
 pub use input::{Input, RingFile};
 pub use report::Report;
 pub use sections::{Section, report};
+pub use when::When;

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Report, Section, analyse_as, report};
+use gpumemtrace_replay::{Asked, Report, Section, analyse_as, report};
 
 use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
@@ -91,20 +91,20 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = own_paths(&args.own)?;
+    let asked = Asked { own: own_paths(&args.own)?, at: Vec::new() };
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
             return Err(Refused("--follow takes one trace".to_owned()).into());
         };
-        follow::until_the_end(path, &own)?;
+        follow::until_the_end(path, &asked.own)?;
     }
     let shows_progress = !args.no_progress && status::is_terminal();
     let mut analyses = Vec::new();
     for path in &args.traces {
         let (file, ring) = TraceFile::find(path)?;
         let _progress = shows_progress.then(|| file.progress());
-        analyses.push(file.with_input(ring, |input| analyse_as(input, own.clone()))?);
+        analyses.push(file.with_input(ring, |input| analyse_as(input, asked.clone()))?);
     }
     let sections = args.sections();
     let mut full = report(&analyses, &[]);

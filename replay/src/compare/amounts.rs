@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::analysis::{Analysis, analyse_with_head};
+use crate::analysis::{Analysis, Asked, analyse_with_head};
 use crate::backward::Backward;
 use crate::driver::{Change, Driver, Place};
 use crate::input::{Input, read_events};
@@ -115,7 +115,7 @@ impl Counting {
 /// Analyses a trace, and counts by steps.
 pub fn analyse_by_steps(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Amounts), OpenError> {
     let open = input.open;
-    let (mut analysis, head) = analyse_with_head(input, own)?;
+    let (mut analysis, head) = analyse_with_head(input, Asked { own, ..Asked::default() })?;
     if analysis.rule.source().is_none() {
         return Ok((analysis, Amounts::new()));
     }
