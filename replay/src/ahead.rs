@@ -27,13 +27,22 @@ pub(crate) struct Ahead {
     backward: Backward,
     kept: Vec<Vec<Event>>,
     events: usize,
+    pub(crate) first_ns: Option<u64>,
 }
 
 impl Ahead {
     /// `end_ns` is when the run ended, if that is known.
     pub(crate) fn new(symbols: Symbols, names: StepNames, end_ns: Option<u64>) -> Self {
         let scout = Scout::new(symbols.optimizer_lines(), end_ns);
-        Self { scout, symbols, names, backward: Backward::default(), kept: Vec::new(), events: 0 }
+        Self {
+            scout,
+            symbols,
+            names,
+            backward: Backward::default(),
+            kept: Vec::new(),
+            events: 0,
+            first_ns: None,
+        }
     }
 
     /// Takes an event; breaks when the rule is known.
@@ -42,6 +51,7 @@ impl Ahead {
             self.kept.push(Vec::with_capacity(PIECE_EVENTS));
         }
         self.events += 1;
+        self.first_ns.get_or_insert(event.time_ns);
         if !self.has_all() {
             self.kept.clear();
         } else if let Some(piece) = self.kept.last_mut() {

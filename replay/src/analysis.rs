@@ -3,6 +3,8 @@
 //! Constraint: memory in proportion to live blocks and stacks. Consequence: each event updates the books of its device and
 //! is forgotten; only out-of-memory events are kept, the first [`MAX_OOMS`] of them.
 
+mod alarms;
+mod driver_calls;
 mod finish;
 
 use std::ops::ControlFlow;
@@ -11,12 +13,15 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Event, EventKind, Meta, NO_DEVICE, NodeId, ThreadId, TrackerState};
 
 use crate::ahead::Ahead;
+use crate::async_pools::AsyncPools;
 use crate::backward::Backward;
-use crate::book::{Book, Now};
+use crate::book::Book;
 use crate::device::{DeviceState, Devices, device_of};
-use crate::driver::{Change, Driver, Place, Totals};
+use crate::driver::{Driver, Place, Totals};
 use crate::frag::Gap;
+use crate::frag::Serves;
 use crate::input::{Head, Input, read_together};
+use crate::instants::{Alarms, Instant};
 use crate::keyed::{KeyedMap, KeyedSet};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
@@ -103,6 +108,12 @@ pub struct Analysis {
     pub host: Book,
     /// Frames of the program's calls of `backward()`.
     pub backward_calls: Vec<NodeId>,
+    /// Moments that were asked for, as they came.
+    pub instants: Vec<Instant>,
+    /// Those that did not.
+    pub never: Vec<When>,
+    /// The driver's stream-ordered pools.
+    pub async_pools: AsyncPools,
 }
 
 struct Pass {
@@ -126,6 +137,9 @@ struct Pass {
     host: Book,
     apart_peaks: KeyedMap<Place, u64>,
     tracker: Option<TrackerState>,
+    alarms: Alarms,
+    instants: Vec<Instant>,
+    async_pools: AsyncPools,
 }
 
 /// What must be known before the events are read.
@@ -156,6 +170,7 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
     let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
+    let alarms = |ahead: &Ahead| Alarms::new(&asked.at, started.or(ahead.first_ns).unwrap_or(0), span_ns);
     let mut pass: Option<Pass> = None;
     let mut body = read_together(open, &head, &mut |events| {
         let mut events = events.iter();
@@ -166,7 +181,10 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
                 if !scouting.has_all() {
                     return ControlFlow::Break(());
                 }
-                pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns));
+                pass = ahead.take().map(|ahead| {
+                    let alarms = alarms(&ahead);
+                    Pass::after(ahead, alarms, span_ns)
+                });
             }
         }
         if let Some(pass) = &mut pass {
@@ -175,7 +193,11 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
         ControlFlow::Continue(())
     })?;
     let is_whole = ahead.as_ref().is_none_or(Ahead::has_all);
-    let Some(mut pass) = pass.or_else(|| ahead.map(|ahead| Pass::after(ahead, span_ns))) else {
+    let after = |ahead: Ahead| {
+        let alarms = alarms(&ahead);
+        Pass::after(ahead, alarms, span_ns)
+    };
+    let Some(mut pass) = pass.or_else(|| ahead.map(after)) else {
         unreachable!("the scout is there until the pass is")
     };
     if !is_whole {
@@ -191,17 +213,17 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
 impl Pass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
     #[inline(never)] // As below.
-    fn after(mut ahead: Ahead, span_ns: u64) -> Self {
+    fn after(mut ahead: Ahead, alarms: Alarms, span_ns: u64) -> Self {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
-        let mut pass = Self::new(ahead.symbols, (clock, ahead.names), span_ns);
+        let mut pass = Self::new(ahead.symbols, (clock, ahead.names), alarms, span_ns);
         for events in &kept {
             pass.events(events);
         }
         pass
     }
 
-    fn new(symbols: Symbols, (clock, names): (StepClock, StepNames), span_ns: u64) -> Self {
+    fn new(symbols: Symbols, (clock, names): (StepClock, StepNames), alarms: Alarms, span_ns: u64) -> Self {
         Self {
             symbols,
             clock,
@@ -223,11 +245,18 @@ impl Pass {
             host: Book::at_step(0, span_ns),
             apart_peaks: KeyedMap::default(),
             tracker: None,
+            alarms,
+            instants: Vec::new(),
+            async_pools: AsyncPools::default(),
         }
     }
 
     #[inline(never)] // Once: it is much.
     fn events(&mut self, events: &[Event]) {
+        // Nearly in order of time: a slice that ends before an alarm has nothing for it that matters.
+        if events.last().is_some_and(|event| event.time_ns > self.alarms.next_ns()) {
+            return self.events_and_alarms(events);
+        }
         for event in events {
             self.event(event);
         }
@@ -274,6 +303,8 @@ impl Pass {
             }
             self.host.step_boundary();
             self.step += 1;
+            let come = self.alarms.at_step(self.step);
+            self.take_instants(&come);
         }
     }
 
@@ -307,71 +338,6 @@ impl Pass {
         }
     }
 
-    #[inline(never)] // As above.
-    fn driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
-        self.driver.event(event, stack);
-        for index in 0..self.driver.changes.len() {
-            let change = self.driver.changes[index];
-            let (Change::Alloc { place, .. } | Change::Free { place, .. }) = change;
-            let ordinal = match place {
-                Place::Device(ordinal) => ordinal,
-                Place::UnknownDevice => NO_DEVICE,
-                Place::Host | Place::Managed | Place::Foreign => {
-                    self.apart.apply(&change);
-                    if place == Place::Host {
-                        self.host_changed(&change, site);
-                    }
-                    let peak = self.apart_peaks.entry(place).or_default();
-                    *peak = (*peak).max(self.apart.of(place));
-                    continue;
-                }
-            };
-            let (time_ns, step) = (self.time_ns, self.step);
-            let device = device_of(&mut self.devices, ordinal, step);
-            let reserved = device.reserved;
-            // The book adds or removes the bytes itself; what it is told here is the state before.
-            let now = Now { time_ns, step, reserved, device: device.driver.total().bytes };
-            match change {
-                Change::Alloc { key, bytes, stack, .. } => {
-                    let after = Now { device: now.device.saturating_add(bytes), ..now };
-                    device.driver.alloc(key, (bytes, None), stack, site, after);
-                    let owner = self.owners.of(self.symbols.facts(stack).native, self.symbols.definitions());
-                    device.ledger.alloc(owner, bytes, time_ns, &self.owners);
-                }
-                Change::Free { key, .. } => {
-                    let block = device.driver.live().get(key).copied();
-                    let freed = block.map_or(0, |block| block.bytes);
-                    if let Some(block) = block {
-                        let native = self.symbols.facts(block.stack).native;
-                        device.ledger.free(self.owners.of(native, self.symbols.definitions()), block.bytes);
-                    }
-                    let after = Now { device: now.device.saturating_sub(freed), ..now };
-                    device.driver.free(key, site, after);
-                }
-            }
-            let bytes = device.driver.total().bytes;
-            device.peak_device = device.peak_device.max(bytes);
-            device.torch.observe(Now { device: bytes, ..now });
-        }
-        if self.driver.ranges_changed {
-            for device in self.devices.all.iter_mut().flatten() {
-                device.ranges_changed(&self.driver.removed_ranges);
-            }
-        }
-    }
-
-    fn host_changed(&mut self, change: &Change, site: SiteId) {
-        let now = Now { time_ns: self.time_ns, step: self.step, ..Now::default() };
-        match *change {
-            Change::Alloc { key, bytes, stack, .. } => {
-                self.host.alloc(key, (bytes, None), stack, site, now);
-            }
-            Change::Free { key, .. } => {
-                self.host.free(key, site, now);
-            }
-        }
-    }
-
     fn oom(&mut self, event: &Event, stack: StackId) {
         self.oom_count += 1;
         if self.ooms.len() >= MAX_OOMS {
@@ -380,7 +346,8 @@ impl Pass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let moment = (event.time_ns, event.aux[1], event.detail);
+        let wanted = event.detail.map(|detail| Serves::request(detail, event.size));
+        let moment = (event.time_ns, event.aux[1], wanted);
         let site_of = |stack| symbols.facts(stack).site;
         let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
         let mut sites: Vec<(SiteId, Held)> = device

@@ -5,13 +5,17 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
-use gpumemtrace_format::{Detail, Event, EventKind, NO_DEVICE};
+use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 
-use crate::book::{Book, LiveBlock, Now};
+use crate::book::{Book, Now};
 use crate::driver::{Driver, Range};
-use crate::frag::{Gap, Moment, PeakState, PendingFree, Snapshot, Touched, explain, of_device};
+use crate::frag::course::Course;
+use crate::frag::{
+    Gap, Moment, PeakState, PendingFree, Serves, Snapshot, Touched, Usable, explain, of_device, usable,
+};
 use crate::keyed::KeyedMap;
 use crate::ledger::{Ledger, Torch};
+use crate::requests::{Request, Requests};
 use crate::reserved::Reserved;
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
@@ -50,10 +54,13 @@ pub struct DeviceState {
     peak_state: PeakState,
     touched: Touched,
     recent: Vec<(u64, u64)>,
+    requests: Requests,
     /// The gap at the peak of reserved bytes, with its time.
     pub gap_at_peak: Option<(u64, u64, Gap)>,
     /// The gap at the end.
     pub gap_at_end: Option<(u64, u64, Gap)>,
+    /// The gap over the whole run.
+    pub gap_course: Course,
 }
 
 impl DeviceState {
@@ -97,6 +104,7 @@ impl DeviceState {
         let requested_bytes = event.detail.map(|detail| detail.requested_bytes);
         if let Some(detail) = event.detail {
             self.unused.block_came((detail.stream, detail.pool), event.size);
+            self.requests.count(Request { bytes: event.size, stream: detail.stream, pool: detail.pool });
         }
         if let Some(lost) = self.torch.alloc(event.addr, (event.size, requested_bytes), stack, site, now) {
             self.peak_state.block_removed(event.addr, lost);
@@ -141,7 +149,7 @@ impl DeviceState {
         }
         // Where the segments were all there is, they still are, although PyTorch tells its sum only with the next block.
         let are_all = self.segments.bytes() == self.reserved;
-        for segment in self.segments.event(event) {
+        for segment in self.segments.event(event, stack) {
             self.peak_state.segment_removed(segment);
         }
         if are_all && self.reserved != self.segments.bytes() {
@@ -159,10 +167,10 @@ impl DeviceState {
         }
     }
 
-    /// The gap at this moment.
+    /// The gap at this moment, for who wants memory for this.
     pub fn gap(
         &self,
-        (time_ns, reserved, wanted): (u64, u64, Option<Detail>),
+        (time_ns, reserved, wanted): (u64, u64, Option<Serves>),
         ranges: &BTreeMap<u64, Range>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
@@ -170,13 +178,44 @@ impl DeviceState {
         let snapshot = Snapshot {
             time_ns,
             reserved,
-            wanted: wanted.map(|detail| (detail.stream, detail.pool)),
+            wanted,
             blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
             ranges: of_device(ranges, ordinal),
         };
-        explain(&snapshot, &self.touched, |block: &LiveBlock| site(block.stack))
+        explain(&snapshot, &self.touched, site)
+    }
+
+    /// What the free pieces of a moment are good for, by the sizes that were asked for.
+    pub fn usable(&self, gap: &Gap) -> Vec<Usable> {
+        usable(gap, &self.requests)
+    }
+
+    /// Steps begun when most was reserved.
+    pub fn step_at_peak_reserved(&self) -> Option<u32> {
+        self.gap_at_peak.as_ref().map(|_| self.peak_state.step())
+    }
+
+    /// What most bytes were asked for so far.
+    pub fn usually_wanted(&self) -> Option<Serves> {
+        self.requests.main()
+    }
+
+    /// Takes a look at the gap, if there are not too many blocks for that.
+    pub fn look_at_gap(
+        &mut self,
+        (time_ns, step): (u64, u32),
+        ranges: &BTreeMap<u64, Range>,
+        ordinal: u8,
+        site: impl Fn(StackId) -> SiteId,
+    ) {
+        let blocks = self.torch.total().blocks + self.pending.len() as u64;
+        if self.torch.is_empty() || !self.gap_course.may_look(blocks, self.torch.events) {
+            return;
+        }
+        let gap = self.gap((time_ns, self.reserved, self.usually_wanted()), ranges, ordinal, site);
+        self.gap_course.look((time_ns, step), self.reserved, blocks, &gap);
     }
 
     /// Remembers which driver ranges PyTorch's allocator puts blocks in.
@@ -213,7 +252,8 @@ impl DeviceState {
             self.peak_state.mark(Moment {
                 reserved: self.reserved,
                 time_ns: now.time_ns,
-                wanted: event.detail.map(|detail| (detail.stream, detail.pool)),
+                step: now.step,
+                wanted: event.detail.map(|detail| Serves::request(detail, event.size)),
                 newest_block: self.torch.events,
                 newest_range: driver.ranges_born(),
                 newest_segment: self.segments.born(),
@@ -237,10 +277,11 @@ impl DeviceState {
         }
         let peak =
             self.peak_state.snapshot(self.torch.live(), &self.pending, &self.segments, ranges, ordinal);
-        let gap = explain(&peak, &self.touched, |block: &LiveBlock| site(block.stack));
+        let gap = explain(&peak, &self.touched, &site);
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
         let gap = self.gap((time_ns, self.reserved, None), ranges, ordinal, &site);
         self.gap_at_end = Some((time_ns, self.reserved, gap));
+        self.gap_course.finish(time_ns);
     }
 }
 

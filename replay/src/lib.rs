@@ -13,6 +13,7 @@
 
 mod ahead;
 pub mod analysis;
+pub mod async_pools;
 pub mod backward;
 pub mod bins;
 pub mod book;
@@ -30,6 +31,7 @@ pub mod growth;
 mod holders;
 mod idmap;
 pub mod input;
+pub mod instants;
 pub mod keyed;
 pub mod leaks;
 pub mod ledger;
@@ -48,6 +50,7 @@ pub mod ranges;
 pub mod ranks;
 pub mod reading;
 pub mod report;
+pub mod requests;
 pub mod reserved;
 pub mod sections;
 pub mod segments;

@@ -134,7 +134,13 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
             all.extend(leak.members.iter_mut().take(most).map(|site| (trace, site)));
         }
     }
+    for instant in report.instants.iter_mut().flatten() {
+        all.extend(instant.sites.iter_mut().take(most).map(|share| (instant.trace, &mut share.site)));
+    }
     if shown.has(Section::Fragmentation) {
+        for course in report.gap_over_time.iter_mut().flatten() {
+            all.extend(course.kept_by.iter_mut().take(most).map(|keeper| (course.trace, &mut keeper.site)));
+        }
         for moment in report.fragmentation.iter_mut().flatten() {
             for cause in &mut moment.causes {
                 all.extend(cause.culprits.iter_mut().take(most).map(|share| (moment.trace, &mut share.site)));

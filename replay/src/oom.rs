@@ -6,7 +6,7 @@
 
 use crate::analysis::{Analysis, OomRecord};
 use crate::report::{Leak, Oom, Remedy, SiteBytes, SiteShare};
-use crate::sections::{causes, place, size};
+use crate::sections::{gap::causes, place, size};
 
 /// All described out-of-memory events of a trace.
 pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {

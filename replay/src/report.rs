@@ -6,11 +6,18 @@
 use serde::Serialize;
 use serde_json::Value;
 
+mod fragmentation;
+mod instant;
 mod leak;
 mod ranks;
 mod site;
 mod trace;
 
+pub use fragmentation::{
+    AsyncPool, Cause, Fragmentation, GapLook, GapOverTime, Keeper, Moment, PoolAnswer, PoolRow, Serves,
+    UsableSize,
+};
+pub use instant::Instant;
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
@@ -62,6 +69,15 @@ pub struct Report {
     /// At the peak of reserved bytes, at each out-of-memory, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Vec<Fragmentation>>,
+    /// The same over the whole run, by device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_over_time: Option<Vec<GapOverTime>>,
+    /// The driver's stream-ordered pools, where any was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub async_pools: Option<Vec<AsyncPool>>,
+    /// Moments that were asked for, by trace, time and device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instants: Option<Vec<Instant>>,
     /// What filled the device at its peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<Vec<Peak>>,
@@ -242,47 +258,6 @@ pub struct Band {
     pub site: Site,
     /// One per point.
     pub bytes: Vec<u64>,
-}
-
-/// Reserved bytes that no tensor uses.
-#[derive(Clone, Debug, Serialize)]
-pub struct Fragmentation {
-    /// Index in `traces`.
-    pub trace: usize,
-    /// Ordinal.
-    pub device: u32,
-    /// When.
-    pub at: Moment,
-    /// Held by PyTorch.
-    pub reserved_bytes: u64,
-    /// Handed to tensors.
-    pub live_bytes: u64,
-    /// What the tensors asked for.
-    pub requested_bytes: Option<u64>,
-    /// `reserved_bytes` minus `requested_bytes`, or minus `live_bytes` where the former is unknown.
-    pub gap_bytes: u64,
-    /// They sum to `gap_bytes` exactly.
-    pub causes: Vec<Cause>,
-}
-
-/// When and why.
-#[derive(Clone, Debug, Serialize)]
-pub struct Moment {
-    /// From the start of recording.
-    pub time_ns: u64,
-    /// `peak_reserved`, `oom` or `end`.
-    pub why: &'static str,
-}
-
-/// A part of the gap.
-#[derive(Clone, Debug, Serialize)]
-pub struct Cause {
-    /// `pinned`, `cache`, `unexplained`, ...
-    pub cause: &'static str,
-    /// How much.
-    pub bytes: u64,
-    /// Who keeps it from being given back.
-    pub culprits: Vec<SiteBytes>,
 }
 
 /// A site's share.

@@ -1,16 +1,17 @@
 //! From analyses to the report.
 
+pub(crate) mod gap;
+
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
 
 use crate::analysis::Analysis;
 use crate::device::DeviceState;
-use crate::frag::{Gap, MAX_CULPRITS, Part};
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Cause, Device, DevicePeak, Fragmentation, LedgerEntry, Levels, Moment, Peak, Phase, PhaseOnDevice,
-    Report, Residual, Site, SiteBytes, SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+    Band, Device, DevicePeak, LedgerEntry, Levels, Peak, Phase, PhaseOnDevice, Report, Residual, Site,
+    SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 use crate::tally::Held;
@@ -75,7 +76,16 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
         timelines,
         fragmentation: has(Section::Fragmentation)
-            .then(|| each().flat_map(|(index, analysis)| fragmentation(index, analysis)).collect()),
+            .then(|| each().flat_map(|(index, analysis)| gap::fragmentation(index, analysis)).collect()),
+        gap_over_time: has(Section::Fragmentation)
+            .then(|| each().flat_map(|(index, analysis)| gap::over_time(index, analysis)).collect()),
+        async_pools: has(Section::Fragmentation)
+            .then(|| each().flat_map(|(index, analysis)| gap::async_pools(index, analysis)).collect())
+            .filter(|pools: &Vec<_>| !pools.is_empty()),
+        instants: analyses
+            .iter()
+            .any(|analysis| !analysis.instants.is_empty() || !analysis.never.is_empty())
+            .then(|| each().flat_map(|(index, analysis)| gap::instants(index, analysis)).collect()),
         peak: has(Section::Peak)
             .then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
         ranks,
@@ -285,67 +295,6 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
         bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
     });
     Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points }
-}
-
-fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
-    let mut all = Vec::new();
-    for (ordinal, state) in known(analysis) {
-        let mut add = |why, time_ns: u64, reserved, gap: &Gap| {
-            let at = Moment { time_ns: time_ns.saturating_sub(analysis.start_ns), why };
-            all.push(moment(trace, analysis, ordinal, at, reserved, gap));
-        };
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
-            add("peak_reserved", *time_ns, *reserved, gap);
-        }
-        for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
-            add("oom", record.event.time_ns, record.event.aux[1], &record.gap);
-        }
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_end {
-            add("end", *time_ns, *reserved, gap);
-        }
-    }
-    all
-}
-
-fn moment(
-    trace: usize,
-    analysis: &Analysis,
-    ordinal: u8,
-    at: Moment,
-    reserved: u64,
-    gap: &Gap,
-) -> Fragmentation {
-    Fragmentation {
-        trace,
-        device: u32::from(ordinal),
-        at,
-        reserved_bytes: reserved,
-        live_bytes: gap.live,
-        requested_bytes: gap.requested,
-        gap_bytes: gap.gap,
-        causes: causes(analysis, gap),
-    }
-}
-
-/// The parts of a gap that are not nothing.
-pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
-    let culprits = |sites: &[(SiteId, u64)]| {
-        let named = sites.iter().take(MAX_CULPRITS);
-        named
-            .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
-            .collect()
-    };
-    let part = |cause, part: &Part| Cause { cause, bytes: part.bytes, culprits: culprits(&part.culprits) };
-    let causes = [
-        part("rounding", &gap.rounding),
-        part("pending_free", &gap.pending),
-        part("stranded_stream", &gap.stranded_stream),
-        part("stranded_pool", &gap.stranded_pool),
-        part("pinned", &gap.pinned),
-        Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new() },
-        Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new() },
-    ];
-    causes.into_iter().filter(|cause| cause.bytes > 0).collect()
 }
 
 fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
+use crate::symbols::StackId;
+
 /// A segment, or a piece of an expandable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -21,6 +23,8 @@ pub struct Segment {
     pub is_expandable: bool,
     /// Which segment of the device it was, counted from 1.
     pub born: u64,
+    /// Who asked for it.
+    pub stack: StackId,
 }
 
 impl Segment {
@@ -40,7 +44,7 @@ pub struct Segments {
 
 impl Segments {
     /// Takes an event of a segment; what it took away.
-    pub fn event(&mut self, event: &Event) -> Vec<Segment> {
+    pub fn event(&mut self, event: &Event, stack: StackId) -> Vec<Segment> {
         match event.kind {
             EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => {
                 self.born += 1;
@@ -50,6 +54,7 @@ impl Segments {
                     serves: (event.aux[0], event.aux[1]),
                     is_expandable: event.kind == EventKind::SEGMENT_MAP,
                     born: self.born,
+                    stack,
                 };
                 // What was there has gone without a word.
                 let gone = self.cut(segment.addr, segment.end());
@@ -135,8 +140,8 @@ mod tests {
     #[test]
     fn a_piece_is_unmapped_from_the_middle() {
         let mut segments = Segments::default();
-        assert_eq!(segments.event(&event(EventKind::SEGMENT_MAP, 100, 60)), []);
-        let gone = segments.event(&event(EventKind::SEGMENT_UNMAP, 120, 20));
+        assert_eq!(segments.event(&event(EventKind::SEGMENT_MAP, 100, 60), StackId(0)), []);
+        let gone = segments.event(&event(EventKind::SEGMENT_UNMAP, 120, 20), StackId(0));
         let places = |segments: &[Segment]| segments.iter().map(|s| (s.addr, s.bytes)).collect::<Vec<_>>();
         assert_eq!(places(&gone), [(120, 20)]);
         assert_eq!(places(&segments.iter().copied().collect::<Vec<_>>()), [(100, 20), (140, 20)]);
@@ -151,7 +156,7 @@ mod tests {
             let mut segments = Segments::default();
             let mut covered = [false; 100];
             for (kind, addr, size) in events {
-                let gone = segments.event(&event(EventKind(EventKind::SEGMENT_ALLOC.0 + kind), addr, size));
+                let gone = segments.event(&event(EventKind(EventKind::SEGMENT_ALLOC.0 + kind), addr, size), StackId(0));
                 let is_added = matches!(kind, 0 | 2);
                 let range = addr as usize..(addr + size) as usize;
                 let had = covered[range.clone()].iter().filter(|is| **is).count() as u64;

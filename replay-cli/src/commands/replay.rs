@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Asked, Report, Section, analyse_as, report};
+use gpumemtrace_replay::{Analysis, Asked, Report, Section, When, analyse_as, report};
 
 use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// Why the program ran out of memory
     #[arg(long)]
     oom: bool,
+    /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, or step:40 for
+    /// the beginning of step 40 (may be given more than once)
+    #[arg(long, value_name = "WHEN")]
+    at: Vec<When>,
     /// Print stacks in full: native frames too, where they belong among the Python frames
     #[arg(long)]
     stacks: bool,
@@ -91,7 +95,7 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let asked = Asked { own: own_paths(&args.own)?, at: Vec::new() };
+    let asked = Asked { own: own_paths(&args.own)?, at: args.at.clone() };
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
@@ -106,6 +110,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         let _progress = shows_progress.then(|| file.progress());
         analyses.push(file.with_input(ring, |input| analyse_as(input, asked.clone()))?);
     }
+    moments_came(&analyses, &args.at)?;
     let sections = args.sections();
     let mut full = report(&analyses, &[]);
     let exit = verdict(&full, &args.fail_on);
@@ -124,6 +129,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     resolver.remember();
     Ok(exit)
+}
+
+/// Refuses moments that came in none of the traces; the others tell in a note.
+fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
+    let is_never = |when: &&When| analyses.iter().all(|analysis| analysis.never.contains(when));
+    let Some(when) = at.iter().find(is_never) else { return Ok(()) };
+    let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
+        (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
+    });
+    let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
+    let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
+    Err(Refused(format!(
+        "--at {when} never came: the recording ends after {}, {steps}",
+        text::duration(last_ns)
+    )))
 }
 
 /// Whose code is the user's own.

@@ -8,6 +8,7 @@ pub(crate) mod check;
 pub(crate) mod compare;
 mod fragmentation;
 mod head;
+mod instant;
 mod leaks;
 mod oom;
 mod peak;
@@ -37,6 +38,7 @@ pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, s
         if sections.is_empty() {
             summary::write(&mut out, report, trace, style, &mut sites);
         }
+        instant::write(&mut out, report, trace, sections, style);
         for section in sections {
             out.push('\n');
             match section {

@@ -10,6 +10,10 @@ use crate::steps::Rule;
 
 impl Pass {
     pub(super) fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
+        // What was asked for of the time after the last event is as that left it.
+        let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
+        let come = self.alarms.come(end_ns.saturating_add(1));
+        self.take_instants(&come);
         let held: Vec<(u8, u64)> = self.devices.held().collect();
         let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &held);
         let symbols = self.symbols;
@@ -77,6 +81,10 @@ impl Pass {
                 Place::Host | Place::Device(_) | Place::UnknownDevice => {}
             }
         }
+        let never = self.alarms.never();
+        for when in &never {
+            notes.push(format!("--at {when} never came in this trace"));
+        }
         if losses.in_flight_calls > 0 {
             let calls = losses.in_flight_calls;
             notes.push(format!(
@@ -117,6 +125,9 @@ impl Pass {
             apart,
             host: self.host,
             backward_calls: self.backward.calls,
+            instants: self.instants,
+            never,
+            async_pools: self.async_pools,
         }
     }
 }

@@ -1,0 +1,43 @@
+//! `--at`: what was held at a moment that was asked for.
+
+use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::{Report, Section};
+
+use super::{duration, fragmentation, peak, put, thousands};
+use crate::output::Style;
+
+/// Most sites listed.
+const MAX_SITES: usize = 15;
+
+/// All of a trace. What was reserved and unused comes with it unless the section on that is shown.
+pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &[Section], style: Style) {
+    let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == "at");
+    let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
+    let gaps: Vec<_> = gaps.collect();
+    for instant in report.instants.iter().flatten().filter(|instant| instant.trace == trace) {
+        out.push('\n');
+        let step = instant.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let title = format!(
+            "Device {} at {} ({} in{step})",
+            instant.device,
+            instant.asked,
+            duration(instant.time_ns)
+        );
+        put(out, format_args!("{}", style.bold(&title)));
+        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
+        put(
+            out,
+            format_args!(
+                "  tensors {}, reserved by PyTorch {}, from the driver {}",
+                known(instant.live_bytes),
+                known(instant.reserved_bytes),
+                size(instant.device_bytes)
+            ),
+        );
+        peak::table(out, &instant.sites, instant.live_bytes.unwrap_or(instant.device_bytes), MAX_SITES);
+        let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
+        if let Some(gap) = gap {
+            fragmentation::one(out, gap, style);
+        }
+    }
+}
