@@ -251,12 +251,17 @@ impl Pass {
         }
     }
 
-    #[inline(never)] // Once: it is much.
     fn events(&mut self, events: &[Event]) {
         // Nearly in order of time: a slice that ends before an alarm has nothing for it that matters.
         if events.last().is_some_and(|event| event.time_ns > self.alarms.next_ns()) {
-            return self.events_and_alarms(events);
+            self.events_and_alarms(events);
+        } else {
+            self.events_in_a_row(events);
         }
+    }
+
+    #[inline(never)] // Once: it is much.
+    fn events_in_a_row(&mut self, events: &[Event]) {
         for event in events {
             self.event(event);
         }

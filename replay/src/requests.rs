@@ -4,6 +4,8 @@
 //! in which a request has one place, with a map behind it for those that find it taken; past [`MAX_EXACT`] requests that differ, what is
 //! new counts for the next power of two, so that it is never taken for smaller than it was.
 
+use std::collections::BTreeMap;
+
 use crate::frag::Serves;
 use crate::keyed::KeyedMap;
 
@@ -91,14 +93,14 @@ impl Requests {
 
     /// The kind of request for which most bytes were asked.
     pub fn main(&self) -> Option<Serves> {
-        let mut by_kind: std::collections::BTreeMap<Serves, u128> = std::collections::BTreeMap::new();
-        for (request, times) in self.list() {
-            *by_kind.entry(request.serves()).or_default() += u128::from(request.bytes) * u128::from(times);
+        let mut by_kind: BTreeMap<Serves, u128> = BTreeMap::new();
+        let placed =
+            self.places.iter().filter(|(_, times)| *times > 0).map(|(request, times)| (request, times));
+        for (request, times) in self.more.iter().chain(placed) {
+            *by_kind.entry(request.serves()).or_default() += u128::from(request.bytes) * u128::from(*times);
         }
-        by_kind
-            .into_iter()
-            .max_by_key(|(serves, bytes)| (*bytes, std::cmp::Reverse(*serves)))
-            .map(|(serves, _)| serves)
+        let most = by_kind.into_iter().max_by_key(|(serves, bytes)| (*bytes, std::cmp::Reverse(*serves)));
+        most.map(|(serves, _)| serves)
     }
 }
 
@@ -106,7 +108,6 @@ impl Requests {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
     proptest! {
         #[test]

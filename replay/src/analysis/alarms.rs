@@ -10,17 +10,21 @@ use crate::when::When;
 impl Pass {
     /// Events among which an alarm may be due: times are a little out of order, so each is asked.
     #[inline(never)] // Seldom.
-    pub(super) fn events_and_alarms(&mut self, events: &[Event]) {
-        for event in events {
-            if event.time_ns > self.alarms.next_ns() {
-                let come = self.alarms.come(event.time_ns);
-                self.take_instants(&come);
-                if self.alarms.is_time_to_look(event.time_ns) {
-                    self.look_at_gaps();
-                }
+    pub(super) fn events_and_alarms(&mut self, mut events: &[Event]) {
+        loop {
+            let alarm_ns = self.alarms.next_ns();
+            let Some(at) = events.iter().position(|event| event.time_ns > alarm_ns) else { break };
+            let (before, after) = events.split_at(at);
+            self.events_in_a_row(before);
+            let time_ns = after[0].time_ns;
+            let come = self.alarms.come(time_ns);
+            self.take_instants(&come);
+            if self.alarms.is_time_to_look(time_ns) {
+                self.look_at_gaps();
             }
-            self.event(event);
+            events = after;
         }
+        self.events_in_a_row(events);
     }
 
     /// What is the case now, for each moment that has come.
