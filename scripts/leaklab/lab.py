@@ -2,8 +2,8 @@
 
 usage: lab.py --python PYTHON --release FOLDER [--out FOLDER] [--steps N] [--batch N]
 
-Each of the eight mistakes, leaky and mended, and a baseline; then the worst of them until the device is full, and again half
-as long, to see whether the step was foreseen. What counts as found: the first finding is at the line that train.py or model.py
+Each of the eight mistakes, mended and leaky, and the two compared; a baseline, twice; then the worst of them until the device is
+full, and again half as long, to see whether the step was foreseen. What counts as found: the first finding is at the line that train.py or model.py
 marks, the retained graph is told as one, and bytes and blocks per step of all findings together are what
 torch.cuda.memory_stats() says is retained, to the byte.
 """
@@ -57,6 +57,14 @@ def wrong(pattern, fixed, report, stats):
     return found
 
 
+def not_told_apart(pattern, comparison):
+    """What the comparison of the mended run with the leaky one does not say, in words."""
+    new = [leak["after"]["site"] for leak in comparison["leaks"] if leak["status"] == "appeared"]
+    if line_of(pattern) not in [(site["file"], site["line"]) for site in new]:
+        return [f"compared with the mended run, these are new: {[(site['file'], site['line']) for site in new]}"]
+    return []
+
+
 class Lab:
     def __init__(self, args):
         self.args, self.failures = args, 0
@@ -75,6 +83,12 @@ class Lab:
         text = subprocess.run([self.release / "gpumemtrace", "replay", trace, "--json"], check=True, capture_output=True, text=True).stdout
         return json.loads(text), json.loads(stats.read_text())
 
+    def compare(self, before, after):
+        """What one of the runs needs more or less than the other."""
+        traces = [self.out / f"{name}-{self.args.steps}.trace" for name in (before, after)]
+        done = subprocess.run([self.release / "gpumemtrace", "compare", *traces, "--json"], check=True, capture_output=True, text=True)
+        return json.loads(done.stdout)
+
     @property
     def release(self):
         return Path(self.args.release).resolve()
@@ -92,15 +106,31 @@ class Lab:
     def table(self):
         steps, batch = self.args.steps, self.args.batch
         print("| run | found | line | per step, by that line | period | retained per step, by PyTorch | |\n|---|---|---|---|---|---|---|")
-        for pattern in ["baseline", *PATTERNS]:
-            for options in ([], ["--fixed"]) if pattern != "baseline" else ([],):
+        report, stats = self.run("baseline", steps=steps, batch=batch)
+        self.row("baseline", report, stats, wrong("baseline", False, report, stats))
+        for pattern in PATTERNS:
+            for options in (["--fixed"], []):
                 report, stats = self.run(pattern, *options, steps=steps, batch=batch)
-                self.row(" ".join([pattern, *options]), report, stats, wrong(pattern, bool(options), report, stats))
+                problems = wrong(pattern, bool(options), report, stats)
+                if not options:
+                    problems += not_told_apart(pattern, self.compare(f"{pattern}-fixed", pattern))
+                self.row(" ".join([pattern, *options]), report, stats, problems)
         for pattern, few in [("retained_validation", 5), ("grad_scaler", 30)]:
             report, stats = self.run(pattern, steps=few, batch=batch)
             first = report["leaks"][0]["site"] if report["leaks"] else {"file": None, "line": None}
             problems = [] if (first["file"], first["line"]) == line_of(pattern) else ["not found so early"]
             self.row(f"{pattern} after {few} steps", report, stats, problems)
+
+    def twice(self):
+        """The same again differs in nothing."""
+        first = self.out / f"baseline-first-{self.args.steps}.trace"
+        for trace in self.out.glob(f"baseline-first-{self.args.steps}.trace*"):
+            trace.unlink()
+        (self.out / f"baseline-{self.args.steps}.trace").rename(first)
+        self.run("baseline", steps=self.args.steps, batch=self.args.batch)
+        differs = self.compare("baseline-first", "baseline")["differs"]
+        self.failures += differs
+        print(f"\nTwo baselines, compared: {'they differ, which is wrong' if differs else 'no difference, to the byte'}.")
 
     def until_full(self):
         """The worst one until the device is full."""
@@ -128,6 +158,7 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     lab = Lab(parser.parse_args())
     lab.table()
+    lab.twice()
     lab.until_full()
     sys.exit(lab.failures > 0)
 
