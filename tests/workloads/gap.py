@@ -63,13 +63,15 @@ def groups():
     for segment in torch.cuda.memory_snapshot():
         pool_id = list(segment["segment_pool_id"]) if "segment_pool_id" in segment else None
         key = json.dumps([segment["stream"], pool_id, segment["segment_type"], segment.get("is_expandable", False)])
-        row = rows.setdefault(key, {"segments": 0, "reserved": 0, "allocated": 0, "pending": 0, "largest": 0})
+        row = rows.setdefault(key, {"segments": 0, "reserved": 0, "allocated": 0, "pending": 0, "largest": 0, "beside": 0})
         row["segments"] += 1
         row["reserved"] += segment["total_size"]
         row["allocated"] += segment["allocated_size"]
         row["pending"] += segment["active_size"] - segment["allocated_size"]
         free = [block["size"] for block in segment["blocks"] if block["state"] == "inactive"]
         row["largest"] = max([row["largest"], *free])
+        if segment["active_size"]:
+            row["beside"] += sum(free)
     return rows
 
 

@@ -103,6 +103,8 @@ pub struct Range {
     pub place: Place,
     /// Which of all ranges that ever were this is, counted from 1.
     pub born: u64,
+    /// A piece that was mapped: what follows it in the addresses may belong to it.
+    pub is_mapped: bool,
 }
 
 /// All driver memory of a process.
@@ -146,7 +148,7 @@ impl Driver {
             EventKind::ASYNC_ALLOC => self.add(address, place, None, event, stack),
             EventKind::MANAGED_ALLOC => {
                 self.add(address, Place::Managed, Some(aux1), event, stack);
-                self.add_range(event.addr, event.size, place);
+                self.add_range(event.addr, event.size, place, false);
                 true
             }
             EventKind::HOST_ALLOC | EventKind::HOST_REGISTER => {
@@ -251,7 +253,7 @@ impl Driver {
         }
         self.alloc(key, place, event.size, stack);
         if place.is_device() && key >> 60 == space::ADDRESS {
-            self.add_range(event.addr, event.size, place);
+            self.add_range(event.addr, event.size, place, false);
         }
         true
     }
@@ -306,7 +308,7 @@ impl Driver {
             match effect {
                 Effect::Charge { addr, place, bytes, stack } => {
                     self.alloc(key(space::GRAPH, addr), place, bytes, stack);
-                    self.add_range(addr, bytes, place);
+                    self.add_range(addr, bytes, place, false);
                 }
                 Effect::Uncharge { addr, place } => {
                     self.changes.push(Change::Free { key: key(space::GRAPH, addr), place });
@@ -323,7 +325,7 @@ impl Driver {
                 self.alloc(key(space::MAPPING, event.addr), Place::Foreign, event.size, stack);
             }
             Some(place) if place.is_device() => {
-                self.add_range(event.addr, event.size, place);
+                self.add_range(event.addr, event.size, place, true);
             }
             _ => {}
         }
@@ -346,9 +348,9 @@ impl Driver {
         }
     }
 
-    fn add_range(&mut self, addr: u64, bytes: u64, place: Place) {
+    fn add_range(&mut self, addr: u64, bytes: u64, place: Place, is_mapped: bool) {
         self.ranges_born += 1;
-        let range = Range { addr, bytes, place, born: self.ranges_born };
+        let range = Range { addr, bytes, place, born: self.ranges_born, is_mapped };
         self.removed_ranges.extend(self.ranges.insert(addr, range));
         self.ranges_changed = true;
     }

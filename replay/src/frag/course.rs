@@ -177,11 +177,11 @@ mod tests {
         let mut course = Course::default();
         let mut seen = 0;
         for time in 0..10_000u64 {
-            if course.may_look(1000, time * 100) {
+            if course.may_look(1000, time * 400) {
                 course.look((time, 0), time, 1000, &Gap::default());
                 seen += 1000;
             }
-            assert!(seen <= FREE_BLOCKS + time * 100 / EVENTS_A_BLOCK);
+            assert!(seen <= FREE_BLOCKS + time * 400 / EVENTS_A_BLOCK);
         }
         assert!(course.looks().len() <= MOST && course.looks().len() > 100, "{}", course.looks().len());
         let gaps: Vec<u64> =

@@ -85,16 +85,16 @@ fn of_ranges(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<Run>> {
         let end = range.addr.checked_add(range.bytes)?;
         match runs.last_mut() {
             Some(last) if last.end > range.addr => return None,
-            // A block may span mapped pieces that follow each other: they are one segment.
-            Some(last) if last.end == range.addr => {
+            // A block may span mapped pieces that follow each other: they are one segment, of expandable ones.
+            Some(last) if last.end == range.addr && last.is_expandable && range.is_mapped => {
                 last.end = end;
-                last.page_ends = vec![end];
+                last.page_ends.push(end);
             }
             _ => runs.push(Run {
                 begin: range.addr,
                 end,
                 serves: None,
-                is_expandable: false,
+                is_expandable: range.is_mapped,
                 stack: None,
                 page_ends: vec![end],
             }),

@@ -179,6 +179,7 @@ fn pages_are_those_of_the_driver_where_it_told_them() {
         bytes: 32 << 20,
         place: Place::Device(0),
         born: 1,
+        is_mapped: true,
     };
     let block = LiveBlock { bytes: 2 << 20, ..LiveBlock::default() };
     let snapshot = Snapshot {
