@@ -133,9 +133,18 @@ fn remedies(
         let works = short.filter(|short| *short > 0).map(|_| false);
         add("set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(), works);
     }
+    // What is stranded among small blocks is no graph's and no pool's.
+    let in_other_pools = record
+        .gap
+        .groups
+        .iter()
+        .filter(|group| record.gap.wanted.is_some_and(|wanted| wanted.pool != group.serves.pool));
     let stranded = [
         (record.gap.stranded_stream.bytes, "allocate on one stream, or free before another stream goes on"),
-        (record.gap.stranded_pool.bytes, "release the graphs or memory pools that keep the rest"),
+        (
+            crate::tally::sum(in_other_pools.map(|group| group.free)),
+            "release the graphs or memory pools that keep the rest",
+        ),
     ];
     for (bytes, action) in stranded.into_iter().filter(|(bytes, _)| *bytes > 0) {
         let works = free.filter(|free| bytes.saturating_add(*free) < requested).map(|_| false);
