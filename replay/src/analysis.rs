@@ -5,6 +5,7 @@
 
 mod finish;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
@@ -23,6 +24,7 @@ use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
+use crate::step_before::Before;
 use crate::steps::{Rule, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
@@ -102,6 +104,8 @@ pub struct Analysis {
     pub host: Book,
     /// Frames of the program's calls of `backward()`.
     pub backward_calls: Vec<NodeId>,
+    /// By ordinal; empty unless a second pass was made for it ([`crate::step_before`]).
+    pub before_peaks: BTreeMap<u8, Before>,
 }
 
 struct Pass {
@@ -250,7 +254,7 @@ impl Pass {
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, facts.site, when, &self.driver);
+                device.block_free(event, (stack, facts.site), when, &self.driver);
             }
             _ => self.rare(event, stack, facts.site),
         }
@@ -309,7 +313,7 @@ impl Pass {
                 Place::Host | Place::Managed | Place::Foreign => {
                     self.apart.apply(&change);
                     if place == Place::Host {
-                        self.host_changed(&change, site);
+                        self.host_changed(&change, stack, site);
                     }
                     let peak = self.apart_peaks.entry(place).or_default();
                     *peak = (*peak).max(self.apart.of(place));
@@ -336,7 +340,7 @@ impl Pass {
                         device.ledger.free(self.owners.of(native, self.symbols.definitions()), block.bytes);
                     }
                     let after = Now { device: now.device.saturating_sub(freed), ..now };
-                    device.driver.free(key, site, after);
+                    device.driver.free(key, (stack, site), after);
                 }
             }
             let bytes = device.driver.total().bytes;
@@ -350,14 +354,14 @@ impl Pass {
         }
     }
 
-    fn host_changed(&mut self, change: &Change, site: SiteId) {
+    fn host_changed(&mut self, change: &Change, by: StackId, site: SiteId) {
         let now = Now { time_ns: self.time_ns, step: self.step, ..Now::default() };
         match *change {
             Change::Alloc { key, bytes, stack, .. } => {
                 self.host.alloc(key, (bytes, None), stack, site, now);
             }
             Change::Free { key, .. } => {
-                self.host.free(key, site, now);
+                self.host.free(key, (by, site), now);
             }
         }
     }

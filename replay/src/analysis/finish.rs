@@ -117,6 +117,7 @@ impl Pass {
             apart,
             host: self.host,
             backward_calls: self.backward.calls,
+            before_peaks: std::collections::BTreeMap::new(),
         }
     }
 }
