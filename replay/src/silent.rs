@@ -13,7 +13,7 @@ use crate::report::SilentGrowth;
 use crate::suspects::Silent;
 
 /// What PyTorch takes for a cuBLAS handle.
-pub(crate) const WORKSPACES: [u64; 2] = [8_519_680, 32 << 20];
+const WORKSPACES: [u64; 2] = [8_519_680, 32 << 20];
 /// Most sites listed, largest first.
 const MAX_LISTED: usize = 50;
 

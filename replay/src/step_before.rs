@@ -52,6 +52,7 @@ pub fn analyse_with_step_before(input: Input<'_>, own: OwnPaths) -> Result<Analy
     let open = input.open;
     let (mut analysis, head) = analyse_with_head(input, own)?;
     let mut pass = Pass::new(&analysis);
+    pass.begin(&analysis);
     if pass.has_nothing_to_do(&analysis) {
         return Ok(analysis);
     }
@@ -151,6 +152,13 @@ impl Pass {
             open: Vec::new(),
             time_ns: 0,
             step: 0,
+        }
+    }
+
+    /// The first step begins with nothing.
+    fn begin(&mut self, analysis: &Analysis) {
+        for device in self.devices.values_mut().filter(|device| device.wanted == Some(0)) {
+            device.observe(analysis.start_ns);
         }
     }
 

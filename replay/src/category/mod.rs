@@ -16,15 +16,23 @@ use crate::book::Book;
 use crate::device::DeviceState;
 use crate::peak_blocks::PeakBlock;
 use crate::report::Ending;
-use crate::silent::WORKSPACES;
 use crate::steps::Rule;
 use crate::symbols::SiteId;
 use place::{Place, Places};
-use rules::{Category, Confidence, Evidence, Gone, Lifetime, Verdict, judge, unknown};
+use rules::{Category, Confidence, Evidence, Gone, Lifetime, Verdict, WorkspaceSize, judge, unknown};
 
 /// Libraries whose driver memory is what they compute or talk in, by how their file names begin.
 const LIBRARIES: &[&str] =
     &["libcublas", "libcudnn", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnccl"];
+
+/// What PyTorch takes for a cuBLAS handle: two times 4 MiB and eight times 16 KiB; 32 MiB from Hopper on; and for cublasLt.
+fn workspace_size(bytes: u64) -> Option<WorkspaceSize> {
+    match bytes {
+        8_519_680 => Some(WorkspaceSize::Odd),
+        0x10_0000 | 0x200_0000 => Some(WorkspaceSize::Round),
+        _ => None,
+    }
+}
 
 /// A block of a moment, in the order in which they came.
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +56,17 @@ pub fn categories(
         let facts = Facts::new(analysis, ordinal, state.main());
         facts.verdicts(blocks)
     } else {
-        blocks.iter().map(|block| (block.block.bytes, of_library(analysis, block))).collect()
+        blocks.iter().map(|block| (size_of(block), of_library(analysis, block))).collect()
     };
     sizes::compare(&mut verdicts);
     let site = |block: &PeakBlock| analysis.symbols.facts(block.block.stack).site;
     let judged = blocks.iter().zip(verdicts);
     judged.map(|(block, (_, verdict))| Judged { block: *block, site: site(block), verdict }).collect()
+}
+
+/// What tells blocks of a tensor's size apart: what was asked for, where that is known.
+fn size_of(one: &PeakBlock) -> u64 {
+    one.block.requested_bytes.unwrap_or(one.block.bytes)
 }
 
 /// What a program without PyTorch asked of the driver.
@@ -106,20 +119,22 @@ impl<'a> Facts<'a> {
         let before_forward = before_forward(blocks, &born);
         let evidence = |at: usize| {
             let one = &blocks[at];
-            let is_cut = self.is_cut(one);
+            let (is_cut, lifetime) = (self.is_cut(one), self.lifetime(one));
+            // An optimizer's step comes after a backward pass.
+            let saw_step = lifetime == Lifetime::Next && matches!(self.analysis.rule, Rule::Optimizer(_));
             Evidence {
                 born: born[at],
                 gone: gone[at],
-                lifetime: self.lifetime(one),
-                saw_backward: last_birth.is_some_and(|last| last > at) || one.went > first_death,
+                lifetime,
+                saw_backward: saw_step || last_birth.is_some_and(|last| last > at) || one.went > first_death,
                 is_before_forward: before_forward[at],
                 is_cut,
                 line_dies_backward: is_cut
                     && self.dies_backward(self.analysis.symbols.facts(one.block.stack).site),
-                has_workspace_size: WORKSPACES.contains(&one.block.bytes),
+                workspace: workspace_size(one.block.bytes),
             }
         };
-        (0..blocks.len()).map(|at| (blocks[at].block.bytes, judge(&evidence(at)))).collect()
+        (0..blocks.len()).map(|at| (size_of(&blocks[at]), judge(&evidence(at)))).collect()
     }
 
     fn lifetime(&self, one: &PeakBlock) -> Lifetime {
@@ -164,7 +179,7 @@ fn before_forward(blocks: &[PeakBlock], born: &[Place]) -> Vec<bool> {
         let step = one.block.step;
         match place {
             Place::Program => waiting.push(at),
-            Place::Unknown | Place::Data | Place::ZeroGrad => {}
+            Place::Unknown | Place::Data | Place::ZeroGrad | Place::Seed => {}
             place => {
                 for before in waiting.drain(..) {
                     let is_inside = last == Some((Place::Forward, blocks[before].block.step));

@@ -21,6 +21,8 @@ pub enum Place {
     Backward,
     /// A call of a module, or of one of PyTorch's functions for networks.
     Forward,
+    /// What a backward pass begins with is being made.
+    Seed,
     /// An optimizer's step.
     Optimizer,
     /// The part of an optimizer that makes its state.
@@ -160,6 +162,7 @@ fn of_torch(within: &str, function: &str, name: &str) -> Option<Place> {
             "_apply" | "to" | "cuda" | "convert" | "to_empty" | "__init__" => Some(Place::Module),
             _ => None,
         },
+        "autograd/__init__.py" if name == "_make_grads" => Some(Place::Seed),
         "nn/parameter.py" => Some(Place::Module),
         "nn/init.py" => Some(Place::Initial),
         "nn/functional.py" => Some(Place::Forward),
@@ -201,6 +204,7 @@ mod tests {
             ("optim/optimizer.py", "Optimizer.zero_grad", Some(Place::ZeroGrad)),
             ("optim/lr_scheduler.py", "LRScheduler.step", None),
             ("autograd/__init__.py", "backward", Some(Place::Backward)),
+            ("autograd/__init__.py", "_make_grads", Some(Place::Seed)),
             ("autograd/function.py", "BackwardCFunction.apply", Some(Place::Backward)),
             ("autograd/function.py", "Function.apply", Some(Place::Forward)),
             ("autograd/function.py", "apply", None),

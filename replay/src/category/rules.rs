@@ -104,6 +104,15 @@ pub enum Lifetime {
     Untold,
 }
 
+/// How much a size says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WorkspaceSize {
+    /// Hardly a tensor has it.
+    Odd,
+    /// A power of two.
+    Round,
+}
+
 /// What is known of a block of the peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
@@ -122,8 +131,8 @@ pub struct Evidence {
     pub is_cut: bool,
     /// Blocks of its line are mostly given back by the backward pass.
     pub line_dies_backward: bool,
-    /// It has the size of a workspace.
-    pub has_workspace_size: bool,
+    /// It has the size of a workspace: one that nothing else has, or one that tensors have as well.
+    pub workspace: Option<WorkspaceSize>,
 }
 
 /// An answer.
@@ -149,6 +158,9 @@ pub(super) const fn unknown(rule: &'static str) -> Verdict {
 /// What lasts, and was made by lines that tell nothing: sizes may tell more ([`super::sizes`]).
 pub(super) const KEPT: &str = "kept_by_program";
 
+/// A size and a stay: where it is less than medium sure, [`super::sizes`] tells more.
+pub(super) const WORKSPACE: &str = "workspace_size";
+
 /// How it went says nothing, because the run or the step was broken off.
 pub(super) const CUT: &str = "cut_short";
 
@@ -158,9 +170,8 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     use Confidence::{High, Medium};
     let Evidence { born, gone, lifetime, .. } = *evidence;
     let lasts = lifetime == Lifetime::Lasting;
-    let may_be_workspace = matches!(born, Place::Forward | Place::Backward | Place::Program | Place::Unknown);
-    if evidence.has_workspace_size && may_be_workspace && (lasts || gone == Gone::Never) {
-        return verdict(C::Workspaces, if lasts { High } else { Medium }, "workspace_size");
+    if let Some(sure) = workspace(evidence) {
+        return verdict(C::Workspaces, sure, WORKSPACE);
     }
     match born {
         Place::Module => {
@@ -174,12 +185,29 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         }
         Place::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
         Place::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
+        Place::Seed => verdict(C::Temporaries, High, "begins_backward"),
         Place::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
         Place::Optimizer | Place::OptimizerState => of_optimizer(evidence),
         Place::Backward => of_backward(evidence),
         Place::Forward => of_forward(evidence),
         Place::Program => of_program(evidence),
         Place::Unknown => unknown("no_python_stack"),
+    }
+}
+
+/// How sure it is that the block is one, if it may be. A workspace comes with the first matrices that a thread multiplies, and
+/// stays. Where parameters, their gradients or the program's own tensors come, a round size says little or nothing.
+fn workspace(evidence: &Evidence) -> Option<Confidence> {
+    let lasts = evidence.lifetime == Lifetime::Lasting;
+    let stays = lasts || evidence.gone == Gone::Never;
+    match (evidence.workspace?, evidence.born) {
+        _ if !stays => None,
+        (WorkspaceSize::Odd, Place::Forward | Place::Backward | Place::Program | Place::Unknown) => {
+            Some(if lasts { Confidence::High } else { Confidence::Medium })
+        }
+        (WorkspaceSize::Round, Place::Forward) => Some(Confidence::Medium),
+        (WorkspaceSize::Round, Place::Backward) => Some(Confidence::Low),
+        _ => None,
     }
 }
 
@@ -253,8 +281,9 @@ fn of_program(evidence: &Evidence) -> Verdict {
 mod tests {
     use super::*;
 
-    const PLACES: [Place; 11] = [
+    const PLACES: [Place; 12] = [
         Place::Backward,
+        Place::Seed,
         Place::Forward,
         Place::Optimizer,
         Place::OptimizerState,
@@ -277,7 +306,7 @@ mod tests {
             is_before_forward: false,
             is_cut: false,
             line_dies_backward: false,
-            has_workspace_size: false,
+            workspace: None,
         }
     }
 
@@ -291,12 +320,13 @@ mod tests {
         let pairs = gone.flat_map(|gone| PLACES.map(|born| (born, gone)));
         pairs.flat_map(|(born, gone)| LIFETIMES.map(|lifetime| evidence(born, gone, lifetime))).flat_map(
             |evidence| {
-                (0..32u8).map(move |bits| Evidence {
+                (0..48u8).map(move |bits| Evidence {
                     saw_backward: bits & 1 != 0,
                     is_before_forward: bits & 2 != 0,
                     is_cut: bits & 4 != 0,
                     line_dies_backward: bits & 8 != 0,
-                    has_workspace_size: bits & 16 != 0,
+                    workspace: [None, Some(WorkspaceSize::Odd), Some(WorkspaceSize::Round)]
+                        [usize::from(bits / 16)],
                     ..evidence
                 })
             },
@@ -338,7 +368,10 @@ mod tests {
         for evidence in all().filter(|evidence| evidence.born == Place::Unknown) {
             let found = judge(&evidence).category;
             assert!(matches!(found, Category::Unknown | Category::Workspaces), "{evidence:?}");
-            assert!(found == Category::Unknown || evidence.has_workspace_size, "{evidence:?}");
+            assert!(
+                found == Category::Unknown || evidence.workspace == Some(WorkspaceSize::Odd),
+                "{evidence:?}"
+            );
         }
     }
 

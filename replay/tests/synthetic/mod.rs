@@ -285,6 +285,12 @@ pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
 }
 
 /// As for a comparison; `None` if it cannot be read.
+pub fn analyse_with_step_before(bytes: &[u8]) -> Analysis {
+    let read =
+        |input: Input<'_>| gpumemtrace_replay::analyse_with_step_before(input, OwnPaths::default()).unwrap();
+    with_input(bytes, RingFile::Absent, read)
+}
+
 pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, Amounts)> {
     with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, OwnPaths::default())).ok()
 }
