@@ -6,6 +6,8 @@ from collections import defaultdict
 
 import pytest
 
+from conftest import gpumemtrace
+
 MODELS = ["mlp", "resnet18", "transformer", "lstm", "gpt"]
 OPTIMIZERS = ["sgd", "adamw", "rmsprop"]
 KINDS = ["parameters", "gradients", "optimizer_state", "activations", "inputs"]
@@ -82,8 +84,11 @@ def check_sums(peak):
     assert sites == by_site
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("model", MODELS)
+# Beside the usual ones: state that is made with the optimizer, and state that is smaller than its parameters.
+OTHERS = [("mlp", "adagrad"), ("gpt", "adafactor")]
+
+
+@pytest.mark.parametrize("model,optimizer", [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS] + OTHERS)
 def test_blocks_are_what_the_program_says(run_python, torch_version, model, optimizer):
     run = run_python(torch_version, "categories.py", model, optimizer, "--truth", "truth.json", SIMGPU_DEVICES=2, SIMGPU_CC="8.0")
     report = run.report("--peak", "--blocks")
@@ -98,3 +103,75 @@ def test_blocks_are_what_the_program_says(run_python, torch_version, model, opti
         assert all(true[kind] > 0 for kind in there)
         assert all(score is None or score >= LEAST_F1 for score in f1.values()), (peak["device"], f1)
         assert agreement >= LEAST_F1
+
+
+def said_of(run):
+    """The peak of the first device, its categories, and what is said of the tensors that the program names."""
+    peak = run.report("--peak", "--blocks", code=run.process.returncode and 6)["peak"][0]
+    check_sums(peak)
+    by_addr = {block["addr"]: block for block in peak["blocks"]}
+    said = defaultdict(lambda: defaultdict(int))
+    for kind, addr, size in json.loads((run.folder / "truth.json").read_text()):
+        block = by_addr[addr]
+        assert (block["requested_bytes"], block["bytes"] % 512) == (size, 0)
+        said[kind][block["category"], block["confidence"]] += 1
+    return peak, {share["category"]: share for share in peak["categories"]}, {kind: dict(told) for kind, told in said.items()}
+
+
+def test_a_model_that_only_answers_has_no_activations(run_python, torch_version):
+    run = run_python(torch_version, "moments.py", "serve", "--truth", "truth.json")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    assert not {"activations", "gradients", "optimizer_state"} & set(categories)
+    assert categories["temporaries"]["bytes"] > 0
+
+
+def test_parameters_without_a_module_are_told_by_the_size_of_their_gradients(run_python, torch_version):
+    run = run_python(torch_version, "moments.py", "functional", "--truth", "truth.json")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
+    assert [categories[name]["bytes"] for name in ("gradients", "optimizer_state")] == [(256 + 300) * 512 * 4, (256 + 300) * 512 * 8]
+
+
+def test_a_copy_of_the_model_is_parameters_and_one_of_its_values_is_not_known(run_python, torch_version):
+    run = run_python(torch_version, "moments.py", "average", "--truth", "truth.json")
+    _, _, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
+
+
+def test_what_a_killed_forward_pass_held_is_less_sure(run_python, torch_version):
+    run = run_python(torch_version, "moments.py", "stopped", "--truth", "truth.json", check=False)
+    assert run.process.returncode == -9
+    peak, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    assert peak["step"] == 6 and peak["since_previous_step"]["step"] == 5
+    # 2,048 rows of 256 floats for each of nine layers, of which ReLU and the layer below it keep one each.
+    assert categories["activations"]["bytes"] >= 9 * 2048 * 256 * 4
+    assert categories["activations"]["confidence"] in ("low", "medium")
+    risen = peak["since_previous_step"]["changes"][0]
+    assert risen["category"] == "activations" and risen["rise_bytes"] > 8 * 2048 * 256 * 4
+
+
+def test_what_is_computed_again_for_the_backward_pass_is_activations(run_python, torch_version):
+    run = run_python(torch_version, "moments.py", "checkpoint", "--truth", "truth.json")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    assert categories["activations"]["confidence"] == "high"
+
+
+def test_the_peak_by_named_parts_of_the_run(run_python, torch_version):
+    run = run_python(torch_version, "steps.py", "phases", "--phases", "phases.json")
+    peak = run.report("--peak")["peak"][0]
+    parts = {part["phase"]: part["bytes"] for part in peak["phases"]}
+    assert sum(parts.values()) == peak["live_bytes"]
+    assert parts["train"] > 0 and parts[None] >= sum(share["bytes"] for share in peak["categories"] if share["category"] == "parameters")
+    for site in peak["sites"]:
+        assert sum(part["bytes"] for part in site["phases"]) == site["bytes"]
+
+
+def test_the_text_says_what_it_is_for(run_python, torch_version):
+    run = run_python(torch_version, "train.py", "--steps", 4)
+    text = gpumemtrace("replay", run.trace, "--peak", "--blocks")
+    for words in ("By what it is for:", "parameters and buffers -- confidence high", "Since the step before (step ", "Every block"):
+        assert words in text
+    gpumemtrace("replay", run.trace, "--blocks", code=2)
