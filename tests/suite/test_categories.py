@@ -107,7 +107,7 @@ def test_blocks_are_what_the_program_says(run_python, torch_version, model, opti
 
 def said_of(run):
     """The peak of the first device, its categories, and what is said of the tensors that the program names."""
-    peak = run.report("--peak", "--blocks", code=run.process.returncode and 6)["peak"][0]
+    peak = run.report("--peak", "--blocks")["peak"][0]
     check_sums(peak)
     by_addr = {block["addr"]: block for block in peak["blocks"]}
     said = defaultdict(lambda: defaultdict(int))
@@ -119,7 +119,7 @@ def said_of(run):
 
 
 def test_a_model_that_only_answers_has_no_activations(run_python, torch_version):
-    run = run_python(torch_version, "moments.py", "serve", "--truth", "truth.json")
+    run = run_python(torch_version, "moments.py", "serve", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
     assert not {"activations", "gradients", "optimizer_state"} & set(categories)
@@ -127,35 +127,37 @@ def test_a_model_that_only_answers_has_no_activations(run_python, torch_version)
 
 
 def test_parameters_without_a_module_are_told_by_the_size_of_their_gradients(run_python, torch_version):
-    run = run_python(torch_version, "moments.py", "functional", "--truth", "truth.json")
+    run = run_python(torch_version, "moments.py", "functional", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
     assert [categories[name]["bytes"] for name in ("gradients", "optimizer_state")] == [(256 + 300) * 512 * 4, (256 + 300) * 512 * 8]
 
 
 def test_a_copy_of_the_model_is_parameters_and_one_of_its_values_is_not_known(run_python, torch_version):
-    run = run_python(torch_version, "moments.py", "average", "--truth", "truth.json")
+    run = run_python(torch_version, "moments.py", "average", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, _, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
 
 
 def test_what_a_killed_forward_pass_held_is_less_sure(run_python, torch_version):
-    run = run_python(torch_version, "moments.py", "stopped", "--truth", "truth.json", check=False)
+    run = run_python(torch_version, "moments.py", "stopped", "--truth", "truth.json", SIMGPU_CC="8.0", check=False)
     assert run.process.returncode == -9
     peak, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
     assert peak["step"] == 6 and peak["since_previous_step"]["step"] == 5
-    # 2,048 rows of 256 floats for each of nine layers, of which ReLU and the layer below it keep one each.
-    assert categories["activations"]["bytes"] >= 9 * 2048 * 256 * 4
-    assert categories["activations"]["confidence"] in ("low", "medium")
+    # Of each pair of layers 2,048 rows of 256 floats are kept, and five pairs were begun.
+    assert categories["activations"]["bytes"] >= 5 * 2048 * 256 * 4
+    assert categories["activations"]["confidence"] == "medium"
     risen = peak["since_previous_step"]["changes"][0]
-    assert risen["category"] == "activations" and risen["rise_bytes"] > 8 * 2048 * 256 * 4
+    assert risen["category"] == "activations" and risen["rise_bytes"] > 4 * 2048 * 256 * 4
 
 
 def test_what_is_computed_again_for_the_backward_pass_is_activations(run_python, torch_version):
-    run = run_python(torch_version, "moments.py", "checkpoint", "--truth", "truth.json")
+    run = run_python(torch_version, "moments.py", "checkpoint", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
+    # At the peak one part of three has been computed again: four layers, a pair of which keeps one output.
+    assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "high"
 
 

@@ -201,10 +201,10 @@ fn workspace(evidence: &Evidence) -> Option<Confidence> {
     let lasts = evidence.lifetime == Lifetime::Lasting;
     let stays = lasts || evidence.gone == Gone::Never;
     match (evidence.workspace?, evidence.born) {
-        _ if !stays => None,
         (WorkspaceSize::Odd, Place::Forward | Place::Backward | Place::Program | Place::Unknown) => {
             Some(if lasts { Confidence::High } else { Confidence::Medium })
         }
+        _ if !stays => None,
         (WorkspaceSize::Round, Place::Forward) => Some(Confidence::Medium),
         (WorkspaceSize::Round, Place::Backward) => Some(Confidence::Low),
         _ => None,
