@@ -126,7 +126,7 @@ fn shares(judged: &[Judged]) -> Vec<CategoryShare> {
             (category, CategoryShare { category: category.name(), bytes, blocks, confidence, rules })
         })
         .collect();
-    shares.sort_by_key(|(category, share)| (*category == Category::Unknown, Reverse(share.bytes), *category));
+    shares.sort_by_key(|(category, share)| (Reverse(share.bytes), *category));
     shares.into_iter().map(|(_, share)| share).collect()
 }
 

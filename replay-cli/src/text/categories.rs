@@ -31,7 +31,7 @@ pub(super) fn write(out: &mut String, peak: &Peak) {
     }
     put(out, format_args!("  By what it is for:"));
     for share in &peak.categories {
-        let line = (share.bytes, Some(share.blocks), format!("{}{}", words(share.category), sure(share)));
+        let line = (share.bytes, Some(share.blocks), format!("{}{}", words(share.category), how(share)));
         row(out, peak.live_bytes, line);
     }
     for PhaseBytes { phase, bytes } in peak.phases.iter().flatten() {
@@ -42,8 +42,20 @@ pub(super) fn write(out: &mut String, peak: &Peak) {
     }
 }
 
-fn sure(share: &CategoryShare) -> String {
-    share.confidence.map(|confidence| format!(" -- confidence {confidence}")).unwrap_or_default()
+/// How sure that is, or why nothing is known of most of it.
+fn how(share: &CategoryShare) -> String {
+    if let Some(confidence) = share.confidence {
+        return format!(" -- confidence {confidence}");
+    }
+    let why = match share.rules.first().map(|first| first.rule) {
+        Some("kept_by_program") => "made by the program's own lines, and kept",
+        Some("kept_by_forward") => "made in a forward pass, and kept",
+        Some("cut_short") => "the run was broken off",
+        Some("no_python_stack") => "no Python stack tells",
+        Some("no_pytorch") => "no PyTorch, and no library that is known",
+        _ => return String::new(),
+    };
+    format!(": {why}")
 }
 
 fn row(out: &mut String, total: u64, (bytes, blocks, what): (u64, Option<u64>, String)) {

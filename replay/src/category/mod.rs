@@ -134,7 +134,7 @@ impl<'a> Facts<'a> {
                 workspace: workspace_size(one.block.bytes),
             }
         };
-        (0..blocks.len()).map(|at| (size_of(&blocks[at]), judge(&evidence(at)))).collect()
+        (0..blocks.len()).map(|at| (size_of(&blocks[at]), judge(evidence(at)))).collect()
     }
 
     fn lifetime(&self, one: &PeakBlock) -> Lifetime {
