@@ -10,8 +10,8 @@ use crate::category::{Judged, categories};
 use crate::device::DeviceState;
 use crate::keyed::KeyedMap;
 use crate::report::{
-    Block, CategoryBytes, CategoryShare, Peak, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,
-    SiteShare,
+    Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
+    SincePreviousStep, SiteShare,
 };
 use crate::sections::{known, step};
 use crate::step_before::StepPeak;
@@ -45,6 +45,7 @@ fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Block> {
             requested_bytes: block.requested_bytes,
             step: step(analysis, block.step),
             born: block.born,
+            pass: one.born.name(),
             category: one.verdict.category.name(),
             confidence: one.verdict.confidence.map(Confidence::name),
             rule: one.verdict.rule,
@@ -88,6 +89,7 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         step: step(analysis, book.peak().step),
         live_bytes: book.peak().live,
         categories: shares(&judged),
+        passes: by_pass(&judged),
         phases: phases(&judged.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
         since_previous_step: step_before.map(|before| {
@@ -157,6 +159,17 @@ fn by_category(blocks: &[&Judged]) -> Vec<CategoryBytes> {
         blocks: held.blocks,
     };
     all.into_iter().map(bytes).collect()
+}
+
+fn by_pass(judged: &[Judged]) -> Vec<PassBytes> {
+    let mut all: BTreeMap<&'static str, u64> = BTreeMap::new();
+    for one in judged {
+        let bytes = all.entry(one.born.name()).or_default();
+        *bytes = bytes.saturating_add(one.block.block.bytes);
+    }
+    let mut all: Vec<PassBytes> = all.into_iter().map(|(pass, bytes)| PassBytes { pass, bytes }).collect();
+    all.sort_by_key(|share| Reverse(share.bytes));
+    all
 }
 
 fn by_phase(analysis: &Analysis, of: &KeyedMap<u64, usize>, blocks: &[&Judged]) -> Vec<PhaseBytes> {

@@ -14,8 +14,8 @@ mod trace;
 
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
 pub use peak::{
-    Block, CategoryBytes, CategoryShare, Peak, PhaseBytes, RiseOfSite, RuleShare, SincePreviousStep,
-    SiteShare,
+    Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
+    SincePreviousStep, SiteShare,
 };
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};

@@ -72,11 +72,13 @@ def scores(peak, kinds):
 def check_sums(peak):
     blocks = peak["blocks"]
     assert sum(block["bytes"] for block in blocks) == peak["live_bytes"]
-    by_category, by_site = defaultdict(int), defaultdict(lambda: defaultdict(int))
+    by_category, by_pass, by_site = defaultdict(int), defaultdict(int), defaultdict(lambda: defaultdict(int))
     for block in blocks:
+        by_pass[block["pass"]] += block["bytes"]
         by_category[block["category"]] += block["bytes"]
         by_site[block["site"]][block["category"]] += block["bytes"]
     assert {share["category"]: share["bytes"] for share in peak["categories"]} == by_category
+    assert {share["pass"]: share["bytes"] for share in peak["passes"]} == by_pass
     for share in peak["categories"]:
         assert sum(rule["bytes"] for rule in share["rules"]) == share["bytes"]
         assert (share["confidence"] is None) == (share["category"] == "unknown")
@@ -159,6 +161,14 @@ def test_what_is_computed_again_for_the_backward_pass_is_activations(run_python,
     # At the peak one part of three has been computed again: four layers, a pair of which keeps one output.
     assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "high"
+
+
+def test_without_python_stacks_nothing_is_guessed(run_python, torch_version):
+    run = run_python(torch_version, "train.py", "--steps", 4, GPUMEMTRACE_STACKS="native", SIMGPU_CC="8.0")
+    peak = run.report("--peak", "--blocks")["peak"][0]
+    check_sums(peak)
+    assert {share["category"] for share in peak["categories"]} <= {"unknown", "workspaces"}
+    assert all(block["bytes"] == 8519680 for block in peak["blocks"] if block["category"] == "workspaces")
 
 
 def test_the_peak_by_named_parts_of_the_run(run_python, torch_version):

@@ -41,6 +41,8 @@ pub struct Judged {
     pub block: PeakBlock,
     /// Whose.
     pub site: SiteId,
+    /// In which pass it came.
+    pub born: Place,
     /// What for.
     pub verdict: Verdict,
 }
@@ -60,8 +62,16 @@ pub fn categories(
     };
     sizes::compare(&mut verdicts);
     let site = |block: &PeakBlock| analysis.symbols.facts(block.block.stack).site;
+    let mut places = Places::new(&analysis.symbols);
     let judged = blocks.iter().zip(verdicts);
-    judged.map(|(block, (_, verdict))| Judged { block: *block, site: site(block), verdict }).collect()
+    judged
+        .map(|(block, (_, verdict))| Judged {
+            block: *block,
+            site: site(block),
+            born: places.of(block.block.stack),
+            verdict,
+        })
+        .collect()
 }
 
 /// What tells blocks of a tensor's size apart: what was asked for, where that is known.

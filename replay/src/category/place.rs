@@ -43,6 +43,23 @@ pub enum Place {
     Unknown,
 }
 
+impl Place {
+    /// In reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Backward | Self::Seed => "backward",
+            Self::Forward => "forward",
+            Self::Optimizer | Self::OptimizerState => "optimizer",
+            Self::ZeroGrad => "zero_grad",
+            Self::Module | Self::Initial => "module",
+            Self::Loading => "loading",
+            Self::Data => "data",
+            Self::Program => "program",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
 /// Finds the places of stacks.
 pub struct Places<'a> {
     symbols: &'a Symbols,
@@ -91,6 +108,11 @@ impl<'a> Places<'a> {
             return Some(Place::Backward);
         }
         let code = definitions.codes.get(&node.code)?;
+        // Before CPython 3.11 both are called `apply`; autograd's engine calls its own with nothing below it.
+        let is_engine = node.parent == NodeId::NONE && code.name == "apply";
+        if is_engine && code.file.ends_with("/torch/autograd/function.py") {
+            return Some(Place::Backward);
+        }
         place_of_frame(&code.file, &code.name)
     }
 }

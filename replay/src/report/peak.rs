@@ -21,6 +21,8 @@ pub struct Peak {
     pub live_bytes: u64,
     /// What it was for; they sum to `live_bytes` exactly. Largest first.
     pub categories: Vec<CategoryShare>,
+    /// By the pass in which the blocks came: `forward`, `backward`, ...; they sum to `live_bytes`. Largest first.
+    pub passes: Vec<PassBytes>,
     /// By the parts of the run that the program named, in which the blocks came: they sum to `live_bytes`. Left out where it
     /// named none, and where they were not asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,6 +90,15 @@ pub struct CategoryBytes {
     pub blocks: u64,
 }
 
+/// What came in a pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PassBytes {
+    /// Which.
+    pub pass: &'static str,
+    /// How much.
+    pub bytes: u64,
+}
+
 /// What came in a part of the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PhaseBytes {
@@ -140,6 +151,8 @@ pub struct Block {
     pub step: Option<u64>,
     /// Which event of the allocator on this device brought it, counted from 1.
     pub born: u64,
+    /// In which pass it came.
+    pub pass: &'static str,
     /// What for.
     pub category: &'static str,
     /// How sure that is.
