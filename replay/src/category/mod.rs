@@ -1,6 +1,6 @@
 //! What each block of a peak is for.
 //!
-//! Definition: [`rules`] judges a block by where it was born and how it went, [`sizes`] compares the blocks with each other. Here
+//! Definition: [`rules`] judges a block by where it was born and how it went, `sizes` compares the blocks with each other. Here
 //! the facts are put together that one block does not show: when a backward pass ran, and what is about to begin. The peak of
 //! a program without PyTorch consists of what it asked of the driver: there the library that asked tells, and nothing else.
 //!

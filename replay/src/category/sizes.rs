@@ -52,7 +52,9 @@ pub(super) fn compare(blocks: &mut [(u64, Verdict)]) {
             }
             // The workspace came first; the rest are as many as there are parameters that lack a gradient.
             Category::Workspaces if may_be_gradient(verdict) => {
-                if counts.gradients + counts.either <= counts.parameters {
+                if counts.parameters == 0 {
+                    verdict.confidence = Some(Confidence::Medium);
+                } else if counts.gradients + counts.either <= counts.parameters {
                     *verdict = told(Category::Gradients, Confidence::Medium, "size_of_parameters");
                 } else {
                     counts.either -= 1;
