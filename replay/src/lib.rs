@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`input`], [`reading`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
+//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`peak`] (with [`category`]), [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
 //! native frames. [`live`] is for a run that goes on, [`mod@compare`] for two that have ended, [`budget`] for what one may need.
 #![forbid(unsafe_code)]
 
