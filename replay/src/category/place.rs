@@ -207,6 +207,9 @@ fn of_torch(within: &str, function: &str, name: &str) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::definitions::Definitions;
+    use crate::origin::OwnPaths;
+    use gpumemtrace_format::{CodeDef, CodeId, PyNode};
 
     #[test]
     fn frames_tell_their_places() {
@@ -243,5 +246,64 @@ mod tests {
         let loaded =
             place_of_frame("/v/site-packages/accelerate/utils/modeling.py", "set_module_tensor_to_device");
         assert_eq!(loaded, Some(Place::Loading));
+    }
+
+    /// Stacks of frames, outermost first; the places of their innermost frames.
+    fn places(stacks: &[&[(&str, &str)]]) -> Vec<Place> {
+        let mut definitions = Definitions::default();
+        let mut innermost = Vec::new();
+        let mut id = 0;
+        for stack in stacks {
+            let mut parent = NodeId::NONE;
+            for (file, name) in *stack {
+                id += 1;
+                let (file, name) = (format!("/v/site-packages/{file}"), (*name).to_owned());
+                definitions
+                    .codes
+                    .insert(CodeId(id), CodeDef { id: CodeId(id), file, name, ..CodeDef::default() });
+                let link = if parent == NodeId::NONE { Link::C } else { Link::Python };
+                let node = PyNode { id: NodeId(id), parent, code: CodeId(id), offset_bytes: 0, link };
+                definitions.python.insert(node.id, node);
+                parent = node.id;
+            }
+            innermost.push(parent);
+        }
+        let mut symbols = Symbols::new(definitions, OwnPaths::default());
+        let stacks: Vec<StackId> = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE)).collect();
+        let mut places = Places::new(&symbols);
+        stacks.iter().map(|stack| places.of(*stack)).collect()
+    }
+
+    #[test]
+    fn the_innermost_frame_that_tells_decides() {
+        let call = ("torch/nn/modules/module.py", "Module._call_impl");
+        let step = ("torch/optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper");
+        let group = ("torch/optim/adam.py", "Adam._init_group");
+        let helper = ("torch/optim/optimizer.py", "_to_scalar");
+        let apply = ("torch/autograd/function.py", "apply");
+        let mine = ("mine.py", "f");
+        let found = places(&[
+            &[mine, call, mine],
+            &[mine, step, mine, call],
+            &[mine, step, helper],
+            &[mine, step, group, helper],
+            &[apply, mine],
+            &[mine, call, apply, mine],
+            &[apply, mine, call],
+            &[mine],
+            &[],
+        ]);
+        let expected = [
+            Place::Forward,
+            Place::Forward,
+            Place::Optimizer,
+            Place::OptimizerState,
+            Place::Backward,
+            Place::Forward,
+            Place::Forward,
+            Place::Program,
+            Place::Unknown,
+        ];
+        assert_eq!(found, expected);
     }
 }
