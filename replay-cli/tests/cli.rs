@@ -409,7 +409,13 @@ fn the_json_report_is_what_the_schema_says() {
     let path = folder.put("run.trace", &run_.file(100));
     let schema_path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/report.schema.json");
     let schema: serde_json::Value = serde_json::from_slice(&fs::read(schema_path).unwrap()).unwrap();
-    for sections in [&[][..], &["--leaks"], &["--timeline", "--peak"], &["--fragmentation", "--oom"]] {
+    for sections in [
+        &[][..],
+        &["--leaks"],
+        &["--timeline", "--peak"],
+        &["--peak", "--blocks"],
+        &["--fragmentation", "--oom"],
+    ] {
         let mut args = vec!["replay", &path, "--json"];
         args.extend(sections);
         let report: serde_json::Value = serde_json::from_slice(&run(&args).stdout).unwrap();

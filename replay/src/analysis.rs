@@ -7,6 +7,7 @@ mod alarms;
 mod driver_calls;
 mod finish;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
@@ -28,6 +29,7 @@ use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
+use crate::step_before::Before;
 use crate::steps::{Rule, StepClock};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
@@ -114,6 +116,8 @@ pub struct Analysis {
     pub never: Vec<When>,
     /// The driver's stream-ordered pools.
     pub async_pools: AsyncPools,
+    /// By ordinal; empty unless a second pass was made for it ([`crate::step_before`]).
+    pub before_peaks: BTreeMap<u8, Before>,
 }
 
 struct Pass {
@@ -294,7 +298,7 @@ impl Pass {
             EventKind::BLOCK_FREE => {
                 let when = (self.time_ns, self.step);
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, facts.site, when, &self.driver);
+                device.block_free(event, (stack, facts.site), when, &self.driver);
             }
             _ => self.rare(event, stack, facts.site),
         }

@@ -8,6 +8,7 @@ use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
 pub use crate::holders::{AGES, Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STACK_MARKS, STACK_PEAK, STACK_STEP, STEP, StackBook};
 use crate::live_blocks::LiveBlocks;
+use crate::peak_blocks::{Death, PeakBlock, PeakBlocks};
 use crate::series::Series;
 use crate::symbols::{SiteId, StackId};
 use crate::tally::{Held, Marks};
@@ -58,6 +59,7 @@ pub struct Book {
     bins: Bins,
     last: Sample,
     peak: Sample,
+    peak_blocks: PeakBlocks,
     /// Frees of addresses that were not live: their allocation was lost, or happened before recording.
     pub unmatched_frees: u64,
     /// Allocations at an address that was live already: its free was lost.
@@ -88,7 +90,7 @@ impl Book {
         let block = LiveBlock { bytes, stack, step: now.step, born: self.events, requested_bytes };
         let lost = self.live.insert(addr, block);
         if let Some(old) = lost {
-            self.lost_free(old);
+            self.lost_free(addr, old, now.step);
         }
         self.change(stack, site, |held| held.add(bytes)).fates.born += 1;
         self.total.add(bytes);
@@ -99,7 +101,7 @@ impl Book {
     /// A block goes; the block that went, if it was known.
     #[inline(always)]
     #[allow(clippy::inline_always)] // As above.
-    pub fn free(&mut self, addr: u64, free_site: SiteId, now: Now) -> Option<LiveBlock> {
+    pub fn free(&mut self, addr: u64, (by, free_site): (StackId, SiteId), now: Now) -> Option<LiveBlock> {
         self.events += 1;
         self.turn_bin(now);
         let block = self.live.remove(addr);
@@ -111,6 +113,7 @@ impl Book {
                 self.gone_since_step.push((block.stack, block.step));
             }
             self.total.remove(block.bytes);
+            self.peak_blocks.went(addr, block, Death { stack: Some(by), step: now.step });
         } else {
             self.unmatched_frees += 1;
         }
@@ -147,8 +150,9 @@ impl Book {
 
     /// A block is replaced whose free was lost.
     #[cold]
-    fn lost_free(&mut self, old: LiveBlock) {
+    fn lost_free(&mut self, addr: u64, old: LiveBlock, step: u32) {
         self.lost_frees += 1;
+        self.peak_blocks.went(addr, &old, Death { stack: None, step });
         self.change(old.stack, self.site_of(old.stack), |held| held.remove(old.bytes));
         self.total.remove(old.bytes);
     }
@@ -190,6 +194,7 @@ impl Book {
         let sample = self.last;
         if sample.live > self.peak.live {
             self.peak = sample;
+            self.peak_blocks.mark(self.events);
             self.marks.set(PEAK);
             self.stack_marks.set(STACK_PEAK);
         }
@@ -263,6 +268,21 @@ impl Book {
     /// The highest moment.
     pub fn peak(&self) -> Sample {
         self.peak
+    }
+
+    /// The blocks that were there at the highest moment, in the order in which they came.
+    pub fn peak_blocks(&self) -> Vec<PeakBlock> {
+        self.peak_blocks.all(&self.live)
+    }
+
+    /// The last event by the highest moment.
+    pub(crate) fn peak_event(&self) -> u64 {
+        self.peak_blocks.newest()
+    }
+
+    /// A site, if it ever held something.
+    pub(crate) fn site(&self, site: SiteId) -> Option<&SiteBook> {
+        self.sites.get(site.0 as usize).filter(|book| book.fates.born > 0)
     }
 
     /// The last moment.

@@ -115,9 +115,15 @@ impl DeviceState {
 
     /// PyTorch gets a block back.
     #[inline]
-    pub fn block_free(&mut self, event: &Event, site: SiteId, (time_ns, step): (u64, u32), driver: &Driver) {
+    pub fn block_free(
+        &mut self,
+        event: &Event,
+        by: (StackId, SiteId),
+        (time_ns, step): (u64, u32),
+        driver: &Driver,
+    ) {
         let now = self.now(event, time_ns, step);
-        if let Some(block) = self.torch.free(event.addr, site, now) {
+        if let Some(block) = self.torch.free(event.addr, by, now) {
             // One that came before PyTorch's tracker was attached was not counted.
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.block_went((detail.stream, detail.pool), block.bytes);

@@ -7,7 +7,7 @@
 //!
 //! Reading order: [`input`], [`reading`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
 //! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
+//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`peak`] (with [`category`]), [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
 //! native frames. [`live`] is for a run that goes on, [`mod@compare`] for two that have ended, [`budget`] for what one may need.
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ pub mod bins;
 pub mod book;
 pub mod budget;
 mod callers;
+pub mod category;
 pub mod cohorts;
 pub mod compare;
 pub mod definitions;
@@ -45,6 +46,8 @@ pub mod oom;
 mod oom_step;
 pub mod origin;
 pub mod owners;
+pub mod peak;
+pub mod peak_blocks;
 pub mod phases;
 pub mod ranges;
 pub mod ranks;
@@ -56,6 +59,7 @@ pub mod sections;
 pub mod segments;
 pub mod series;
 mod silent;
+pub mod step_before;
 pub mod steps;
 pub mod stream;
 mod suspects;
@@ -69,4 +73,5 @@ pub use analysis::{Analysis, Asked, analyse, analyse_as};
 pub use input::{Input, RingFile};
 pub use report::Report;
 pub use sections::{Section, report};
+pub use step_before::analyse_with_step_before;
 pub use when::When;

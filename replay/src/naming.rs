@@ -150,6 +150,8 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
     if shown.has(Section::Peak) {
         for peak in report.peak.iter_mut().flatten() {
             all.extend(peak.sites.iter_mut().take(most).map(|share| (peak.trace, &mut share.site)));
+            let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
+            all.extend(changes.take(most).map(|change| (peak.trace, &mut change.site)));
         }
     }
     if shown.has(Section::Oom) {

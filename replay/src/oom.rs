@@ -45,6 +45,8 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         site: symbols.site(*site, None),
         bytes: held.bytes,
         blocks: held.blocks,
+        categories: None,
+        phases: None,
     });
     Oom {
         trace,

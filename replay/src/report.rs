@@ -9,6 +9,7 @@ use serde_json::Value;
 mod fragmentation;
 mod instant;
 mod leak;
+mod peak;
 mod ranks;
 mod site;
 mod trace;
@@ -19,6 +20,10 @@ pub use fragmentation::{
 };
 pub use instant::Instant;
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
+pub use peak::{
+    Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
+    SincePreviousStep, SiteShare,
+};
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
@@ -267,36 +272,6 @@ pub struct SiteBytes {
     pub site: Site,
     /// How much.
     pub bytes: u64,
-}
-
-/// What filled a device at its peak.
-#[derive(Clone, Debug, Serialize)]
-pub struct Peak {
-    /// Index in `traces`.
-    pub trace: usize,
-    /// Ordinal.
-    pub device: u32,
-    /// `torch` (blocks of its allocator), or `device` (driver allocations) for a program without PyTorch.
-    pub layer: &'static str,
-    /// From the start of recording.
-    pub time_ns: u64,
-    /// Steps begun.
-    pub step: Option<u64>,
-    /// The peak.
-    pub live_bytes: u64,
-    /// They sum to `live_bytes` exactly.
-    pub sites: Vec<SiteShare>,
-}
-
-/// A site's share in bytes and blocks.
-#[derive(Clone, Debug, Serialize)]
-pub struct SiteShare {
-    /// Whose.
-    pub site: Site,
-    /// How much.
-    pub bytes: u64,
-    /// How many.
-    pub blocks: u64,
 }
 
 /// The program ran out of memory.

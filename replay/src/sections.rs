@@ -10,12 +10,11 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Device, DevicePeak, LedgerEntry, Levels, Peak, Phase, PhaseOnDevice, Report, Residual, Site,
-    SiteShare, Steps, Timeline, TimelinePoint, TraceInfo,
+    Band, Device, DevicePeak, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual, Site, Steps,
+    Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
-use crate::tally::Held;
-use crate::{leaks, naming, oom, ranks, verdicts};
+use crate::{leaks, naming, oom, peak, ranks, verdicts};
 
 /// Most sites drawn as bands.
 const MAX_BANDS: usize = 12;
@@ -87,7 +86,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .any(|analysis| !analysis.instants.is_empty() || !analysis.never.is_empty())
             .then(|| each().flat_map(|(index, analysis)| gap::instants(index, analysis)).collect()),
         peak: has(Section::Peak)
-            .then(|| each().flat_map(|(index, analysis)| peaks(index, analysis)).collect()),
+            .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
         ranks,
         verdicts,
         leaks: has(Section::Leaks).then_some(leaks),
@@ -223,7 +222,8 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
     known(analysis).map(device).collect()
 }
 
-fn step(analysis: &Analysis, step: u32) -> Option<u64> {
+/// A step in reports; of equal times nothing is said.
+pub(crate) fn step(analysis: &Analysis, step: u32) -> Option<u64> {
     analysis.rule.source().map(|_| u64::from(step))
 }
 
@@ -295,33 +295,6 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
         bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
     });
     Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points }
-}
-
-fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
-    let peak = |(ordinal, state): (u8, &DeviceState)| {
-        let book = state.main();
-        let mut sites: Vec<(SiteId, Held)> = book
-            .sites()
-            .map(|(id, site)| (id, book.at_peak(site)))
-            .filter(|(_, held)| held.bytes > 0)
-            .collect();
-        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
-        let share = |(id, held): (SiteId, Held)| SiteShare {
-            site: analysis.symbols.site(id, book.main_stack_at_peak(id)),
-            bytes: held.bytes,
-            blocks: held.blocks,
-        };
-        Peak {
-            trace,
-            device: u32::from(ordinal),
-            layer: if state.has_torch() { "torch" } else { "device" },
-            time_ns: book.peak().time_ns.saturating_sub(analysis.start_ns),
-            step: step(analysis, book.peak().step),
-            live_bytes: book.peak().live,
-            sites: sites.into_iter().map(share).collect(),
-        }
-    };
-    known(analysis).map(peak).collect()
 }
 
 /// Bytes for people: `512 B`, `4.00 MiB`, `22.9 GiB`.

@@ -7,9 +7,9 @@ use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, Link, NO_SEQ, NodeId, PyNode, ThreadId,
 };
 use gpumemtrace_replay::compare::{Profile, compare};
-use gpumemtrace_replay::{RingFile, report};
+use gpumemtrace_replay::{RingFile, Section, peak, report};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, ring_file};
+use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_with_step_before, ring_file};
 
 /// Small numbers that meet each other, and the largest there are.
 fn number() -> impl Strategy<Value = u64> {
@@ -116,6 +116,9 @@ proptest! {
         // Beside another trace, and beside itself.
         let other = Synthetic::train(6, |_, _, _| {});
         let _ = gpumemtrace_replay::report(&[analyse_bytes(&file, RingFile::Absent), other.analyse()], &[]);
+        let twice = [analyse_with_step_before(&file)];
+        let mut with_blocks = gpumemtrace_replay::report(&twice, &[Section::Peak]);
+        peak::add_blocks(&mut with_blocks, &twice);
         let (first, amounts) = analyse_by_steps(&file).unwrap();
         let profile = Profile::new(&first, &amounts);
         prop_assert!(!compare(&profile, &profile).differs);

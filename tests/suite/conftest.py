@@ -43,11 +43,28 @@ class Run:
         return dump(self.trace)
 
     def report(self, *flags, code=0):
-        return json.loads(gpumemtrace("replay", self.trace, *flags, "--json", code=code))
+        report = json.loads(gpumemtrace("replay", self.trace, *flags, "--json", code=code))
+        assert_it_adds_up(report)
+        return report
 
     def calls(self):
         """The simulator's own log."""
         return read_log(self.folder / "driver.log")
+
+
+def assert_it_adds_up(report):
+    """What must hold of every report: parts sum to wholes, and with PyTorch's tracker and a whole trace nothing is unexplained."""
+    for peak in report.get("peak", []) + report.get("instants", []):
+        whole = peak["live_bytes"] if peak["layer"] == "torch" else peak.get("device_bytes", peak["live_bytes"])
+        assert sum(site["bytes"] for site in peak["sites"]) == whole
+    looks = [(course["trace"], look) for course in report.get("gap_over_time", []) for look in course["points"]]
+    moments = [(gap["trace"], gap | {"causes": {cause["cause"]: cause["bytes"] for cause in gap["causes"]}})
+               for gap in report.get("fragmentation", [])]
+    for trace, gap in looks + moments:
+        info = report["traces"][trace]
+        assert sum(gap["causes"].values()) == gap["gap_bytes"]
+        if info["torch_tracker"] == "attached" and info["complete"]:
+            assert "unexplained" not in gap["causes"], gap
 
 
 def gpumemtrace(*arguments, code=0):

@@ -13,7 +13,8 @@ import pytest
 from conftest import DRIVER, WORKLOADS, dump, environment, gpumemtrace, read_log
 from test_equality import NOT_EVENTS
 
-COUNT = 60_000
+# Enough for two full parts however few blocks the writer makes of it.
+COUNT = 120_000
 
 
 def start(folder, count, **extra):

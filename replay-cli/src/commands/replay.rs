@@ -6,7 +6,9 @@ use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Asked, Report, Section, When, analyse_as, report};
+use gpumemtrace_replay::{
+    Analysis, Asked, Report, Section, When, analyse_as, analyse_with_step_before, peak, report,
+};
 
 use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
@@ -32,6 +34,9 @@ pub(crate) struct Args {
     /// What filled the device at its peak
     #[arg(long)]
     peak: bool,
+    /// With --peak: every block that was there, and what each was for
+    #[arg(long, requires = "peak")]
+    blocks: bool,
     /// Why the program ran out of memory
     #[arg(long)]
     oom: bool,
@@ -108,7 +113,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     for path in &args.traces {
         let (file, ring) = TraceFile::find(path)?;
         let _progress = shows_progress.then(|| file.progress());
-        analyses.push(file.with_input(ring, |input| analyse_as(input, asked.clone()))?);
+        // What rose since the step before takes a second pass.
+        let analyse = if args.peak { analyse_with_step_before } else { analyse_as };
+        analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
     moments_came(&analyses, &args.at)?;
     let sections = args.sections();
@@ -117,9 +124,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut resolver = Resolver::new(!args.no_cache);
     if args.json {
         let mut shown = if sections.is_empty() { full } else { report(&analyses, &sections) };
+        if args.blocks {
+            peak::add_blocks(&mut shown, &analyses);
+        }
         name(&mut shown, &analyses, Shown::ALL, &mut resolver);
         output::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?))?;
     } else {
+        if args.blocks {
+            peak::add_blocks(&mut full, &analyses);
+        }
         // Without being asked for, stacks are shown where they are native alone.
         let has_stacks = args.stacks || !sections.is_empty();
         let shown =

@@ -3,6 +3,7 @@
 //! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
 //! files as short as they stay clear, and says in words what was not found or not known.
 
+mod categories;
 mod chart;
 pub(crate) mod check;
 pub(crate) mod compare;

@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::SiteShare;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{count, duration, percent, put, thousands};
+use super::{categories, count, duration, percent, put, thousands};
 use crate::output::Style;
 
 /// Most sites listed.
@@ -30,7 +30,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             duration(peak.time_ns)
         );
         put(out, format_args!("{}", style.bold(&title)));
+        categories::write(out, peak);
+        if peak.live_bytes > 0 {
+            put(out, format_args!("  By line:"));
+        }
         table(out, &peak.sites, peak.live_bytes, MAX_SITES);
+        categories::write_since(out, peak, style);
         let with_stack = if sites.full_stacks { MAX_SITES } else { WITH_STACK };
         for share in peak.sites.iter().take(with_stack).filter(|share| !share.site.stack.is_empty()) {
             out.push('\n');
@@ -40,6 +45,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             }
             sites.write_stack(out, &share.site, "    ", style);
         }
+        categories::write_blocks(out, peak);
     }
 }
 

@@ -22,7 +22,7 @@ impl Pass {
                 Place::Host | Place::Managed | Place::Foreign => {
                     self.apart.apply(&change);
                     if place == Place::Host {
-                        self.host_changed(&change, site);
+                        self.host_changed(&change, stack, site);
                     }
                     let peak = self.apart_peaks.entry(place).or_default();
                     *peak = (*peak).max(self.apart.of(place));
@@ -49,7 +49,7 @@ impl Pass {
                         device.ledger.free(self.owners.of(native, self.symbols.definitions()), block.bytes);
                     }
                     let after = Now { device: now.device.saturating_sub(freed), ..now };
-                    device.driver.free(key, site, after);
+                    device.driver.free(key, (stack, site), after);
                 }
             }
             let bytes = device.driver.total().bytes;
@@ -63,14 +63,14 @@ impl Pass {
         }
     }
 
-    fn host_changed(&mut self, change: &Change, site: SiteId) {
+    fn host_changed(&mut self, change: &Change, by: StackId, site: SiteId) {
         let now = Now { time_ns: self.time_ns, step: self.step, ..Now::default() };
         match *change {
             Change::Alloc { key, bytes, stack, .. } => {
                 self.host.alloc(key, (bytes, None), stack, site, now);
             }
             Change::Free { key, .. } => {
-                self.host.free(key, site, now);
+                self.host.free(key, (by, site), now);
             }
         }
     }

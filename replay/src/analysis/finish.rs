@@ -128,6 +128,7 @@ impl Pass {
             instants: self.instants,
             never,
             async_pools: self.async_pools,
+            before_peaks: std::collections::BTreeMap::new(),
         }
     }
 }

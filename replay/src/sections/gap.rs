@@ -181,6 +181,8 @@ pub(super) fn instants(trace: usize, analysis: &Analysis) -> Vec<Instant> {
             site: analysis.symbols.site(*id, None),
             bytes: held.bytes,
             blocks: held.blocks,
+            categories: None,
+            phases: None,
         };
         let has_torch = at.map_or(state.has_torch(), |at| at.has_torch);
         Instant {

@@ -19,7 +19,7 @@ use gpumemtrace_format::{
 };
 use gpumemtrace_replay::compare::{self, Amounts};
 use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Input, Report, RingFile, analyse, report};
+use gpumemtrace_replay::{Analysis, Asked, Input, Report, RingFile, analyse, report};
 
 pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];
@@ -285,6 +285,12 @@ pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
 }
 
 /// As for a comparison; `None` if it cannot be read.
+pub fn analyse_with_step_before(bytes: &[u8]) -> Analysis {
+    let read =
+        |input: Input<'_>| gpumemtrace_replay::analyse_with_step_before(input, Asked::default()).unwrap();
+    with_input(bytes, RingFile::Absent, read)
+}
+
 pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, Amounts)> {
     with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, OwnPaths::default())).ok()
 }
