@@ -4,7 +4,9 @@
 //! is forgotten; only out-of-memory events are kept, the first [`MAX_OOMS`] of them.
 
 mod finish;
+mod part;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::OpenError;
@@ -24,9 +26,12 @@ use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, StepClock};
+use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
 use crate::when::When;
+use part::Part;
+pub use part::Since;
 
 /// Most out-of-memory events described one by one.
 pub const MAX_OOMS: usize = 64;
@@ -95,6 +100,8 @@ pub struct Analysis {
     pub ooms: Vec<OomRecord>,
     /// All of them.
     pub oom_count: u64,
+    /// The same by device.
+    pub oom_counts: BTreeMap<u8, u64>,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
@@ -103,6 +110,10 @@ pub struct Analysis {
     pub host: Book,
     /// Frames of the program's calls of `backward()`.
     pub backward_calls: Vec<NodeId>,
+    /// From when on all of this is; the whole run where there is none.
+    pub since: Option<Since>,
+    /// Of which stream all of this is; of all where there is none.
+    pub stream: Option<StreamFacts>,
 }
 
 struct Pass {
@@ -121,11 +132,13 @@ struct Pass {
     step: u32,
     ooms: Vec<OomRecord>,
     oom_count: u64,
+    oom_counts: BTreeMap<u8, u64>,
     owners: Owners,
     apart: Totals,
     host: Book,
     apart_peaks: KeyedMap<Place, u64>,
     tracker: Option<TrackerState>,
+    part: Part,
 }
 
 /// What must be known before the events are read.
@@ -135,6 +148,10 @@ pub struct Asked {
     pub own: OwnPaths,
     /// Moments that are wanted besides the peaks and the end.
     pub at: Vec<When>,
+    /// Only what comes from then on.
+    pub since: Option<When>,
+    /// Only what PyTorch allocates on this stream.
+    pub stream: Option<StreamId>,
 }
 
 /// Analyses a trace.
@@ -150,11 +167,18 @@ pub fn analyse_as(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError>
 /// As [`analyse_as`], for whom reads the events once more: what that takes comes along, without definitions.
 pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analysis, Head), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
+    let (since, stream) = (asked.since, asked.stream);
     let mut head = Head::read(input)?;
     let symbols = Symbols::new(std::mem::take(&mut head.definitions), asked.own);
     let names = StepNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
+    let part = || Part {
+        since: since.map(|asked| Since { asked, come: None }),
+        stream: stream.map(OneStream::new),
+        started_ns: started,
+        end_ns: head.end_ns(),
+    };
     let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
     let mut pass: Option<Pass> = None;
     let mut body = read_together(open, &head, &mut |events| {
@@ -166,7 +190,7 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
                 if !scouting.has_all() {
                     return ControlFlow::Break(());
                 }
-                pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns));
+                pass = ahead.take().map(|ahead| Pass::after(ahead, span_ns, part()));
             }
         }
         if let Some(pass) = &mut pass {
@@ -175,7 +199,7 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
         ControlFlow::Continue(())
     })?;
     let is_whole = ahead.as_ref().is_none_or(Ahead::has_all);
-    let Some(mut pass) = pass.or_else(|| ahead.map(|ahead| Pass::after(ahead, span_ns))) else {
+    let Some(mut pass) = pass.or_else(|| ahead.map(|ahead| Pass::after(ahead, span_ns, part()))) else {
         unreachable!("the scout is there until the pass is")
     };
     if !is_whole {
@@ -191,10 +215,10 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
 impl Pass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
     #[inline(never)] // As below.
-    fn after(mut ahead: Ahead, span_ns: u64) -> Self {
+    fn after(mut ahead: Ahead, span_ns: u64, part: Part) -> Self {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
-        let mut pass = Self::new(ahead.symbols, (clock, ahead.names), span_ns);
+        let mut pass = Self { part, ..Self::new(ahead.symbols, (clock, ahead.names), span_ns) };
         for events in &kept {
             pass.events(events);
         }
@@ -209,7 +233,7 @@ impl Pass {
             phases: Phases::default(),
             backward: Backward::default(),
             driver: Driver::default(),
-            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
+            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns, first_step: 0 },
             counts: [0; 256],
             threads: KeyedSet::default(),
             last_thread: None,
@@ -218,16 +242,26 @@ impl Pass {
             step: 0,
             ooms: Vec::new(),
             oom_count: 0,
+            oom_counts: BTreeMap::new(),
             owners: Owners::default(),
             apart: Totals::default(),
             host: Book::at_step(0, span_ns),
             apart_peaks: KeyedMap::default(),
             tracker: None,
+            part: Part::default(),
+        }
+    }
+
+    fn events(&mut self, events: &[Event]) {
+        if self.part.is_all() {
+            self.each(events);
+        } else {
+            self.events_of_part(events);
         }
     }
 
     #[inline(never)] // Once: it is much.
-    fn events(&mut self, events: &[Event]) {
+    fn each(&mut self, events: &[Event]) {
         for event in events {
             self.event(event);
         }
@@ -275,6 +309,7 @@ impl Pass {
             self.host.step_boundary();
             self.step += 1;
         }
+        self.steps_have_begun();
     }
 
     #[inline(never)] // As above.
@@ -373,7 +408,7 @@ impl Pass {
     }
 
     fn oom(&mut self, event: &Event, stack: StackId) {
-        self.oom_count += 1;
+        self.count_oom(event);
         if self.ooms.len() >= MAX_OOMS {
             return;
         }

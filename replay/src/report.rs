@@ -4,17 +4,20 @@
 //! times nanoseconds. Every text output is made from these structures and nothing else.
 
 use serde::Serialize;
-use serde_json::Value;
 
 mod leak;
+mod part;
 mod ranks;
 mod site;
 mod trace;
+mod verdict;
 
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
+pub use part::{Filters, LeftOut, LeftOutLists, SinceMoment, StreamPart};
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
+pub use verdict::{Severity, Verdict};
 
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -74,6 +77,12 @@ pub struct Report {
     /// What to know before anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<Vec<Verdict>>,
+    /// Rows of the lists above that were left out because of `filters`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOutLists>,
+    /// What the report was limited to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filters: Option<Filters>,
 }
 
 /// A part of the run, all its turns together ([`crate::phases`]).
@@ -218,6 +227,9 @@ pub struct Timeline {
     pub points: Vec<TimelinePoint>,
     /// Largest sites.
     pub bands: Vec<Band>,
+    /// Those of them that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// One moment.
@@ -283,6 +295,9 @@ pub struct Cause {
     pub bytes: u64,
     /// Who keeps it from being given back.
     pub culprits: Vec<SiteBytes>,
+    /// Those that a filter left out, and those beyond the largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// A site's share.
@@ -309,8 +324,11 @@ pub struct Peak {
     pub step: Option<u64>,
     /// The peak.
     pub live_bytes: u64,
-    /// They sum to `live_bytes` exactly.
+    /// They sum to `live_bytes` exactly, with `left_out`.
     pub sites: Vec<SiteShare>,
+    /// Those that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// A site's share in bytes and blocks.
@@ -357,6 +375,9 @@ pub struct Oom {
     pub unused: Vec<Cause>,
     /// What had grown until then, most first.
     pub growth: Vec<SiteBytes>,
+    /// What of `sites` a filter left out, and what is beyond the largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// Something to try.
@@ -366,31 +387,4 @@ pub struct Remedy {
     pub action: String,
     /// `null`: the trace does not tell.
     pub works: Option<bool>,
-}
-
-/// A finding in one sentence.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    /// Index in `traces`.
-    pub trace: usize,
-    /// `leak`, `oom`, `incomplete`, `total_mismatch`, ...
-    pub kind: &'static str,
-    /// How bad.
-    pub severity: Severity,
-    /// One sentence.
-    pub summary: String,
-    /// The numbers behind it.
-    pub evidence: Value,
-}
-
-/// How bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// Look at it.
-    Warning,
-    /// It will end or has ended the run.
-    Critical,
 }

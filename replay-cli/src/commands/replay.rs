@@ -91,7 +91,7 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let asked = Asked { own: own_paths(&args.own)?, at: Vec::new() };
+    let asked = Asked { own: own_paths(&args.own)?, ..Asked::default() };
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {

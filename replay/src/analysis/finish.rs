@@ -113,10 +113,13 @@ impl Pass {
             devices,
             ooms: self.ooms,
             oom_count: self.oom_count,
+            oom_counts: self.oom_counts,
             failed_calls: self.driver.failed_calls,
             apart,
             host: self.host,
             backward_calls: self.backward.calls,
+            since: self.part.since,
+            stream: self.part.stream.map(|stream| stream.facts),
         }
     }
 }
