@@ -5,7 +5,7 @@ use gpumemtrace_replay::report::Cause;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{duration, percent, put};
+use super::{HANG, beyond, column, duration, percent, put};
 use crate::output::Style;
 
 /// Most culprits listed.
@@ -16,7 +16,17 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Reserved by PyTorch and used by no tensor")));
     if moments.is_empty() {
-        put(out, format_args!("  PyTorch's allocator was not seen in this trace."));
+        put(
+            out,
+            format_args!(
+                "  {}",
+                match report.traces[trace].stream {
+                    Some(stream) if !stream.reserved_is_known =>
+                        "Not known of this stream alone: PyTorch's tracker did not tell all segments.",
+                    _ => "PyTorch's allocator was not seen in this trace.",
+                }
+            ),
+        );
     }
     for moment in moments {
         let when = match moment.at.why {
@@ -40,16 +50,14 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         for cause in &moment.causes {
             let words = in_words(cause);
             let colon = if cause.culprits.is_empty() { "" } else { ", by their lines:" };
-            put(out, format_args!("  {:>11}  {words}{colon}", size(cause.bytes)));
-            for culprit in cause.culprits.iter().take(MAX_CULPRITS) {
-                put(
-                    out,
-                    format_args!("               {:>11}  {}", size(culprit.bytes), short(&culprit.site)),
-                );
+            put(out, format_args!("  {}  {HANG}{words}{colon}", column(cause.bytes)));
+            let most = style.most(MAX_CULPRITS);
+            for culprit in cause.culprits.iter().take(most) {
+                put(out, format_args!("      {}  {HANG}{}", column(culprit.bytes), short(&culprit.site)));
             }
-            if cause.culprits.len() > MAX_CULPRITS {
-                let rest: u64 = cause.culprits[MAX_CULPRITS..].iter().map(|culprit| culprit.bytes).sum();
-                put(out, format_args!("               {:>11}  other lines", size(rest)));
+            let (lines, rest) = beyond(&cause.culprits, most, cause.left_out, |culprit| culprit.bytes);
+            if lines > 0 && rest > 0 {
+                put(out, format_args!("      {}  {HANG}other lines", column(rest)));
             }
         }
     }
