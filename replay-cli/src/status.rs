@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gpumemtrace_replay::sections::size;
 
-use crate::output::Style;
+use crate::output::stderr_width;
 
 /// What is done sooner is not worth a line.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(crate) fn is_terminal() -> bool {
 /// Draws a line over the one before.
 pub(crate) fn draw(line: &str) {
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let width = WIDTH.get_or_init(|| Style::of_stdout().width).saturating_sub(1);
+    let width = WIDTH.get_or_init(stderr_width).saturating_sub(1);
     let shown: String = line.chars().filter(|char| !char.is_control()).take(width).collect();
     *drawn = write!(std::io::stderr(), "\r{shown}\x1b[K").is_ok();
 }

@@ -37,7 +37,12 @@ impl Folder {
 
     fn run(&self, args: &[&str]) -> Output {
         let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
-        command.env("COLUMNS", "100").env("GPUMEMTRACE_CACHE", "off").env_remove("LD_PRELOAD");
+        command
+            .env("COLUMNS", "100")
+            .env("LC_ALL", "C.UTF-8")
+            .env_remove("TERM")
+            .env("GPUMEMTRACE_CACHE", "off")
+            .env_remove("LD_PRELOAD");
         command.current_dir(self.0.path()).args(args).output().expect("it starts")
     }
 

@@ -73,7 +73,12 @@ fn blocks(with_names: bool) -> Vec<u8> {
 
 fn run(args: &[&str]) -> (Option<i32>, String, String) {
     let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
-    command.env("COLUMNS", "100").env("GPUMEMTRACE_CACHE", "off").env_remove("LD_PRELOAD");
+    command
+        .env("COLUMNS", "200")
+        .env("LC_ALL", "C.UTF-8")
+        .env_remove("TERM")
+        .env("GPUMEMTRACE_CACHE", "off")
+        .env_remove("LD_PRELOAD");
     let output = command.args(args).output().expect("it starts");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (output.status.code(), text(output.stdout), text(output.stderr))

@@ -6,6 +6,7 @@
 mod alarms;
 mod driver_calls;
 mod finish;
+mod part;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -31,9 +32,12 @@ use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
 use crate::step_before::Before;
 use crate::steps::{Rule, StepClock};
+use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, StackId, Symbols};
 use crate::tally::Held;
 use crate::when::When;
+use part::Part;
+pub use part::Since;
 
 /// Most out-of-memory events described one by one.
 pub const MAX_OOMS: usize = 64;
@@ -102,6 +106,8 @@ pub struct Analysis {
     pub ooms: Vec<OomRecord>,
     /// All of them.
     pub oom_count: u64,
+    /// The same by device.
+    pub oom_counts: BTreeMap<u8, u64>,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
@@ -118,6 +124,10 @@ pub struct Analysis {
     pub async_pools: AsyncPools,
     /// By ordinal; empty unless a second pass was made for it ([`crate::step_before`]).
     pub before_peaks: BTreeMap<u8, Before>,
+    /// From when on all of this is; the whole run where there is none.
+    pub since: Option<Since>,
+    /// Of which stream all of this is; of all where there is none.
+    pub stream: Option<StreamFacts>,
 }
 
 struct Pass {
@@ -136,6 +146,7 @@ struct Pass {
     step: u32,
     ooms: Vec<OomRecord>,
     oom_count: u64,
+    oom_counts: BTreeMap<u8, u64>,
     owners: Owners,
     apart: Totals,
     host: Book,
@@ -144,6 +155,7 @@ struct Pass {
     alarms: Alarms,
     instants: Vec<Instant>,
     async_pools: AsyncPools,
+    part: Part,
 }
 
 /// What must be known before the events are read.
@@ -153,6 +165,10 @@ pub struct Asked {
     pub own: OwnPaths,
     /// Moments that are wanted besides the peaks and the end.
     pub at: Vec<When>,
+    /// Only what comes from then on.
+    pub since: Option<When>,
+    /// Only what PyTorch allocates on this stream.
+    pub stream: Option<StreamId>,
 }
 
 /// Analyses a trace.
@@ -168,11 +184,18 @@ pub fn analyse_as(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError>
 /// As [`analyse_as`], for whom reads the events once more: what that takes comes along, without definitions.
 pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analysis, Head), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
+    let (since, stream) = (asked.since, asked.stream);
     let mut head = Head::read(input)?;
     let symbols = Symbols::new(std::mem::take(&mut head.definitions), asked.own);
     let names = StepNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
+    let part = || Part {
+        since: since.map(|asked| Since { asked, come: None }),
+        stream: stream.map(OneStream::new),
+        started_ns: started,
+        end_ns: head.end_ns(),
+    };
     let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
     let alarms = |ahead: &Ahead| Alarms::new(&asked.at, started.or(ahead.first_ns).unwrap_or(0), span_ns);
     let mut pass: Option<Pass> = None;
@@ -187,7 +210,7 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
                 }
                 pass = ahead.take().map(|ahead| {
                     let alarms = alarms(&ahead);
-                    Pass::after(ahead, alarms, span_ns)
+                    Pass::after(ahead, alarms, span_ns, part())
                 });
             }
         }
@@ -199,7 +222,7 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
     let is_whole = ahead.as_ref().is_none_or(Ahead::has_all);
     let after = |ahead: Ahead| {
         let alarms = alarms(&ahead);
-        Pass::after(ahead, alarms, span_ns)
+        Pass::after(ahead, alarms, span_ns, part())
     };
     let Some(mut pass) = pass.or_else(|| ahead.map(after)) else {
         unreachable!("the scout is there until the pass is")
@@ -217,10 +240,10 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
 impl Pass {
     /// Begins with what the scout has kept: everything that it has seen, or nothing.
     #[inline(never)] // As below.
-    fn after(mut ahead: Ahead, alarms: Alarms, span_ns: u64) -> Self {
+    fn after(mut ahead: Ahead, alarms: Alarms, span_ns: u64, part: Part) -> Self {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
-        let mut pass = Self::new(ahead.symbols, (clock, ahead.names), alarms, span_ns);
+        let mut pass = Self { part, ..Self::new(ahead.symbols, (clock, ahead.names), alarms, span_ns) };
         for events in &kept {
             pass.events(events);
         }
@@ -235,7 +258,7 @@ impl Pass {
             phases: Phases::default(),
             backward: Backward::default(),
             driver: Driver::default(),
-            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns },
+            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns, first_step: 0 },
             counts: [0; 256],
             threads: KeyedSet::default(),
             last_thread: None,
@@ -244,6 +267,7 @@ impl Pass {
             step: 0,
             ooms: Vec::new(),
             oom_count: 0,
+            oom_counts: BTreeMap::new(),
             owners: Owners::default(),
             apart: Totals::default(),
             host: Book::at_step(0, span_ns),
@@ -252,6 +276,7 @@ impl Pass {
             alarms,
             instants: Vec::new(),
             async_pools: AsyncPools::default(),
+            part: Part::default(),
         }
     }
 
@@ -264,8 +289,16 @@ impl Pass {
         }
     }
 
-    #[inline(never)] // Once: it is much.
     fn events_in_a_row(&mut self, events: &[Event]) {
+        if self.part.is_all() {
+            self.each(events);
+        } else {
+            self.events_of_part(events);
+        }
+    }
+
+    #[inline(never)] // Once: it is much.
+    fn each(&mut self, events: &[Event]) {
         for event in events {
             self.event(event);
         }
@@ -315,6 +348,7 @@ impl Pass {
             let come = self.alarms.at_step(self.step);
             self.take_instants(&come);
         }
+        self.steps_have_begun();
     }
 
     #[inline(never)] // As above.
@@ -348,7 +382,7 @@ impl Pass {
     }
 
     fn oom(&mut self, event: &Event, stack: StackId) {
-        self.oom_count += 1;
+        self.count_oom(event);
         if self.ooms.len() >= MAX_OOMS {
             return;
         }

@@ -4,6 +4,8 @@
 //! Consequence: one table of live blocks ([`crate::live_blocks`]), one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
+mod restart;
+
 use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
 pub use crate::holders::{AGES, Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STACK_MARKS, STACK_PEAK, STACK_STEP, STEP, StackBook};
@@ -54,6 +56,8 @@ pub struct Book {
     stacks_of_sites: Vec<Vec<StackId>>,
     series: Series,
     step: u32,
+    /// Steps that had ended when it began.
+    pub(crate) first_step: u32,
     /// What was live at the last step end and was freed since: its stack and the step that it was allocated in.
     gone_since_step: Vec<(StackId, u32)>,
     bins: Bins,

@@ -86,6 +86,13 @@ impl DeviceState {
         }
     }
 
+    /// Of which steps before this one are not told.
+    fn telling_from(mut self, first: u32) -> Self {
+        self.torch.first_step = first;
+        self.driver.first_step = first;
+        self
+    }
+
     fn now(&mut self, event: &Event, time_ns: u64, step: u32) -> Now {
         self.reserved = event.aux[1];
         Now { time_ns, step, reserved: self.reserved, device: self.driver.total().bytes }
@@ -268,6 +275,27 @@ impl DeviceState {
         }
     }
 
+    /// What comes from here on is all there is ([`Book::restart`]); what is held counts.
+    #[cold]
+    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &Driver) {
+        self.torch.restart(time_ns, rest_ns);
+        self.driver.restart(time_ns, rest_ns);
+        let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
+        self.peak_device = device;
+        self.at_peak_reserved = [self.reserved, live, device];
+        self.peak_state.mark(Moment {
+            reserved: self.reserved,
+            time_ns,
+            step: self.torch.steps_ended(),
+            wanted: None,
+            newest_block: self.torch.events,
+            newest_range: driver.ranges_born(),
+            newest_segment: self.segments.born(),
+        });
+        self.ledger.restart(time_ns);
+        self.gap_course = Course::default();
+    }
+
     /// Ends the reading.
     pub fn finish(
         &mut self,
@@ -294,8 +322,9 @@ impl DeviceState {
 /// The state of a device, made when it is first seen.
 #[inline]
 pub(crate) fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
-    let span_ns = devices.span_ns;
-    devices.all[ordinal as usize].get_or_insert_with(|| Box::new(DeviceState::at_step(step, span_ns)))
+    devices.all[ordinal as usize].get_or_insert_with(|| {
+        Box::new(DeviceState::at_step(step, devices.span_ns).telling_from(devices.first_step))
+    })
 }
 
 /// Devices by ordinal.
@@ -303,6 +332,8 @@ pub(crate) struct Devices {
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
     /// How long the run lasts; 0 where that is not known.
     pub(crate) span_ns: u64,
+    /// Steps that ended before what is told.
+    pub(crate) first_step: u32,
 }
 
 impl Devices {

@@ -103,6 +103,11 @@ impl Growth {
         accelerates: false,
     };
 
+    /// As part of a series that has so many values before.
+    pub(crate) fn after(self, values: usize) -> Self {
+        Self { base: self.base + values, first: self.first + values, ..self }
+    }
+
     /// Bounds of the growth per value: of what is regular, the growth itself.
     pub fn rate_interval(&self) -> [f64; 2] {
         match self.period {

@@ -141,7 +141,7 @@ pub(crate) struct StackBook {
     pub(crate) tally: Tally<STACK_MARKS>,
     pub(crate) site: SiteId,
     pub(crate) series: Series,
-    step_seen: u32,
+    pub(crate) step_seen: u32,
 }
 
 impl Default for StackBook {

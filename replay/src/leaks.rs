@@ -84,7 +84,9 @@ fn device_leaks(
         let found = beside_torch(analysis, device);
         silent.extend(silent::report((trace, ordinal, DEVICE), analysis, beside.book, &found.silent));
         leaks.extend(findings(&beside, found.findings));
-        leaks.extend(unused::leak(&Reporter { kind: RESERVED, ..reporter }, device, tensors));
+        if analysis.knows_reserved() {
+            leaks.extend(unused::leak(&Reporter { kind: RESERVED, ..reporter }, device, tensors));
+        }
     }
     leaks
 }
@@ -92,7 +94,7 @@ fn device_leaks(
 /// Driver memory that PyTorch's allocator did not ask for.
 fn beside_torch(analysis: &Analysis, device: &DeviceState) -> Suspects {
     let book = &device.driver;
-    let (_, beside) = device.unused.beside().values(book.steps_ended());
+    let (_, _, beside) = device.unused.beside().values_from(book.first_step, book.steps_ended());
     let bytes: Vec<u64> = beside.iter().map(|held| held.bytes).collect();
     let grows = judge(&bytes, Fate::KEPT).growth().is_some();
     let owner = |stack: StackId| {

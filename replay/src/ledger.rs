@@ -159,6 +159,14 @@ impl Ledger {
         }
     }
 
+    /// The moment is looked for from here on, as are samples.
+    #[cold]
+    pub(crate) fn restart(&mut self, time_ns: u64) {
+        let (held, torch) = (self.held.clone(), self.torch);
+        let peak = Moment { time_ns, bytes: self.bytes, held: held.clone(), torch, is_unsettled: false };
+        *self = Self { held, bytes: self.bytes, torch, peak, ..Self::default() };
+    }
+
     /// Somebody said how much is in use.
     pub fn sample(&mut self, event: &Event, time_ns: u64) {
         let witness = match event.aux[1] {

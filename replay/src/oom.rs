@@ -64,6 +64,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         sites: sites.collect(),
         unused: causes(analysis, &record.gap),
         growth,
+        left_out: None,
     }
 }
 

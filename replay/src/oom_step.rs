@@ -39,6 +39,10 @@ pub(crate) struct Room {
 impl Room {
     /// Of a device whose size is known.
     pub(crate) fn of(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Option<Self> {
+        // What other streams hold is not known then, and they share the device.
+        if analysis.stream.is_some() {
+            return None;
+        }
         let size = analysis.meta.number(&format!("device.{ordinal}.total_bytes"))?;
         let residual = device.ledger.nearest().and_then(|sample| sample.residual()).unwrap_or(0);
         let [reserved, ..] = device.at_peak_reserved;
@@ -77,11 +81,11 @@ impl Room {
 /// Reserved bytes for each live one, at least 1, and what both grew by at least.
 fn overhead(device: &DeviceState) -> (f64, u64) {
     let steps = device.torch.steps_ended();
-    let (stride, live) = device.torch.series().values(steps);
+    let (stride, before, live) = device.torch.series().values_from(device.torch.first_step, steps);
     let tail = live.len() / 3;
     let live: Vec<u64> = live.iter().skip(tail).map(|held| held.bytes).collect();
     let unused = device.unused.unused();
-    let at = |index: usize| unused.at((tail + index) as u32 * stride).bytes;
+    let at = |index: usize| unused.at((before + tail + index) as u32 * stride).bytes;
     let reserved: Vec<u64> =
         live.iter().zip(0..).map(|(live, index)| live.saturating_add(at(index))).collect();
     let grown = |values: &[u64]| match (values.first(), values.last()) {

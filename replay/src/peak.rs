@@ -92,6 +92,7 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         passes: by_pass(&judged),
         phases: phases(&judged.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
+        left_out: None,
         since_previous_step: step_before.map(|before| {
             let was = categories(analysis, ordinal, state, &before.blocks);
             since(analysis, book, before, (&judged, &was))

@@ -87,6 +87,27 @@ impl Phases {
         }
     }
 
+    /// Only what comes from here on counts: what is open begins now, what has ended never was.
+    #[cold]
+    pub(crate) fn restart(&mut self, time_ns: u64, held: impl Iterator<Item = (u8, u64)>) {
+        let before = std::mem::take(&mut self.all);
+        self.by_name.clear();
+        let held: KeyedMap<u8, u64> = held.collect();
+        for open in &mut self.open {
+            let name = before[open.phase].name.clone();
+            let phase = *self.by_name.entry(name.clone()).or_insert_with(|| {
+                self.all.push(Phase { name, ..Phase::default() });
+                self.all.len() - 1
+            });
+            self.all[phase].turns += 1;
+            for (device, bytes) in &held {
+                let peak = &mut on(&mut self.all[phase], *device).peak_bytes;
+                *peak = (*peak).max(*bytes);
+            }
+            (open.phase, open.began_ns, open.held) = (phase, time_ns, held.clone());
+        }
+    }
+
     /// The run has ended.
     pub fn finish(mut self, time_ns: u64, held: &[(u8, u64)]) -> Vec<Phase> {
         for open in std::mem::take(&mut self.open) {

@@ -53,6 +53,9 @@ pub fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
         }
         row.bytes_per_step = found.then_some(crate::report::Quantity(rate));
     }
+    if !analyses.iter().all(Analysis::knows_reserved) {
+        return None;
+    }
     rows.sort_by_key(|row| (row.rank.unwrap_or(u64::MAX), row.trace, row.device));
     if rows.len() < 2 {
         return None;

@@ -4,15 +4,16 @@
 //! times nanoseconds. Every text output is made from these structures and nothing else.
 
 use serde::Serialize;
-use serde_json::Value;
 
 mod fragmentation;
 mod instant;
 mod leak;
+mod part;
 mod peak;
 mod ranks;
 mod site;
 mod trace;
+mod verdict;
 
 pub use fragmentation::{
     AsyncPool, Cause, Fragmentation, GapLook, GapOverTime, Keeper, Moment, PoolAnswer, PoolRow, Serves,
@@ -20,6 +21,7 @@ pub use fragmentation::{
 };
 pub use instant::Instant;
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
+pub use part::{Filters, LeftOut, LeftOutLists, SinceMoment, StreamPart};
 pub use peak::{
     Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
     SincePreviousStep, SiteShare,
@@ -27,6 +29,7 @@ pub use peak::{
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
+pub use verdict::{Severity, Verdict};
 
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,6 +98,12 @@ pub struct Report {
     /// What to know before anything else.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdicts: Option<Vec<Verdict>>,
+    /// Rows of the lists above that were left out because of `filters`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOutLists>,
+    /// What the report was limited to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filters: Option<Filters>,
 }
 
 /// A part of the run, all its turns together ([`crate::phases`]).
@@ -239,6 +248,9 @@ pub struct Timeline {
     pub points: Vec<TimelinePoint>,
     /// Largest sites.
     pub bands: Vec<Band>,
+    /// Those of them that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// One moment.
@@ -307,6 +319,9 @@ pub struct Oom {
     pub unused: Vec<Cause>,
     /// What had grown until then, most first.
     pub growth: Vec<SiteBytes>,
+    /// What of `sites` a filter left out, and what is beyond the largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// Something to try.
@@ -316,31 +331,4 @@ pub struct Remedy {
     pub action: String,
     /// `null`: the trace does not tell.
     pub works: Option<bool>,
-}
-
-/// A finding in one sentence.
-#[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
-    /// Index in `traces`.
-    pub trace: usize,
-    /// `leak`, `oom`, `incomplete`, `total_mismatch`, ...
-    pub kind: &'static str,
-    /// How bad.
-    pub severity: Severity,
-    /// One sentence.
-    pub summary: String,
-    /// The numbers behind it.
-    pub evidence: Value,
-}
-
-/// How bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// Look at it.
-    Warning,
-    /// It will end or has ended the run.
-    Critical,
 }

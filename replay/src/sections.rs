@@ -10,10 +10,11 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Device, DevicePeak, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual, Site, Steps,
-    Timeline, TimelinePoint, TraceInfo,
+    Band, Device, DevicePeak, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual, SinceMoment, Site,
+    Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
+pub use crate::units::size;
 use crate::{leaks, naming, oom, peak, ranks, verdicts};
 
 /// Most sites drawn as bands.
@@ -44,6 +45,8 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         leaks.extend(leaking);
         silent_growth.extend(silent);
     }
+    // Out of memory is the whole device.
+    let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
@@ -64,7 +67,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
             .cloned()
     });
-    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new() };
+    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), left_out: None };
     Report {
         schema: "gpumemtrace.report",
         version: 1,
@@ -91,7 +94,9 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         verdicts,
         leaks: has(Section::Leaks).then_some(leaks),
         silent_growth: has(Section::Leaks).then_some(silent_growth),
-        oom: has(Section::Oom).then_some(ooms),
+        oom: has_ooms.then_some(ooms),
+        left_out: None,
+        filters: None,
     }
 }
 
@@ -147,6 +152,16 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
         allocator_conf: text("allocator_conf"),
+        since: analysis.since.and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
+            time_ns: time_ns.saturating_sub(analysis.start_ns),
+            step: step(analysis, begun),
+        }),
+        stream: analysis.stream.as_ref().map(|facts| StreamPart {
+            stream: facts.stream.0,
+            unknown_blocks: facts.unknown_blocks,
+            unknown_bytes: facts.unknown_bytes,
+            reserved_is_known: analysis.knows_reserved(),
+        }),
         end: analysis.ending,
         end_detail: analysis.ending_detail.clone(),
         events,
@@ -195,6 +210,7 @@ pub(crate) fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceSta
 fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
     let device = |(ordinal, state): (u8, &DeviceState)| {
         let torch = state.has_torch();
+        let reserves = torch && analysis.knows_reserved();
         let driver = !state.driver.is_empty();
         let peak = state.main().peak();
         Device {
@@ -204,14 +220,14 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             total_bytes: analysis.meta.number(&format!("device.{ordinal}.total_bytes")),
             peak: DevicePeak {
                 live_bytes: torch.then(|| state.torch.peak().live),
-                reserved_bytes: torch.then_some(state.at_peak_reserved[0]),
+                reserved_bytes: reserves.then_some(state.at_peak_reserved[0]),
                 device_bytes: driver.then_some(state.peak_device),
                 time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
                 step: step(analysis, peak.step),
             },
             end: Levels {
                 live_bytes: torch.then(|| state.torch.total().bytes),
-                reserved_bytes: torch.then_some(state.reserved),
+                reserved_bytes: reserves.then_some(state.reserved),
                 device_bytes: driver.then(|| state.driver.total().bytes),
             },
             ledger: ledger(analysis, state),
@@ -254,6 +270,7 @@ fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
 fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
     let book = state.main();
     let torch = state.has_torch();
+    let reserves = torch && analysis.knows_reserved();
     let driver = !state.driver.is_empty();
     let mut points = Vec::new();
     // Which of the two values of a bin each point shows: 0 high, 1 low.
@@ -263,7 +280,7 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
             time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
             step: step(analysis, sample.step),
             live_bytes: torch.then_some(sample.live),
-            reserved_bytes: torch.then_some(reserved),
+            reserved_bytes: reserves.then_some(reserved),
             device_bytes: driver.then_some(device),
         };
         let high = (point(&bin.high, bin.max_reserved, bin.max_device), (index, 0));
@@ -294,23 +311,7 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
         site: analysis.symbols.site(*id, book.main_stack_at_peak(*id)),
         bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
     });
-    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points }
-}
-
-/// Bytes for people: `512 B`, `4.00 MiB`, `22.9 GiB`.
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.996 would print as 1024.00.
-    while value >= 1023.995 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", UNITS[unit])
+    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, left_out: None }
 }
 
 /// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
@@ -334,24 +335,4 @@ pub fn place(site: &Site) -> String {
 /// `f` becomes `f()`; `<module>` stays.
 pub fn called(function: &str) -> String {
     if function.ends_with('>') { function.to_owned() } else { format!("{function}()") }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_read_well_at_every_border() {
-        let cases = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (4 << 20, "4.00 MiB"),
-            ((1 << 30) - 1, "1.00 GiB"),
-            (24_588_664_832, "22.90 GiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(size(bytes), text);
-        }
-    }
 }

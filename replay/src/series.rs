@@ -97,6 +97,14 @@ impl Series {
         (stride, values)
     }
 
+    /// As [`Self::values`], of the ends of step `first` and later ones; and how many values come before them.
+    pub fn values_from(&self, first: u32, steps: u32) -> (u32, usize, Vec<Held>) {
+        let (stride, mut values) = self.values(steps);
+        let before = (first.div_ceil(stride) as usize).min(values.len());
+        values.drain(..before);
+        (stride, before, values)
+    }
+
     /// The value at the end of a step.
     pub fn at(&self, step: u32) -> Held {
         let after = self.points.partition_point(|(at, _)| *at <= step);

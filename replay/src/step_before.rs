@@ -22,6 +22,7 @@ use crate::live_blocks::LiveBlocks;
 use crate::peak_blocks::{Death, PeakBlock, PeakBlocks};
 use crate::ranges::StepNames;
 use crate::steps::StepClock;
+use crate::streams::{Of, OneStream};
 use crate::symbols::StackId;
 
 /// What a second pass tells of the peak of a device.
@@ -49,14 +50,25 @@ pub struct StepPeak {
 /// Analyses a trace, with what only a second pass tells of its peak.
 pub fn analyse_with_step_before(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError> {
     let open = input.open;
+    let mut one_stream = asked.stream.map(OneStream::new);
     let (mut analysis, head) = analyse_with_head(input, asked)?;
     let mut pass = Pass::new(&analysis);
     pass.begin(&analysis);
     if pass.has_nothing_to_do(&analysis) {
         return Ok(analysis);
     }
+    let mut own = Vec::new();
     read_events(open, &head, &mut |event| {
-        pass.event(event, &mut analysis);
+        let Some(stream) = &mut one_stream else {
+            pass.event(event, &mut analysis);
+            return ControlFlow::Continue(());
+        };
+        // As the first pass was given them.
+        let whose = stream.take(event, &mut own);
+        own.drain(..).for_each(|event| pass.event(&event, &mut analysis));
+        if let Of::Others = whose {
+            pass.steps(event, &mut analysis);
+        }
         ControlFlow::Continue(())
     })?;
     analysis.before_peaks = pass.finish();
@@ -139,7 +151,9 @@ impl Pass {
         let devices =
             analysis.devices.iter().filter(|(_, state)| state.has_torch()).map(|(ordinal, state)| {
                 let peak = state.torch.peak();
-                let wanted = peak.step.checked_sub(1).filter(|_| has_steps && peak.live > 0);
+                // What came before the part that was asked for is not told.
+                let is_told = |step: &u32| *step >= state.torch.first_step;
+                let wanted = peak.step.checked_sub(1).filter(is_told).filter(|_| has_steps && peak.live > 0);
                 let newest_of_peak = state.torch.peak_event();
                 (*ordinal, Follow { wanted, newest_of_peak, ..Follow::default() })
             });
@@ -165,7 +179,8 @@ impl Pass {
         analysis.phases.is_empty() && self.devices.values().all(|device| device.wanted.is_none())
     }
 
-    fn event(&mut self, event: &Event, analysis: &mut Analysis) {
+    /// What an event says about steps; its stack.
+    fn steps(&mut self, event: &Event, analysis: &mut Analysis) -> StackId {
         self.time_ns = self.time_ns.max(event.time_ns);
         let (stack, facts) = self.backward.stack_of(event, &mut analysis.symbols);
         let what = self.names.or_optimizer(event, facts.optimizer);
@@ -176,6 +191,11 @@ impl Pass {
                 device.observe(self.time_ns);
             }
         }
+        stack
+    }
+
+    fn event(&mut self, event: &Event, analysis: &mut Analysis) {
+        let stack = self.steps(event, analysis);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 let phase = self.open.last().and_then(|(_, phase)| *phase);

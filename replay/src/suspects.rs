@@ -58,6 +58,17 @@ impl Finding {
         (growth.first > 0).then_some(growth.base as u32 * self.stride)
     }
 
+    /// As a finding in a series that has so many values before those that were judged.
+    fn after(self, values: usize) -> Self {
+        let (settled, grown) = self.after_warm_up;
+        Self {
+            blocks: self.blocks.map(|growth| growth.after(values)),
+            bytes: self.bytes.map(|growth| growth.after(values)),
+            after_warm_up: (settled.saturating_add((values as u32).saturating_mul(self.stride)), grown),
+            ..self
+        }
+    }
+
     pub(crate) fn first_step(&self) -> u64 {
         self.growth().first as u64 * u64::from(self.stride)
     }
@@ -128,9 +139,10 @@ pub(crate) fn suspects<'a>(
             continue;
         }
         let one = Suspect { book, cohorts: &cohorts, site, entry };
-        let (stride, values) = series.values(book.steps_ended());
+        let (stride, before, values) = series.values_from(book.first_step, book.steps_ended());
         match one.judge(stride, &values) {
             Judged::Finding(finding) => {
+                let finding = Box::new(finding.after(before));
                 places.push(chances.len());
                 chances.push(finding.growth().p);
                 suspects.findings.push(*finding);

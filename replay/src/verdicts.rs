@@ -130,7 +130,10 @@ pub fn verdicts(
 
 fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Finding> {
     let capacity = analysis.meta.number(&format!("device.{ordinal}.total_bytes")).unwrap_or(0);
-    let mut findings = room(analysis, (ordinal, capacity), device).findings();
+    // How full a device is, its streams tell only together.
+    let is_whole = analysis.stream.is_none();
+    let mut findings =
+        if is_whole { room(analysis, (ordinal, capacity), device).findings() } else { Vec::new() };
     if let Some(sample) = device.ledger.nearest() {
         findings.extend(drift((ordinal, capacity), device.ledger.residuals(), sample.witness.name()));
     }

@@ -7,9 +7,12 @@ use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, Link, NO_SEQ, NodeId, PyNode, ThreadId,
 };
 use gpumemtrace_replay::compare::{Profile, compare};
-use gpumemtrace_replay::{RingFile, Section, peak, report};
+use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
+use gpumemtrace_replay::{Asked, RingFile, Section, StreamId, When, peak, report};
 use proptest::prelude::*;
-use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_with_step_before, ring_file};
+use synthetic::{
+    Synthetic, analyse_by_steps, analyse_bytes, analyse_part, analyse_with_step_before, ring_file,
+};
 
 /// Small numbers that meet each other, and the largest there are.
 fn number() -> impl Strategy<Value = u64> {
@@ -119,6 +122,12 @@ proptest! {
         let twice = [analyse_with_step_before(&file)];
         let mut with_blocks = gpumemtrace_replay::report(&twice, &[Section::Peak]);
         peak::add_blocks(&mut with_blocks, &twice);
+        for (since, stream) in [(Some(When::Step(1)), None), (Some(When::Elapsed { time_ns: 1 }), Some(StreamId(0)))] {
+            let asked = Asked { since, stream, ..Asked::default() };
+            let mut report = gpumemtrace_replay::report(&[analyse_part(&file, asked)], &[]);
+            keep_lines(&mut report, &Lines::new("*.py:1"));
+            keep_first(&mut report, 1);
+        }
         let (first, amounts) = analyse_by_steps(&file).unwrap();
         let profile = Profile::new(&first, &amounts);
         prop_assert!(!compare(&profile, &profile).differs);

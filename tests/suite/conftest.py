@@ -18,6 +18,8 @@ RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "rel
 LIBRARY = RELEASE / "libgpumemtrace.so"
 COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
+#: What the command says is read here sentence by sentence; test_filters.py is about how it is broken into lines.
+os.environ["COLUMNS"] = "200"
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 
 
@@ -72,6 +74,11 @@ def gpumemtrace(*arguments, code=0):
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, f"exit code {done.returncode}, not {code}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
+
+
+def sentences(text):
+    """A text without its ends of lines, which may lie inside of sentences."""
+    return " ".join(text.split())
 
 
 def parse_fields(line):

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import COMMAND, dump, gpumemtrace
+from conftest import COMMAND, dump, gpumemtrace, sentences
 from test_frames import FIELD, PYTHONS, stacks
 from test_routes import ROUTES, place  # noqa: F401
 
@@ -113,7 +113,7 @@ def test_every_frame_is_named_as_addr2line_names_it(traced, files):
             "pool::Arena<double>::grow(unsigned long, char const*)"} <= functions, functions
     assert any(name.startswith("pool::grow(pool::Arena<double>&, unsigned long)") for name in functions)
     assert max(len(frames) for stack in seen for frames in stack.values()) == 2, "inlined into its caller"
-    text = gpumemtrace("replay", trace, "--peak")
+    text = sentences(gpumemtrace("replay", trace, "--peak"))
     source = ROUTES / "names.c"
     line = 1 + source.read_text().splitlines().index("    int result = cuMemAlloc_v2(&kept[number], bytes);")
     assert re.search(rf"take \(\S*names\.c:{line}\)", text), text
@@ -141,7 +141,7 @@ def test_what_has_no_symbols_is_module_and_offset_and_counted(traced):
     program = [reason for reason in naming["reasons"] if reason["module"] == str(traced.folder / "names")]
     assert [reason["why"] for reason in program] == ["no_symbols"]
     assert naming["unresolved"] == sum(reason["addresses"] for reason in naming["reasons"]) <= naming["addresses"]
-    text = gpumemtrace("replay", trace, "--peak")
+    text = sentences(gpumemtrace("replay", trace, "--peak"))
     assert re.search(r"names\+0x[0-9a-f]+", text) and "have no name" in text and "install its debug symbols" in text
 
 
@@ -185,7 +185,7 @@ def test_another_build_of_a_library_is_refused_and_counted(traced):
         for (module, _), frames in stack.items():
             if module.endswith("libnames.so"):
                 assert frames == [(None, None, None)]
-    assert "is another build than the one that was traced" in gpumemtrace("replay", trace, "--peak")
+    assert "is another build than the one that was traced" in sentences(gpumemtrace("replay", trace, "--peak"))
 
 
 def test_the_cache_is_used_and_never_believed_when_damaged(traced, own_cache):

@@ -12,8 +12,9 @@ use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
 use super::by_steps::{ByStepsArgs, read};
+use super::look::Look;
 use crate::exit::{Exit, Refused, Unreadable};
-use crate::output::{self, Style};
+use crate::output;
 use crate::{status, text};
 
 /// What `check` takes.
@@ -41,6 +42,8 @@ pub(crate) struct Args {
     json: bool,
     #[command(flatten)]
     reading: ByStepsArgs,
+    #[command(flatten)]
+    look: Look,
 }
 
 /// Does it.
@@ -125,9 +128,9 @@ fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
         is_told |= deliver(path, &text::check::junit::render(outcome)?)?;
     }
     if args.json {
-        output::print(&format!("{}\n", serde_json::to_string_pretty(outcome)?))?;
+        output::print(&output::json(outcome)?)?;
     } else if !is_told {
-        output::print(&text::check::render(outcome, Style::of_stdout()))?;
+        output::print(&text::check::render(outcome, args.look.style()))?;
     }
     Ok(())
 }

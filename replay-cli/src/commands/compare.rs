@@ -8,8 +8,9 @@ use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
 use super::by_steps::{ByStepsArgs, read};
+use super::look::Look;
 use crate::exit::Exit;
-use crate::output::{self, Style};
+use crate::output;
 use crate::{status, text};
 
 /// What `compare` takes.
@@ -22,8 +23,10 @@ pub(crate) struct Args {
     #[command(flatten)]
     reading: ByStepsArgs,
     /// List every line that differs, not only the largest changes
-    #[arg(long)]
+    #[arg(long, conflicts_with = "top")]
     all: bool,
+    #[command(flatten)]
+    look: Look,
     /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
     #[arg(long)]
     json: bool,
@@ -83,10 +86,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         for (run, profile) in profiles.iter().enumerate() {
             name_sites(comparison.sites_of(run), profile.analysis, Shown::ALL, &mut resolver);
         }
-        output::print(&format!("{}\n", serde_json::to_string_pretty(&comparison)?))?;
+        output::print(&output::json(&comparison)?)?;
     } else {
-        let most = if args.all { usize::MAX } else { MAX_LISTED };
-        output::print(&text::compare::render(&comparison, most, Style::of_stdout()))?;
+        let style = args.look.style();
+        let most = if args.all { usize::MAX } else { style.most(MAX_LISTED) };
+        output::print(&text::compare::render(&comparison, most, style))?;
     }
     resolver.remember();
     Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {

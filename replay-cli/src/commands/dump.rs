@@ -14,6 +14,7 @@ use gpumemtrace_replay::symbols::StackId;
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
 use crate::output;
+use crate::text::layout::printable;
 
 /// What `dump` takes.
 #[derive(clap::Args)]
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
     for reason in &reasons {
-        writeln!(out, "# incomplete {reason}")?;
+        writeln!(out, "# incomplete {}", printable(reason))?;
     }
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

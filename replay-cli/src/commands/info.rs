@@ -15,6 +15,7 @@ use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
 use crate::output;
 use crate::sums::Sums;
+use crate::text::layout::printable;
 
 /// What `info` takes.
 #[derive(clap::Args)]
@@ -130,7 +131,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "{}", file.name)?;
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-    writeln!(out, "  ended: {}{detail}", format!("{ending:?}").to_lowercase())?;
+    writeln!(out, "  ended: {}{}", format!("{ending:?}").to_lowercase(), printable(&detail))?;
     writeln!(out, "  held by its recorder: {}", if file.is_locked() { "yes" } else { "no" })?;
     let ring = match (&head.ring_problem, head.ring.is_some()) {
         (Some(why), _) => why.clone(),
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             Value::Text(text) => text.clone(),
             Value::List(list) => list.join(" "),
         };
-        writeln!(out, "  {name}: {value}")?;
+        writeln!(out, "  {}: {}", printable(name), printable(&value))?;
     }
     let [codes, python, native, modules] = contents.definitions;
     writeln!(
@@ -169,7 +170,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
     for reason in reasons {
-        writeln!(out, "    {reason}")?;
+        writeln!(out, "    {}", printable(reason))?;
     }
     if contents.is_summed {
         writeln!(out, "  by the sums in the file; --verify reads it all")?;

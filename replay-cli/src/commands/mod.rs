@@ -6,6 +6,7 @@ pub(crate) mod compare;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod info;
+mod look;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod symbolize;

@@ -1,19 +1,24 @@
 //! `gpumemtrace replay`: a trace in, answers out.
 
+mod filters;
+
 use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
 use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::selection::keep_first;
 use gpumemtrace_replay::{
     Analysis, Asked, Report, Section, When, analyse_as, analyse_with_step_before, peak, report,
 };
 
+use super::look::Look;
 use crate::exit::{Exit, Refused};
 use crate::open::TraceFile;
-use crate::output::{self, Style};
+use crate::output;
 use crate::{follow, status, text};
+use filters::Filters;
 
 /// What `replay` takes.
 #[derive(clap::Args)]
@@ -34,9 +39,6 @@ pub(crate) struct Args {
     /// What filled the device at its peak
     #[arg(long)]
     peak: bool,
-    /// With --peak: every block that was there, and what each was for
-    #[arg(long, requires = "peak")]
-    blocks: bool,
     /// Why the program ran out of memory
     #[arg(long)]
     oom: bool,
@@ -44,6 +46,9 @@ pub(crate) struct Args {
     /// the beginning of step 40 (may be given more than once)
     #[arg(long, value_name = "WHEN")]
     at: Vec<When>,
+    /// With --peak: every block that was there, and what each was for
+    #[arg(long, requires = "peak")]
+    blocks: bool,
     /// Print stacks in full: native frames too, where they belong among the Python frames
     #[arg(long)]
     stacks: bool,
@@ -66,6 +71,10 @@ pub(crate) struct Args {
     /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<FailOn>,
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    look: Look,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,7 +109,9 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let asked = Asked { own: own_paths(&args.own)?, at: args.at.clone() };
+    let mut asked = Asked { own: own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
+    args.filters.ask(&mut asked);
+    let style = args.look.style();
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
@@ -108,40 +119,72 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         };
         follow::until_the_end(path, &asked.own)?;
     }
+    let analyses = read(args, &asked)?;
+    moments_came(&analyses, &args.at)?;
+    let sections = args.sections();
+    let mut full = report_on(args, &analyses, &[]);
+    let mut resolver = Resolver::new(!args.no_cache);
+    // Without being asked for, stacks are shown where they are native alone.
+    let has_stacks = args.stacks || !sections.is_empty();
+    let most_sites = style.most(MAX_LISTED);
+    let shown = Shown { sections: &sections, most_sites, stacks: has_stacks, mixed: args.stacks };
+    // Which lines are wanted shows only when they have names.
+    let shown = if args.json || args.filters.has_lines() { Shown::ALL } else { shown };
+    if !args.json || args.filters.has_lines() {
+        name(&mut full, &analyses, shown, &mut resolver);
+    }
+    args.filters.keep_lines(&mut full);
+    let exit = verdict(args, &full, &analyses);
+    if args.json {
+        let mut shown = full;
+        if !sections.is_empty() {
+            shown = report_on(args, &analyses, &sections);
+        }
+        if !sections.is_empty() || !args.filters.has_lines() {
+            name(&mut shown, &analyses, Shown::ALL, &mut resolver);
+        }
+        if !sections.is_empty() {
+            args.filters.keep_lines(&mut shown);
+        }
+        if let Some(top) = args.look.top() {
+            keep_first(&mut shown, top);
+        }
+        output::print(&output::json(&shown)?)?;
+    } else {
+        output::print(&text::render(&full, &sections, args.stacks, style))?;
+    }
+    resolver.remember();
+    Ok(exit)
+}
+
+fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
     let shows_progress = !args.no_progress && status::is_terminal();
-    let mut analyses = Vec::new();
+    let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.traces {
         let (file, ring) = TraceFile::find(path)?;
+        if !args.filters.wants(&file) {
+            skipped.push(file);
+            continue;
+        }
         let _progress = shows_progress.then(|| file.progress());
         // What rose since the step before takes a second pass.
         let analyse = if args.peak { analyse_with_step_before } else { analyse_as };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
-    moments_came(&analyses, &args.at)?;
-    let sections = args.sections();
-    let mut full = report(&analyses, &[]);
-    let exit = verdict(&full, &args.fail_on);
-    let mut resolver = Resolver::new(!args.no_cache);
-    if args.json {
-        let mut shown = if sections.is_empty() { full } else { report(&analyses, &sections) };
-        if args.blocks {
-            peak::add_blocks(&mut shown, &analyses);
-        }
-        name(&mut shown, &analyses, Shown::ALL, &mut resolver);
-        output::print(&format!("{}\n", serde_json::to_string_pretty(&shown)?))?;
-    } else {
-        if args.blocks {
-            peak::add_blocks(&mut full, &analyses);
-        }
-        // Without being asked for, stacks are shown where they are native alone.
-        let has_stacks = args.stacks || !sections.is_empty();
-        let shown =
-            Shown { sections: &sections, most_sites: MAX_LISTED, stacks: has_stacks, mixed: args.stacks };
-        name(&mut full, &analyses, shown, &mut resolver);
-        output::print(&text::render(&full, &sections, args.stacks, Style::of_stdout()))?;
+    args.filters.keep(&mut analyses, &skipped)?;
+    Ok(analyses)
+}
+
+fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report {
+    let mut report = report(analyses, sections);
+    if args.blocks {
+        peak::add_blocks(&mut report, analyses);
     }
-    resolver.remember();
-    Ok(exit)
+    report.filters = args.filters.told(args.look.top());
+    if let Some(ranks) = report.ranks.as_mut().filter(|_| args.filters.has_ranks()) {
+        ranks.missing_ranks = None;
+    }
+    report
 }
 
 /// Refuses moments that came in none of the traces; the others tell in a note.
@@ -169,10 +212,12 @@ pub(super) fn own_paths(paths: &[String]) -> Result<OwnPaths, Refused> {
     })
 }
 
-fn verdict(report: &Report, fail_on: &[FailOn]) -> Exit {
+fn verdict(args: &Args, report: &Report, analyses: &[Analysis]) -> Exit {
     let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
-    let ooms = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
-    let fails = fail_on.iter().any(|kind| match kind {
+    // Of some lines those that are shown; else also those of which the report of a stream has nothing to say.
+    let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
+    let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
+    let fails = args.fail_on.iter().any(|kind| match kind {
         FailOn::Leak => leaks,
         FailOn::Oom => ooms,
         FailOn::Any => leaks || ooms,

@@ -22,6 +22,7 @@ use gpumemtrace_replay::naming::{Unnamed, names_at};
 use crate::exit::{Exit, Refused, Unreadable};
 use crate::open::{TraceFile, ring_path};
 use crate::output;
+use crate::text::layout::printable;
 use crate::text::why_unnamed;
 
 /// Addresses in a block to begin with; one that gets too long is split.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
         let module = module.as_deref().unwrap_or("no module");
-        writeln!(out, "  no names for {addresses} in {module}: {}", why_unnamed(why.name()))?;
+        writeln!(out, "  no names for {addresses} in {}: {}", printable(module), why_unnamed(why.name()))?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         writeln!(out, "  its last events are in {}: keep the two together", ring_path(&target).display())?;
     }
     for reason in &reasons {
-        writeln!(out, "  incomplete, as the trace is: {reason}")?;
+        writeln!(out, "  incomplete, as the trace is: {}", printable(reason))?;
     }
     output::print(&out)?;
     Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })

@@ -4,7 +4,7 @@ use gpumemtrace_replay::report::{Block, CategoryShare, Peak, PhaseBytes, SincePr
 use gpumemtrace_replay::sections::size;
 
 use super::sites::short;
-use super::{count, percent, put, thousands};
+use super::{HANG, column, count, percent, put, thousands};
 use crate::output::Style;
 
 /// Most lines that changed which are listed.
@@ -15,8 +15,8 @@ pub(super) fn words(category: &str) -> &str {
     match category {
         "parameters" => "parameters and buffers",
         "optimizer_state" => "optimizer state",
-        "activations" => "activations (kept for the backward pass)",
-        "temporaries" => "temporaries (gone when their pass is over)",
+        "activations" => "activations (kept for backward)",
+        "temporaries" => "temporaries (gone after their pass)",
         "workspaces" => "workspaces of libraries",
         "inputs" => "inputs (batches)",
         "unknown" => "not known",
@@ -45,7 +45,7 @@ pub(super) fn write(out: &mut String, peak: &Peak) {
 /// How sure that is, or why nothing is known of most of it.
 fn how(share: &CategoryShare) -> String {
     if let Some(confidence) = share.confidence {
-        return format!(" -- confidence {confidence}");
+        return format!(", confidence {confidence}");
     }
     let why = match share.rules.first().map(|first| first.rule) {
         Some("kept_by_program") => "made by the program's own lines, and kept",
@@ -61,11 +61,12 @@ fn how(share: &CategoryShare) -> String {
 fn row(out: &mut String, total: u64, (bytes, blocks, what): (u64, Option<u64>, String)) {
     let part = if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
     let blocks = blocks.map(|blocks| count(blocks, "block")).unwrap_or_default();
-    put(out, format_args!("  {:>11}  {:>5}  {blocks:>14}  {what}", size(bytes), percent(part)));
+    put(out, format_args!("  {}  {:>5}  {blocks:>14}  {HANG}{what}", column(bytes), percent(part)));
 }
 
 /// What is more, or less, than at the peak of the step before.
 pub(super) fn write_since(out: &mut String, peak: &Peak, style: Style) {
+    let most = style.most(MAX_CHANGES);
     let Some(since) = &peak.since_previous_step else { return };
     out.push('\n');
     let SincePreviousStep { step, live_bytes, rise_bytes, changes, .. } = since;
@@ -75,12 +76,12 @@ pub(super) fn write_since(out: &mut String, peak: &Peak, style: Style) {
     if changes.is_empty() {
         put(out, format_args!("    Each line held the same."));
     }
-    for change in changes.iter().take(MAX_CHANGES) {
+    for change in changes.iter().take(most) {
         let what = words(change.category).split(" (").next().unwrap_or_default();
-        put(out, format_args!("  {:>12}  {what}: {}", signed(change.rise_bytes), short(&change.site)));
+        put(out, format_args!("  {:>12}  {HANG}{what}: {}", signed(change.rise_bytes), short(&change.site)));
     }
-    if changes.len() > MAX_CHANGES {
-        let rest = &changes[MAX_CHANGES..];
+    if changes.len() > most {
+        let rest = &changes[most..];
         let bytes = rest.iter().fold(0i64, |sum, change| sum.saturating_add(change.rise_bytes));
         put(out, format_args!("  {:>12}  {} more", signed(bytes), count(rest.len() as u64, "line")));
     }

@@ -9,7 +9,7 @@ use gpumemtrace_replay::sections::size;
 
 use super::head::printable;
 use super::sites::{Sites, short};
-use super::{count, put, thousands};
+use super::{HANG, count, layout, put, thousands};
 use crate::output::Style;
 
 /// The whole text, with so many lines at most.
@@ -23,7 +23,7 @@ pub(crate) fn render(comparison: &Comparison, most: usize, style: Style) -> Stri
             &mut out,
             format_args!("  Every quantity is the same, to the byte. Times and addresses are not compared."),
         );
-        return out;
+        return layout::finish(&out, style);
     }
     totals(&mut out, &comparison.totals, style);
     lines(&mut out, comparison, most, style);
@@ -39,7 +39,7 @@ pub(crate) fn render(comparison: &Comparison, most: usize, style: Style) -> Stri
             put(&mut out, format_args!("  {before} -> {after}  {}", short(site)));
         }
     }
-    out
+    layout::finish(&out, style)
 }
 
 fn head(out: &mut String, comparison: &Comparison, style: Style) {
@@ -217,7 +217,7 @@ fn lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
         put(
             out,
             format_args!(
-                "{:<10}{:>13}{:>13}{in_a_step}{allocations:>13}  {device}{}",
+                "{:<10}{:>13}{:>13}{in_a_step}{allocations:>13}  {HANG}{device}{}",
                 in_a_word(line.status),
                 bytes(line.at_peak_bytes),
                 bytes(line.retained_bytes),
@@ -261,7 +261,7 @@ fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
     }
     out.push('\n');
     put(out, format_args!("{}", style.bold("Leaks")));
-    for leak in leaks {
+    for leak in leaks.iter().take(style.most(usize::MAX)) {
         let Some(shown) = leak.after.as_ref().or(leak.before.as_ref()) else { continue };
         let rate = match (&leak.before, &leak.after) {
             (Some(before), Some(after)) => format!("{} -> {}", rate(before), rate(after)),
@@ -275,6 +275,10 @@ fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
             Status::Changed => "changed".to_owned(),
         };
         put(out, format_args!("  {word}: {}: {rate}", short(&shown.site)));
+    }
+    let more = leaks.len().saturating_sub(style.most(usize::MAX)) as u64;
+    if more > 0 {
+        put(out, format_args!("  and {} more", count(more, "leak")));
     }
 }
 

@@ -1,8 +1,10 @@
 //! What was traced, how it ended, and what is missing: before any number.
 
-use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Ending, Naming, TraceInfo};
+use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::{Report, StreamId};
 
+pub(super) use super::layout::printable;
 use super::{count, duration, put, thousands};
 use crate::output::Style;
 
@@ -21,6 +23,9 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     } else {
         put(out, format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")));
     }
+    for part in parts(report, info) {
+        put(out, format_args!("  {}", style.warn(&part)));
+    }
     for blemish in blemishes(info) {
         put(out, format_args!("  - {blemish}"));
     }
@@ -30,6 +35,46 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     for note in &info.notes {
         put(out, format_args!("  - {}", printable(note)));
     }
+}
+
+/// What of the run is told, where it is not all.
+fn parts(report: &Report, info: &TraceInfo) -> Vec<String> {
+    let mut parts = Vec::new();
+    if let Some(since) = info.since {
+        let step = since.step.map(|step| format!(" (step {})", thousands(step))).unwrap_or_default();
+        parts.push(format!(
+            "Only a part of the run is told: from {} on{step}. What was held by then counts as held.",
+            duration(since.time_ns)
+        ));
+    }
+    if let Some(stream) = info.stream {
+        let reserved = if stream.reserved_is_known {
+            "Reserved is what the segments of this stream have"
+        } else {
+            "What is reserved for it is not known"
+        };
+        parts.push(format!(
+            "Only stream {} is told: all totals are of its blocks alone. {reserved}; what the driver gave out, and running out of memory, are of no stream.",
+            StreamId(stream.stream)
+        ));
+        if stream.unknown_blocks > 0 {
+            parts.push(format!(
+                "The stream of {} ({}) is not known; they are left out.",
+                count(stream.unknown_blocks, "block"),
+                size(stream.unknown_bytes)
+            ));
+        }
+    }
+    let Some(filters) = &report.filters else { return parts };
+    let list = |numbers: &[String]| numbers.join(", ");
+    if !filters.devices.is_empty() {
+        let devices: Vec<String> = filters.devices.iter().map(u32::to_string).collect();
+        parts.push(format!("Only device {} is told.", list(&devices)));
+    }
+    if let Some(site) = &filters.site {
+        parts.push(format!("Only lines that fit {site:?} are told; others are summed up."));
+    }
+    parts
 }
 
 fn facts(info: &TraceInfo) -> Vec<String> {
@@ -144,9 +189,4 @@ pub(crate) fn why_unnamed(why: &str) -> &str {
         "no_module" => "made at run time, or unloaded",
         other => other,
     }
-}
-
-/// What comes from a file must not steer a terminal.
-pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -31,10 +31,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
                 "  tensors {}, reserved by PyTorch {}, from the driver {}",
                 known(instant.live_bytes),
                 known(instant.reserved_bytes),
-                size(instant.device_bytes)
+                known(instant.device_bytes)
             ),
         );
-        peak::table(out, &instant.sites, instant.live_bytes.unwrap_or(instant.device_bytes), MAX_SITES);
+        let total = instant.live_bytes.or(instant.device_bytes).unwrap_or(0);
+        peak::table(out, &instant.sites, (total, instant.left_out), style.most(MAX_SITES));
         let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
         if let Some(gap) = gap {
             fragmentation::one(out, gap, style);

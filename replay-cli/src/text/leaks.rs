@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, OomStep, Steps};
+use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{count, percent, put, thousands};
+use super::{beyond, count, percent, put, thousands};
 use crate::output::Style;
 
 /// Beyond this many steps a prediction is no news.
-const FAR_STEPS: u64 = 1_000_000;
+pub(super) const FAR_STEPS: u64 = 1_000_000;
 /// Below this many steps no growth can be told.
 const FEW_STEPS: u64 = 5;
 /// Most members named.
@@ -21,15 +21,19 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     let leaks: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
     put(out, format_args!("{}", style.bold(&format!("Leaks{}", basis(report.steps.as_ref())))));
     if leaks.is_empty() {
-        put(out, format_args!("  None: no line holds more GPU memory from step to step."));
-        if let Some(doubt) = doubt(report.steps.as_ref()) {
+        match others(report, trace).map_or(0, |out| out.count) {
+            0 => put(out, format_args!("  None: no line holds more GPU memory from step to step.")),
+            number => put(out, format_args!("  None at these lines; {} elsewhere.", count(number, "leak"))),
+        }
+        if let Some(doubt) = doubt(report, trace) {
             put(out, format_args!("  {doubt}"));
         }
         write_silent(out, report, trace);
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
-    for (number, leak) in leaks.iter().enumerate() {
+    let most = style.most(leaks.len());
+    for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
         put(
@@ -54,11 +58,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
                     count(leak.members.len() as u64, "line")
                 ),
             );
-            for member in leak.members.iter().take(MAX_MEMBERS) {
+            for member in leak.members.iter().take(style.most(MAX_MEMBERS)) {
                 put(out, format_args!("     - {}", short(member)));
             }
-            if leak.members.len() > MAX_MEMBERS {
-                put(out, format_args!("     - {} more", leak.members.len() - MAX_MEMBERS));
+            if leak.members.len() > style.most(MAX_MEMBERS) {
+                put(out, format_args!("     - {} more", leak.members.len() - style.most(MAX_MEMBERS)));
             }
         }
         if !leak.site.stack.is_empty() {
@@ -67,7 +71,17 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             sites.write_stack(out, &leak.site, "     ", style);
         }
     }
+    let (more, bytes) = beyond(&leaks, most, others(report, trace), |leak| leak.bytes);
+    if more > 0 {
+        out.push('\n');
+        put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
+    }
     write_silent(out, report, trace);
+}
+
+/// Leaks that a filter left out; of the report, so they are told with its only trace or not at all.
+pub(super) fn others(report: &Report, trace: usize) -> Option<LeftOut> {
+    report.left_out.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
 }
 
 /// What grew and is no leak, by rule: so that nobody looks for it.
@@ -155,9 +169,10 @@ fn oom(step: &OomStep) -> String {
 }
 
 /// Why nothing found may mean nothing.
-pub(super) fn doubt(steps: Option<&Steps>) -> Option<String> {
-    let steps = steps?;
-    match (steps.source, steps.count.unwrap_or(0)) {
+pub(super) fn doubt(report: &Report, trace: usize) -> Option<String> {
+    let steps = report.steps.as_ref()?;
+    let before = report.traces[trace].since.and_then(|since| since.step).unwrap_or(0);
+    match (steps.source, steps.count.unwrap_or(0).saturating_sub(before)) {
         (Some(_), number @ 0..FEW_STEPS) => {
             Some(format!("But {} are too few to tell growth from a start.", count(number, "step")))
         }

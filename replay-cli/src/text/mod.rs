@@ -8,8 +8,11 @@ mod chart;
 pub(crate) mod check;
 pub(crate) mod compare;
 mod fragmentation;
+mod gap_rows;
+mod gist;
 mod head;
 mod instant;
+pub(crate) mod layout;
 mod leaks;
 mod oom;
 mod peak;
@@ -20,10 +23,12 @@ mod timeline;
 
 use std::fmt::Write as _;
 
-use gpumemtrace_replay::{Report, Section};
+use gpumemtrace_replay::report::LeftOut;
+use gpumemtrace_replay::{Report, Section, units};
 
 use crate::output::Style;
 pub(crate) use head::why_unnamed;
+pub(crate) use layout::HANG;
 use sites::Sites;
 pub(crate) use sites::short;
 
@@ -52,16 +57,34 @@ pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, s
         }
     }
     ranks::write(&mut out, report, style);
-    out
+    layout::finish(&out, style)
 }
 
-/// A line, and the end of it. Writing to a string cannot fail.
+/// A line, and the end of it: what it is made of ends no lines. Writing to a string cannot fail.
 fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
+    let begin = out.len();
     let _ = out.write_fmt(line);
-    while out.ends_with(' ') {
+    if out[begin..].contains('\n') {
+        let line = out.split_off(begin).replace('\n', " ");
+        out.push_str(&line);
+    }
+    while out.len() > begin && out.ends_with(' ') {
         out.pop();
     }
     out.push('\n');
+}
+
+/// A size, flush with those above and below it.
+fn column(bytes: u64) -> String {
+    format!("{:>width$}", units::size(bytes), width = units::chosen().columns())
+}
+
+/// Rows beyond those that a list shows: how many, and their bytes. `left_out` were taken out of it before.
+fn beyond<T>(rows: &[T], most: usize, left_out: Option<LeftOut>, bytes: impl Fn(&T) -> u64) -> (u64, u64) {
+    let rest = rows.get(most..).unwrap_or_default();
+    let out = left_out.unwrap_or_default();
+    let sum = rest.iter().fold(out.bytes.unwrap_or(0), |sum, row| sum.saturating_add(bytes(row)));
+    (rest.len() as u64 + out.count, sum)
 }
 
 /// `1234567` as `1,234,567`.

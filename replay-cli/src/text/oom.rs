@@ -1,25 +1,44 @@
 //! `--oom`: why an allocation failed, and what would help.
 
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::Filters;
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{duration, fragmentation, peak, put, thousands};
+use super::{HANG, column, duration, fragmentation, peak, put, thousands};
 use crate::output::Style;
 
 /// Most out-of-memory events told in full.
 const MAX_TOLD: usize = 5;
+/// Sites listed with each.
+const MAX_SITES: usize = 10;
 /// Most growing lines told with it.
 const MAX_GROWN: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
+    let most = style.most(MAX_TOLD);
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Out of memory")));
-    if ooms.is_empty() {
-        put(out, format_args!("  It never happened."));
+    if report.oom.is_none() {
+        put(
+            out,
+            format_args!(
+                "  Not told of a stream: it is the whole device that is out of memory. Ask without --stream."
+            ),
+        );
         return;
     }
-    for oom in ooms.iter().take(MAX_TOLD) {
+    if ooms.is_empty() {
+        let others = report.left_out.and_then(|lists| lists.oom).map_or(0, |out| out.count);
+        let says = match (others, &report.traces[trace].since) {
+            (1.., _) => "Not at these lines; without --site there is more to tell.",
+            (0, Some(_)) => "It did not happen in this part of the run.",
+            (0, None) => "It never happened.",
+        };
+        put(out, format_args!("  {says}"));
+        return;
+    }
+    for oom in ooms.iter().take(most) {
         let step = oom.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
         put(out, format_args!(""));
         put(
@@ -44,18 +63,18 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             ),
         );
         put(out, format_args!("  What filled the device:"));
-        peak::table(out, &oom.sites, oom.live_bytes, 10);
+        peak::table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.most(MAX_SITES));
         if !oom.unused.is_empty() {
             put(out, format_args!("  What PyTorch held and no tensor used:"));
         }
         for cause in &oom.unused {
-            put(out, format_args!("  {:>11}  {}", size(cause.bytes), fragmentation::in_words(cause)));
+            put(out, format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause)));
         }
         if !oom.growth.is_empty() {
             put(out, format_args!("  What had grown until then (--leaks tells how):"));
         }
-        for grown in oom.growth.iter().take(MAX_GROWN) {
-            put(out, format_args!("  {:>11}  {}", size(grown.bytes), short(&grown.site)));
+        for grown in oom.growth.iter().take(style.most(MAX_GROWN)) {
+            put(out, format_args!("  {}  {HANG}{}", column(grown.bytes), short(&grown.site)));
         }
         for remedy in &oom.remedies {
             let works = match remedy.works {
@@ -70,8 +89,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             sites.write_stack(out, &oom.site, "    ", style);
         }
     }
-    let all = report.traces[trace].events.get("oom").copied().unwrap_or(0);
-    if all > MAX_TOLD.min(ooms.len()) as u64 {
+    // Of a part of the run, or of some lines, only what is listed is known.
+    let is_part = report.filters.as_ref().is_some_and(Filters::leave_events_out);
+    let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
+    let all = if is_part { ooms.len() as u64 } else { counted };
+    if all > most.min(ooms.len()) as u64 {
         put(out, format_args!(""));
         put(out, format_args!("  It happened {} times in all.", thousands(all)));
     }

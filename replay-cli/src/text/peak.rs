@@ -1,11 +1,11 @@
 //! `--peak`: what filled the device when it was fullest.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::SiteShare;
+use gpumemtrace_replay::report::{LeftOut, SiteShare};
 use gpumemtrace_replay::sections::size;
 
 use super::sites::{Sites, short};
-use super::{categories, count, duration, percent, put, thousands};
+use super::{HANG, beyond, categories, column, count, duration, percent, put, thousands};
 use crate::output::Style;
 
 /// Most sites listed.
@@ -34,12 +34,13 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if peak.live_bytes > 0 {
             put(out, format_args!("  By line:"));
         }
-        table(out, &peak.sites, peak.live_bytes, MAX_SITES);
+        let most = style.most(MAX_SITES);
+        table(out, &peak.sites, (peak.live_bytes, peak.left_out), most);
         categories::write_since(out, peak, style);
-        let with_stack = if sites.full_stacks { MAX_SITES } else { WITH_STACK };
+        let with_stack = if sites.full_stacks { most } else { WITH_STACK.min(most) };
         for share in peak.sites.iter().take(with_stack).filter(|share| !share.site.stack.is_empty()) {
             out.push('\n');
-            put(out, format_args!("  {}", short(&share.site)));
+            put(out, format_args!("  {HANG}{}", short(&share.site)));
             if let Some(source) = sites.source_line(&share.site) {
                 put(out, format_args!("      {source}"));
             }
@@ -49,35 +50,41 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
 }
 
-/// Sites with their bytes, largest first; what is not listed is summed.
-pub(super) fn table(out: &mut String, sites: &[SiteShare], total: u64, most: usize) {
+/// Sites with their bytes, largest first; what is not listed, or was left out before, is summed. `total` is of them all.
+pub(super) fn table(
+    out: &mut String,
+    sites: &[SiteShare],
+    (total, left_out): (u64, Option<LeftOut>),
+    most: usize,
+) {
+    let part = |bytes: u64| if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
     for share in sites.iter().take(most) {
-        let part = if total == 0 { 0.0 } else { share.bytes as f64 / total as f64 };
         put(
             out,
             format_args!(
-                "  {:>11}  {:>5}  {:>14}  {}",
-                size(share.bytes),
-                percent(part),
+                "  {}  {:>5}  {:>14}  {HANG}{}",
+                column(share.bytes),
+                percent(part(share.bytes)),
                 count(share.blocks, "block"),
                 short(&share.site)
             ),
         );
     }
-    if sites.len() > most {
-        let rest = &sites[most..];
-        let (bytes, blocks) =
-            rest.iter().fold((0, 0), |(bytes, blocks), s| (bytes + s.bytes, blocks + s.blocks));
-        let part = if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
-        put(
-            out,
-            format_args!(
-                "  {:>11}  {:>5}  {:>14}  {} more",
-                size(bytes),
-                percent(part),
-                count(blocks, "block"),
-                count(rest.len() as u64, "line")
-            ),
-        );
+    let (lines, bytes) = beyond(sites, most, left_out, |share| share.bytes);
+    if lines == 0 {
+        return;
     }
+    // How many blocks the lines had that were left out before, nobody has said.
+    let rest = sites.get(most..).unwrap_or_default();
+    let blocks = rest.iter().fold(0u64, |sum, share| sum.saturating_add(share.blocks));
+    let blocks = if left_out.is_some() { String::new() } else { count(blocks, "block") };
+    put(
+        out,
+        format_args!(
+            "  {}  {:>5}  {blocks:>14}  {HANG}{}",
+            column(bytes),
+            percent(part(bytes)),
+            count(lines, "other line")
+        ),
+    );
 }

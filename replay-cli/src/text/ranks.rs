@@ -2,9 +2,10 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::ranks::name;
-use gpumemtrace_replay::sections::{place, size};
+use gpumemtrace_replay::sections::size;
 
-use super::{count, put, thousands};
+use super::sites::short;
+use super::{HANG, column, count, put, thousands};
 use crate::output::Style;
 
 /// Most units listed, the fullest first.
@@ -26,10 +27,11 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
         ),
     );
     let mut rows: Vec<_> = ranks.rows.iter().collect();
-    if rows.len() > MOST {
+    let most = style.most(MOST);
+    if rows.len() > most {
         rows.sort_by_key(|row| std::cmp::Reverse(row.peak_live_bytes));
     }
-    for row in rows.iter().take(MOST) {
+    for row in rows.iter().take(most) {
         let steps = row.steps.map_or_else(|| "unknown".to_owned(), thousands);
         let grows =
             row.bytes_per_step.map(|rate| format!("{} a step", size(rate.0 as u64))).unwrap_or_default();
@@ -44,12 +46,12 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
             ),
         );
     }
-    if rows.len() > MOST {
+    if rows.len() > most {
         put(
             out,
             format_args!(
                 "  {} more with lower peaks (--json has all)",
-                count((rows.len() - MOST) as u64, "unit")
+                count((rows.len() - most) as u64, "unit")
             ),
         );
     }
@@ -75,7 +77,7 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
                 "  Growth began in {}, step {}, at {} ({lead}; confidence: {})",
                 name(row, &ranks.rows),
                 thousands(first.step),
-                place(&first.site),
+                short(&first.site),
                 first.confidence
             ),
         );
@@ -89,7 +91,7 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
         let worst = &ranks.rows[ranks.worst as usize];
         put(out, format_args!("  {} held more at its peak than others, by", name(worst, &ranks.rows)));
         for more in &ranks.more_by_site {
-            put(out, format_args!("  {:>11}  {}", size(more.bytes), place(&more.site)));
+            put(out, format_args!("  {}  {HANG}{}", column(more.bytes), short(&more.site)));
         }
     }
 }

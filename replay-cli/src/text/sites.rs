@@ -1,12 +1,13 @@
 //! Sites and stacks for people: short file names, the source line itself where it can be read, own lines marked.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 
 use gpumemtrace_replay::naming::native_place;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 use gpumemtrace_replay::sections::{called, place};
 
+use super::layout::printable;
+use super::{HANG, put};
 use crate::output::Style;
 
 /// Most frames shown of a stack that was not asked for in full.
@@ -40,8 +41,8 @@ impl Sites {
             Some(text.lines().map(str::to_owned).collect())
         });
         let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let printable: String = text.chars().filter(|c| !c.is_control()).take(160).collect();
-        (!printable.is_empty()).then_some(printable)
+        let shown: String = printable(text).chars().take(160).collect();
+        (!shown.is_empty()).then_some(shown)
     }
 }
 
@@ -53,7 +54,7 @@ pub(crate) fn short(site: &Site) -> String {
         shown.module = Some(file_name(module).to_owned());
         shown.function = shown.function.as_deref().map(short_name);
     }
-    place(&shown)
+    printable(&place(&shown))
 }
 
 fn file_name(path: &str) -> &str {
@@ -114,27 +115,28 @@ impl Sites {
         let most = if self.full_stacks { shown.len() } else { MAX_FRAMES };
         for frame in shown.iter().take(most) {
             let text = frame_text(frame);
-            let line = if frame.is_own { format!("> {text}") } else { style.dim(&format!("  {text}")) };
-            let _ = writeln!(out, "{indent}{line}");
+            let line =
+                if frame.is_own { format!("> {HANG}{text}") } else { style.dim(&format!("  {HANG}{text}")) };
+            put(out, format_args!("{indent}{line}"));
         }
         if shown.len() > most {
-            let _ = writeln!(out, "{indent}  ... {} more frames", shown.len() - most);
+            put(out, format_args!("{indent}  ... {} more frames", shown.len() - most));
         }
         let native = site.stack.len() - shown.len();
         if native > 0 {
-            let _ = writeln!(out, "{indent}  (and {native} native frames: --stacks)");
+            put(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
         }
         if self.full_stacks && site.stack_order == Some("approximate") {
-            let _ = writeln!(
+            put(
                 out,
-                "{indent}  (between which Python frames native ones stand is not certain here)"
+                format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),
             );
         }
     }
 }
 
 fn frame_text(frame: &StackFrame) -> String {
-    match frame.kind {
+    let text = match frame.kind {
         FrameKind::Native => {
             let module = frame.module.as_deref().map_or("unknown module", file_name);
             let function = frame.function.as_deref().map(short_name);
@@ -154,7 +156,8 @@ fn frame_text(frame: &StackFrame) -> String {
             let function = frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), called);
             format!("{file}:{line} in {function}")
         }
-    }
+    };
+    printable(&text)
 }
 
 #[cfg(test)]

@@ -5,15 +5,18 @@ use std::fmt::Write as _;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Severity};
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::units;
 
+use super::layout::printable;
 use super::sites::{Sites, short};
-use super::{count, duration, fragmentation, leaks, peak, put, thousands};
+use super::{HANG, column, count, duration, fragmentation, gist, leaks, peak, put, thousands};
 use crate::output::Style;
 
 /// Most leaks and sites in a summary.
 const MOST: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
+    gist::write(out, report, trace, style);
     devices(out, report, trace, style);
     if let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) {
         match (steps.source, &steps.site) {
@@ -28,12 +31,19 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
                 );
             }
             (Some(source), None) => {
+                let source = match source {
+                    "marks" => "marks of the program",
+                    "nvtx" => "NVTX ranges",
+                    "period" => "the period of the allocations",
+                    "optimizer" => "the optimizer",
+                    other => other,
+                };
                 put(out, format_args!("  {} (told by {source})", count(steps.count.unwrap_or(0), "step")));
             }
             (None, _) => put(out, format_args!("  No steps were recognised.")),
         }
     }
-    phases(out, report, trace);
+    phases(out, report, trace, style);
     write_leaks(out, report, trace, style, sites);
     write_oom(out, report, trace, style, sites);
     for top in report.peak.iter().flatten().filter(|top| top.trace == trace) {
@@ -46,7 +56,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             duration(top.time_ns)
         );
         put(out, format_args!("{}", style.bold(&title)));
-        peak::table(out, &top.sites, top.live_bytes, MOST);
+        peak::table(out, &top.sites, (top.live_bytes, top.left_out), style.most(MOST));
         if let Some(largest) =
             top.sites.first().filter(|largest| sites.full_stacks && !largest.site.stack.is_empty())
         {
@@ -69,7 +79,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         put(out, format_args!("{}", style.bold("Also")));
         for verdict in others {
             let mark = if verdict.severity == Severity::Info { "-" } else { "!" };
-            put(out, format_args!("  {mark} {}", verdict.summary));
+            put(out, format_args!("  {mark} {}", printable(&verdict.summary)));
         }
     }
     out.push('\n');
@@ -93,50 +103,54 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
         let total = device.total_bytes.map(|bytes| format!(", {} in all", size(bytes))).unwrap_or_default();
         put(out, format_args!("{}", style.bold(&format!("Device {}{name}{total}", device.device))));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
-        put(out, format_args!("  {:<22}{:>14}{:>14}", "", "peak", "end"));
+        let wide = units::chosen().columns() + 3;
+        put(out, format_args!("  {:<22}{:>wide$}{:>wide$}", "", "peak", "end"));
         let rows = [
             ("tensors", device.peak.live_bytes, device.end.live_bytes),
             ("reserved by PyTorch", device.peak.reserved_bytes, device.end.reserved_bytes),
             ("from the driver", device.peak.device_bytes, device.end.device_bytes),
         ];
         for (name, peak, end) in rows {
-            put(out, format_args!("  {name:<22}{:>14}{:>14}", known(peak), known(end)));
+            put(out, format_args!("  {name:<22}{:>wide$}{:>wide$}", known(peak), known(end)));
         }
-        ledger(out, device);
+        ledger(out, device, style);
     }
 }
 
 /// Who held the memory at its peak: where that is more than PyTorch's blocks and cache, or where something is in no call.
-fn ledger(out: &mut String, device: &Device) {
+fn ledger(out: &mut String, device: &Device, style: Style) {
+    let most = style.most(MOST);
     let is_torch = |owner: &str| owner.starts_with("torch ");
     let residual = device.residual.as_ref().filter(|residual| residual.bytes > 0);
     if residual.is_none() && device.ledger.iter().all(|entry| is_torch(&entry.owner)) {
         return;
     }
     put(out, format_args!("  At the peak from the driver it was held by"));
-    for entry in device.ledger.iter().take(MOST) {
-        put(out, format_args!("  {:>11}  {}", size(entry.bytes), entry.owner));
+    for entry in device.ledger.iter().take(most) {
+        put(out, format_args!("  {}  {HANG}{}", column(entry.bytes), entry.owner));
     }
-    if device.ledger.len() > MOST {
-        let rest = &device.ledger[MOST..];
+    if device.ledger.len() > most {
+        let rest = &device.ledger[most..];
         let bytes = rest.iter().map(|entry| entry.bytes).sum();
-        put(out, format_args!("  {:>11}  {} owners more (--json names them)", size(bytes), rest.len()));
+        put(out, format_args!("  {}  {HANG}{} owners more (--json names them)", column(bytes), rest.len()));
     }
     if let Some(residual) = residual {
         let by = if residual.witness == "nvml" { "NVML" } else { "the driver, for all processes" };
         put(
             out,
             format_args!(
-                "  {:>11}  came on top, in no call: contexts, code, rounding, what pools keep (as {by} counts)",
-                size(residual.bytes)
+                "  {}  {HANG}came on top, in no call: contexts, code, rounding, what pools keep (as {by} counts)",
+                column(residual.bytes)
             ),
         );
     }
 }
 
 /// What the program gave names to: `eval: 3 times, 1.2 s; device 0: at most 40.00 MiB held, 0 B left behind`.
-fn phases(out: &mut String, report: &Report, trace: usize) {
-    for phase in report.phases.iter().filter(|phase| phase.trace == trace) {
+fn phases(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let its: Vec<_> = report.phases.iter().filter(|phase| phase.trace == trace).collect();
+    let most = style.most(its.len());
+    for phase in its.iter().take(most) {
         let name = phase.name.as_deref().unwrap_or("(a name that is not in the file)");
         let mut line = format!("  {name}: {}, {}", count(phase.turns, "time"), duration(phase.time_ns));
         for on in &phase.devices {
@@ -147,20 +161,28 @@ fn phases(out: &mut String, report: &Report, trace: usize) {
         }
         put(out, format_args!("{line}"));
     }
+    if its.len() > most {
+        put(out, format_args!("  {} more", count((its.len() - most) as u64, "phase")));
+    }
 }
 
 fn write_leaks(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     let found: Vec<_> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
     out.push('\n');
     if found.is_empty() {
+        let elsewhere = leaks::others(report, trace).map_or(0, |out| out.count);
         put(out, format_args!("{}", style.bold("No leaks found")));
-        if let Some(doubt) = leaks::doubt(report.steps.as_ref()) {
+        if elsewhere > 0 {
+            put(out, format_args!("  At these lines; {} elsewhere.", count(elsewhere, "leak")));
+        }
+        if let Some(doubt) = leaks::doubt(report, trace) {
             put(out, format_args!("  {doubt}"));
         }
         return;
     }
     put(out, format_args!("{}", style.bold(&count(found.len() as u64, "leak"))));
-    for leak in found.iter().take(MOST) {
+    let most = style.most(MOST);
+    for leak in found.iter().take(most) {
         put(out, format_args!("  {}: {}", short(&leak.site), leaks::headline(leak)));
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("      {source}"));
@@ -169,8 +191,8 @@ fn write_leaks(out: &mut String, report: &Report, trace: usize, style: Style, si
             sites.write_stack(out, &leak.site, "      ", style);
         }
     }
-    if found.len() > MOST {
-        put(out, format_args!("  {} more with --leaks", found.len() - MOST));
+    if found.len() > most {
+        put(out, format_args!("  {} more with --leaks", found.len() - most));
     }
 }
 
@@ -197,7 +219,7 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
         );
         put(out, format_args!("{}", style.bold(&title)));
         for cause in &moment.causes {
-            put(out, format_args!("  {:>11}  {}", size(cause.bytes), fragmentation::in_words(cause)));
+            put(out, format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause)));
         }
     }
 }

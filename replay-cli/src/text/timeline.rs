@@ -3,15 +3,17 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Timeline, TimelinePoint};
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::units;
 
 use super::sites::{Sites, short};
-use super::{chart, duration, put, thousands};
+use super::{HANG, chart, column, count, duration, put, thousands};
 use crate::output::Style;
 
 const HEIGHT: usize = 12;
-const AXIS_COLUMNS: usize = 12;
 /// Rows of one site's band.
 const BAND_SITES: usize = 6;
+/// Columns from one label of the axis to the next, at least.
+const LABEL_COLUMNS: usize = 18;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, _sites: &mut Sites) {
     let timelines: Vec<&Timeline> =
@@ -20,71 +22,131 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         put(out, format_args!("{}", style.bold("Timeline")));
         put(out, format_args!("  No GPU memory was allocated."));
     }
-    for timeline in timelines {
-        one(out, timeline, style);
+    for (number, timeline) in timelines.into_iter().enumerate() {
+        if number > 0 {
+            out.push('\n');
+        }
+        let ooms = report.oom.iter().flatten();
+        let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
+        let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
+        one(out, timeline, &ooms, style);
     }
 }
 
-fn one(out: &mut String, timeline: &Timeline, style: Style) {
-    let width = style.width.saturating_sub(AXIS_COLUMNS + 2).max(20);
-    let has_torch = timeline.points.iter().any(|point| point.live_bytes.is_some());
+fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], style: Style) {
+    let margin = units::chosen().columns() + 1;
+    let width = style.width.saturating_sub(margin + 2).max(20);
+    let points = &timeline.points;
+    let has_torch = points.iter().any(|point| point.live_bytes.is_some());
     let main = |point: &TimelinePoint| if has_torch { point.live_bytes } else { point.device_bytes };
+    let above = |point: &TimelinePoint| if has_torch { point.reserved_bytes } else { None };
     let what = if has_torch { "held by tensors" } else { "allocated from the driver" };
-    let series: Vec<(u64, u64)> =
-        timeline.points.iter().filter_map(|point| Some((point.time_ns, main(point)?))).collect();
-    let most = series.iter().map(|(_, value)| *value).max().unwrap_or(0);
-    put(
-        out,
-        format_args!(
-            "{}",
-            style.bold(&format!("Device {}: bytes {what}, highest of each column", timeline.device))
-        ),
-    );
-    let values = chart::columns(&series, width);
-    for (row, line) in chart::rows(&values, most, HEIGHT).iter().enumerate() {
+    let series = |of: &dyn Fn(&TimelinePoint) -> Option<u64>| -> Vec<(u64, u64)> {
+        points.iter().filter_map(|point| Some((point.time_ns, of(point)?))).collect()
+    };
+    let (filled, outline) = (series(&main), series(&above));
+    let Some(peak) = points.iter().max_by_key(|point| (main(point), std::cmp::Reverse(point.time_ns))) else {
+        return;
+    };
+    let most = filled.iter().chain(&outline).map(|(_, value)| *value).max().unwrap_or(0);
+    let step = |point: &TimelinePoint| {
+        point.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default()
+    };
+    let when = format!("{} in{}", duration(peak.time_ns), step(peak));
+    let title =
+        format!("Device {}: at most {} {what} ({when})", timeline.device, size(main(peak).unwrap_or(0)));
+    put(out, format_args!("{}", style.bold(&title)));
+    let values = chart::columns(&filled, width);
+    let tops = if outline.is_empty() { Vec::new() } else { chart::columns(&outline, width) };
+    for (row, line) in chart::rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
         let label = match row {
             0 => size(most),
             row if row == HEIGHT / 2 => size(most / 2),
-            row if row + 1 == HEIGHT => "0 B".to_owned(),
+            row if row + 1 == HEIGHT => size(0),
             _ => String::new(),
         };
-        put(out, format_args!("{label:>AXIS_COLUMNS$} |{line}"));
+        put(out, format_args!("{label:>margin$} |{line}"));
     }
-    let (first, last) = (timeline.points.first(), timeline.points.last());
-    let end = |point: Option<&TimelinePoint>| {
-        let step =
-            point.and_then(|p| p.step).map(|step| format!(" (step {})", thousands(step))).unwrap_or_default();
-        format!("{}{step}", duration(point.map_or(0, |point| point.time_ns)))
+    let (fill, line) = chart::glyphs(style);
+    let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { "driver" })];
+    if !outline.is_empty() {
+        let highest = outline.iter().map(|(_, value)| *value).max().unwrap_or(0);
+        legend.push(format!("{line} reserved by PyTorch, at most {}", size(highest)));
+    }
+    legend.push("^ the peak".to_owned());
+    if !ooms.is_empty() {
+        legend.push("! out of memory".to_owned());
+    }
+    axis(out, timeline, (peak.time_ns, ooms), (margin, width));
+    put(
+        out,
+        format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
+    );
+    if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
+        put(out, format_args!("{:margin$}  {HANG}from the driver: at most {}", "", size(driver)));
+    }
+    bands(out, timeline, most, (margin, width), style);
+}
+
+/// What stands out, and the axis below it with times and steps.
+fn axis(
+    out: &mut String,
+    timeline: &Timeline,
+    (peak_ns, ooms): (u64, &[u64]),
+    (margin, width): (usize, usize),
+) {
+    let points = &timeline.points;
+    let span = (points.first().map_or(0, |p| p.time_ns), points.last().map_or(0, |p| p.time_ns));
+    let mut marks = vec!['-'; width];
+    for oom in ooms {
+        marks[chart::column_of(*oom, span, width)] = '!';
+    }
+    // Running out of memory says more, and is mostly where the peak is.
+    let at = &mut marks[chart::column_of(peak_ns, span, width)];
+    if *at == '-' {
+        *at = '^';
+    }
+    put(out, format_args!("{:margin$} +{}", "", marks.iter().collect::<String>()));
+    let pieces = (width / LABEL_COLUMNS).clamp(1, 8);
+    let ticks: Vec<(usize, u64)> = (0..=pieces)
+        .map(|piece| {
+            let time = u128::from(span.1.saturating_sub(span.0)) * piece as u128 / pieces as u128;
+            (piece * width / pieces, span.0.saturating_add(time as u64))
+        })
+        .collect();
+    let times: Vec<(usize, String)> = ticks.iter().map(|(at, time)| (*at, duration(*time))).collect();
+    put(out, format_args!("{:margin$}  {}", "", chart::labels(&times, width)));
+    let step_at = |time: u64| {
+        let after = points.partition_point(|point| point.time_ns <= time);
+        points.get(after.saturating_sub(1)).and_then(|point| point.step)
     };
-    let (left, right) = (end(first), end(last));
-    let gap = width.saturating_sub(left.len() + right.len());
-    put(out, format_args!("{:>AXIS_COLUMNS$}  {left}{:gap$}{right}", "", ""));
-    let highest = |of: fn(&TimelinePoint) -> Option<u64>| timeline.points.iter().filter_map(of).max();
-    let peaks: Vec<String> = [
-        ("tensors", highest(|point| point.live_bytes)),
-        ("reserved", highest(|point| point.reserved_bytes)),
-        ("driver", highest(|point| point.device_bytes)),
-    ]
-    .iter()
-    .filter_map(|(name, value)| value.map(|value| format!("{name} {}", size(value))))
-    .collect();
-    put(out, format_args!("{:>AXIS_COLUMNS$}  highest: {}", "", peaks.join(", ")));
-    bands(out, timeline, most, width);
+    let steps: Vec<(usize, String)> = ticks
+        .iter()
+        .filter_map(|(at, time)| Some((*at, format!("step {}", thousands(step_at(*time)?)))))
+        .collect();
+    if !steps.is_empty() {
+        put(out, format_args!("{:margin$}  {}", "", chart::labels(&steps, width)));
+    }
 }
 
 /// One row per site, on the scale of the whole: who fills the chart when.
-fn bands(out: &mut String, timeline: &Timeline, most: u64, width: usize) {
-    if timeline.bands.is_empty() {
-        return;
+fn bands(out: &mut String, timeline: &Timeline, most: u64, (margin, width): (usize, usize), style: Style) {
+    let shown = style.most(BAND_SITES);
+    if !timeline.bands.is_empty() {
+        put(out, format_args!("{:margin$}  {HANG}the lines that held most, each on the same scale:", ""));
     }
-    put(out, format_args!("{:>AXIS_COLUMNS$}  largest lines, each on the same scale:", ""));
-    for band in timeline.bands.iter().take(BAND_SITES) {
+    for band in timeline.bands.iter().take(shown) {
         let points: Vec<(u64, u64)> =
             timeline.points.iter().zip(&band.bytes).map(|(point, bytes)| (point.time_ns, *bytes)).collect();
         let highest = band.bytes.iter().max().copied().unwrap_or(0);
-        put(out, format_args!("{:>AXIS_COLUMNS$}  {}", size(highest), short(&band.site)));
-        for line in chart::rows(&chart::columns(&points, width), most, 1) {
-            put(out, format_args!("{:>AXIS_COLUMNS$} |{line}", ""));
+        put(out, format_args!(" {}  {HANG}{}", column(highest), short(&band.site)));
+        for line in chart::rows(&chart::columns(&points, width), &[], (most, 1), style) {
+            put(out, format_args!("{:margin$} |{line}", ""));
         }
+    }
+    let left_out = timeline.left_out.map_or(0, |out| out.count);
+    let more = left_out + timeline.bands.len().saturating_sub(shown) as u64;
+    if left_out > 0 {
+        put(out, format_args!("{:margin$}  {HANG}{} more among the largest", "", count(more, "other line")));
     }
 }

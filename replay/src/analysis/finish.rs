@@ -121,6 +121,7 @@ impl Pass {
             devices,
             ooms: self.ooms,
             oom_count: self.oom_count,
+            oom_counts: self.oom_counts,
             failed_calls: self.driver.failed_calls,
             apart,
             host: self.host,
@@ -129,6 +130,8 @@ impl Pass {
             never,
             async_pools: self.async_pools,
             before_peaks: std::collections::BTreeMap::new(),
+            since: self.part.since,
+            stream: self.part.stream.map(|stream| stream.facts),
         }
     }
 }

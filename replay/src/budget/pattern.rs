@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::report::Site;
+use crate::report::{Site, StackFrame};
 
 /// Which lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,19 +43,26 @@ impl Pattern {
 
     /// True for a line that it is for.
     pub fn fits(&self, site: &Site) -> bool {
+        self.is_at([site.file.as_deref(), site.module.as_deref()], site.line, site.function.as_deref())
+    }
+
+    /// True for a frame of such a line.
+    pub fn fits_frame(&self, frame: &StackFrame) -> bool {
+        self.is_at([frame.file.as_deref(), frame.module.as_deref()], frame.line, frame.function.as_deref())
+    }
+
+    fn is_at(&self, files: [Option<&str>; 2], at: Option<u32>, function: Option<&str>) -> bool {
         let pattern = &*self.text;
-        let files = || [&site.file, &site.module].into_iter().flatten();
-        let is_file = |pattern: &str| files().any(|file| is_tail(pattern, file));
-        let is_function =
-            |pattern: &str| site.function.as_deref().is_some_and(|function| is_like(pattern, function));
+        let is_file = |pattern: &str| files.into_iter().flatten().any(|file| is_tail(pattern, file));
+        let is_function = |pattern: &str| function.is_some_and(|function| is_like(pattern, function));
         if is_file(pattern) || is_function(pattern) {
             return true;
         }
         // Names of native functions have colons of their own.
-        pattern.match_indices(':').any(|(at, _)| {
-            let (file, within) = (&pattern[..at], &pattern[at + 1..]);
+        pattern.match_indices(':').any(|(colon, _)| {
+            let (file, within) = (&pattern[..colon], &pattern[colon + 1..]);
             let is_within = match lines(within) {
-                Some(lines) => site.line.is_some_and(|line| lines.contains(&line)),
+                Some(lines) => at.is_some_and(|line| lines.contains(&line)),
                 None => is_function(within),
             };
             is_within && is_file(file)

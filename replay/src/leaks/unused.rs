@@ -31,7 +31,7 @@ pub(super) fn leak(reporter: &Reporter<'_>, device: &DeviceState, tensors: u64) 
         return None;
     }
     let unused = &device.unused;
-    let steps = reporter.book.steps_ended();
+    let steps = (reporter.book.first_step, reporter.book.steps_ended());
     let whole = kept(None, unused.unused(), steps).filter(|kept| kept.growth.rise > tensors)?;
     // Of one stream and pool, if that is nearly all of it.
     let groups = unused.groups().into_iter().filter_map(|(key, series)| kept(Some(key), series, steps));
@@ -43,10 +43,10 @@ pub(super) fn leak(reporter: &Reporter<'_>, device: &DeviceState, tensors: u64) 
     Some(found.leak(reporter, &owners))
 }
 
-fn kept(group: Option<GroupKey>, series: &Series, steps: u32) -> Option<Kept<'_>> {
-    let (stride, values) = series.values(steps);
+fn kept(group: Option<GroupKey>, series: &Series, (first, steps): (u32, u32)) -> Option<Kept<'_>> {
+    let (stride, before, values) = series.values_from(first, steps);
     let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-    let growth = judge(&bytes, Fate::KEPT).growth()?;
+    let growth = judge(&bytes, Fate::KEPT).growth()?.after(before);
     // What is not regular must pass the test; groups are few, and the device is asked first.
     let is_many = growth.growth_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
     let passes = growth.p <= MAX_FALSE_DISCOVERIES && is_many;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Site, SiteBytes};
+use super::{LeftOut, Site, SiteBytes};
 
 /// Reserved bytes that no tensor uses.
 #[derive(Clone, Debug, Serialize)]
@@ -53,6 +53,9 @@ pub struct Cause {
     pub bytes: u64,
     /// Who keeps it from being given back.
     pub culprits: Vec<SiteBytes>,
+    /// Those that a filter left out, and those beyond the largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// Which requests memory serves.
@@ -121,6 +124,9 @@ pub struct GapOverTime {
     pub points: Vec<GapLook>,
     /// Lines whose live blocks kept free memory from use, by bytes and time, most first.
     pub kept_by: Vec<Keeper>,
+    /// Those that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }
 
 /// One look.

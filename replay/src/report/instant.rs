@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::SiteShare;
+use super::{LeftOut, SiteShare};
 
 /// A device at that moment. What it had reserved and not used is in `fragmentation`, where `at.why` is `at`.
 #[derive(Clone, Debug, Serialize)]
@@ -24,7 +24,10 @@ pub struct Instant {
     /// Held by PyTorch.
     pub reserved_bytes: Option<u64>,
     /// Handed out by the driver.
-    pub device_bytes: u64,
+    pub device_bytes: Option<u64>,
     /// Most first; they sum to `live_bytes`, or to `device_bytes` where the layer is `device`.
     pub sites: Vec<SiteShare>,
+    /// Those that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
 }

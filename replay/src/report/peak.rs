@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Site;
+use super::{LeftOut, Site};
 
 /// What filled a device at its peak.
 #[derive(Clone, Debug, Serialize)]
@@ -29,6 +29,9 @@ pub struct Peak {
     pub phases: Option<Vec<PhaseBytes>>,
     /// They sum to `live_bytes` exactly.
     pub sites: Vec<SiteShare>,
+    /// Those that a filter left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<LeftOut>,
     /// Against the peak of the step before; `null` where there is none, and where it was not asked for.
     pub since_previous_step: Option<SincePreviousStep>,
     /// Each block, in the order in which they came, where they were asked for.

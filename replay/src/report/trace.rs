@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::Ending;
+use super::{Ending, SinceMoment, StreamPart};
 
 /// One trace.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +39,12 @@ pub struct TraceInfo {
     pub cuda_runtime: Option<String>,
     /// As set in the environment.
     pub allocator_conf: Option<String>,
+    /// Where the part begins that the numbers are of; only where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<SinceMoment>,
+    /// The stream that the numbers are of; only where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamPart>,
     /// How it ended.
     pub end: Ending,
     /// What is known beyond that: status, signal, why recording stopped.

@@ -16,6 +16,9 @@ use crate::symbols::SiteId;
 /// Every moment of every device.
 pub(super) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
     let mut all = Vec::new();
+    if !analysis.knows_reserved() {
+        return all;
+    }
     for (ordinal, state) in known(analysis) {
         let mut add = |why, (time_ns, at_step): (u64, Option<u32>), reserved, gap: &Gap| {
             let time_ns = time_ns.saturating_sub(analysis.start_ns);
@@ -105,22 +108,27 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
             .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
             .collect()
     };
-    let part = |cause, part: &Part| Cause { cause, bytes: part.bytes, culprits: culprits(&part.culprits) };
+    let part = |cause, part: &Part| Cause {
+        cause,
+        bytes: part.bytes,
+        culprits: culprits(&part.culprits),
+        left_out: None,
+    };
     let causes = [
         part("rounding", &gap.rounding),
         part("pending_free", &gap.pending),
         part("stranded_stream", &gap.stranded_stream),
         part("stranded_pool", &gap.stranded_pool),
         part("pinned", &gap.pinned),
-        Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new() },
-        Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new() },
+        Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new(), left_out: None },
+        Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new(), left_out: None },
     ];
     causes.into_iter().filter(|cause| cause.bytes > 0).collect()
 }
 
 /// The gap of each device over the run.
 pub(super) fn over_time(trace: usize, analysis: &Analysis) -> Vec<GapOverTime> {
-    let all = known(analysis).filter(|(_, state)| state.has_torch());
+    let all = known(analysis).filter(|(_, state)| state.has_torch() && analysis.knows_reserved());
     all.map(|(ordinal, state)| {
         let course = &state.gap_course;
         let look = |look: &crate::frag::course::Look| GapLook {
@@ -146,6 +154,7 @@ pub(super) fn over_time(trace: usize, analysis: &Analysis) -> Vec<GapOverTime> {
             span_ns,
             points: course.looks().iter().map(look).collect(),
             kept_by: course.costs().into_iter().take(MAX_CULPRITS).map(keeper).collect(),
+            left_out: None,
         }
     })
     .collect()
@@ -193,9 +202,11 @@ pub(super) fn instants(trace: usize, analysis: &Analysis) -> Vec<Instant> {
             step: step(analysis, instant.step),
             layer: if has_torch { "torch" } else { "device" },
             live_bytes: has_torch.then(|| at.map_or(0, |at| at.live)),
-            reserved_bytes: has_torch.then(|| at.map_or(0, |at| at.reserved)),
-            device_bytes: at.map_or(0, |at| at.device_bytes),
+            reserved_bytes: (has_torch && analysis.knows_reserved()).then(|| at.map_or(0, |at| at.reserved)),
+            // Of one stream nobody knows it.
+            device_bytes: analysis.stream.is_none().then(|| at.map_or(0, |at| at.device_bytes)),
             sites: at.map_or_else(Vec::new, |at| at.sites.iter().map(share).collect()),
+            left_out: None,
         }
     };
     let of = |instant| known(analysis).map(move |(ordinal, state)| on_device(instant, ordinal, state));

@@ -19,7 +19,7 @@ use gpumemtrace_format::{
 };
 use gpumemtrace_replay::compare::{self, Amounts};
 use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Asked, Input, Report, RingFile, analyse, report};
+use gpumemtrace_replay::{Analysis, Asked, Input, Report, RingFile, analyse, analyse_as, report};
 
 pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];
@@ -282,6 +282,11 @@ impl Synthetic {
 
 pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
     with_input(bytes, ring, analyse).expect("a trace")
+}
+
+/// A part of it.
+pub fn analyse_part(bytes: &[u8], asked: Asked) -> Analysis {
+    with_input(bytes, RingFile::Absent, |input| analyse_as(input, asked)).expect("a trace")
 }
 
 /// As for a comparison; `None` if it cannot be read.

@@ -17,7 +17,8 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use crate::exit::Exit;
-use crate::output::{self, Style};
+use crate::output::{self, Color, Style};
+use crate::text::{HANG, layout};
 
 /// What `doctor` takes.
 #[derive(clap::Args)]
@@ -83,8 +84,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         python::check(args.python.as_deref(), &library, has_driver, &mut checks);
     }
     let is_well = checks.iter().all(|check| check.verdict != Verdict::Bad);
-    let text =
-        if args.json { as_json(&checks, is_well) } else { as_text(&checks, is_well, Style::of_stdout()) };
+    let text = if args.json {
+        as_json(&checks, is_well)
+    } else {
+        as_text(&checks, is_well, Style::of_stdout(Color::Auto))
+    };
     output::print(&text)?;
     Ok(if is_well { Exit::Done } else { Exit::Findings })
 }
@@ -110,7 +114,7 @@ fn as_text(checks: &[Check], is_well: bool, style: Style) -> String {
             Verdict::Absent => style.dim(&word),
             Verdict::Bad => style.warn(&word),
         };
-        let _ = writeln!(out, "{word}  {:<width$}  {}", check.name, check.says);
+        let _ = writeln!(out, "{word}  {:<width$}  {HANG}{}", check.name, check.says);
     }
     let absent = checks.iter().any(|check| check.verdict == Verdict::Absent);
     let last = match (is_well, absent) {
@@ -119,7 +123,7 @@ fn as_text(checks: &[Check], is_well: bool, style: Style) -> String {
         (false, _) => "Something would not be recorded: see the lines marked BAD.",
     };
     let _ = writeln!(out, "{last}");
-    out
+    layout::finish(&out, style)
 }
 
 #[cfg(test)]
@@ -130,7 +134,7 @@ mod tests {
     fn one_bad_thing_is_what_the_last_line_says() {
         let checks =
             [Check::new("library", Verdict::Well, "found"), Check::new("dlsym", Verdict::Bad, "not seen")];
-        let text = as_text(&checks, false, Style { color: false, width: 100 });
+        let text = as_text(&checks, false, Style::PLAIN);
         assert_eq!(
             text,
             "ok      library  found\nBAD     dlsym    not seen\n\

@@ -8,7 +8,7 @@ use gpumemtrace_replay::budget::{Check, Outcome, State};
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
-use super::{conclusion, numbers, parts};
+use super::{MAX_PARTS, conclusion, numbers, parts};
 use crate::text::head::printable;
 
 /// The whole file.
@@ -52,7 +52,7 @@ fn case(writer: &mut Writer<Vec<u8>>, outcome: &Outcome) -> std::io::Result<()> 
     match (outcome.fails, outcome.state) {
         (true, state) => {
             let kind = if state == State::Unknown { "unknown" } else { "exceeded" };
-            let details = xml(&[vec![numbers(outcome)], parts(outcome)].concat().join("; "));
+            let details = xml(&[vec![numbers(outcome)], parts(outcome, MAX_PARTS)].concat().join("; "));
             element.write_inner_content(|writer| {
                 let failure = writer.create_element("failure");
                 failure

@@ -5,7 +5,7 @@
 
 use gpumemtrace_replay::budget::{Check, Outcome, State};
 
-use super::{conclusion, limit, measured, parts, put};
+use super::{MAX_PARTS, conclusion, limit, measured, parts, put};
 use crate::text::head::printable;
 
 /// The whole page.
@@ -36,7 +36,7 @@ pub(crate) fn render(check: &Check) -> String {
     for outcome in check.budgets.iter().filter(|outcome| outcome.fails && !outcome.of.is_empty()) {
         out.push('\n');
         put(&mut out, format_args!("{}:", code(&outcome.name)));
-        for part in parts(outcome) {
+        for part in parts(outcome, MAX_PARTS) {
             put(&mut out, format_args!("- {}", code(&part)));
         }
     }

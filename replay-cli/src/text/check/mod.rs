@@ -11,7 +11,7 @@ use gpumemtrace_replay::sections::size;
 
 use super::head::printable;
 use super::sites::short;
-use super::{count, put, thousands};
+use super::{HANG, count, layout, put, thousands};
 use crate::output::Style;
 
 /// Most parts of a measured value that are shown.
@@ -42,15 +42,15 @@ pub(crate) fn render(check: &Check, style: Style) -> String {
         let word = if outcome.fails { style.warn(word) } else { word.to_owned() };
         put(
             &mut out,
-            format_args!("{word}{padding} {:<width$}  {}", printable(&outcome.name), numbers(outcome)),
+            format_args!("{word}{padding} {:<width$}  {HANG}{}", printable(&outcome.name), numbers(outcome)),
         );
         if outcome.fails {
-            for part in parts(outcome) {
-                put(&mut out, format_args!("             {part}"));
+            for part in parts(outcome, style.most(MAX_PARTS)) {
+                put(&mut out, format_args!("             {HANG}{part}"));
             }
         }
     }
-    out
+    layout::finish(&out, style)
 }
 
 /// What is said when a budget file was made.
@@ -124,7 +124,7 @@ fn numbers(outcome: &Outcome) -> String {
 }
 
 /// What the measured value is made of, a line each.
-fn parts(outcome: &Outcome) -> Vec<String> {
+fn parts(outcome: &Outcome, most: usize) -> Vec<String> {
     let is_leak = outcome.name.starts_with("leaks.");
     let text = |part: &Part| {
         let name = match &part.site {
@@ -135,9 +135,9 @@ fn parts(outcome: &Outcome) -> Vec<String> {
             if is_leak { format!("{} per step", size(part.amount)) } else { amount(outcome, part.amount) };
         format!("{amount}  {}", printable(&name))
     };
-    let mut parts: Vec<String> = outcome.of.iter().take(MAX_PARTS).map(text).collect();
-    if outcome.of.len() > MAX_PARTS {
-        parts.push(format!("and {} more", thousands((outcome.of.len() - MAX_PARTS) as u64)));
+    let mut parts: Vec<String> = outcome.of.iter().take(most).map(text).collect();
+    if outcome.of.len() > most {
+        parts.push(format!("and {} more", thousands((outcome.of.len() - most) as u64)));
     }
     parts
 }

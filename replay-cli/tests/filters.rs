@@ -1,0 +1,180 @@
+//! Texts of any report fit the width, hold nothing that steers a terminal and keep names of files; filters through the front door.
+
+mod schema;
+#[path = "../../replay/tests/synthetic/mod.rs"]
+mod synthetic;
+
+use std::fs;
+
+use assert_cmd::Command;
+use gpumemtrace_format::NodeId;
+use proptest::prelude::*;
+use serde_json::Value;
+use synthetic::Synthetic;
+use tempfile::TempDir;
+use unicode_width::UnicodeWidthStr;
+
+struct Folder(TempDir);
+
+impl Folder {
+    fn with(runs: &[(&str, &Synthetic)]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, run) in runs {
+            fs::write(folder.path().join(name), run.file(100)).expect("room");
+        }
+        Self(folder)
+    }
+
+    /// Exit code, stdout, stderr.
+    fn run(&self, args: &[&str], width: &str) -> (i32, String, String) {
+        let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
+        command.env("COLUMNS", width).env("LC_ALL", "C.UTF-8").env("GPUMEMTRACE_CACHE", "off");
+        for name in ["TERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
+            command.env_remove(name);
+        }
+        let output = command.current_dir(self.0.path()).args(args).output().expect("it starts");
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let (code, out, errors) = self.run(&[args, &["--json"]].concat(), "80");
+        assert!(code == 0 || code == 3, "{errors}");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.schema.json"));
+        let schema = serde_json::from_str(&schema.expect("it is there")).expect("JSON");
+        assert_eq!(schema::violations(&schema, &report), Vec::<String>::new());
+        report
+    }
+}
+
+/// A training run with code in such files and functions, phases of such names, and an out-of-memory.
+fn named(file: &str, function: &str, steps: u64) -> Synthetic {
+    let file = format!("/work/{file}.py");
+    let mut run = Synthetic::train(steps, |run, _, train| {
+        let line = run.frame(train, &file, function, 7);
+        run.alloc(line, 3 << 20);
+    });
+    let line = run.frame(NodeId::NONE, &file, function, 99);
+    run.oom(line, 8 << 30);
+    run.meta.set_list("command", vec!["python".to_owned(), file.clone()]);
+    run.meta
+        .set_list("notes", vec![format!("a note on {function} that is long enough for two lines of {file}")]);
+    run
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_text_fits_its_width_and_steers_no_terminal(
+        folders in "([a-z字é]{1,30}/){0,8}", file in "[a-z字\u{1b}\u{9b}\u{202e}\n\u{7f}]{1,16}", function in "[a-z<>字\u{1b}\u{85}\r ]{1,60}",
+        width in 40usize..200, units in prop::sample::select(vec!["auto", "bytes", "MiB", "GB"]),
+    ) {
+        let run = named(&format!("{folders}{file}"), &function, 12);
+        let folder = Folder::with(&[("a.trace", &run), ("b.trace", &named("other", "f", 20))]);
+        let columns = width.to_string();
+        let commands: [&[&str]; 8] = [
+            &["replay", "a.trace"], &["replay", "a.trace", "--leaks"], &["replay", "a.trace", "--timeline"],
+            &["replay", "a.trace", "--peak", "--stacks"], &["replay", "a.trace", "--fragmentation", "--oom"],
+            &["replay", "a.trace", "b.trace", "--since", "step:3", "--top", "2"], &["replay", "a.trace", "--peak", "--site", "other.py"],
+            &["compare", "a.trace", "b.trace"],
+        ];
+        for args in commands {
+            let (code, shown, errors) = folder.run(&[args, &["--units", units]].concat(), &columns);
+            prop_assert!(code == 0, "{args:?}: {errors}");
+            for line in shown.lines() {
+                prop_assert!(line.width() <= width, "{} > {width} in {args:?}: {line:?}", line.width());
+                let harmful = |c: char| c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c);
+                prop_assert!(!line.contains(harmful), "{args:?}: {line:?}");
+            }
+        }
+        let (_, shown, _) = folder.run(&["replay", "a.trace", "--peak"], &columns);
+        let last: String = file.chars().filter(|c| !c.is_control() && *c != '\u{202e}').collect();
+        let squeezed: String = shown.chars().filter(|c| !c.is_whitespace()).collect();
+        prop_assert!(squeezed.contains(&format!("{last}.py:7")), "{shown}");
+        for args in [&["replay", "a.trace", "--json"][..], &["info", "a.trace"], &["dump", "a.trace", "--stacks"]] {
+            let (_, shown, _) = folder.run(args, &columns);
+            prop_assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn filters_keep_to_the_schema_and_sums_to_the_whole() {
+    let folder = Folder::with(&[("a.trace", &named("model", "keep", 30))]);
+    let whole = folder.json(&["replay", "a.trace"]);
+    assert!(whole.get("left_out").is_none() && whole.get("filters").is_none());
+    let peak = |report: &Value| report["peak"][0].clone();
+    for args in [&["--top", "2"][..], &["--site", "model.py"], &["--site", "Net.*", "--top", "1"]] {
+        let part = folder.json(&[&["replay", "a.trace"], args].concat());
+        let shown: u64 =
+            peak(&part)["sites"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
+        let out = peak(&part)["left_out"]["bytes"].as_u64().unwrap();
+        assert_eq!(Some(shown + out), peak(&whole)["live_bytes"].as_u64(), "{args:?}");
+        assert!(part["filters"].is_object());
+    }
+    let other = folder.json(&["replay", "a.trace", "--site", "Net.forward"]);
+    assert_eq!(other["leaks"].as_array().unwrap().len(), 0);
+    assert_eq!(other["left_out"]["leaks"]["count"], 1);
+    assert_eq!(other["left_out"]["leaks"]["bytes"], whole["leaks"][0]["bytes"]);
+    assert!(!other["verdicts"].as_array().unwrap().iter().any(|verdict| verdict["kind"] == "leak"));
+    // A finding that is not shown is none to fail on.
+    let fails = ["replay", "a.trace", "--fail-on", "leak"];
+    assert_eq!(folder.run(&fails, "80").0, 3);
+    assert_eq!(folder.run(&[&fails[..], &["--site", "Net.forward"]].concat(), "80").0, 0);
+    assert_eq!(folder.run(&[&fails[..], &["--site", "train"]].concat(), "80").0, 3, "also by its caller");
+    let since = folder.json(&["replay", "a.trace", "--since", "step:10", "--leaks"]);
+    assert_eq!(
+        (&since["traces"][0]["since"]["step"], &since["filters"]["since"]),
+        (&10.into(), &"step:10".into())
+    );
+}
+
+#[test]
+fn comparisons_and_checks_take_what_their_lists_and_sizes_need() {
+    let folder =
+        Folder::with(&[("a.trace", &named("model", "keep", 12)), ("b.trace", &named("model", "other", 30))]);
+    let (code, shown, errors) =
+        folder.run(&["compare", "a.trace", "b.trace", "--top", "1", "--units", "kib"], "200");
+    assert_eq!(code, 0, "{errors}");
+    assert!(shown.contains("more (--all lists them)") && shown.contains("KiB"), "{shown}");
+    assert!(!shown.contains("MiB"), "{shown}");
+    let (_, colored, _) = folder.run(&["compare", "a.trace", "b.trace", "--color", "always"], "80");
+    assert!(colored.contains("\u{1b}[1m"));
+    assert_eq!(folder.run(&["check", "a.trace", "--budget", "b.toml", "--write"], "80").0, 0);
+    let check = ["check", "b.trace", "--budget", "b.toml", "--top", "1", "--units", "bytes"];
+    let (code, shown, errors) = folder.run(&check, "200");
+    assert_eq!(code, 4, "{errors}");
+    assert!(shown.contains("and 1") && !shown.contains("MiB") && !shown.contains("KiB"), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_shown_is_refused_in_one_sentence() {
+    let mut ranked = named("model", "keep", 5);
+    ranked.meta.set_number("rank", 3);
+    let folder = Folder::with(&[("a.trace", &named("model", "keep", 12)), ("b.trace", &ranked)]);
+    for (args, says) in [
+        (&["--device", "4"][..], "these are 0"),
+        (&["--since", "step:99"], "never came"),
+        (&["--since", "100s"], "12 steps"),
+        (&["--stream", "0"], "tracker was not there"),
+        (&["--rank", "1"], "there are ranks 3; of no rank: a.trace"),
+        (&["--top", "0"], "--top"),
+        (&["--units", "ells"], "--units"),
+        (&["--color", "green"], "--color"),
+    ] {
+        let (code, shown, errors) = folder.run(&[&["replay", "a.trace", "b.trace"], args].concat(), "80");
+        assert_eq!((code, &*shown), (2, ""), "{args:?}: {errors}");
+        assert!(errors.contains(says), "{args:?}: {errors}");
+        assert!(errors.lines().count() == 1 || errors.starts_with("error:"), "{errors}");
+    }
+    let (code, shown, errors) = folder.run(&["replay", "a.trace", "b.trace", "--rank", "3"], "80");
+    assert_eq!(code, 0, "{errors}");
+    assert!(
+        shown.starts_with("b.trace") && !shown.contains("a.trace:") && errors.contains("a.trace"),
+        "{errors}"
+    );
+    let (code, _, errors) = folder.run(&["replay", "a.trace", "--site", "nobody.py:1"], "80");
+    assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
+}
