@@ -6,6 +6,7 @@
 mod alarms;
 mod driver_calls;
 mod finish;
+mod out_of_memory;
 mod part;
 
 use std::collections::BTreeMap;
@@ -20,8 +21,6 @@ use crate::backward::Backward;
 use crate::book::Book;
 use crate::device::{DeviceState, Devices, device_of};
 use crate::driver::{Driver, Place, Totals};
-use crate::frag::Gap;
-use crate::frag::Serves;
 use crate::input::{Head, Input, read_together};
 use crate::instants::{Alarms, Instant};
 use crate::keyed::{KeyedMap, KeyedSet};
@@ -34,34 +33,11 @@ use crate::step_before::Before;
 use crate::steps::{Rule, StepClock};
 use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, StackId, Symbols};
-use crate::tally::Held;
 use crate::when::When;
 use part::Part;
 pub use part::Since;
 
-/// Most out-of-memory events described one by one.
-pub const MAX_OOMS: usize = 64;
-/// Sites listed with an out-of-memory event.
-const OOM_SITES: usize = 10;
-
-/// An out-of-memory event.
-#[derive(Debug)]
-pub struct OomRecord {
-    /// The event.
-    pub event: Event,
-    /// From where.
-    pub stack: StackId,
-    /// Steps begun.
-    pub step: u32,
-    /// Sum of live blocks then.
-    pub live: u64,
-    /// Driver memory then.
-    pub device_bytes: u64,
-    /// The gap then.
-    pub gap: Gap,
-    /// What filled the device.
-    pub sites: Vec<(SiteId, Held)>,
-}
+pub use out_of_memory::{MAX_OOMS, OomRecord};
 
 /// A trace, analysed.
 #[derive(Debug)]
@@ -379,37 +355,5 @@ impl Pass {
             let device = device_of(&mut self.devices, event.device, self.step);
             device.ledger.sample(event, self.time_ns);
         }
-    }
-
-    fn oom(&mut self, event: &Event, stack: StackId) {
-        self.count_oom(event);
-        if self.ooms.len() >= MAX_OOMS {
-            return;
-        }
-        let step = self.step;
-        let symbols = &self.symbols;
-        let device = device_of(&mut self.devices, event.device, step);
-        let wanted = event.detail.map(|detail| Serves::request(detail, event.size));
-        let moment = (event.time_ns, event.aux[1], wanted);
-        let site_of = |stack| symbols.facts(stack).site;
-        let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
-        let mut sites: Vec<(SiteId, Held)> = device
-            .torch
-            .sites()
-            .map(|(id, book)| (id, book.now()))
-            .filter(|(_, held)| held.bytes > 0)
-            .collect();
-        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
-        sites.truncate(OOM_SITES);
-        let record = OomRecord {
-            event: *event,
-            stack,
-            step,
-            live: device.torch.total().bytes,
-            device_bytes: device.driver.total().bytes,
-            gap,
-            sites,
-        };
-        self.ooms.push(record);
     }
 }

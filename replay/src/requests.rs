@@ -1,7 +1,7 @@
 //! What PyTorch's allocator is asked for: how often which size, on which stream and from which pool.
 //!
 //! Constraint: every allocation counts, and a run of variable lengths asks for any number of sizes. Consequence: a small table
-//! in which a request has one place, with a map behind it for those that find it taken; past [`MAX_EXACT`] requests that differ, what is
+//! in which a request has one place, with a map behind it for those that find it taken; past `MAX_EXACT` requests that differ, what is
 //! new counts for the next power of two, so that it is never taken for smaller than it was.
 
 use std::collections::BTreeMap;

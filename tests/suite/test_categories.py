@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from conftest import gpumemtrace
+from conftest import REPOSITORY, gpumemtrace
 
 MODELS = ["mlp", "resnet18", "transformer", "lstm", "gpt"]
 OPTIMIZERS = ["sgd", "adamw", "rmsprop"]
@@ -187,3 +187,13 @@ def test_the_text_says_what_it_is_for(run_python, torch_version):
     for words in ("By what it is for:", "parameters and buffers, confidence high", "Since the step before (step ", "Every block"):
         assert words in text
     gpumemtrace("replay", run.trace, "--blocks", code=2)
+
+
+def test_activations_that_a_leak_keeps_are_no_workspaces_for_their_round_size(run_python, torch_version):
+    """Each is as large as PyTorch's workspace for cuBLAS on Hopper; a thread has one of these."""
+    train = REPOSITORY / "scripts" / "leaklab" / "train.py"
+    run = run_python(torch_version, train, "retained_validation", "--steps", "6", "--batch", "128")
+    [peak] = run.report("--peak")["peak"]
+    of = {share["category"]: share["bytes"] for share in peak["categories"]}
+    assert of["unknown"] > 0.5 * peak["live_bytes"]
+    assert of.get("workspaces", 0) <= 64 << 20

@@ -14,6 +14,7 @@ mod sizes;
 use crate::analysis::Analysis;
 use crate::book::Book;
 use crate::device::DeviceState;
+use crate::keyed::KeyedMap;
 use crate::peak_blocks::PeakBlock;
 use crate::report::Ending;
 use crate::steps::Rule;
@@ -144,7 +145,9 @@ impl<'a> Facts<'a> {
                 workspace: workspace_size(one.block.bytes),
             }
         };
-        (0..blocks.len()).map(|at| (size_of(&blocks[at]), judge(evidence(at)))).collect()
+        let mut all: Vec<Evidence> = (0..blocks.len()).map(evidence).collect();
+        doubt_round_sizes(blocks, &mut all);
+        blocks.iter().zip(all).map(|(one, evidence)| (size_of(one), judge(evidence))).collect()
     }
 
     fn lifetime(&self, one: &PeakBlock) -> Lifetime {
@@ -180,6 +183,23 @@ impl<'a> Facts<'a> {
     }
 }
 
+/// A library has one workspace for each thread: of several blocks that came in forward passes and stayed, none is one for its round
+/// size alone.
+fn doubt_round_sizes(blocks: &[PeakBlock], all: &mut [Evidence]) {
+    let is_it = |one: &Evidence| {
+        one.born == Place::Forward && one.workspace == Some(WorkspaceSize::Round) && one.stays()
+    };
+    let mut of_size: KeyedMap<u64, u64> = KeyedMap::default();
+    for (one, _) in blocks.iter().zip(&*all).filter(|(_, evidence)| is_it(evidence)) {
+        *of_size.entry(one.block.bytes).or_default() += 1;
+    }
+    for (one, evidence) in blocks.iter().zip(all).filter(|(_, evidence)| is_it(evidence)) {
+        if of_size.get(&one.block.bytes).is_some_and(|count| *count > 1) {
+            evidence.workspace = None;
+        }
+    }
+}
+
 /// Of each block: whether the program made it when the next that anybody made was a forward pass's, of the same step, and the
 /// forward pass had not begun.
 fn before_forward(blocks: &[PeakBlock], born: &[Place]) -> Vec<bool> {
@@ -201,4 +221,44 @@ fn before_forward(blocks: &[PeakBlock], born: &[Place]) -> Vec<bool> {
         }
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::book::LiveBlock;
+
+    #[test]
+    fn of_several_that_stay_none_is_a_workspace_for_its_round_size() {
+        let evidence = |gone, workspace| Evidence {
+            born: Place::Forward,
+            gone,
+            lifetime: Lifetime::Step,
+            saw_backward: false,
+            is_before_forward: false,
+            is_cut: false,
+            line_dies_backward: false,
+            workspace,
+        };
+        let block = |bytes| PeakBlock {
+            addr: 0,
+            block: LiveBlock { bytes, ..LiveBlock::default() },
+            death: None,
+            went: 0,
+        };
+        let workspaces = |sizes: &[(u64, Gone)]| {
+            let blocks: Vec<PeakBlock> = sizes.iter().map(|(bytes, _)| block(*bytes)).collect();
+            let mut all: Vec<Evidence> =
+                sizes.iter().map(|(bytes, gone)| evidence(*gone, workspace_size(*bytes))).collect();
+            doubt_round_sizes(&blocks, &mut all);
+            all.iter().map(|evidence| evidence.workspace.is_some()).collect::<Vec<_>>()
+        };
+        const LARGE: u64 = 32 << 20;
+        let backward = Gone::In(Place::Backward);
+        assert_eq!(workspaces(&[(LARGE, Gone::Never), (1 << 20, Gone::Never)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, Gone::Never), (LARGE, Gone::Never)]), [false, false]);
+        // One that goes is none anyway, and says nothing about the other.
+        assert_eq!(workspaces(&[(LARGE, Gone::Never), (LARGE, backward)]), [true, true]);
+        assert_eq!(workspaces(&[(8_519_680, Gone::Never), (8_519_680, Gone::Never)]), [true, true]);
+    }
 }

@@ -135,6 +135,13 @@ pub struct Evidence {
     pub workspace: Option<WorkspaceSize>,
 }
 
+impl Evidence {
+    /// It is there at the end, or was for at least a whole step.
+    pub(super) fn stays(self) -> bool {
+        self.lifetime == Lifetime::Lasting || self.gone == Gone::Never
+    }
+}
+
 /// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
@@ -199,12 +206,11 @@ pub fn judge(evidence: Evidence) -> Verdict {
 /// stays. Where parameters, their gradients or the program's own tensors come, a round size says little or nothing.
 fn workspace(evidence: Evidence) -> Option<Confidence> {
     let lasts = evidence.lifetime == Lifetime::Lasting;
-    let stays = lasts || evidence.gone == Gone::Never;
     match (evidence.workspace?, evidence.born) {
         (WorkspaceSize::Odd, Place::Forward | Place::Backward | Place::Program | Place::Unknown) => {
             Some(if lasts { Confidence::High } else { Confidence::Medium })
         }
-        _ if !stays => None,
+        _ if !evidence.stays() => None,
         (WorkspaceSize::Round, Place::Forward) => Some(Confidence::Medium),
         (WorkspaceSize::Round, Place::Backward) => Some(Confidence::Low),
         _ => None,
