@@ -228,6 +228,8 @@ mod tests {
     use super::*;
     use crate::book::LiveBlock;
 
+    const LARGE: u64 = 32 << 20;
+
     #[test]
     fn of_several_that_stay_none_is_a_workspace_for_its_round_size() {
         let evidence = |gone, workspace| Evidence {
@@ -253,7 +255,6 @@ mod tests {
             doubt_round_sizes(&blocks, &mut all);
             all.iter().map(|evidence| evidence.workspace.is_some()).collect::<Vec<_>>()
         };
-        const LARGE: u64 = 32 << 20;
         let backward = Gone::In(Place::Backward);
         assert_eq!(workspaces(&[(LARGE, Gone::Never), (1 << 20, Gone::Never)]), [true, true]);
         assert_eq!(workspaces(&[(LARGE, Gone::Never), (LARGE, Gone::Never)]), [false, false]);
