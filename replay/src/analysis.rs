@@ -29,7 +29,6 @@ use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
 use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
-use crate::step_before::Before;
 use crate::steps::{Rule, StepClock};
 use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, StackId, Symbols};
@@ -98,8 +97,9 @@ pub struct Analysis {
     pub never: Vec<When>,
     /// The driver's stream-ordered pools.
     pub async_pools: AsyncPools,
-    /// By ordinal; empty unless a second pass was made for it ([`crate::step_before`]).
-    pub before_peaks: BTreeMap<u8, Before>,
+    /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought a block of the peak came. Empty
+    /// unless a second pass was made for it ([`crate::peak_phases`]).
+    pub peak_phases: BTreeMap<u8, KeyedMap<u64, usize>>,
     /// From when on all of this is; the whole run where there is none.
     pub since: Option<Since>,
     /// Of which stream all of this is; of all where there is none.
@@ -145,6 +145,8 @@ pub struct Asked {
     pub since: Option<When>,
     /// Only what PyTorch allocates on this stream.
     pub stream: Option<StreamId>,
+    /// Also the peak of the step before the peak.
+    pub step_before: bool,
 }
 
 /// Analyses a trace.
@@ -166,7 +168,9 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
     let names = StepNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
+    let step_before = asked.step_before;
     let part = || Part {
+        follows_step_peaks: step_before,
         since: since.map(|asked| Since { asked, come: None }),
         stream: stream.map(OneStream::new),
         started_ns: started,
@@ -220,6 +224,7 @@ impl Pass {
         let kept = ahead.take_kept();
         let clock = StepClock::new(ahead.scout.rule());
         let mut pass = Self { part, ..Self::new(ahead.symbols, (clock, ahead.names), alarms, span_ns) };
+        pass.devices.follows_step_peaks = pass.part.follows_step_peaks;
         for events in &kept {
             pass.events(events);
         }
@@ -234,7 +239,12 @@ impl Pass {
             phases: Phases::default(),
             backward: Backward::default(),
             driver: Driver::default(),
-            devices: Devices { all: (0..256).map(|_| None).collect(), span_ns, first_step: 0 },
+            devices: Devices {
+                all: (0..256).map(|_| None).collect(),
+                span_ns,
+                first_step: 0,
+                follows_step_peaks: false,
+            },
             counts: [0; 256],
             threads: KeyedSet::default(),
             last_thread: None,

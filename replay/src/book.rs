@@ -4,14 +4,16 @@
 //! Consequence: one table of live blocks ([`crate::live_blocks`]), one [`crate::tally::Tally`] per stack and per site (`crate::holders`), and marks (see [`crate::tally`]) for the
 //! moments that matter: the peak, the last step end, the high and the low of the current bin.
 
+mod answers;
 mod restart;
 
-use crate::bins::{BinValues, Bins, MAX_BINS, Sample, halve_values};
+use crate::bins::{Bins, MAX_BINS, Sample, halve_values};
 pub use crate::holders::{AGES, Fates, SiteBook};
 use crate::holders::{HIGH, LOW, MARKS, PEAK, STACK_MARKS, STACK_PEAK, STACK_STEP, STEP, StackBook};
 use crate::live_blocks::LiveBlocks;
-use crate::peak_blocks::{Death, PeakBlock, PeakBlocks};
+use crate::peak_blocks::{Death, PeakBlocks};
 use crate::series::Series;
+use crate::step_peaks::StepPeaks;
 use crate::symbols::{SiteId, StackId};
 use crate::tally::{Held, Marks};
 
@@ -64,6 +66,8 @@ pub struct Book {
     last: Sample,
     peak: Sample,
     peak_blocks: PeakBlocks,
+    /// Where somebody asked for the step before the peak.
+    step_peaks: Option<Box<StepPeaks>>,
     /// Frees of addresses that were not live: their allocation was lost, or happened before recording.
     pub unmatched_frees: u64,
     /// Allocations at an address that was live already: its free was lost.
@@ -98,6 +102,9 @@ impl Book {
         }
         self.change(stack, site, |held| held.add(bytes)).fates.born += 1;
         self.total.add(bytes);
+        if let Some(peaks) = &mut self.step_peaks {
+            peaks.grew(self.total.bytes, now.time_ns, self.events);
+        }
         self.note(now);
         lost
     }
@@ -117,7 +124,7 @@ impl Book {
                 self.gone_since_step.push((block.stack, block.step));
             }
             self.total.remove(block.bytes);
-            self.peak_blocks.went(addr, block, Death { stack: Some(by), step: now.step });
+            self.went(addr, block, Death { stack: Some(by), step: now.step });
         } else {
             self.unmatched_frees += 1;
         }
@@ -152,11 +159,20 @@ impl Book {
         self.sites.resize(self.sites.len().max(site_at + 1), SiteBook::default());
     }
 
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // As above.
+    fn went(&mut self, addr: u64, block: &LiveBlock, death: Death) {
+        self.peak_blocks.went(addr, block, death);
+        if let Some(peaks) = &mut self.step_peaks {
+            peaks.went(addr, block, death);
+        }
+    }
+
     /// A block is replaced whose free was lost.
     #[cold]
     fn lost_free(&mut self, addr: u64, old: LiveBlock, step: u32) {
         self.lost_frees += 1;
-        self.peak_blocks.went(addr, &old, Death { stack: None, step });
+        self.went(addr, &old, Death { stack: None, step });
         self.change(old.stack, self.site_of(old.stack), |held| held.remove(old.bytes));
         self.total.remove(old.bytes);
     }
@@ -199,6 +215,9 @@ impl Book {
         if sample.live > self.peak.live {
             self.peak = sample;
             self.peak_blocks.mark(self.events);
+            if let Some(peaks) = &mut self.step_peaks {
+                peaks.new_peak();
+            }
             self.marks.set(PEAK);
             self.stack_marks.set(STACK_PEAK);
         }
@@ -237,6 +256,9 @@ impl Book {
     /// A step begins: the one before it ends with the state as it is.
     pub fn step_boundary(&mut self) {
         self.series.record(self.step, self.total);
+        if let Some(peaks) = &mut self.step_peaks {
+            peaks.step_boundary(self.total.bytes, self.last.time_ns, self.events);
+        }
         self.step += 1;
         self.gone_since_step.clear();
         self.marks.set(STEP);
@@ -258,145 +280,4 @@ impl Book {
             }
         }
     }
-
-    /// True when nothing ever happened here.
-    pub fn is_empty(&self) -> bool {
-        self.events == 0
-    }
-
-    /// Blocks and bytes now.
-    pub fn total(&self) -> Held {
-        self.total
-    }
-
-    /// The highest moment.
-    pub fn peak(&self) -> Sample {
-        self.peak
-    }
-
-    /// The blocks that were there at the highest moment, in the order in which they came.
-    pub fn peak_blocks(&self) -> Vec<PeakBlock> {
-        self.peak_blocks.all(&self.live)
-    }
-
-    /// The last event by the highest moment.
-    pub(crate) fn peak_event(&self) -> u64 {
-        self.peak_blocks.newest()
-    }
-
-    /// A site, if it ever held something.
-    pub(crate) fn site(&self, site: SiteId) -> Option<&SiteBook> {
-        self.sites.get(site.0 as usize).filter(|book| book.fates.born > 0)
-    }
-
-    /// The last moment.
-    pub fn last(&self) -> Sample {
-        self.last
-    }
-
-    /// Steps ended.
-    pub fn steps_ended(&self) -> u32 {
-        self.step
-    }
-
-    /// All blocks at the end of each step.
-    pub fn series(&self) -> &Series {
-        &self.series
-    }
-
-    /// The live blocks.
-    pub fn live(&self) -> &LiveBlocks {
-        &self.live
-    }
-
-    /// The bins.
-    pub fn bins(&self) -> &Bins {
-        &self.bins
-    }
-
-    /// Sites that ever held something.
-    pub fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteBook)> {
-        self.sites
-            .iter()
-            .zip(0..)
-            .filter(|(book, _)| book.fates.born > 0)
-            .map(|(book, id)| (SiteId(id), book))
-    }
-
-    /// A site's bytes at the high and low of each bin.
-    pub fn bin_values<'a>(&self, site: &'a SiteBook) -> &'a BinValues {
-        &site.bins
-    }
-
-    /// What a site held at the peak.
-    pub fn at_peak(&self, site: &SiteBook) -> Held {
-        site.tally.at(&self.marks, PEAK)
-    }
-
-    /// What became of a site's blocks until the end of the last step.
-    pub fn fates(&self, site: &SiteBook) -> Fates {
-        if site.step_seen < self.step { site.fates } else { site.fates_at_step_end }
-    }
-
-    /// Where most of a site's blocks were freed until the end of the last step.
-    pub fn main_free_site(&self, site: &SiteBook) -> Option<SiteId> {
-        site.main_free_site()
-    }
-
-    /// The stack of a site that held most at the peak.
-    pub fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
-        let at_peak =
-            |stack: StackId| self.stacks[stack.0 as usize].tally.at(&self.stack_marks, STACK_PEAK).bytes;
-        largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
-    }
-
-    /// The stack of a site that grew most.
-    pub fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
-        largest(self.stacks_that_grew(site, from, to).map(|(stack, held)| (stack, held.bytes)))
-    }
-
-    /// Stacks of a site with what they held more at the end of step `to` than at the end of step `from`, or than nothing. What
-    /// a line holds once and for all (a workspace of a library) says nothing about what it leaks.
-    pub fn stacks_that_grew(
-        &self,
-        site: SiteId,
-        from: Option<u32>,
-        to: u32,
-    ) -> impl Iterator<Item = (StackId, Held)> {
-        self.stacks_of(site).filter_map(move |stack| {
-            let series = &self.stacks[stack.0 as usize].series;
-            let (before, after) = (from.map_or(Held::default(), |step| series.at(step)), series.at(to));
-            let bytes = after.bytes.checked_sub(before.bytes).filter(|bytes| *bytes > 0)?;
-            Some((stack, Held { bytes, blocks: after.blocks.saturating_sub(before.blocks) }))
-        })
-    }
-
-    /// The site of a stack that allocated here.
-    pub(crate) fn site_of(&self, stack: StackId) -> SiteId {
-        self.stacks[stack.0 as usize].site
-    }
-
-    /// What was live at the end of the last step: the stack and the step that it was allocated in.
-    pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
-        let live = self.live.iter().map(|(_, block)| (block.stack, block.step));
-        live.chain(self.gone_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
-    }
-
-    /// What a stack held at step ends, coarsely.
-    pub(crate) fn series_of(&self, stack: StackId) -> &Series {
-        &self.stacks[stack.0 as usize].series
-    }
-
-    /// Stacks of a site; all of them have allocated.
-    pub(crate) fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
-        self.stacks_of_sites.get(site.0 as usize).into_iter().flatten().copied()
-    }
-}
-
-/// The stack with most bytes; of equals the first.
-fn largest(stacks: impl Iterator<Item = (StackId, u64)>) -> Option<StackId> {
-    stacks
-        .filter(|(_, bytes)| *bytes > 0)
-        .max_by_key(|(id, bytes)| (*bytes, std::cmp::Reverse(*id)))
-        .map(|(id, _)| id)
 }

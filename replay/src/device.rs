@@ -323,7 +323,11 @@ impl DeviceState {
 #[inline]
 pub(crate) fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
     devices.all[ordinal as usize].get_or_insert_with(|| {
-        Box::new(DeviceState::at_step(step, devices.span_ns).telling_from(devices.first_step))
+        let mut state = DeviceState::at_step(step, devices.span_ns).telling_from(devices.first_step);
+        if devices.follows_step_peaks {
+            state.torch.follow_step_peaks();
+        }
+        Box::new(state)
     })
 }
 
@@ -334,6 +338,8 @@ pub(crate) struct Devices {
     pub(crate) span_ns: u64,
     /// Steps that ended before what is told.
     pub(crate) first_step: u32,
+    /// Somebody asked for the step before the peak.
+    pub(crate) follows_step_peaks: bool,
 }
 
 impl Devices {

@@ -14,7 +14,7 @@ use crate::report::{
     SincePreviousStep, SiteShare,
 };
 use crate::sections::{known, step};
-use crate::step_before::StepPeak;
+use crate::step_peaks::StepPeak;
 use crate::symbols::SiteId;
 use crate::tally::{Held, sum};
 
@@ -65,11 +65,8 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
     let mut sites: Vec<(SiteId, Held)> =
         book.sites().map(|(id, site)| (id, book.at_peak(site))).filter(|(_, held)| held.bytes > 0).collect();
     sites.sort_by_key(|(id, held)| (Reverse(held.bytes), *id));
-    let before = analysis.before_peaks.get(&ordinal).filter(|_| state.has_torch());
-    let phases = |blocks: &[&Judged]| {
-        let of = &before.filter(|_| !analysis.phases.is_empty())?.phases;
-        Some(by_phase(analysis, of, blocks))
-    };
+    let of_phases = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
+    let phases = |blocks: &[&Judged]| Some(by_phase(analysis, of_phases?, blocks));
     let share = |(id, held): (SiteId, Held)| {
         let blocks = of_sites.get(&id).map_or(&[][..], Vec::as_slice);
         SiteShare {
@@ -80,7 +77,10 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
             phases: phases(blocks),
         }
     };
-    let step_before = before.and_then(|before| before.peak.as_ref());
+    let has_steps = analysis.rule.source().is_some() && book.peak().live > 0;
+    // What came before the part that was asked for is not told.
+    let step_before =
+        book.step_before_peak().filter(|(before, _)| has_steps && before.step >= book.first_step);
     Peak {
         trace,
         device: u32::from(ordinal),
@@ -93,8 +93,8 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         phases: phases(&judged.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
         left_out: None,
-        since_previous_step: step_before.map(|before| {
-            let was = categories(analysis, ordinal, state, &before.blocks);
+        since_previous_step: step_before.map(|(before, blocks)| {
+            let was = categories(analysis, ordinal, state, &blocks);
             since(analysis, book, before, (&judged, &was))
         }),
         blocks: None,
@@ -223,7 +223,8 @@ fn since(
     changes.sort_by_key(|change| Reverse(change.rise_bytes));
     SincePreviousStep {
         step: u64::from(before.step),
-        time_ns: before.time_ns.saturating_sub(analysis.start_ns),
+        // Before anything had happened.
+        time_ns: before.time_ns.map_or(0, |time_ns| time_ns.saturating_sub(analysis.start_ns)),
         live_bytes: before.live_bytes,
         rise_bytes: difference(book.peak().live, before.live_bytes),
         changes,

@@ -10,9 +10,7 @@ use gpumemtrace_replay::compare::{Profile, compare};
 use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
 use gpumemtrace_replay::{Asked, RingFile, Section, StreamId, When, peak, report};
 use proptest::prelude::*;
-use synthetic::{
-    Synthetic, analyse_by_steps, analyse_bytes, analyse_part, analyse_with_step_before, ring_file,
-};
+use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file};
 
 /// Small numbers that meet each other, and the largest there are.
 fn number() -> impl Strategy<Value = u64> {
@@ -119,7 +117,7 @@ proptest! {
         // Beside another trace, and beside itself.
         let other = Synthetic::train(6, |_, _, _| {});
         let _ = gpumemtrace_replay::report(&[analyse_bytes(&file, RingFile::Absent), other.analyse()], &[]);
-        let twice = [analyse_with_step_before(&file)];
+        let twice = [analyse_for_peak(&file)];
         let mut with_blocks = gpumemtrace_replay::report(&twice, &[Section::Peak]);
         peak::add_blocks(&mut with_blocks, &twice);
         for (since, stream) in [(Some(When::Step(1)), None), (Some(When::Elapsed { time_ns: 1 }), Some(StreamId(0)))] {

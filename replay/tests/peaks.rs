@@ -9,7 +9,7 @@ use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
 use gpumemtrace_replay::report::{Peak, PhaseBytes};
 use gpumemtrace_replay::{Section, peak, report};
 use proptest::prelude::*;
-use synthetic::{Synthetic, TORCH, analyse_with_step_before};
+use synthetic::{Synthetic, TORCH, analyse_for_peak};
 
 /// Bytes by line, and blocks by address with the part of the run in which they came.
 type State = (BTreeMap<u32, u64>, BTreeMap<u64, (u64, Option<u32>)>);
@@ -88,7 +88,7 @@ fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
 }
 
 fn the_peak(run: &Synthetic) -> Option<Peak> {
-    let analyses = [analyse_with_step_before(&run.file(7))];
+    let analyses = [analyse_for_peak(&run.file(7))];
     let mut report = report(&analyses, &[Section::Peak]);
     peak::add_blocks(&mut report, &analyses);
     report.peak.unwrap().pop()

@@ -10,7 +10,7 @@ use gpumemtrace_replay::naming::{Shown, name};
 use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::selection::keep_first;
 use gpumemtrace_replay::{
-    Analysis, Asked, Report, Section, When, analyse_as, analyse_with_step_before, peak, report,
+    Analysis, Asked, Report, Section, When, analyse_as, analyse_for_peak, peak, report,
 };
 
 use super::look::Look;
@@ -167,8 +167,8 @@ fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
             continue;
         }
         let _progress = shows_progress.then(|| file.progress());
-        // What rose since the step before takes a second pass.
-        let analyse = if args.peak { analyse_with_step_before } else { analyse_as };
+        // The step before the peak, and in which phases it came, are for who asks for it.
+        let analyse = if args.peak { analyse_for_peak } else { analyse_as };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
     args.filters.keep(&mut analyses, &skipped)?;

@@ -129,7 +129,7 @@ impl Pass {
             instants: self.instants,
             never,
             async_pools: self.async_pools,
-            before_peaks: std::collections::BTreeMap::new(),
+            peak_phases: std::collections::BTreeMap::new(),
             since: self.part.since,
             stream: self.part.stream.map(|stream| stream.facts),
         }

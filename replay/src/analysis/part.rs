@@ -24,6 +24,8 @@ pub struct Since {
 pub(super) struct Part {
     pub(super) since: Option<Since>,
     pub(super) stream: Option<OneStream>,
+    /// The step before the peak too.
+    pub(super) follows_step_peaks: bool,
     /// When the recording began and when it ended, as far as the file says so.
     pub(super) started_ns: Option<u64>,
     pub(super) end_ns: Option<u64>,

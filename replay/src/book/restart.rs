@@ -23,6 +23,7 @@ impl Book {
             unmatched_frees: old.unmatched_frees,
             lost_frees: old.lost_frees,
             events: old.events,
+            step_peaks: old.step_peaks,
             ..Self::default()
         };
         let held: Vec<_> = self.live.iter().map(|(_, block)| (block.stack, block.bytes)).collect();
@@ -39,6 +40,9 @@ impl Book {
         }
         self.peak = last;
         self.peak_blocks.mark(self.events);
+        if let Some(peaks) = &mut self.step_peaks {
+            peaks.new_peak();
+        }
         self.marks.set(PEAK);
         self.stack_marks.set(STACK_PEAK);
         let now = super::Now { time_ns, step: last.step, reserved: last.reserved, device: last.device };

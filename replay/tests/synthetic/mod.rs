@@ -290,9 +290,8 @@ pub fn analyse_part(bytes: &[u8], asked: Asked) -> Analysis {
 }
 
 /// As for a comparison; `None` if it cannot be read.
-pub fn analyse_with_step_before(bytes: &[u8]) -> Analysis {
-    let read =
-        |input: Input<'_>| gpumemtrace_replay::analyse_with_step_before(input, Asked::default()).unwrap();
+pub fn analyse_for_peak(bytes: &[u8]) -> Analysis {
+    let read = |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, Asked::default()).unwrap();
     with_input(bytes, RingFile::Absent, read)
 }
 
