@@ -114,27 +114,10 @@ impl Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpumemtrace_format::{ApiId, NodeId, ThreadId};
     use proptest::prelude::*;
 
     fn event(kind: EventKind, addr: u64, size: u64) -> Event {
-        Event {
-            seq: 0,
-            time_ns: 0,
-            thread: ThreadId(1),
-            kind,
-            device: 0,
-            api: ApiId(0),
-            flags: 0,
-            result: 0,
-            in_flight: false,
-            addr,
-            size,
-            aux: [7, 0],
-            python_stack: NodeId::NONE,
-            native_stack: NodeId::NONE,
-            detail: None,
-        }
+        Event { device: 0, addr, size, aux: [7, 0], ..Event::new(kind) }
     }
 
     #[test]

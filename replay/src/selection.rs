@@ -10,7 +10,7 @@
 use crate::analysis::Analysis;
 use crate::book::Book;
 use crate::budget::Pattern;
-use crate::report::{Leak, LeftOut, Oom, Report, Site, StackFrame};
+use crate::report::{Cause, Leak, LeftOut, Oom, Report, Site, StackFrame};
 use crate::tally::sum;
 
 impl Analysis {
@@ -106,19 +106,7 @@ impl Which<'_> {
             );
         }
         for moment in report.fragmentation.iter_mut().flatten() {
-            for cause in moment.causes.iter_mut().filter(|cause| !cause.culprits.is_empty()) {
-                self.cut(
-                    &mut cause.culprits,
-                    &mut cause.left_out,
-                    |lines, one| lines.has(&one.site),
-                    |one| Some(one.bytes),
-                );
-                // Of many only the largest are named, with or without a selection.
-                let named = sum(cause.culprits.iter().map(|one| one.bytes));
-                if let Some(out) = &mut cause.left_out {
-                    out.bytes = Some(cause.bytes.saturating_sub(named));
-                }
-            }
+            self.causes(&mut moment.causes);
         }
         for peak in report.peak.iter_mut().flatten() {
             self.cut(
@@ -192,13 +180,18 @@ impl Which<'_> {
         }
         let mut grown = None;
         self.cut(&mut oom.growth, &mut grown, |lines, one| lines.has(&one.site), |one| Some(one.bytes));
-        for cause in oom.unused.iter_mut().filter(|cause| !cause.culprits.is_empty()) {
+        self.causes(&mut oom.unused);
+    }
+
+    fn causes(&self, causes: &mut [Cause]) {
+        for cause in causes.iter_mut().filter(|cause| !cause.culprits.is_empty()) {
             self.cut(
                 &mut cause.culprits,
                 &mut cause.left_out,
                 |lines, one| lines.has(&one.site),
                 |one| Some(one.bytes),
             );
+            // Of many only the largest are named, with or without a selection.
             let named = sum(cause.culprits.iter().map(|one| one.bytes));
             if let Some(out) = &mut cause.left_out {
                 out.bytes = Some(cause.bytes.saturating_sub(named));
