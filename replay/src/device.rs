@@ -223,7 +223,8 @@ impl DeviceState {
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) {
-        let blocks = self.torch.total().blocks + self.pending.len() as u64;
+        let pieces = self.pending.len() + ranges.len();
+        let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
         if self.torch.is_empty() || !self.gap_course.may_look(blocks, self.torch.events) {
             return;
         }

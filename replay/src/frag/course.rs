@@ -1,7 +1,7 @@
 //! The gap over the whole run, by its causes, and what each line's blocks have cost in memory that nobody could use.
 //!
-//! Constraint: taking a moment apart looks at every live block. Consequence: it is done at even distances in time, at most [`MOST`]
-//! times, and never so often that more than one block in 32 events is looked at. Between two looks things are taken to be as at
+//! Constraint: taking a moment apart looks at every live block, and at every range of driver memory. Consequence: it is done at even distances in time, at most [`MOST`]
+//! times, and never so often that more than one of them in 32 events is looked at. Between two looks things are taken to be as at
 //! the first; each look by itself is exact.
 
 use super::Gap;
@@ -10,9 +10,9 @@ use crate::symbols::SiteId;
 
 /// Most looks that are kept; then every other is given up.
 pub const MOST: usize = 256;
-/// Blocks that may be looked at whatever the number of events.
+/// Blocks and ranges that may be looked at whatever the number of events.
 const FREE_BLOCKS: u64 = 1 << 14;
-/// Events for each block that is looked at.
+/// Events for each that is looked at.
 const EVENTS_A_BLOCK: u64 = 32;
 
 /// One look.
