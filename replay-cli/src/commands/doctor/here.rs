@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::traced::output_within;
 use super::{Check, Verdict};
-use crate::commands::run::find_library;
+use crate::library::find_library;
 
 /// What the ring file may grow to (96 threads), and what a trace needs to be worth starting.
 const ROOM_NEEDED_BYTES: u64 = 64 << 20;
