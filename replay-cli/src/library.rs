@@ -35,6 +35,18 @@ pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
     })
 }
 
+/// Refuses a library that `LD_PRELOAD` cannot name: the loader would say so and start the program without it.
+pub(crate) fn check_preloadable(library: &Path) -> anyhow::Result<()> {
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        let shown = library.display();
+        return Err(Refused(format!(
+            "{shown}: LD_PRELOAD cannot hold a path with a space or a colon; move the library, or copy it and set GPUMEMTRACE_LIB to the copy"
+        ))
+        .into());
+    }
+    Ok(())
+}
+
 fn find_from(folder: &Path) -> Option<PathBuf> {
     let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
     places.iter().find_map(|place| place.canonicalize().ok()).or_else(|| find_in_packages(&folder.join("..")))
@@ -95,6 +107,15 @@ mod tests {
             assert_eq!(found_from(prefix.path()), None);
             let library = put(&prefix.path().join(place));
             assert_eq!(found_from(prefix.path()), Some(library), "{place}");
+        }
+    }
+
+    #[test]
+    fn what_the_loader_would_take_for_two_files_is_refused() {
+        assert!(check_preloadable(Path::new("/opt/venv-1/lib/libgpumemtrace.so")).is_ok());
+        for folder in ["/opt/my venv", "/opt/a:b"] {
+            let error = check_preloadable(&Path::new(folder).join(LIBRARY)).unwrap_err().to_string();
+            assert!(error.starts_with(folder) && error.contains("set GPUMEMTRACE_LIB"), "{error}");
         }
     }
 

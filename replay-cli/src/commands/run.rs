@@ -22,7 +22,7 @@ use gpumemtrace_format::{Meta, amount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
-use crate::library::find_library;
+use crate::library::{check_preloadable, find_library};
 use crate::pattern::Pattern;
 
 const ZSTD_LEVEL: i32 = 3;
@@ -115,6 +115,7 @@ enum OnFull {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let library = find_library()?;
+    check_preloadable(&library)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library));
