@@ -32,9 +32,8 @@ class CargoBuildHook(BuildHookInterface):
                 raise SystemExit(f"gpumemtrace: {file} is not there")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_of(files)}"
-        # The package of an editable installation is elsewhere; its library is where that of any other is.
-        name = "force_include_editable" if version == "editable" else "force_include"
-        build_data[name][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
+        # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
+        build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
 
 

@@ -117,8 +117,10 @@ def test_run_needs_nothing_set(package, tmp_path):
     assert said["before"] == {"is_recording": False, "refused": "NotRecording"}
     assert said["recording"] == {"is_recording": True, "path": str(trace)}
     events = dump(trace)
-    marks = [event["kind"] for event in events if event["kind"] in ("mark", "phase_begin", "phase_end")]
-    turn = ["mark", "phase_begin", "phase_begin", "phase_end", "phase_end", "phase_begin", "phase_end"]
+    said_and_done = ("mark", "phase_begin", "phase_end", "device_alloc", "device_free")
+    marks = [event["kind"] for event in events if event["kind"] in said_and_done]
+    turn = ["mark", "phase_begin", "device_alloc", "phase_begin", "phase_end", "phase_end",
+            "phase_begin", "device_alloc", "device_free", "phase_end"]
     assert marks == turn * 5
     # What it saw of itself half way is what there was by then, and the whole is what there was in the end.
     half, whole = said["report"], json.loads(gpumemtrace("replay", trace, "--json"))
