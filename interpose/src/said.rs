@@ -1,14 +1,15 @@
 //! What the program says of itself: where a step begins, and which part of it is what.
 //!
 //! Constraint: a training script finds these functions by name (`ctypes`, or the Python package), with or without a GPU, and must
-//! run the same where nothing is recorded. Consequence: they take no more than a name, return nothing, and never begin a
-//! recording.
+//! run the same where nothing is recorded. Consequence: they take no more than a name and never begin a recording; what they
+//! return says at most where the trace is.
 
 use std::ffi::{CStr, c_char};
+use std::os::unix::ffi::OsStrExt as _;
 
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
+use gpumemtrace_recorder::{Draft, event, is_recording, named_event, trace_path};
 
 use crate::guard::quietly;
 
@@ -48,6 +49,24 @@ extern "C" fn gpumemtrace_phase_end() {
     });
 }
 
+/// `size_t gpumemtrace_trace(char *buffer, size_t bytes)`: the bytes of the name of the trace that this process is writing, 0 if it
+/// is writing none. The name goes into `buffer`, with a NUL behind it, if `bytes` are room enough for both; otherwise nothing does.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn gpumemtrace_trace(buffer: *mut c_char, bytes: usize) -> usize {
+    let length = quietly(|| {
+        let name = trace_path()?.as_os_str().as_bytes();
+        if !buffer.is_null() && name.len() < bytes {
+            // SAFETY: the caller says that so many bytes may be written, and they are nobody else's meanwhile.
+            unsafe {
+                buffer.cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
+                buffer.add(name.len()).write(0);
+            }
+        }
+        Some(name.len())
+    });
+    length.unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +80,9 @@ mod tests {
             gpumemtrace_phase_begin(std::ptr::null());
         }
         gpumemtrace_phase_end();
-        assert!(!is_recording());
+        let mut buffer = [1; 8];
+        // SAFETY: so many bytes are there.
+        assert_eq!(unsafe { gpumemtrace_trace(buffer.as_mut_ptr(), buffer.len()) }, 0);
+        assert!(!is_recording() && buffer == [1; 8]);
     }
 }

@@ -46,6 +46,8 @@ pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
 pub use forward::{Work, forward_node, work_for_node};
 pub use modules::is_preloaded;
-pub use record::{Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event};
+pub use record::{
+    Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event, trace_path,
+};
 pub use say::{errno, say, set_errno};
 pub use session::{end_at_exit, end_at_quick_exit};

@@ -7,6 +7,7 @@
 //! Order: what gives memory back takes its place in the order before the call, everything else after it. So whatever the
 //! threads do, an address is freed in the trace before it is handed out again.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::{Event, RECORD_WORDS, STATE_DONE};
@@ -176,6 +177,11 @@ fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Optio
 /// True while something is being recorded: what is no use of a GPU must not begin it.
 pub fn is_recording() -> bool {
     running().is_some()
+}
+
+/// Where what is being recorded goes: the trace's own name, which with parts is that of the last.
+pub fn trace_path() -> Option<&'static Path> {
+    running().map(|session| session.path.as_path())
 }
 
 /// Counts something outside of any event.

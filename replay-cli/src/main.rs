@@ -8,6 +8,7 @@
 mod commands;
 mod exit;
 mod follow;
+mod library;
 mod open;
 mod output;
 mod pattern;

@@ -183,3 +183,12 @@ fn without_the_library_it_says_where_it_looked() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("GPUMEMTRACE_LIB names /no/such/lib.so"));
 }
+
+#[test]
+fn a_library_that_cannot_be_preloaded_starts_nothing() {
+    let folder = tempfile::Builder::new().prefix("a space ").tempdir().unwrap();
+    let output = command(folder.path()).args(["run", "--", "touch", "started"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot hold a path with a space"));
+    assert!(!folder.path().join("started").exists());
+}

@@ -22,9 +22,9 @@ use gpumemtrace_format::{Meta, amount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
+use crate::library::{check_preloadable, find_library};
 use crate::pattern::Pattern;
 
-const LIBRARY: &str = "libgpumemtrace.so";
 const ZSTD_LEVEL: i32 = 3;
 /// Smaller ones consist of headers.
 const SMALLEST_PART: u64 = 64 << 10;
@@ -115,6 +115,7 @@ enum OnFull {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let library = find_library()?;
+    check_preloadable(&library)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library));
@@ -192,26 +193,6 @@ fn code_of(status: ExitStatus) -> u8 {
         (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
         (None, None) => 1,
     }
-}
-
-/// The library beside this command.
-pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("GPUMEMTRACE_LIB") {
-        let path = PathBuf::from(path);
-        return path.canonicalize().map_err(|error| {
-            Refused(format!("GPUMEMTRACE_LIB names {}, which cannot be used: {error}", path.display())).into()
-        });
-    }
-    let executable = std::env::current_exe().context("this executable cannot be found")?;
-    let folder = executable.parent().unwrap_or(Path::new("."));
-    let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
-    places.iter().find_map(|place| place.canonicalize().ok()).ok_or_else(|| {
-        Refused(format!(
-            "{LIBRARY} is neither beside {} nor in ../lib from there; set GPUMEMTRACE_LIB to it",
-            executable.display()
-        ))
-        .into()
-    })
 }
 
 /// Ours first; what the user preloads stays.

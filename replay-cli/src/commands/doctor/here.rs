@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::traced::output_within;
 use super::{Check, Verdict};
-use crate::commands::run::find_library;
+use crate::library::{check_preloadable, find_library};
 
 /// What the ring file may grow to (96 threads), and what a trace needs to be worth starting.
 const ROOM_NEEDED_BYTES: u64 = 64 << 20;
@@ -25,11 +25,8 @@ pub(super) fn library(checks: &mut Vec<Check>) -> Option<PathBuf> {
         }
     };
     let shown = library.display();
-    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
-        add(
-            Verdict::Bad,
-            format!("{shown}: LD_PRELOAD cannot hold a path with a space or a colon; move the library"),
-        );
+    if let Err(error) = check_preloadable(&library) {
+        add(Verdict::Bad, error.to_string());
         return None;
     }
     let loads = |program: &OsStr| -> Result<bool, String> {

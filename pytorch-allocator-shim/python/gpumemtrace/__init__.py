@@ -1,0 +1,28 @@
+"""What a program can say to gpumemtrace, and ask it. docs/python.md describes each function, with its cost.
+
+    import gpumemtrace
+
+    for batch in loader:
+        gpumemtrace.step()
+        ...
+    with gpumemtrace.phase("evaluation"):
+        ...
+
+Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing.
+"""
+
+from ._command import CommandFailed, leaks, report
+from ._said import NotRecording, is_recording, phase, step, trace_path
+from ._version import __version__
+
+__all__ = [
+    "CommandFailed",
+    "NotRecording",
+    "__version__",
+    "is_recording",
+    "leaks",
+    "phase",
+    "report",
+    "step",
+    "trace_path",
+]

@@ -1,0 +1,5 @@
+"""`python -m gpumemtrace ...` is `gpumemtrace ...`."""
+
+from ._command import main
+
+main()

@@ -1,0 +1,71 @@
+"""Builds what a wheel carries beside the Python files: libgpumemtrace.so and the command. Called by hatchling (pyproject.toml).
+
+Constraint: neither has anything of Python in it, and both need the glibc they were linked with. Consequence: one wheel is for every
+CPython, and its tag names the glibc that the two files ask for, read from the files themselves. A wheel for older systems is built
+where their glibc is, and not by another name for this one.
+
+  GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+LIBRARY = "libgpumemtrace.so"
+COMMAND = "gpumemtrace"
+
+
+class CargoBuildHook(BuildHookInterface):
+    """Adds the two files to the wheel, or to the editable one."""
+
+    def initialize(self, version, build_data):
+        folder = prebuilt() or built_by_cargo(Path(self.root))
+        files = [folder / LIBRARY, folder / COMMAND]
+        for file in files:
+            if not file.is_file():
+                raise SystemExit(f"gpumemtrace: {file} is not there")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform_of(files)}"
+        # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
+        build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
+        build_data["shared_scripts"][str(files[1])] = COMMAND
+
+
+def prebuilt():
+    folder = os.environ.get("GPUMEMTRACE_PREBUILT")
+    return Path(folder).resolve() if folder else None
+
+
+def built_by_cargo(root):
+    """Builds both; the folder they are in."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise SystemExit(f"gpumemtrace is for Linux on x86-64; this is {sys.platform} on {platform.machine()}")
+    if not shutil.which("cargo"):
+        raise SystemExit("gpumemtrace is built with Rust, and cargo was not found; get it from https://rustup.rs")
+    packages = ["--package", "gpumemtrace-interpose", "--package", "gpumemtrace-cli"]
+    # What cargo says belongs to what pip shows of a build that failed; stdout is pip's own.
+    done = subprocess.run(["cargo", "build", "--release", "--locked", *packages], cwd=root, stdout=sys.stderr.fileno())
+    if done.returncode != 0:
+        raise SystemExit(f"gpumemtrace: cargo build failed with {done.returncode}")
+    return root / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
+
+
+def platform_of(files):
+    """The tag of the oldest system on which all of them load: manylinux_2_N is glibc 2.N."""
+    minor = max(newest_glibc(file.read_bytes()) for file in files)
+    return f"manylinux_2_{minor}_x86_64"
+
+
+def newest_glibc(elf):
+    """The minor number of the newest GLIBC_2.N that a file names. Versions that it needs are strings in it; taking all strings of
+    that form for needs can only make the answer newer, never older, than what is so."""
+    minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", elf)]
+    if not minors:
+        raise SystemExit("gpumemtrace: a file that needs no version of glibc was built for another C library")
+    return max(minors)

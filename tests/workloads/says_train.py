@@ -1,0 +1,49 @@
+"""A training that names its parts with the Python package. The last line of the output is JSON: what PyTorch says of the parts, and the
+report of the run on itself.
+"""
+
+import json
+
+import torch
+from torch import nn
+
+import gpumemtrace
+
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+STEPS, TURNS = 6, 2
+phases = {}
+
+
+def held():
+    return torch.cuda.memory_allocated()
+
+
+def measured(name, part):
+    """Runs a part as a phase of the run, and measures it as PyTorch does."""
+    with gpumemtrace.phase(name):
+        torch.cuda.reset_peak_memory_stats()
+        before = held()
+        part()
+        of_phase = phases.setdefault(name, {"peak_live_bytes": 0, "left_bytes": 0})
+        of_phase["peak_live_bytes"] = max(of_phase["peak_live_bytes"], torch.cuda.max_memory_allocated())
+        of_phase["left_bytes"] += held() - before
+
+
+def train():
+    for _ in range(STEPS):
+        gpumemtrace.step()
+        loss = model(torch.randn(64, 256, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+
+
+def evaluate():
+    with torch.no_grad():
+        model(torch.randn(16, 256, device="cuda"))
+
+
+for _ in range(TURNS):
+    measured("train", train)
+    measured("evaluate", evaluate)
+print(json.dumps({"steps": STEPS * TURNS, "phases": phases, "report": gpumemtrace.report()}))
