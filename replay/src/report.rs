@@ -126,10 +126,10 @@ pub struct Phase {
 pub struct PhaseOnDevice {
     /// Ordinal.
     pub device: u8,
-    /// Most bytes held by tensors while it lasted.
-    pub peak_live_bytes: u64,
+    /// Most bytes held by tensors while it lasted; unknown where PyTorch's allocator was not seen.
+    pub peak_live_bytes: Option<u64>,
     /// Bytes of tensors that were there at its end and not at its begin, added up over its turns.
-    pub left_bytes: i64,
+    pub left_bytes: Option<i64>,
 }
 
 /// How the process ended, as far as the file shows.

@@ -101,10 +101,12 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
 }
 
 fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
-    let on = |(device, on): &(u8, OnDevice)| PhaseOnDevice {
+    let has_torch =
+        |ordinal: u8| analysis.devices.iter().any(|(device, state)| *device == ordinal && state.has_torch());
+    let on = move |(device, on): &(u8, OnDevice)| PhaseOnDevice {
         device: *device,
-        peak_live_bytes: on.peak_bytes,
-        left_bytes: on.left_bytes,
+        peak_live_bytes: has_torch(*device).then_some(on.peak_bytes),
+        left_bytes: has_torch(*device).then_some(on.left_bytes),
     };
     analysis.phases.iter().map(move |phase| Phase {
         trace,

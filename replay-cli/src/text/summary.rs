@@ -154,10 +154,14 @@ fn phases(out: &mut String, report: &Report, trace: usize, style: Style) {
         let name = phase.name.as_deref().unwrap_or("(a name that is not in the file)");
         let mut line = format!("  {name}: {}, {}", count(phase.turns, "time"), duration(phase.time_ns));
         for on in &phase.devices {
-            let left = size(on.left_bytes.unsigned_abs());
+            let (Some(peak), Some(left)) = (on.peak_live_bytes, on.left_bytes) else {
+                let _ = write!(line, "; device {}: what tensors held is unknown", on.device);
+                continue;
+            };
+            let amount = size(left.unsigned_abs());
             let left =
-                if on.left_bytes < 0 { format!("{left} given back") } else { format!("{left} left behind") };
-            let _ = write!(line, "; device {}: at most {} held, {left}", on.device, size(on.peak_live_bytes));
+                if left < 0 { format!("{amount} given back") } else { format!("{amount} left behind") };
+            let _ = write!(line, "; device {}: at most {} held, {left}", on.device, size(peak));
         }
         put(out, format_args!("{line}"));
     }
