@@ -74,7 +74,7 @@ def test_a_training(torch_version, run_python):
 def test_a_storm_of_driver_calls(tmp_path, limit):
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
-    subprocess.run([sys.executable, WORKLOADS / "parts.py", driver, "60000"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
+    subprocess.run([sys.executable, WORKLOADS / "parts.py", driver, "120000"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
                    env=environment(tmp_path, GPUMEMTRACE_ROTATE=limit, GPUMEMTRACE_MEMORY="32MiB"))
     parts = sorted(tmp_path.glob("run.*.part*.trace"), key=lambda path: int(path.name.split(".part")[1].split(".")[0]))
     trace = Trace([*tmp_path.glob("run.*.stacks.trace"), *parts, tmp_path / "run.trace"])
