@@ -31,7 +31,7 @@ use crate::ranges::StepNames;
 use crate::report::{Ending, Losses};
 use crate::steps::{Rule, StepClock};
 use crate::streams::{OneStream, StreamFacts, StreamId};
-use crate::symbols::{SiteId, StackId, Symbols};
+use crate::symbols::{SiteId, Stack, StackId, Symbols};
 use crate::when::When;
 use part::Part;
 pub use part::Since;
@@ -290,9 +290,10 @@ impl Pass {
         }
     }
 
+    /// What every event is counted for, whosever it is: steps too. Its stack.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // For the loop above.
-    fn event(&mut self, event: &Event) {
+    #[allow(clippy::inline_always)] // As below.
+    fn seen(&mut self, event: &Event) -> (StackId, Stack) {
         self.counts[event.kind.0 as usize] += 1;
         if self.last_thread != Some(event.thread) {
             self.last_thread = Some(event.thread);
@@ -307,6 +308,13 @@ impl Pass {
         if begun > 0 {
             self.begin_steps(begun);
         }
+        (stack, facts)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // For the loop above.
+    fn event(&mut self, event: &Event) {
+        let (stack, facts) = self.seen(event);
         match event.kind {
             EventKind::BLOCK_ALLOC => {
                 let when = (self.time_ns, self.step);

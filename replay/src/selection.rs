@@ -10,7 +10,7 @@
 use crate::analysis::Analysis;
 use crate::book::Book;
 use crate::budget::Pattern;
-use crate::report::{Cause, Leak, LeftOut, Oom, Report, Site, StackFrame};
+use crate::report::{Cause, Leak, LeftOut, Oom, Report, Site, SiteShare, StackFrame};
 use crate::tally::sum;
 
 impl Analysis {
@@ -109,20 +109,10 @@ impl Which<'_> {
             self.causes(&mut moment.causes);
         }
         for peak in report.peak.iter_mut().flatten() {
-            self.cut(
-                &mut peak.sites,
-                &mut peak.left_out,
-                |lines, share| lines.has(&share.site),
-                |share| Some(share.bytes),
-            );
+            self.shares(&mut peak.sites, &mut peak.left_out);
         }
         for instant in report.instants.iter_mut().flatten() {
-            self.cut(
-                &mut instant.sites,
-                &mut instant.left_out,
-                |lines, share| lines.has(&share.site),
-                |share| Some(share.bytes),
-            );
+            self.shares(&mut instant.sites, &mut instant.left_out);
         }
         for course in report.gap_over_time.iter_mut().flatten() {
             // Means over time are no parts of a sum.
@@ -172,7 +162,7 @@ impl Which<'_> {
     }
 
     fn oom(&self, oom: &mut Oom) {
-        self.cut(&mut oom.sites, &mut oom.left_out, |lines, one| lines.has(&one.site), |one| Some(one.bytes));
+        self.shares(&mut oom.sites, &mut oom.left_out);
         let named = sum(oom.sites.iter().map(|one| one.bytes));
         if let Some(out) = &mut oom.left_out {
             // Only the largest are named in any case.
@@ -181,6 +171,10 @@ impl Which<'_> {
         let mut grown = None;
         self.cut(&mut oom.growth, &mut grown, |lines, one| lines.has(&one.site), |one| Some(one.bytes));
         self.causes(&mut oom.unused);
+    }
+
+    fn shares(&self, sites: &mut Vec<SiteShare>, left_out: &mut Option<LeftOut>) {
+        self.cut(sites, left_out, |lines, share| lines.has(&share.site), |share| Some(share.bytes));
     }
 
     fn causes(&self, causes: &mut [Cause]) {

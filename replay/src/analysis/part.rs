@@ -81,17 +81,7 @@ impl Pass {
 
     /// An event that is no part of the report, and of the run.
     fn of_others(&mut self, event: &Event) {
-        self.counts[event.kind.0 as usize] += 1;
-        self.threads.insert(event.thread);
-        self.last_thread = Some(event.thread);
-        self.time_ns = self.time_ns.max(event.time_ns);
-        self.first_ns.get_or_insert(event.time_ns);
-        let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
-        let what = self.names.or_optimizer(event, facts.optimizer);
-        let begun = self.clock.begins(event, stack, what, self.time_ns);
-        if begun > 0 {
-            self.begin_steps(begun);
-        }
+        self.seen(event);
         if event.kind == EventKind::BLOCK_OOM {
             self.count_oom(event);
         }
