@@ -1,39 +1,201 @@
 //! Saying no in PyTorch's own words.
 //!
-//! Constraint: PyTorch does not test the pointer it gets; null becomes a tensor without memory. Consequence: a refusal is
-//! thrown, through c10's own function for failed checks, with the text that tools look for ("CUDA out of memory").
+//! Constraint: PyTorch does not test the pointer it gets; null becomes a tensor without memory. Programs catch
+//! `torch.OutOfMemoryError` to go on with less. Consequence: a refusal is thrown as `c10::OutOfMemoryError`, made the way
+//! PyTorch's own libraries make it; where a symbol for that is missing, through c10's function for failed checks, with the
+//! text that tools look for ("CUDA out of memory").
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::null_mut;
 
-/// `c10::detail::torchCheckFail(const char* func, const char* file, uint32_t line, const char* msg)`; throws.
-type TorchCheckFail = unsafe extern "C-unwind" fn(*const c_char, *const c_char, u32, *const c_char);
+use crate::cache::{Failure, OUT_OF_MEMORY};
+
+/// A request that gets nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) bytes: u64,
+    pub(crate) device: c_int,
+    pub(crate) failure: Failure,
+    /// Bytes of tensors and of segments.
+    pub(crate) held: (u64, u64),
+    /// What the driver said is free, and all there is.
+    pub(crate) memory: Option<(u64, u64)>,
+}
+
+impl Refusal {
+    pub(crate) fn new(bytes: u64, device: c_int, failure: Failure) -> Self {
+        Self { bytes, device, failure, held: (0, 0), memory: None }
+    }
+
+    fn text(&self) -> String {
+        let (bytes, device) = (mib(self.bytes), self.device);
+        let Failure(code) = self.failure;
+        if self.failure != OUT_OF_MEMORY {
+            return format!(
+                "CUDA error. gpumemtrace's allocator asked for {bytes} on GPU {device}; the driver answered {code}"
+            );
+        }
+        let device_has = self.memory.map_or_else(String::new, |(free, total)| {
+            format!(" GPU {device} has a total capacity of {} of which {} is free.", mib(total), mib(free))
+        });
+        let (allocated, reserved) = self.held;
+        format!(
+            "CUDA out of memory. Tried to allocate {bytes}.{device_has} Of the memory of gpumemtrace's allocator {} is allocated \
+             by PyTorch, and {} is reserved but unallocated.",
+            mib(allocated),
+            mib(reserved.saturating_sub(allocated)),
+        )
+    }
+}
+
+/// As PyTorch writes sizes.
+fn mib(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{bytes} bytes"),
+        0x10_0000..0x4000_0000 => format!("{:.2} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
 
 /// Throws c10's error. Returns only if there is no PyTorch in this process.
 ///
 /// # Safety
 /// Must be called from a function that C++ code called and that lets exceptions through.
-pub(crate) unsafe fn raise(size: usize, live: u64, result: c_int) {
-    // SAFETY: NUL-terminated names; with NOLOAD nothing is loaded.
-    let function = unsafe {
-        let library = libc::dlopen(c"libc10.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if library.is_null() {
-            return;
+pub(crate) unsafe fn raise(refusal: Refusal) {
+    let text = CString::new(refusal.text()).unwrap_or_default();
+    let is_out_of_memory = refusal.failure == OUT_OF_MEMORY;
+    // The exceptions leave through this frame: the text is leaked first, a few hundred bytes for each.
+    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_out_of_memory && let Some(made) = OutOfMemory::find() {
+            made.throw(text);
         }
-        libc::dlsym(library, c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_".as_ptr())
-    };
-    if function.is_null() {
-        return;
+        throw_error(text);
     }
-    // SAFETY: the symbol is this function in torch 2.0 to 2.15.
-    let fail = unsafe { std::mem::transmute::<*mut c_void, TorchCheckFail>(function) };
-    let what = if result == crate::OUT_OF_MEMORY { "CUDA out of memory." } else { "CUDA error." };
-    let message = format!(
-        "{what} gpumemtrace's allocator tried to allocate {size} bytes with {live} bytes allocated; \
-         the driver answered {result}"
-    );
-    let message = CString::new(message).unwrap_or_default();
-    // The exception leaves through this frame without running destructors of ours that matter: the text is leaked first.
-    let message = message.into_raw();
-    // SAFETY: NUL-terminated texts that outlive the call.
-    unsafe { fail(c"gpumemtrace_malloc".as_ptr(), c"gpumemtrace".as_ptr(), 0, message) };
+}
+
+/// `c10::detail::torchCheckFail(const char* func, const char* file, uint32_t line, const char* msg)`; throws.
+type TorchCheckFail = unsafe extern "C-unwind" fn(*const c_char, *const c_char, u32, *const c_char);
+
+unsafe fn throw_error(text: &'static CStr) {
+    let function = find(c"libc10.so", c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
+    if !function.is_null() {
+        // SAFETY: the symbol is this function in torch 2.0 to 2.15.
+        let fail = unsafe { std::mem::transmute::<*mut c_void, TorchCheckFail>(function) };
+        // SAFETY: NUL-terminated texts that outlive the call.
+        unsafe { fail(FUNCTION.as_ptr(), FILE.as_ptr(), 0, text.as_ptr()) };
+    }
+}
+
+const FUNCTION: &CStr = c"gpumemtrace_malloc";
+const FILE: &CStr = c"gpumemtrace";
+
+/// A symbol of a library that is loaded, or of one that it needs.
+fn find(library: &CStr, symbol: &CStr) -> *mut c_void {
+    // SAFETY: NUL-terminated names; with NOLOAD nothing is loaded.
+    unsafe {
+        let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() { null_mut() } else { libc::dlsym(library, symbol.as_ptr()) }
+    }
+}
+
+/// `c10::SourceLocation`, passed by value.
+#[derive(Debug)]
+#[repr(C)]
+struct SourceLocation {
+    function: *const c_char,
+    file: *const c_char,
+    line: u32,
+}
+
+/// `c10::Error::Error(SourceLocation, std::string)`.
+type ErrorConstructor = unsafe extern "C" fn(*mut c_void, SourceLocation, *mut c_void);
+/// `std::string::string(const char *, const std::allocator<char> &)`.
+type StringConstructor = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void);
+type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
+type Destructor = unsafe extern "C" fn(*mut c_void);
+type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, Option<Destructor>);
+
+/// What it takes to throw a `c10::OutOfMemoryError`: it is a `c10::Error` with a table of virtual functions of its own.
+#[derive(Debug)]
+struct OutOfMemory {
+    allocate: Allocate,
+    make_string: StringConstructor,
+    make_error: ErrorConstructor,
+    /// Offset to top, type, destructor, ...: the layout of the Itanium C++ ABI, 2.5.2.
+    table: *const *mut c_void,
+    throw: Throw,
+}
+
+/// Wheels of torch up to 2.6 are built with the strings of before C++11.
+const STRINGS: [(&CStr, &CStr); 2] = [
+    (
+        c"_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+        c"_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_",
+    ),
+    (c"_ZN3c105ErrorC2ENS_14SourceLocationESs", c"_ZNSsC1EPKcRKSaIcE"),
+];
+
+impl OutOfMemory {
+    fn find() -> Option<Self> {
+        // Both c10 and the C++ runtime are among what it needs.
+        let symbol = |name| {
+            let address = find(c"libc10_cuda.so", name);
+            (!address.is_null()).then_some(address)
+        };
+        let (make_error, make_string) =
+            STRINGS.iter().find_map(|(error, string)| Some((symbol(error)?, symbol(string)?)))?;
+        // SAFETY: each symbol is the function of that name, whose form the C++ ABI says.
+        unsafe {
+            Some(Self {
+                allocate: std::mem::transmute::<*mut c_void, Allocate>(symbol(c"__cxa_allocate_exception")?),
+                make_string: std::mem::transmute::<*mut c_void, StringConstructor>(make_string),
+                make_error: std::mem::transmute::<*mut c_void, ErrorConstructor>(make_error),
+                table: symbol(c"_ZTVN3c1016OutOfMemoryErrorE")?.cast_const().cast(),
+                throw: std::mem::transmute::<*mut c_void, Throw>(symbol(c"__cxa_throw")?),
+            })
+        }
+    }
+
+    /// # Safety
+    /// As [`raise`].
+    unsafe fn throw(&self, text: &'static CStr) {
+        /// More than any release's `c10::Error` has (about 200).
+        const ERROR_BYTES: usize = 1024;
+        let mut string = [0u64; 4];
+        let place = SourceLocation { function: FUNCTION.as_ptr(), file: FILE.as_ptr(), line: 0 };
+        // SAFETY: the constructors get zeroed memory that is large enough, the string's text is moved into the error, and the
+        // destructor is the one of the class that the table says it is.
+        unsafe {
+            let error = (self.allocate)(ERROR_BYTES);
+            error.cast::<u8>().write_bytes(0, ERROR_BYTES);
+            (self.make_string)(string.as_mut_ptr().cast(), text.as_ptr(), text.as_ptr().cast());
+            (self.make_error)(error, place, string.as_mut_ptr().cast());
+            error.cast::<*const *mut c_void>().write(self.table.add(2));
+            let destructor = std::mem::transmute::<*mut c_void, Option<Destructor>>(*self.table.add(2));
+            (self.throw)(error, *self.table.add(1), destructor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_pytorch_would() {
+        let refusal = Refusal {
+            held: (3 << 30, 4 << 30),
+            memory: Some((1 << 20, 5 << 30)),
+            ..Refusal::new(20 << 20, 1, OUT_OF_MEMORY)
+        };
+        assert_eq!(
+            refusal.text(),
+            "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 1 has a total capacity of 5.00 GiB of which 1.00 MiB is \
+             free. Of the memory of gpumemtrace's allocator 3.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved but \
+             unallocated."
+        );
+        assert!(Refusal::new(512, 0, Failure(700)).text().ends_with("the driver answered 700"));
+    }
 }

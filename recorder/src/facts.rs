@@ -18,6 +18,8 @@ use crate::{clock, modules};
 pub struct Sources {
     /// Adds driver version, device sizes and the like.
     pub facts: fn(&mut Meta),
+    /// Adds how we came to see the calls. What it answers changes when that does.
+    pub mode: fn(&mut Meta) -> u8,
     /// Names of the entry points that `ApiId` counts through; the first is unused.
     pub apis: &'static [&'static str],
     /// How many calls went past the hooks.
@@ -33,6 +35,13 @@ static SOURCES: OnceLock<Sources> = OnceLock::new();
 /// Registers what the hooks can add. The first registration stays.
 pub fn register(sources: Sources) {
     let _ = SOURCES.set(sources);
+}
+
+/// How we came to see the calls, if that is not what was answered last.
+pub(crate) fn mode(last: &mut Option<u8>) -> Option<Meta> {
+    let mut meta = Meta::default();
+    let now = (SOURCES.get()?.mode)(&mut meta);
+    (last.replace(now) != Some(now)).then_some(meta)
 }
 
 /// Calls that went past the hooks so far.

@@ -39,6 +39,7 @@ pub(crate) fn spawn(session: &'static Session, trace: TraceFile, notes: Vec<Stri
         session,
         trace,
         modules: None,
+        mode: None,
         clock: clock::Keeper::new(session.uses_counter),
         last_write_ns: clock::now_ns(),
         last_sample_ns: 0,
@@ -92,6 +93,7 @@ struct Writer {
     session: &'static Session,
     trace: TraceFile,
     modules: Option<(u64, u64)>,
+    mode: Option<u8>,
     clock: clock::Keeper,
     last_write_ns: u64,
     last_sample_ns: u64,
@@ -108,6 +110,7 @@ impl Writer {
         self.session.set_writer();
         let second = facts::second(facts::python_version());
         self.trace.add_meta(&second);
+        self.add_late_facts();
         let mut result = self.flush();
         self.files.begin(self.session);
         // A short run must say so too.
@@ -175,7 +178,7 @@ impl Writer {
     }
 
     fn write_batch(&mut self, batch: &Batch) -> io::Result<()> {
-        self.add_uncovered();
+        self.add_late_facts();
         self.add_modules();
         let trace = &mut self.trace;
         // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
@@ -212,8 +215,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Which functions went past the hooks, when more did.
-    fn add_uncovered(&mut self) {
+    /// What became known late: whose allocator asks, and which functions went past the hooks, when more did.
+    fn add_late_facts(&mut self) {
+        if let Some(meta) = facts::mode(&mut self.mode) {
+            self.trace.add_meta(&meta);
+        }
         let calls = facts::uncovered_calls();
         let more = calls.saturating_sub(self.session.shared.counter(Counter::UncoveredCalls));
         if more > 0 {

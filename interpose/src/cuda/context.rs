@@ -4,30 +4,77 @@
 //! and the driver (unlike the runtime) does not choose one. Consequence: unless the thread's context is the device's, the
 //! device's primary context, the one the runtime uses too, is pushed for the length of the call.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::questions::current_device;
+use super::questions::{current_device, memory_info, relaxed};
 use super::table::{cuDevicePrimaryCtxRetain, cuMemAlloc_v2, cuMemFree_v2};
-use super::wrapper::{NOT_INITIALIZED, Real};
+use super::wrapper::{NOT_INITIALIZED, real_functions};
 
 const DEVICES: usize = 64;
 /// Primary contexts, each retained once and for good.
 static PRIMARY: [AtomicPtr<c_void>; DEVICES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; DEVICES];
 
-static PUSH: Real = Real::new(c"cuCtxPushCurrent_v2");
-static POP: Real = Real::new(c"cuCtxPopCurrent_v2");
-
-/// Recorded `cuMemAlloc` on a device.
-pub(crate) unsafe extern "C" fn alloc(device: c_int, out: *mut u64, size: usize) -> c_int {
-    // SAFETY: the caller's out-parameter.
-    on_device(device, || unsafe { cuMemAlloc_v2(out, size) })
+real_functions! {
+    cuCtxPushCurrent_v2(context: *mut c_void);
+    cuCtxPopCurrent_v2(context: *mut *mut c_void);
+    cuEventCreate(event: *mut u64, flags: c_uint);
+    cuEventRecord(event: u64, stream: u64);
+    cuEventQuery(event: u64);
+    cuEventSynchronize(event: u64);
 }
 
-/// Recorded `cuMemFree` on a device.
-pub(crate) unsafe extern "C" fn free(device: c_int, pointer: u64) -> c_int {
-    // SAFETY: the caller's pointer.
-    on_device(device, || unsafe { cuMemFree_v2(pointer) })
+/// The driver, for our own allocator.
+#[derive(Debug)]
+pub(crate) struct Driver;
+
+impl gpumemtrace_pytorch_shim::Driver for Driver {
+    /// Recorded.
+    fn alloc(&self, device: c_int, bytes: usize, during_capture: bool) -> Result<u64, c_int> {
+        let mut addr = 0;
+        // SAFETY: the out-parameter is ours.
+        let mut alloc = || unsafe { cuMemAlloc_v2(&raw mut addr, bytes) };
+        let result = on_device(device, || if during_capture { relaxed(alloc) } else { alloc() });
+        answer(result).map(|()| addr)
+    }
+
+    /// Recorded.
+    fn free(&self, device: c_int, addr: u64) -> Result<(), c_int> {
+        // SAFETY: what the driver gave.
+        answer(on_device(device, || unsafe { cuMemFree_v2(addr) }))
+    }
+
+    fn create_event(&self, device: c_int) -> Result<u64, c_int> {
+        const DISABLE_TIMING: c_uint = 2;
+        let mut event = 0;
+        answer(on_device(device, || cuEventCreate(&raw mut event, DISABLE_TIMING))).map(|()| event)
+    }
+
+    fn record_event(&self, device: c_int, event: u64, stream: u64) -> Result<(), c_int> {
+        answer(on_device(device, || cuEventRecord(event, stream)))
+    }
+
+    fn query_event(&self, device: c_int, event: u64) -> Result<(), c_int> {
+        answer(on_device(device, || cuEventQuery(event)))
+    }
+
+    fn wait_for_event(&self, device: c_int, event: u64) -> Result<(), c_int> {
+        answer(on_device(device, || cuEventSynchronize(event)))
+    }
+
+    fn memory(&self, device: c_int) -> Result<(u64, u64), c_int> {
+        let mut memory = None;
+        let result = on_device(device, || {
+            memory = memory_info();
+            0
+        });
+        answer(result)?;
+        memory.ok_or(NOT_INITIALIZED)
+    }
+}
+
+fn answer(result: c_int) -> Result<(), c_int> {
+    if result == 0 { Ok(()) } else { Err(result) }
 }
 
 fn on_device(device: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -38,26 +85,13 @@ fn on_device(device: c_int, call: impl FnOnce() -> c_int) -> c_int {
         Ok(context) => context,
         Err(result) => return result,
     };
-    let (push, pop) = (PUSH.get(), POP.get());
-    if push.is_null() || pop.is_null() {
-        return NOT_INITIALIZED;
-    }
-    // SAFETY: `CUresult cuCtxPushCurrent_v2(CUcontext)`, `CUresult cuCtxPopCurrent_v2(CUcontext *)`.
-    let (push, pop) = unsafe {
-        (
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void) -> c_int>(push),
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut *mut c_void) -> c_int>(pop),
-        )
-    };
-    // SAFETY: a context that is retained for good.
-    let pushed = unsafe { push(context) };
+    let pushed = cuCtxPushCurrent_v2(context);
     if pushed != 0 {
         return pushed;
     }
     let result = call();
     let mut popped = std::ptr::null_mut();
-    // SAFETY: the out-parameter is ours; what was pushed above is popped.
-    unsafe { pop(&raw mut popped) };
+    cuCtxPopCurrent_v2(&raw mut popped);
     result
 }
 

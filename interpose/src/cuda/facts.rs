@@ -11,13 +11,19 @@ use super::library::driver_symbol;
 
 const MAX_DEVICES: c_int = 64;
 
-/// Adds how we came to see the calls, the driver's version, and name and size of each device.
-pub(crate) fn collect(meta: &mut Meta) {
-    let modes = [
-        (gpumemtrace_recorder::is_preloaded(), "preload"),
-        (gpumemtrace_pytorch_shim::is_used(), "pluggable"),
-    ];
+/// Adds how we came to see the calls; the answer changes when that does.
+pub(crate) fn mode(meta: &mut Meta) -> u8 {
+    let pluggable = gpumemtrace_pytorch_shim::mode();
+    let modes = [(gpumemtrace_recorder::is_preloaded(), "preload"), (pluggable.is_some(), "pluggable")];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
+    if let Some(mode) = pluggable {
+        meta.set_text("pluggable", mode.name());
+    }
+    pluggable.map_or(0, |mode| mode as u8)
+}
+
+/// Adds the driver's version, and name and size of each device.
+pub(crate) fn collect(meta: &mut Meta) {
     if crate::process::is_late() {
         meta.set_text("attached", "late");
     }

@@ -24,13 +24,11 @@ pub(crate) use substitute::replacement_for_name;
 pub(crate) fn register() {
     gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
         facts: facts::collect,
+        mode: facts::mode,
         apis: &table::NAMES,
         uncovered_calls: uncovered::calls,
         uncovered_names: uncovered::names,
         sample: nvml::sample,
     });
-    gpumemtrace_pytorch_shim::install(gpumemtrace_pytorch_shim::Driver {
-        alloc: context::alloc,
-        free: context::free,
-    });
+    gpumemtrace_pytorch_shim::install(&context::Driver);
 }

@@ -3,11 +3,11 @@
 //! Constraint: a question must not change anything, must be allowed while a stream is captured, and must not meet our own
 //! hooks. Consequence: only look-ups of state, through the real addresses; an answer that is an error means "unknown".
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_uint};
 
 use gpumemtrace_format::NO_DEVICE;
 
-use super::wrapper::{NOT_INITIALIZED, Real};
+use super::wrapper::real_functions;
 
 /// `CU_STREAM_PER_THREAD`: what stream 0 means to the per-thread variants of functions.
 const PER_THREAD_STREAM: u64 = 2;
@@ -16,24 +16,7 @@ const CAPTURE_ACTIVE: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`: what this thread asks for breaks no capture.
 const CAPTURE_MODE_RELAXED: c_uint = 2;
 
-macro_rules! questions {
-    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        #[allow(non_snake_case, reason = "the name is the driver's")]
-        fn $name($($arg: $ty),*) -> c_int {
-            static REAL: Real = Real::new(super::table::c_name(concat!(stringify!($name), "\0")));
-            let real = REAL.get();
-            if real.is_null() {
-                return NOT_INITIALIZED;
-            }
-            // SAFETY: the address was looked up under this name, whose signature this is.
-            let real = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> c_int>(real) };
-            // SAFETY: callers below pass places of their own for the answers.
-            unsafe { real($($arg),*) }
-        }
-    )*};
-}
-
-questions! {
+real_functions! {
     cuCtxGetDevice(device: *mut c_int);
     cuCtxGetCurrent(context: *mut u64);
     cuDevicePrimaryCtxGetState(device: c_int, flags: *mut c_uint, active: *mut c_int);
@@ -78,17 +61,28 @@ pub(crate) fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
     (result == 0 && status == CAPTURE_ACTIVE).then_some(graph)
 }
 
-/// Device, free bytes and all bytes of the calling thread's current context.
-pub(crate) fn memory_in_use() -> Option<(u8, u64, u64)> {
-    let (mut free, mut total) = (0, 0);
+/// Does something that would end a capture otherwise.
+pub(crate) fn relaxed<T>(act: impl FnOnce() -> T) -> T {
     let mut mode = CAPTURE_MODE_RELAXED;
     let relaxed = cuThreadExchangeStreamCaptureMode(&raw mut mode) == 0;
-    let result = cuMemGetInfo_v2(&raw mut free, &raw mut total);
+    let answer = act();
     if relaxed {
         // `mode` holds the thread's own by now.
         cuThreadExchangeStreamCaptureMode(&raw mut mode);
     }
-    (result == 0).then(|| (current_device(), free as u64, total as u64))
+    answer
+}
+
+/// Free bytes and all bytes of the calling thread's current context.
+pub(crate) fn memory_info() -> Option<(u64, u64)> {
+    let (mut free, mut total) = (0, 0);
+    let result = relaxed(|| cuMemGetInfo_v2(&raw mut free, &raw mut total));
+    (result == 0).then_some((free as u64, total as u64))
+}
+
+/// Device, free bytes and all bytes of the calling thread's current context.
+pub(crate) fn memory_in_use() -> Option<(u8, u64, u64)> {
+    memory_info().map(|(free, total)| (current_device(), free, total))
 }
 
 /// Ordinal of the device that an address is on, where the driver tells it.

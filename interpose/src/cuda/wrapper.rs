@@ -73,6 +73,28 @@ impl Real {
     }
 }
 
+/// Functions of the driver that are called on our own account, past our hooks.
+macro_rules! real_functions {
+    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        #[allow(non_snake_case, reason = "the name is the driver's")]
+        fn $name($($arg: $ty),*) -> std::ffi::c_int {
+            static REAL: $crate::cuda::wrapper::Real =
+                $crate::cuda::wrapper::Real::new($crate::cuda::table::c_name(concat!(stringify!($name), "\0")));
+            let real = REAL.get();
+            if real.is_null() {
+                return $crate::cuda::wrapper::NOT_INITIALIZED;
+            }
+            // SAFETY: the address was looked up under this name, whose signature this is.
+            let real = unsafe {
+                std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(real)
+            };
+            // SAFETY: callers pass handles that the driver gave, and places of their own for the answers.
+            unsafe { real($($arg),*) }
+        }
+    )*};
+}
+pub(super) use real_functions;
+
 /// Our part before the call. `fill` adds what is known by then, or makes it no event at all.
 #[inline]
 pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {

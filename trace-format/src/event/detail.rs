@@ -56,6 +56,8 @@ pub enum TrackerState {
     Disagreed = 7,
     /// The user asked for it not to be attached.
     NotWanted = 8,
+    /// Tensors are served by our own caching allocator, which tells the same things itself.
+    OwnAllocator = 9,
 }
 
 impl TrackerState {
@@ -70,17 +72,28 @@ impl TrackerState {
             Self::CacheOff => "cache_off",
             Self::Disagreed => "disagreed",
             Self::NotWanted => "not_wanted",
+            Self::OwnAllocator => "own_allocator",
         }
     }
 
     /// The state of this number, if this version knows it.
     pub fn from_number(number: u64) -> Option<Self> {
         use TrackerState::{
-            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, UnknownVersion, Unreadable,
+            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, OwnAllocator, UnknownVersion,
+            Unreadable,
         };
-        [Attached, UnknownVersion, NoTracker, Unreadable, OtherAllocator, CacheOff, Disagreed, NotWanted]
-            .into_iter()
-            .find(|state| *state as u64 == number)
+        let all = [
+            Attached,
+            UnknownVersion,
+            NoTracker,
+            Unreadable,
+            OtherAllocator,
+            CacheOff,
+            Disagreed,
+            NotWanted,
+            OwnAllocator,
+        ];
+        all.into_iter().find(|state| *state as u64 == number)
     }
 }
 
