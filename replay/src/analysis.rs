@@ -106,6 +106,13 @@ pub struct Analysis {
     pub stream: Option<StreamFacts>,
 }
 
+impl Analysis {
+    /// Whose reserved memory it is.
+    pub fn reserver(&self) -> &'static str {
+        crate::report::reserver(self.meta.text("pluggable"))
+    }
+}
+
 struct Pass {
     symbols: Symbols,
     clock: StepClock,

@@ -58,7 +58,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         live_bytes: record.live,
         reserved_bytes: reserved,
         device_free_bytes: free,
-        why: why(requested, capacity, free, gap, largest, record.live),
+        why: why(analysis.reserver(), requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
         remedies: remedies(analysis, record, (free, gap), &growth),
         sites: sites.collect(),
@@ -69,6 +69,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
 }
 
 fn why(
+    reserver: &str,
     requested: u64,
     capacity: Option<u64>,
     free: Option<u64>,
@@ -86,22 +87,22 @@ fn why(
             format!("{asked}, more than the whole device has ({})", size(capacity))
         }
         (_, Some(free)) if gap.saturating_add(free) >= requested && gap > 0 => format!(
-            "{asked}; PyTorch held {} that no tensor used, but {piece}, and the driver had {} left",
+            "{asked}; {reserver} held {} that no tensor used, but {piece}, and the driver had {} left",
             size(gap),
             size(free)
         ),
         (_, Some(free)) => format!(
-            "{asked}; live tensors filled {} and only {} were free in all ({} inside PyTorch, {} at the driver)",
+            "{asked}; live tensors filled {} and only {} were free in all ({} inside {reserver}, {} at the driver)",
             size(live),
             size(gap.saturating_add(free)),
             size(gap),
             size(free)
         ),
         (_, None) if gap >= requested => {
-            format!("{asked}; PyTorch held {} that no tensor used, but {piece}", size(gap))
+            format!("{asked}; {reserver} held {} that no tensor used, but {piece}", size(gap))
         }
         (_, None) => format!(
-            "{asked}; live tensors filled {} and PyTorch held {} more; the size of the device is not known",
+            "{asked}; live tensors filled {} and {reserver} held {} more; the size of the device is not known",
             size(live),
             size(gap)
         ),
@@ -131,7 +132,11 @@ fn remedies(
     }
     let uses_expandable =
         analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains("expandable_segments:True"));
-    if !uses_expandable {
+    let is_own = matches!(analysis.meta.text("pluggable"), Some("caching" | "uncached"));
+    if is_own {
+        let action = "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
+        add(action, short.filter(|short| *short > 0).map(|_| false));
+    } else if !uses_expandable {
         // Whatever the allocator does, it cannot give what is not there.
         let works = short.filter(|short| *short > 0).map(|_| false);
         add("set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(), works);
@@ -154,7 +159,7 @@ fn remedies(
         add(format!("{action} ({} were kept so)", size(bytes)), works);
     }
     add(
-        "call torch.cuda.empty_cache() before it: PyTorch does so itself before it gives up".to_owned(),
+        format!("call torch.cuda.empty_cache() before it: {} does so itself before it gives up", analysis.reserver()),
         Some(false),
     );
     match short {

@@ -28,6 +28,7 @@ pub use peak::{
 };
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
+pub(crate) use trace::reserver;
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 pub use verdict::{Severity, Verdict};
 

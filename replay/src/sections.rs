@@ -148,6 +148,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         started_unix_ns: meta.number("started_unix_ns"),
         duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
         mode: list("mode"),
+        pluggable: text("pluggable"),
         torch: text("torch"),
         torch_tracker: analysis.tracker.map(TrackerState::name),
         python: text("python"),

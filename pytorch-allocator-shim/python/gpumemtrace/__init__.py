@@ -11,6 +11,7 @@
 Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing.
 """
 
+from ._allocator import SegmentMode, memory_stats, reset_peak_memory_stats, use_pluggable_allocator
 from ._command import CommandFailed, leaks, report
 from ._said import NotRecording, is_recording, phase, step, trace_path
 from ._version import __version__

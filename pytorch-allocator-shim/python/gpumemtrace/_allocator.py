@@ -10,7 +10,7 @@ import ctypes
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Dict, Optional, Type, Union
+from typing import Any, Dict, Optional, Type, Union
 
 #: PyTorch's setters by what they take. 2.3 changed the forms for graphs' pools, and their names.
 _HOOKS = {
@@ -130,20 +130,26 @@ def _below(torch: Any) -> SegmentMode:
         raise RuntimeError(
             f"PyTorch {torch.__version__} has no torch.cuda.use_mem_pool, which the mode 'segment' needs: 2.5 is the first that has"
         )
+    # Before the driver, if it can be: what is loaded after it does not see what it was asked before.
+    path = library_path()
+    ctypes.CDLL(path)
     torch.cuda.init()
-    plugged = torch.cuda.memory.CUDAPluggableAllocator(
-        library_path(), "gpumemtrace_segment_malloc", "gpumemtrace_segment_free"
-    )
+    plugged = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_segment_malloc", "gpumemtrace_segment_free")
     _kept = plugged
-    pool = torch.cuda.MemPool(plugged.allocator() if callable(getattr(plugged, "allocator", None)) else plugged._allocator)
+    pool = torch.cuda.MemPool(plugged.allocator())
     return SegmentMode(pool, torch.cuda.use_mem_pool(pool))
 
 
-def _own(name: str) -> Optional[Callable[..., Any]]:
-    """A function of the library, if its cache is PyTorch's allocator."""
-    if _kept is None:
+def _statistics(torch: Any, device: Union[None, int, str, Any]) -> Optional[str]:
+    """What the library's cache says of a device; None if it is not PyTorch's allocator."""
+    write = getattr(ctypes.CDLL(library_path()), "gpumemtrace_memory_stats", None) if _kept is not None else None
+    length = write(_ordinal(torch, device), None, 0) if write is not None else 0
+    if write is None or length == 0:
         return None
-    return getattr(ctypes.CDLL(library_path()), name, None)
+    # Figures may have grown by some digits meanwhile.
+    buffer = ctypes.create_string_buffer(length + 4096)
+    write(_ordinal(torch, device), buffer, len(buffer))
+    return buffer.value.decode()
 
 
 def _ordinal(torch: Any, device: Union[None, int, str, Any]) -> int:
@@ -162,14 +168,10 @@ def memory_stats(device: Union[None, int, str, Any] = None) -> Dict[str, int]:
     """
     import torch
 
-    write = _own("gpumemtrace_memory_stats")
-    length = write(_ordinal(torch, device), None, 0) if write is not None else 0
-    if write is None or length == 0:
+    text = _statistics(torch, device)
+    if text is None:
         return dict(torch.cuda.memory_stats(device))
-    # It may have grown by some digits meanwhile.
-    buffer = ctypes.create_string_buffer(length + 4096)
-    write(_ordinal(torch, device), buffer, len(buffer))
-    pairs = (line.split() for line in buffer.value.decode().splitlines())
+    pairs = (line.split() for line in text.splitlines())
     return dict(sorted((name, int(value)) for name, value in pairs))
 
 
@@ -177,8 +179,7 @@ def reset_peak_memory_stats(device: Union[None, int, str, Any] = None) -> None:
     """`torch.cuda.reset_peak_memory_stats()`, also under `use_pluggable_allocator()`."""
     import torch
 
-    reset = _own("gpumemtrace_reset_memory_stats")
-    if reset is None or not memory_stats(device):
+    if _statistics(torch, device) is None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        reset(_ordinal(torch, device), 0)
+        ctypes.CDLL(library_path()).gpumemtrace_reset_memory_stats(_ordinal(torch, device), 0)

@@ -16,7 +16,8 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     let driver_pools: Vec<_> =
         report.async_pools.iter().flatten().filter(|pool| pool.trace == trace).collect();
-    put(out, format_args!("{}", style.bold("Reserved by PyTorch and used by no tensor")));
+    let heading = format!("Reserved by {} and used by no tensor", report.traces[trace].reserver());
+    put(out, format_args!("{}", style.bold(&heading)));
     if moments.is_empty() && driver_pools.is_empty() {
         let why = match report.traces[trace].stream {
             Some(stream) if !stream.reserved_is_known => {
@@ -84,7 +85,7 @@ pub(super) fn in_words(cause: &Cause) -> &str {
         "pending_free" => "given back, but another stream still uses it",
         "stranded_stream" => "free, but kept for another stream: in segments that live blocks keep",
         "stranded_pool" => "free, but kept for another pool (small blocks, a graph, a MemPool)",
-        "unexplained" => "unexplained: the segments of PyTorch's allocator are not known",
+        "unexplained" => "unexplained: the allocator's segments are not known",
         other => other,
     }
 }

@@ -81,6 +81,9 @@ fn facts(info: &TraceInfo) -> Vec<String> {
     let mut facts = Vec::new();
     let torch = info.torch.as_deref().unwrap_or("unknown");
     facts.push(format!("PyTorch {torch}{}", tracker(info)));
+    if info.pluggable.as_deref() == Some("segments") {
+        facts.push("segments of a torch.cuda.MemPool through gpumemtrace".to_owned());
+    }
     facts.push(
         info.python.as_ref().map_or_else(|| "Python unknown".to_owned(), |python| format!("Python {python}")),
     );
@@ -96,7 +99,9 @@ fn facts(info: &TraceInfo) -> Vec<String> {
 /// What PyTorch's allocator told beside blocks and totals, which are exact in any case.
 fn tracker(info: &TraceInfo) -> &'static str {
     match info.torch_tracker {
+        _ if info.pluggable.as_deref() == Some("uncached") => " (not its own allocator: tensors are driver calls)",
         None => "",
+        Some("own_allocator") => " (not its own allocator: gpumemtrace's caching one)",
         Some("attached") => " (allocator tracker on)",
         Some("unknown_version") => " (base hook only: this version's tracker is not known)",
         Some("not_wanted") => " (base hook only, as asked)",

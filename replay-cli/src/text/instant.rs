@@ -28,8 +28,9 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
         put(
             out,
             format_args!(
-                "  tensors {}, reserved by PyTorch {}, from the driver {}",
+                "  tensors {}, reserved by {} {}, from the driver {}",
                 known(instant.live_bytes),
+                report.traces[trace].reserver(),
                 known(instant.reserved_bytes),
                 known(instant.device_bytes)
             ),

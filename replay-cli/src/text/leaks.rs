@@ -43,7 +43,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("       {source}"));
         }
-        put(out, format_args!("   {}", explanation(leak)));
+        put(out, format_args!("   {}", explanation(leak, report.traces[trace].reserver())));
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }
@@ -188,7 +188,7 @@ fn amount(bytes: u64, blocks: u64) -> String {
     }
 }
 
-fn explanation(leak: &Leak) -> String {
+fn explanation(leak: &Leak, reserver: &str) -> String {
     let mut parts = Vec::new();
     match leak.kind {
         "device" => parts.push("This is driver memory (cudaMalloc and its like).".to_owned()),
@@ -199,9 +199,10 @@ fn explanation(leak: &Leak) -> String {
     let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short(site)));
     let freed_at = freed_at.unwrap_or_default();
     parts.push(if leak.kind == "reserved" {
-        "PyTorch reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
-         what comes next, or in pieces that fit nobody. The line is the one that asked for most of it."
-            .to_owned()
+        format!(
+            "{reserver} reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
+             what comes next, or in pieces that fit nobody. The line is the one that asked for most of it."
+        )
     } else if leak.grows_by == "size" {
         "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
          gets longer."

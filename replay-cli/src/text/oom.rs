@@ -17,6 +17,7 @@ const MAX_GROWN: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     let most = style.most(MAX_TOLD);
+    let reserver = report.traces[trace].reserver();
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Out of memory")));
     if report.oom.is_none() {
@@ -57,7 +58,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         put(
             out,
             format_args!(
-                "  Tensors {}, reserved by PyTorch {}.",
+                "  Tensors {}, reserved by {reserver} {}.",
                 size(oom.live_bytes),
                 size(oom.reserved_bytes)
             ),
@@ -65,7 +66,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         put(out, format_args!("  What filled the device:"));
         peak::table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.most(MAX_SITES));
         if !oom.unused.is_empty() {
-            put(out, format_args!("  What PyTorch held and no tensor used:"));
+            put(out, format_args!("  What {reserver} held and no tensor used:"));
         }
         for cause in &oom.unused {
             put(out, format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause)));

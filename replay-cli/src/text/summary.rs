@@ -98,6 +98,11 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
     if devices.is_empty() {
         put(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
     }
+    // The column is as wide as this.
+    let reserved = match report.traces[trace].reserver() {
+        "PyTorch" => "reserved by PyTorch",
+        _ => "reserved by allocator",
+    };
     for device in devices {
         let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
         let total = device.total_bytes.map(|bytes| format!(", {} in all", size(bytes))).unwrap_or_default();
@@ -107,7 +112,7 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
         put(out, format_args!("  {:<22}{:>wide$}{:>wide$}", "", "peak", "end"));
         let rows = [
             ("tensors", device.peak.live_bytes, device.end.live_bytes),
-            ("reserved by PyTorch", device.peak.reserved_bytes, device.end.reserved_bytes),
+            (reserved, device.peak.reserved_bytes, device.end.reserved_bytes),
             ("from the driver", device.peak.device_bytes, device.end.device_bytes),
         ];
         for (name, peak, end) in rows {

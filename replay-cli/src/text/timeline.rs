@@ -29,11 +29,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = report.oom.iter().flatten();
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
-        one(out, timeline, &ooms, style);
+        one(out, timeline, &ooms, report.traces[trace].reserver(), style);
     }
 }
 
-fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], style: Style) {
+fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], reserver: &str, style: Style) {
     let margin = units::chosen().columns() + 1;
     let width = style.width.saturating_sub(margin + 2).max(20);
     let points = &timeline.points;
@@ -71,7 +71,7 @@ fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], style: Style) {
     let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { "driver" })];
     if !outline.is_empty() {
         let highest = outline.iter().map(|(_, value)| *value).max().unwrap_or(0);
-        legend.push(format!("{line} reserved by PyTorch, at most {}", size(highest)));
+        legend.push(format!("{line} reserved by {reserver}, at most {}", size(highest)));
     }
     legend.push("^ the peak".to_owned());
     if !ooms.is_empty() {

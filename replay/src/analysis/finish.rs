@@ -65,6 +65,18 @@ impl Pass {
                     .to_owned(),
             );
         }
+        match head.meta.text("pluggable") {
+            Some("caching") => notes.push(
+                "tensors were served by gpumemtrace's own caching allocator: what is said of reserved memory and of fragmentation is \
+                 about that one, not about PyTorch's"
+                    .to_owned(),
+            ),
+            Some("uncached") => notes.push(
+                "each tensor was a call of the driver, through gpumemtrace_malloc: nothing is said about PyTorch's own allocator"
+                    .to_owned(),
+            ),
+            _ => {}
+        }
         let apart: Vec<(Place, u64, u64)> = self
             .apart
             .iter()

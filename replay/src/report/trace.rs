@@ -27,6 +27,9 @@ pub struct TraceInfo {
     pub duration_ns: Option<u64>,
     /// What recorded.
     pub mode: Option<Vec<String>>,
+    /// How gpumemtrace was PyTorch's pluggable allocator: `caching` and `uncached`, its tensors; `segments`, only the
+    /// segments of PyTorch's own. `null` where it was not.
+    pub pluggable: Option<String>,
     /// Version.
     pub torch: Option<String>,
     /// How far PyTorch's own tracker was of help: `attached`, or why not. `null` where no PyTorch was met.
@@ -60,6 +63,21 @@ pub struct TraceInfo {
     pub complete: bool,
     /// What the reader should know: one sentence each.
     pub notes: Vec<String>,
+}
+
+impl TraceInfo {
+    /// Whose reserved memory the report speaks of.
+    pub fn reserver(&self) -> &'static str {
+        reserver(self.pluggable.as_deref())
+    }
+}
+
+/// Whose reserved memory it is, by the header's `pluggable`.
+pub(crate) fn reserver(pluggable: Option<&str>) -> &'static str {
+    match pluggable {
+        Some("caching" | "uncached") => "gpumemtrace's allocator",
+        _ => "PyTorch",
+    }
 }
 
 /// What is missing from a trace.

@@ -97,6 +97,8 @@ pub(crate) struct Place {
     pub(crate) managed: bool,
     pub(crate) pool: u64,
     pub(crate) virtual_memory: bool,
+    /// The same for no other memory of the device's.
+    pub(crate) id: u64,
 }
 
 /// Looks an address up in everything that is live.
@@ -113,6 +115,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
             managed: block.home == Home::Managed,
             pool,
             virtual_memory: false,
+            id: block.id,
         });
     }
     if let Some((start, block)) = state.host_block_at(addr) {
@@ -126,6 +129,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
             managed: false,
             pool: 0,
             virtual_memory: false,
+            id: start,
         });
     }
     let vmm = state.vmm.as_ref()?;
@@ -140,6 +144,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
         managed: false,
         pool: 0,
         virtual_memory: true,
+        id: start,
     })
 }
 
@@ -154,7 +159,8 @@ fn pointer_attribute(state: &State, out: Out<u8>, attribute: u32, addr: u64) -> 
         6 | 10 | 15 => out.cast::<u32>().put(0),
         8 => out.cast::<u32>().put(u32::from(place.managed)),
         9 => out.cast::<i32>().put(place.device),
-        7 | 11 | 19 | 20 => out.cast::<u64>().put(place.start),
+        7 => out.cast::<u64>().put(place.id),
+        11 | 19 | 20 => out.cast::<u64>().put(place.start),
         12 | 18 => out.cast::<u64>().put(place.size),
         13 => out.cast::<u32>().put(1),
         14 => out.cast::<u64>().put(0),

@@ -5,6 +5,7 @@
 
 mod graph_memory;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 
 use super::pages::Pages;
@@ -51,6 +52,14 @@ pub(crate) struct Block {
     pub(crate) home: Home,
     /// The context that dies with the block's memory.
     pub(crate) context: u64,
+    /// Never the same for two blocks of a process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
+    pub(crate) id: u64,
+}
+
+/// A new block's.
+pub(crate) fn new_block_id() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// One device.
@@ -168,7 +177,7 @@ impl Device {
         let charge = if charged { span } else { 0 };
         let addr = self.take_span(pages, span, charge)?;
         self.slack += charge.saturating_sub(size);
-        self.blocks.insert(addr, Block { size, span, charge, home, context });
+        self.blocks.insert(addr, Block { size, span, charge, home, context, id: new_block_id() });
         Ok(addr)
     }
 
@@ -200,7 +209,7 @@ impl Device {
             pool.cut(span).ok_or(OUT_OF_MEMORY)?
         };
         self.slack -= size;
-        self.blocks.insert(addr, Block { size, span, charge: 0, home: Home::Pool(pool), context });
+        self.blocks.insert(addr, Block { size, span, charge: 0, home: Home::Pool(pool), context, id: new_block_id() });
         Ok(addr)
     }
 

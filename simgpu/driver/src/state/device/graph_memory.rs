@@ -79,7 +79,7 @@ impl Device {
         let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
         raise(&mut self.graph_used, node.span);
         self.blocks
-            .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context });
+            .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context, id: super::new_block_id() });
         Ok(())
     }
 
