@@ -19,7 +19,15 @@ use crate::{devices, mode, record};
 
 /// Runs something of ours that must not panic into PyTorch; `None` if it did.
 fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(act)).ok()
+    let answer = catch_unwind(AssertUnwindSafe(act)).ok();
+    if answer.is_none() {
+        gpumemtrace_recorder::leave_after_panic();
+        gpumemtrace_recorder::say(&[
+            "the allocator failed within: memory that it held stays held, and what comes next is served anew. ",
+            "Please report it, with the program if you can.",
+        ]);
+    }
+    answer
 }
 
 /// `CUDA_ERROR_UNKNOWN`.
@@ -30,7 +38,11 @@ const UNKNOWN: c_int = 999;
 /// # Safety
 /// Called by PyTorch.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn gpumemtrace_malloc(size: isize, device: c_int, stream: *mut c_void) -> *mut c_void {
+pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
+    size: isize,
+    device: c_int,
+    stream: *mut c_void,
+) -> *mut c_void {
     let Ok(bytes @ 1..) = u64::try_from(size) else { return null_mut() };
     let answer = quietly(|| {
         if mode::is_caching() { alloc(bytes, device, stream as u64) } else { alloc_uncached(bytes, device) }
@@ -50,7 +62,8 @@ fn alloc(bytes: u64, device: c_int, stream: u64) -> Result<u64, Refusal> {
         cache.alloc(bytes, stream).map_err(|failure| (failure, cache.held_bytes()))
     });
     let Err((failure, held)) = answer.unwrap_or(Err((Failure(NOT_INITIALIZED), (0, 0)))) else {
-        return answer.map_or(Ok(0), |answer| answer.map_err(|_| Refusal::new(bytes, device, Failure(UNKNOWN))));
+        return answer
+            .map_or(Ok(0), |answer| answer.map_err(|_| Refusal::new(bytes, device, Failure(UNKNOWN))));
     };
     let memory = driver().and_then(|driver| driver.memory(device)).ok();
     if failure == OUT_OF_MEMORY {
@@ -145,7 +158,10 @@ pub extern "C-unwind" fn gpumemtrace_set_memory_fraction(fraction: f64, device: 
 /// # Safety
 /// `size` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn gpumemtrace_base_alloc(pointer: *mut c_void, size: *mut usize) -> *mut c_void {
+pub unsafe extern "C-unwind" fn gpumemtrace_base_alloc(
+    pointer: *mut c_void,
+    size: *mut usize,
+) -> *mut c_void {
     let found = quietly(|| devices::find(|cache| cache.segment_of(pointer as u64))).flatten();
     let Some((addr, bytes)) = found else { return pointer };
     if !size.is_null() {
@@ -235,5 +251,63 @@ pub unsafe extern "C-unwind" fn gpumemtrace_segment_free(
 ) {
     if !pointer.is_null() {
         quietly(|| driver().and_then(|driver| driver.free(device, pointer as u64)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Driver, Error, install};
+
+    #[derive(Debug)]
+    struct Small;
+
+    impl Driver for Small {
+        fn alloc(&self, _: c_int, bytes: usize, _: bool) -> Result<u64, Error> {
+            if bytes > 1 << 20 { Err(OUT_OF_MEMORY.0) } else { Ok(0x1000) }
+        }
+        fn free(&self, _: c_int, _: u64) -> Result<(), Error> {
+            Ok(())
+        }
+        fn create_event(&self, _: c_int) -> Result<u64, Error> {
+            unreachable!("nothing is kept without a cache")
+        }
+        fn record_event(&self, _: c_int, _: u64, _: u64) -> Result<(), Error> {
+            unreachable!("nothing is kept without a cache")
+        }
+        fn query_event(&self, _: c_int, _: u64) -> Result<(), Error> {
+            unreachable!("nothing is kept without a cache")
+        }
+        fn wait_for_event(&self, _: c_int, _: u64) -> Result<(), Error> {
+            unreachable!("nothing is kept without a cache")
+        }
+        fn memory(&self, _: c_int) -> Result<(u64, u64), Error> {
+            Ok((0, 1 << 20))
+        }
+    }
+
+    #[test]
+    fn without_the_other_hooks_each_tensor_is_a_call_of_the_driver() {
+        // Nothing may be written by this test's process.
+        // SAFETY: no other thread of this test binary reads the environment.
+        unsafe { std::env::set_var("GPUMEMTRACE_OUTPUT", "/proc/none/run.trace") };
+        install(&Small);
+        let stream = null_mut();
+        // SAFETY: a driver that touches no memory.
+        unsafe {
+            assert!(gpumemtrace_malloc(0, 0, stream).is_null());
+            assert_eq!(mode(), None, "zero bytes are no use");
+            let pointer = gpumemtrace_malloc(512, 0, stream);
+            assert_eq!((pointer as u64, TOTALS.device(0).live()), (0x1000, 512));
+            assert!(
+                gpumemtrace_malloc(2 << 20, 0, stream).is_null(),
+                "refused; without PyTorch there is no exception"
+            );
+            gpumemtrace_free(pointer, 512, 0, stream);
+            gpumemtrace_free(null_mut(), 0, 0, stream);
+        }
+        assert_eq!(TOTALS.device(0).live(), 0);
+        assert_eq!(mode(), Some(mode::Mode::Uncached));
+        assert_eq!(gpumemtrace_use_cache(), 0, "what was made without a cache would be given back to it");
     }
 }

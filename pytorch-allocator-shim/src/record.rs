@@ -40,7 +40,13 @@ pub(crate) fn uncached(kind: EventKind, device: c_int, addr: u64, bytes: u64, li
 }
 
 /// A request of which nothing came. `free_bytes` is what the driver said was free, if it did.
-pub(crate) fn out_of_memory(device: c_int, requested_bytes: u64, stream: u64, held: (u64, u64), free_bytes: Option<u64>) {
+pub(crate) fn out_of_memory(
+    device: c_int,
+    requested_bytes: u64,
+    stream: u64,
+    held: (u64, u64),
+    free_bytes: Option<u64>,
+) {
     let detail = Detail { requested_bytes, stream, pool: NO_POOL };
     put(&Draft {
         addr: free_bytes.unwrap_or(0),

@@ -15,7 +15,11 @@ use crate::mode::{Mode, mode};
 /// # Safety
 /// `buffer` has room for `capacity` bytes, or is null and `capacity` 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpumemtrace_memory_stats(device: c_int, buffer: *mut c_char, capacity: usize) -> usize {
+pub unsafe extern "C" fn gpumemtrace_memory_stats(
+    device: c_int,
+    buffer: *mut c_char,
+    capacity: usize,
+) -> usize {
     if mode() != Some(Mode::Caching) {
         return 0;
     }
@@ -38,5 +42,8 @@ pub unsafe extern "C" fn gpumemtrace_memory_stats(device: c_int, buffer: *mut c_
 /// Lets peaks begin again at what is now (`what` = 0), or sums and counts at 0 (`what` = 1).
 #[unsafe(no_mangle)]
 pub extern "C" fn gpumemtrace_reset_memory_stats(device: c_int, what: c_int) {
-    devices::with(device, |cache| if what == 0 { cache.stats.reset_peaks() } else { cache.stats.reset_sums() });
+    devices::with(
+        device,
+        |cache| if what == 0 { cache.stats.reset_peaks() } else { cache.stats.reset_sums() },
+    );
 }

@@ -134,7 +134,8 @@ fn remedies(
         analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains("expandable_segments:True"));
     let is_own = matches!(analysis.meta.text("pluggable"), Some("caching" | "uncached"));
     if is_own {
-        let action = "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
+        let action =
+            "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
         add(action, short.filter(|short| *short > 0).map(|_| false));
     } else if !uses_expandable {
         // Whatever the allocator does, it cannot give what is not there.
@@ -159,7 +160,10 @@ fn remedies(
         add(format!("{action} ({} were kept so)", size(bytes)), works);
     }
     add(
-        format!("call torch.cuda.empty_cache() before it: {} does so itself before it gives up", analysis.reserver()),
+        format!(
+            "call torch.cuda.empty_cache() before it: {} does so itself before it gives up",
+            analysis.reserver()
+        ),
         Some(false),
     );
     match short {

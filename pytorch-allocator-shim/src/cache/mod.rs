@@ -167,7 +167,13 @@ impl<H: Host> Cache<H> {
     }
 
     /// A new segment, as one block that is in no pool yet.
-    fn add_segment(&mut self, pool: PoolIndex, half: Half, stream: u64, bytes: u64) -> Result<BlockId, Failure> {
+    fn add_segment(
+        &mut self,
+        pool: PoolIndex,
+        half: Half,
+        stream: u64,
+        bytes: u64,
+    ) -> Result<BlockId, Failure> {
         let segment = segment_bytes(bytes);
         let addr = match self.ask_driver(segment) {
             Err(OUT_OF_MEMORY) if !self.pools.is_capturing() => {

@@ -58,7 +58,9 @@ impl Pool {
 
     /// All free blocks, large ones first.
     pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        [Half::Large, Half::Small].into_iter().flat_map(|half| self.free[half as usize].iter().map(|key| key.3))
+        [Half::Large, Half::Small]
+            .into_iter()
+            .flat_map(|half| self.free[half as usize].iter().map(|key| key.3))
     }
 }
 
@@ -163,7 +165,8 @@ impl Pools {
 
     /// Pools whose free segments may go back to the driver: the default one, and private ones without users.
     pub(crate) fn releasable(&self) -> impl Iterator<Item = PoolIndex> + use<> {
-        let without_users = |(at, pool): (usize, &Pool)| (at == 0 || pool.users == 0).then_some(PoolIndex(at as u32));
+        let without_users =
+            |(at, pool): (usize, &Pool)| (at == 0 || pool.users == 0).then_some(PoolIndex(at as u32));
         self.table.iter().enumerate().filter_map(without_users).collect::<Vec<_>>().into_iter()
     }
 

@@ -1,308 +1,16 @@
 //! Ten million made-up requests, held against an allocator that is too slow to be wrong.
 //!
-//! The model keeps each segment as a plain list of pieces and looks through all of them at every request; it says which
-//! address must come, which calls the driver must get, and what all sums must be. The device completes each stream's events
-//! in order, has little memory, and refuses what the rules forbid: a segment given back twice, with a block in it, while an
-//! event of its blocks is not done, or during a capture.
+//! The model says which address must come, which calls the driver must get, and what all sums must be. The device completes each
+//! stream's events in order.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod device;
+mod model;
 
-use super::stats::Figure;
-use super::{Cache, Entry, EventId, Failure, Half, Host, OUT_OF_MEMORY, PoolId, Step};
-use super::{block_bytes, half_of, is_worth_splitting, segment_bytes};
+use std::collections::VecDeque;
 
-const STREAMS: u64 = 4;
-const CAPACITY_BYTES: u64 = 512 << 20;
-
-/// What the cache did to its device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Call {
-    Alloc(u64, u64),
-    Free(u64),
-    Mark(u64, EventId),
-}
-
-#[derive(Debug, Default)]
-struct Device {
-    segments: BTreeMap<u64, u64>,
-    used_bytes: u64,
-    capturing: bool,
-    queues: [VecDeque<EventId>; STREAMS as usize],
-    not_done: BTreeSet<u64>,
-    last_event: u64,
-    calls: Vec<Call>,
-    told: Vec<Entry>,
-}
-
-impl Device {
-    fn complete_up_to(&mut self, event: EventId) {
-        let queue = self.queues.iter_mut().find(|queue| queue.contains(&event)).expect("an event of a stream");
-        while let Some(front) = queue.pop_front() {
-            self.not_done.remove(&front.0);
-            if front == event {
-                break;
-            }
-        }
-    }
-}
-
-impl Host for Device {
-    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, Failure> {
-        assert_eq!(during_capture, self.capturing);
-        if self.used_bytes + bytes > CAPACITY_BYTES {
-            return Err(OUT_OF_MEMORY);
-        }
-        // The lowest gap: addresses come back.
-        let mut addr = 0x1_0000_0000;
-        for (start, len) in &self.segments {
-            if start - addr >= bytes {
-                break;
-            }
-            addr = start + len;
-        }
-        self.used_bytes += bytes;
-        self.segments.insert(addr, bytes);
-        self.calls.push(Call::Alloc(addr, bytes));
-        Ok(addr)
-    }
-
-    fn free(&mut self, addr: u64) {
-        assert!(!self.capturing, "nothing is given back during a capture");
-        self.used_bytes -= self.segments.remove(&addr).expect("a segment, once");
-        self.calls.push(Call::Free(addr));
-    }
-
-    fn mark(&mut self, stream: u64) -> Result<EventId, Failure> {
-        assert!(!self.capturing, "no event is recorded during a capture");
-        self.last_event += 1;
-        let event = EventId(self.last_event);
-        self.queues[stream as usize].push_back(event);
-        self.not_done.insert(event.0);
-        self.calls.push(Call::Mark(stream, event));
-        Ok(event)
-    }
-
-    fn is_done(&mut self, event: EventId) -> bool {
-        assert!(!self.capturing, "no event is asked during a capture");
-        !self.not_done.contains(&event.0)
-    }
-
-    fn wait(&mut self, event: EventId) -> bool {
-        if self.not_done.contains(&event.0) {
-            self.complete_up_to(event);
-        }
-        true
-    }
-
-    fn forget(&mut self, event: EventId) {
-        assert!(!self.not_done.contains(&event.0), "an event is forgotten when it is done");
-    }
-
-    fn tell(&mut self, entry: Entry) {
-        self.told.push(entry);
-    }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Use {
-    Free,
-    Live { requested_bytes: u64, used_by: Vec<u64> },
-    Waiting { requested_bytes: u64, unmarked: Vec<u64>, events: Vec<EventId> },
-}
-
-#[derive(Clone, Debug)]
-struct Piece {
-    addr: u64,
-    bytes: u64,
-    what: Use,
-}
-
-#[derive(Debug)]
-struct Segment {
-    stream: u64,
-    pool: PoolId,
-    half: Half,
-    pieces: Vec<Piece>,
-}
-
-impl Segment {
-    fn free(&mut self, addr: u64) {
-        let at = self.pieces.iter().position(|piece| piece.addr == addr).expect("a piece");
-        self.pieces[at].what = Use::Free;
-        for at in [at + 1, at] {
-            if at > 0 && at < self.pieces.len() && [at - 1, at].iter().all(|at| self.pieces[*at].what == Use::Free) {
-                let second = self.pieces.remove(at);
-                self.pieces[at - 1].bytes += second.bytes;
-            }
-        }
-    }
-
-    fn is_free(&self) -> bool {
-        self.pieces.len() == 1 && self.pieces[0].what == Use::Free
-    }
-}
-
-#[derive(Debug, Default)]
-struct Model {
-    segments: BTreeMap<u64, Segment>,
-    /// Of blocks that were given back during a capture, in that order.
-    apart: Vec<u64>,
-    /// Users of each private pool.
-    users: BTreeMap<PoolId, u32>,
-    capture: Option<(PoolId, u64)>,
-}
-
-impl Model {
-    fn piece(&mut self, addr: u64) -> &mut Piece {
-        let (_, segment) = self.segments.range_mut(..=addr).next_back().expect("a segment");
-        segment.pieces.iter_mut().find(|piece| piece.addr == addr).expect("a piece")
-    }
-
-    /// The marks that the cache made must be those of the blocks that wait for one, in order.
-    fn take_marks(&mut self, addrs: &[u64], calls: &mut VecDeque<Call>) {
-        for addr in addrs {
-            let Use::Waiting { unmarked, events, .. } = &mut self.piece(*addr).what else { panic!("waits") };
-            for stream in unmarked.drain(..) {
-                match calls.pop_front() {
-                    Some(Call::Mark(marked, event)) if marked == stream => events.push(event),
-                    call => panic!("an event on stream {stream} was due, not {call:?}"),
-                }
-            }
-        }
-    }
-
-    fn mark_apart(&mut self, calls: &mut VecDeque<Call>) {
-        let apart = std::mem::take(&mut self.apart);
-        self.take_marks(&apart, calls);
-    }
-
-    fn collect(&mut self, not_done: &BTreeSet<u64>) {
-        let done = |piece: &&Piece| match &piece.what {
-            Use::Waiting { events, unmarked, .. } => {
-                unmarked.is_empty() && events.iter().all(|event| !not_done.contains(&event.0))
-            }
-            _ => false,
-        };
-        for segment in self.segments.values_mut() {
-            let free: Vec<u64> = segment.pieces.iter().filter(done).map(|piece| piece.addr).collect();
-            free.iter().for_each(|addr| segment.free(*addr));
-        }
-    }
-
-    fn release(&mut self, calls: &mut VecDeque<Call>) {
-        // All events are waited for.
-        self.mark_apart(calls);
-        self.collect(&BTreeSet::new());
-        let mut gone = BTreeSet::new();
-        while let Some(Call::Free(addr)) = calls.front() {
-            gone.insert(*addr);
-            calls.pop_front();
-        }
-        let users = &self.users;
-        let goes = |segment: &Segment| segment.is_free() && users.get(&segment.pool).copied().unwrap_or(0) == 0;
-        let due: BTreeSet<u64> =
-            self.segments.iter().filter(|(_, segment)| goes(segment)).map(|(addr, _)| *addr).collect();
-        assert_eq!(gone, due, "the segments that go back to the driver");
-        self.segments.retain(|addr, _| !due.contains(addr));
-    }
-
-    /// What must have happened at a request, before which these events were not done: the address, or none.
-    fn alloc(
-        &mut self,
-        not_done: &BTreeSet<u64>,
-        requested_bytes: u64,
-        stream: u64,
-        calls: &mut VecDeque<Call>,
-    ) -> Option<u64> {
-        if self.capture.is_none() {
-            // An event that is recorded now is not done.
-            self.collect(not_done);
-            self.mark_apart(calls);
-        }
-        let bytes = block_bytes(requested_bytes)?;
-        let (half, segment_size) = (half_of(bytes), segment_bytes(bytes));
-        let pool = self.capture.filter(|(_, of)| *of == stream).map_or((0, 0), |(pool, _)| pool);
-        let of_this = |segment: &&Segment| (segment.stream, segment.pool, segment.half) == (stream, pool, half);
-        let pieces = self.segments.values().filter(of_this).flat_map(|segment| &segment.pieces);
-        let fits = pieces.filter(|piece| piece.what == Use::Free && piece.bytes >= bytes);
-        let best = fits.map(|piece| (piece.bytes, piece.addr)).min().map(|(_, addr)| addr);
-        let addr = best.or_else(|| {
-            if !matches!(calls.front(), Some(Call::Alloc(..))) && self.capture.is_none() {
-                self.release(calls);
-            }
-            let Some(Call::Alloc(addr, given)) = calls.pop_front() else { return None };
-            assert_eq!(given, segment_size);
-            let piece = Piece { addr, bytes: given, what: Use::Free };
-            self.segments.insert(addr, Segment { stream, pool, half, pieces: vec![piece] });
-            Some(addr)
-        })?;
-        let (_, segment) = self.segments.range_mut(..=addr).next_back()?;
-        let at = segment.pieces.iter().position(|piece| piece.addr == addr)?;
-        let rest = segment.pieces[at].bytes - bytes;
-        if is_worth_splitting(half, rest) {
-            segment.pieces.insert(at + 1, Piece { addr: addr + bytes, bytes: rest, what: Use::Free });
-            segment.pieces[at].bytes = bytes;
-        }
-        segment.pieces[at].what = Use::Live { requested_bytes, used_by: Vec::new() };
-        Some(addr)
-    }
-
-    fn free(&mut self, addr: u64, calls: &mut VecDeque<Call>) {
-        let capturing = self.capture.is_some();
-        let piece = self.piece(addr);
-        let Use::Live { requested_bytes, used_by } = piece.what.clone() else { panic!("live") };
-        if used_by.is_empty() {
-            let (_, segment) = self.segments.range_mut(..=addr).next_back().expect("a segment");
-            return segment.free(addr);
-        }
-        piece.what = Use::Waiting { requested_bytes, unmarked: used_by, events: Vec::new() };
-        if capturing { self.apart.push(addr) } else { self.take_marks(&[addr], calls) }
-    }
-
-    fn pieces(&self) -> impl Iterator<Item = (&Segment, &Piece)> {
-        self.segments.values().flat_map(|segment| segment.pieces.iter().map(move |piece| (segment, piece)))
-    }
-
-    /// All sums, counted again from the pieces.
-    fn check(&self, cache: &Cache<Device>) {
-        let mut sums = [0u64; 9];
-        for (segment, piece) in self.pieces() {
-            let mut add = |figure: Figure, amount| sums[figure as usize] += amount;
-            match &piece.what {
-                Use::Free if segment.pieces.len() > 1 => {
-                    add(Figure::InactiveSplit, 1);
-                    add(Figure::InactiveSplitBytes, piece.bytes);
-                }
-                Use::Free => {}
-                Use::Live { requested_bytes, .. } | Use::Waiting { requested_bytes, .. } => {
-                    add(Figure::Active, 1);
-                    add(Figure::ActiveBytes, piece.bytes);
-                    add(Figure::RequestedBytes, *requested_bytes);
-                }
-            }
-            if let Use::Live { .. } = piece.what {
-                add(Figure::Allocation, 1);
-                add(Figure::AllocatedBytes, piece.bytes);
-            }
-        }
-        sums[Figure::Segment as usize] = self.segments.len() as u64;
-        sums[Figure::ReservedBytes as usize] = cache.host.used_bytes;
-        let figures = [
-            Figure::Allocation,
-            Figure::Segment,
-            Figure::Active,
-            Figure::InactiveSplit,
-            Figure::AllocatedBytes,
-            Figure::ReservedBytes,
-            Figure::ActiveBytes,
-            Figure::InactiveSplitBytes,
-            Figure::RequestedBytes,
-        ];
-        for figure in figures {
-            assert_eq!(cache.stats.current(figure), sums[figure as usize], "{figure:?}");
-        }
-    }
-}
+use super::{Cache, Entry, EventId, Failure, Host, OUT_OF_MEMORY, Step};
+use device::{Device, STREAMS};
+use model::{Model, Use};
 
 /// Numbers that look random and are always the same (xorshift64*).
 #[derive(Debug)]
@@ -352,21 +60,18 @@ fn run(operations: u64, seed: u64) -> Met {
                 calls.extend(cache.host.calls.drain(..));
                 let due = model.alloc(&not_done, bytes, stream, &mut calls);
                 assert_eq!(given.ok(), due, "operation {number}: {bytes} bytes on stream {stream}");
-                match due {
-                    Some(addr) => {
-                        live.push(addr);
-                        let told = *cache.host.told.last().expect("every block is told");
-                        assert_eq!((told.step, told.addr, told.requested_bytes), (Step::Alloc, addr, bytes));
-                        met.in_private_pools += u64::from(told.pool != (0, 0));
-                    }
-                    None => {
-                        met.refused += 1;
-                        // As a program would: it lets most of what it holds go.
-                        for addr in live.split_off(live.len() / 4) {
-                            assert!(cache.free(addr));
-                            calls.extend(cache.host.calls.drain(..));
-                            model.free(addr, &mut calls);
-                        }
+                if let Some(addr) = due {
+                    live.push(addr);
+                    let told = *cache.host.told.last().expect("every block is told");
+                    assert_eq!((told.step, told.addr, told.requested_bytes), (Step::Alloc, addr, bytes));
+                    met.in_private_pools += u64::from(told.pool != (0, 0));
+                } else {
+                    met.refused += 1;
+                    // As a program would: it lets most of what it holds go.
+                    for addr in live.split_off(live.len() / 4) {
+                        assert!(cache.free(addr));
+                        calls.extend(cache.host.calls.drain(..));
+                        model.free(addr, &mut calls);
                     }
                 }
             }
@@ -394,19 +99,18 @@ fn run(operations: u64, seed: u64) -> Met {
                     cache.host.complete_up_to(event);
                 }
             }
-            985..992 => match model.capture.take() {
-                Some((pool, _)) => {
+            985..992 => {
+                if let Some((pool, _)) = model.capture.take() {
                     cache.end_pool(pool);
                     cache.host.capturing = false;
-                }
-                None => {
+                } else {
                     let (pool, stream) = ((0, 1 + dice.below(3)), dice.below(STREAMS));
                     cache.begin_pool(pool, Box::new(move |of| of == stream));
                     *model.users.entry(pool).or_default() += 1;
                     (model.capture, cache.host.capturing) = (Some((pool, stream)), true);
                     met.captures += 1;
                 }
-            },
+            }
             992..998 => {
                 let pool = (0, 1 + dice.below(3));
                 let users = model.users.entry(pool).or_default();

@@ -38,8 +38,12 @@ impl Waiting {
     }
 
     /// One whose event is done, if there is any.
-    pub(crate) fn next_done(&mut self, mut is_done: impl FnMut(EventId) -> bool) -> Option<(EventId, BlockId)> {
-        let stream = *self.queues.iter().find(|(_, queue)| queue.front().is_some_and(|front| is_done(front.0)))?.0;
+    pub(crate) fn next_done(
+        &mut self,
+        mut is_done: impl FnMut(EventId) -> bool,
+    ) -> Option<(EventId, BlockId)> {
+        let stream =
+            *self.queues.iter().find(|(_, queue)| queue.front().is_some_and(|front| is_done(front.0)))?.0;
         self.pop(stream)
     }
 

@@ -99,7 +99,9 @@ fn facts(info: &TraceInfo) -> Vec<String> {
 /// What PyTorch's allocator told beside blocks and totals, which are exact in any case.
 fn tracker(info: &TraceInfo) -> &'static str {
     match info.torch_tracker {
-        _ if info.pluggable.as_deref() == Some("uncached") => " (not its own allocator: tensors are driver calls)",
+        _ if info.pluggable.as_deref() == Some("uncached") => {
+            " (not its own allocator: tensors are driver calls)"
+        }
         None => "",
         Some("own_allocator") => " (not its own allocator: gpumemtrace's caching one)",
         Some("attached") => " (allocator tracker on)",

@@ -79,8 +79,8 @@ impl TrackerState {
     /// The state of this number, if this version knows it.
     pub fn from_number(number: u64) -> Option<Self> {
         use TrackerState::{
-            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, OwnAllocator, UnknownVersion,
-            Unreadable,
+            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, OwnAllocator,
+            UnknownVersion, Unreadable,
         };
         let all = [
             Attached,

@@ -5,8 +5,8 @@
 
 mod graph_memory;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pages::Pages;
 use super::pool::{CHUNK, Pool};
@@ -209,7 +209,10 @@ impl Device {
             pool.cut(span).ok_or(OUT_OF_MEMORY)?
         };
         self.slack -= size;
-        self.blocks.insert(addr, Block { size, span, charge: 0, home: Home::Pool(pool), context, id: new_block_id() });
+        self.blocks.insert(
+            addr,
+            Block { size, span, charge: 0, home: Home::Pool(pool), context, id: new_block_id() },
+        );
         Ok(addr)
     }
 

@@ -78,8 +78,17 @@ impl Device {
         self.charge_graph_span(pages, addr)?;
         let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
         raise(&mut self.graph_used, node.span);
-        self.blocks
-            .insert(addr, Block { size: node.size, span: node.span, charge: 0, home: Home::Graph, context, id: super::new_block_id() });
+        self.blocks.insert(
+            addr,
+            Block {
+                size: node.size,
+                span: node.span,
+                charge: 0,
+                home: Home::Graph,
+                context,
+                id: super::new_block_id(),
+            },
+        );
         Ok(())
     }
 
