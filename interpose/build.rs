@@ -5,7 +5,8 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // Our own references to an exported name (the hook tables) must mean our function, wherever we are loaded.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // Our own references to an exported name (the hook tables) must mean our function, wherever we are loaded. (All that is exported
+    // are functions, so `-Bsymbolic-functions` would be the same; but not every linker knows it.)
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libgpumemtrace.so");
 }

@@ -2,7 +2,7 @@
 //!
 //! Constraint: their forms are PyTorch's (`torch/csrc/cuda/CUDAPluggableAllocator.h`, 2.1 to 2.15), a panic must not reach
 //! its frames, and an exception of its own must not meet ours with a lock held. Consequence: each is a few lines around the
-//! allocator, caught, and what is refused is thrown after the lock is gone.
+//! allocator, caught, and what is refused is thrown after the lock is gone, from no frame of ours.
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,7 +13,7 @@ use gpumemtrace_format::EventKind;
 use crate::cache::{Failure, OUT_OF_MEMORY};
 use crate::driver::{NOT_INITIALIZED, driver};
 use crate::filter::{StdFunction, copy};
-use crate::refuse::{Refusal, raise};
+use crate::refuse::{Leave, Refusal, exception};
 use crate::totals::TOTALS;
 use crate::{devices, mode, record};
 
@@ -35,26 +35,68 @@ const UNKNOWN: c_int = 999;
 
 /// Memory for a tensor. Zero bytes give null, as PyTorch expects; what cannot be had becomes PyTorch's own error.
 ///
+/// An exception must not meet a frame of ours: the unwinder that walks it is that of the C++ runtime, and ours may be another one,
+/// linked into the library. So all work is done in [`serve`], which returns, and what is thrown is left for in a jump.
+///
 /// # Safety
 /// Called by PyTorch.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
     size: isize,
     device: c_int,
     stream: *mut c_void,
 ) -> *mut c_void {
-    let Ok(bytes @ 1..) = u64::try_from(size) else { return null_mut() };
-    let answer = quietly(|| {
-        if mode::is_caching() { alloc(bytes, device, stream as u64) } else { alloc_uncached(bytes, device) }
-    });
-    match answer.unwrap_or_else(|| Err(Refusal::new(bytes, device, Failure(UNKNOWN)))) {
-        Ok(addr) => addr as *mut c_void,
-        Err(refusal) => {
-            // SAFETY: called from PyTorch, whose frames expect its exceptions; no lock is held.
-            unsafe { raise(refusal) };
-            null_mut()
+    std::arch::naked_asm!(
+        ".cfi_startproc",
+        // An Answer, and the alignment that a call needs.
+        "sub rsp, 56",
+        ".cfi_def_cfa_offset 64",
+        "mov rcx, rsp",
+        "call {serve}",
+        "mov rax, [rsp]",
+        "mov r11, [rsp + 8]",
+        "mov rdi, [rsp + 16]",
+        "mov rsi, [rsp + 24]",
+        "mov rdx, [rsp + 32]",
+        "mov rcx, [rsp + 40]",
+        "add rsp, 56",
+        ".cfi_def_cfa_offset 8",
+        "test r11, r11",
+        "jnz 2f",
+        "ret",
+        "2:",
+        "jmp r11",
+        ".cfi_endproc",
+        serve = sym serve,
+    )
+}
+
+/// What [`serve`] leaves for the jump.
+#[derive(Debug)]
+#[repr(C)]
+struct Answer {
+    pointer: *mut c_void,
+    leave: Leave,
+}
+
+unsafe extern "C" fn serve(size: isize, device: c_int, stream: *mut c_void, answer: *mut Answer) {
+    let (mut pointer, mut leave) = (null_mut(), Leave::NOWHERE);
+    if let Ok(bytes @ 1..) = u64::try_from(size) {
+        let given = quietly(|| {
+            if mode::is_caching() {
+                alloc(bytes, device, stream as u64)
+            } else {
+                alloc_uncached(bytes, device)
+            }
+        });
+        match given.unwrap_or_else(|| Err(Refusal::new(bytes, device, Failure(UNKNOWN)))) {
+            Ok(addr) => pointer = addr as *mut c_void,
+            Err(refusal) => leave = quietly(|| exception(&refusal)).unwrap_or(Leave::NOWHERE),
         }
     }
+    // SAFETY: the caller's frame has room for it.
+    unsafe { answer.write(Answer { pointer, leave }) };
 }
 
 fn alloc(bytes: u64, device: c_int, stream: u64) -> Result<u64, Refusal> {

@@ -57,35 +57,33 @@ fn mib(bytes: u64) -> String {
     }
 }
 
-/// Throws c10's error. Returns only if there is no PyTorch in this process.
-///
-/// # Safety
-/// Must be called from a function that C++ code called and that lets exceptions through.
-pub(crate) unsafe fn raise(refusal: Refusal) {
-    let text = CString::new(refusal.text()).unwrap_or_default();
-    let is_out_of_memory = refusal.failure == OUT_OF_MEMORY;
-    // The exceptions leave through this frame: the text is leaked first, a few hundred bytes for each.
-    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
-    // SAFETY: the caller's promise.
-    unsafe {
-        if is_out_of_memory && let Some(made) = OutOfMemory::find() {
-            made.throw(text);
-        }
-        throw_error(text);
-    }
+/// A function that does not return, and its arguments: where the caller's caller goes on.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Leave {
+    function: *mut c_void,
+    arguments: [*mut c_void; 4],
 }
 
-/// `c10::detail::torchCheckFail(const char* func, const char* file, uint32_t line, const char* msg)`; throws.
-type TorchCheckFail = unsafe extern "C-unwind" fn(*const c_char, *const c_char, u32, *const c_char);
+impl Leave {
+    /// There is no PyTorch in this process.
+    pub(crate) const NOWHERE: Self = Self { function: null_mut(), arguments: [null_mut(); 4] };
+}
 
-unsafe fn throw_error(text: &'static CStr) {
+/// Makes c10's error; to be thrown by a jump.
+pub(crate) fn exception(refusal: &Refusal) -> Leave {
+    let text = CString::new(refusal.text()).unwrap_or_default();
+    // Nobody of ours is there when it has been read: some hundred bytes for each.
+    let text: &'static CStr = Box::leak(text.into_boxed_c_str());
+    let made = if refusal.failure == OUT_OF_MEMORY { OutOfMemory::find() } else { None };
+    made.map_or_else(|| check_failed(text), |made| made.exception(text))
+}
+
+/// `[[noreturn]] c10::detail::torchCheckFail(const char* func, const char* file, uint32_t line, const char* msg)`, in torch 2.0 to 2.15.
+fn check_failed(text: &'static CStr) -> Leave {
     let function = find(c"libc10.so", c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_");
-    if !function.is_null() {
-        // SAFETY: the symbol is this function in torch 2.0 to 2.15.
-        let fail = unsafe { std::mem::transmute::<*mut c_void, TorchCheckFail>(function) };
-        // SAFETY: NUL-terminated texts that outlive the call.
-        unsafe { fail(FUNCTION.as_ptr(), FILE.as_ptr(), 0, text.as_ptr()) };
-    }
+    let arguments = [FUNCTION.as_ptr(), FILE.as_ptr(), std::ptr::null(), text.as_ptr()];
+    Leave { function, arguments: arguments.map(|text| text.cast_mut().cast()) }
 }
 
 const FUNCTION: &CStr = c"gpumemtrace_malloc";
@@ -114,8 +112,6 @@ type ErrorConstructor = unsafe extern "C" fn(*mut c_void, SourceLocation, *mut c
 /// `std::string::string(const char *, const std::allocator<char> &)`.
 type StringConstructor = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void);
 type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
-type Destructor = unsafe extern "C" fn(*mut c_void);
-type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, Option<Destructor>);
 
 /// What it takes to throw a `c10::OutOfMemoryError`: it is a `c10::Error` with a table of virtual functions of its own.
 #[derive(Debug)]
@@ -125,7 +121,8 @@ struct OutOfMemory {
     make_error: ErrorConstructor,
     /// Offset to top, type, destructor, ...: the layout of the Itanium C++ ABI, 2.5.2.
     table: *const *mut c_void,
-    throw: Throw,
+    /// `[[noreturn]] void __cxa_throw(void *exception, std::type_info *, void (*destructor)(void *))`.
+    throw: *mut c_void,
 }
 
 /// Wheels of torch up to 2.6 are built with the strings of before C++11.
@@ -153,28 +150,28 @@ impl OutOfMemory {
                 make_string: std::mem::transmute::<*mut c_void, StringConstructor>(make_string),
                 make_error: std::mem::transmute::<*mut c_void, ErrorConstructor>(make_error),
                 table: symbol(c"_ZTVN3c1016OutOfMemoryErrorE")?.cast_const().cast(),
-                throw: std::mem::transmute::<*mut c_void, Throw>(symbol(c"__cxa_throw")?),
+                throw: symbol(c"__cxa_throw")?,
             })
         }
     }
 
-    /// # Safety
-    /// As [`raise`].
-    unsafe fn throw(&self, text: &'static CStr) {
+    fn exception(&self, text: &'static CStr) -> Leave {
         /// More than any release's `c10::Error` has (about 200).
         const ERROR_BYTES: usize = 1024;
         let mut string = [0u64; 4];
         let place = SourceLocation { function: FUNCTION.as_ptr(), file: FILE.as_ptr(), line: 0 };
-        // SAFETY: the constructors get zeroed memory that is large enough, the string's text is moved into the error, and the
-        // destructor is the one of the class that the table says it is.
+        // SAFETY: the constructors get zeroed memory that is large enough, and the string's text is moved into the error, whose
+        // type and destructor are those of the class that the table is of.
         unsafe {
             let error = (self.allocate)(ERROR_BYTES);
             error.cast::<u8>().write_bytes(0, ERROR_BYTES);
             (self.make_string)(string.as_mut_ptr().cast(), text.as_ptr(), text.as_ptr().cast());
             (self.make_error)(error, place, string.as_mut_ptr().cast());
             error.cast::<*const *mut c_void>().write(self.table.add(2));
-            let destructor = std::mem::transmute::<*mut c_void, Option<Destructor>>(*self.table.add(2));
-            (self.throw)(error, *self.table.add(1), destructor);
+            Leave {
+                function: self.throw,
+                arguments: [error, *self.table.add(1), *self.table.add(2), null_mut()],
+            }
         }
     }
 }
