@@ -4,21 +4,32 @@ Constraint: neither has anything of Python in it, and both need the glibc they w
 CPython, and its tag names the glibc that the two files ask for, read from the files themselves. A wheel for older systems is built
 where their glibc is, and not by another name for this one.
 
-  GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked
+  GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked (scripts/wheel)
 """
 
 import os
 import platform
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARY = "libgpumemtrace.so"
 COMMAND = "gpumemtrace"
+COMMANDS = ["replay", "compare", "check", "info", "dump", "symbolize", "run", "doctor"]
+#: Where shells and man look below the prefix of an environment, and what the command prints for them.
+MADE_BY_THE_COMMAND = {
+    f"bash-completion/completions/{COMMAND}": ["completions", "bash"],
+    f"zsh/site-functions/_{COMMAND}": ["completions", "zsh"],
+    f"fish/vendor_completions.d/{COMMAND}.fish": ["completions", "fish"],
+    f"man/man1/{COMMAND}.1": ["man"],
+    **{f"man/man1/{COMMAND}-{command}.1": ["man", command] for command in COMMANDS},
+}
 
 
 class CargoBuildHook(BuildHookInterface):
@@ -35,6 +46,16 @@ class CargoBuildHook(BuildHookInterface):
         # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
         build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
+        self.made = Path(tempfile.mkdtemp())
+        for place, arguments in MADE_BY_THE_COMMAND.items():
+            file = self.made / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("wb") as out:
+                subprocess.run([files[1], *arguments], stdout=out, check=True)
+            build_data["shared_data"][str(file)] = f"share/{place}"
+
+    def finalize(self, version, build_data, artifact_path):
+        shutil.rmtree(self.made, ignore_errors=True)
 
 
 def prebuilt():
@@ -63,9 +84,32 @@ def platform_of(files):
 
 
 def newest_glibc(elf):
-    """The minor number of the newest GLIBC_2.N that a file names. Versions that it needs are strings in it; taking all strings of
-    that form for needs can only make the answer newer, never older, than what is so."""
-    minors = [int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?(?=\0)", elf)]
+    """The minor number of the newest GLIBC_2.N that a file needs."""
+    minors = [int(match[1]) for name in needed_versions(elf) for match in [re.match(rb"GLIBC_2\.(\d+)", name)] if match]
     if not minors:
         raise SystemExit("gpumemtrace: a file that needs no version of glibc was built for another C library")
     return max(minors)
+
+
+def needed_versions(elf):
+    """Names of versions that a file asks other libraries for: its section SHT_GNU_verneed (ELF64, little endian; layout in the Linux
+    Standard Base, chapter "Symbol Versioning")."""
+    verneed = 0x6FFFFFFE
+    sections_at, entry_bytes, count = struct.unpack_from("<40xQ10xHH", elf)
+    # Type, offset in the file, and which section has its names.
+    sections = [struct.unpack_from("<4xI16xQ8xI", elf, sections_at + number * entry_bytes) for number in range(count)]
+    for kind, offset, names in sections:
+        if kind != verneed:
+            continue
+        names_at = sections[names][1]
+        library = offset
+        while True:
+            versions, first, next_library = struct.unpack_from("<2xH4xII", elf, library)
+            at = library + first
+            for _ in range(versions):
+                name, next_version = struct.unpack_from("<8xII", elf, at)
+                yield elf[names_at + name : elf.index(b"\0", names_at + name)]
+                at += next_version
+            if next_library == 0:
+                break
+            library += next_library

@@ -26,7 +26,7 @@ use crate::exit::Exit;
 /// Record with `gpumemtrace run -- python train.py` (or `LD_PRELOAD=libgpumemtrace.so python train.py`),
 /// then ask: `gpumemtrace replay run.trace --leaks`.
 #[derive(Parser)]
-#[command(version, about, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(name = "gpumemtrace", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -53,6 +53,10 @@ enum Command {
     Run(commands::run::Args),
     /// Say what would be recorded on this machine, and prove it.
     Doctor(commands::doctor::Args),
+    /// Print completions for a shell.
+    Completions(commands::shell::CompletionsArgs),
+    /// Print the manual page.
+    Man(commands::shell::ManArgs),
     #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::Args),
 }
@@ -75,6 +79,8 @@ fn main() -> std::process::ExitCode {
         Command::Symbolize(args) => commands::symbolize::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Completions(args) => commands::shell::completions::<Cli>(&args),
+        Command::Man(args) => commands::shell::man::<Cli>(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
     result.unwrap_or_else(|error| exit::of_error(&error)).into()

@@ -92,6 +92,13 @@ def run(command, folder, code=0):
     return done
 
 
+def commands():
+    """All that the command lists of itself."""
+    listed = re.search(r"Commands:\n(.*?)\n\n", gpumemtrace("--help"), re.S)[1]
+    names = {line.split()[0] for line in listed.splitlines() if re.match(r"  \w", line)}
+    return names - {"help", "completions", "man"}
+
+
 def test_one_wheel_holds_what_belongs_to_it(wheel):
     glibc = re.fullmatch(rf"gpumemtrace-{re.escape(VERSION)}-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)[1]
     with zipfile.ZipFile(wheel) as archive:
@@ -102,7 +109,10 @@ def test_one_wheel_holds_what_belongs_to_it(wheel):
             assert archive.read(inside) == (RELEASE / built).read_bytes()
         sources = REPOSITORY / "pytorch-allocator-shim" / "python"
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
-        assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
+        shares = {f"{data}/data/share/{place}" for place in (
+            "bash-completion/completions/gpumemtrace", "zsh/site-functions/_gpumemtrace", "fish/vendor_completions.d/gpumemtrace.fish",
+            "man/man1/gpumemtrace.1", *(f"man/man1/gpumemtrace-{command}.1" for command in commands()))}
+        assert {name for name in names if not name.startswith(info)} == expected | set(binaries) | shares
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
     # What the linker wrote down, as another reader sees it: the tag promises neither more nor less.
     needs = subprocess.run(["readelf", "-VW", RELEASE / "libgpumemtrace.so", RELEASE / "gpumemtrace"],
