@@ -54,6 +54,8 @@ enum Command {
     /// Say what would be recorded on this machine, and prove it.
     Doctor(commands::doctor::Args),
     #[command(hide = true)]
+    Suspects(commands::suspects::Args),
+    #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::Args),
 }
 
@@ -75,6 +77,7 @@ fn main() -> std::process::ExitCode {
         Command::Symbolize(args) => commands::symbolize::run(&args),
         Command::Run(args) => commands::run::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Suspects(args) => commands::suspects::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
     result.unwrap_or_else(|error| exit::of_error(&error)).into()

@@ -9,4 +9,5 @@ pub(crate) mod info;
 mod look;
 pub(crate) mod replay;
 pub(crate) mod run;
+pub(crate) mod suspects;
 pub(crate) mod symbolize;

@@ -6,6 +6,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
 
+use super::holders::{write_holders, write_looks};
 use super::sites::{Sites, short};
 use super::{beyond, count, percent, put, thousands};
 use crate::output::Style;
@@ -28,6 +29,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(doubt) = doubt(report, trace) {
             put(out, format_args!("  {doubt}"));
         }
+        write_looks(out, report, trace);
         write_silent(out, report, trace);
         return;
     }
@@ -47,6 +49,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }
+        write_holders(out, leak, style);
         for call in &leak.backward_calls {
             put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
         }
@@ -76,6 +79,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         out.push('\n');
         put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
     }
+    write_looks(out, report, trace);
     write_silent(out, report, trace);
 }
 

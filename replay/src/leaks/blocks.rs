@@ -1,0 +1,89 @@
+//! Which blocks are those of a leak: for whom asks who holds them.
+//!
+//! Definition: of the lines of a finding in tensors, the blocks that are live and were allocated in a step that has ended; where no
+//! steps are told, all that are live. What the step that goes on has allocated is in use, and no leak's yet.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::TENSORS;
+use crate::analysis::Analysis;
+use crate::book::Book;
+use crate::report::Leak;
+use crate::steps::Rule;
+use crate::symbols::SiteId;
+
+/// Most blocks of one site that are listed; of more, so many, evenly from oldest to youngest.
+const MAX_BLOCKS: usize = 4096;
+/// Most sites of one leak: as many as anybody is shown.
+const MAX_SITES: usize = 200;
+
+/// The blocks of a leak.
+#[derive(Clone, Debug, Serialize)]
+pub struct BlocksOfLeak {
+    /// On what.
+    pub device: u32,
+    /// The line.
+    pub file: Option<String>,
+    /// The line.
+    pub line: Option<u32>,
+    /// The line.
+    pub function: Option<String>,
+    /// By where they were allocated.
+    pub sites: Vec<BlocksOfSite>,
+}
+
+/// The blocks that one line allocated.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct BlocksOfSite {
+    /// All of them.
+    pub blocks: u64,
+    /// All of them.
+    pub bytes: u64,
+    /// Address and bytes of those that are listed, oldest first.
+    pub listed: Vec<(u64, u64)>,
+}
+
+/// The blocks of all leaks in tensors, as of the end of the trace.
+pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak> {
+    let has_steps = !matches!(analysis.rule, Rule::Time { .. });
+    let mut found = Vec::new();
+    for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {
+        let Some((_, device)) =
+            analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == leak.device)
+        else {
+            continue;
+        };
+        found.push(BlocksOfLeak {
+            device: leak.device,
+            file: leak.site.file.clone(),
+            line: leak.site.line,
+            function: leak.site.function.clone(),
+            sites: of_sites(device.main(), &leak.sites, has_steps),
+        });
+    }
+    found
+}
+
+fn of_sites(book: &Book, sites: &[SiteId], of_ended_steps: bool) -> Vec<BlocksOfSite> {
+    let mut by_site: BTreeMap<SiteId, Vec<(u64, u64, u64)>> =
+        sites.iter().take(MAX_SITES).map(|site| (*site, Vec::new())).collect();
+    for (addr, block, site) in book.blocks(of_ended_steps) {
+        if let Some(blocks) = by_site.get_mut(&site) {
+            blocks.push((block.born, addr, block.bytes));
+        }
+    }
+    let of = |mut blocks: Vec<(u64, u64, u64)>| {
+        blocks.sort_unstable();
+        let kept = blocks.len().min(MAX_BLOCKS);
+        let listed =
+            (0..kept).map(|at| blocks[at * blocks.len() / kept]).map(|(_, addr, bytes)| (addr, bytes));
+        BlocksOfSite {
+            blocks: blocks.len() as u64,
+            bytes: blocks.iter().fold(0, |all, (_, _, bytes)| all.saturating_add(*bytes)),
+            listed: listed.collect(),
+        }
+    };
+    by_site.into_values().filter(|blocks| !blocks.is_empty()).map(of).collect()
+}
