@@ -57,6 +57,17 @@ def wrong(pattern, fixed, report, stats):
     return found
 
 
+def not_held(pattern, fixed, report):
+    """What of the findings is not said to be held by the list that train.py keeps things in, in words."""
+    found = []
+    for leak in report["leaks"]:
+        names = {holder["name"] for holder in leak["holders"] or []}
+        if names != {"train.kept"}:
+            found.append(f"held by {sorted(names) or 'nobody'} and not by train.kept")
+        found += [f"{one['blocks']} blocks: {one['why']}" for one in (leak["holders_seen"] or {"unresolved": []})["unresolved"]]
+    return found
+
+
 def not_told_apart(pattern, comparison):
     """What the comparison of the mended run with the leaky one does not say, in words."""
     new = [leak["after"]["site"] for leak in comparison["leaks"] if leak["status"] == "appeared"]

@@ -14,11 +14,13 @@ Run it as `gpumemtrace run -- python train.py`. Run without, the same program do
 from ._command import CommandFailed, leaks, report
 from ._said import NotRecording, is_recording, phase, step, trace_path
 from ._version import __version__
+from ._who_holds import holders
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
     "__version__",
+    "holders",
     "is_recording",
     "leaks",
     "phase",

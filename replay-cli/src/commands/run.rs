@@ -198,9 +198,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     });
     let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
-    // What the command may have left behind has loaded by now what it loads.
-    drop(holders);
-    finish(&expected, &before, u64::from(pid), status, &here);
+    let new = finish(&expected, &before, u64::from(pid), status, &here);
+    if holders.is_some() {
+        holders::say_if_nobody_looked(&new);
+    }
     Ok(Exit::Of(code_of(status)))
 }
 
@@ -282,14 +283,14 @@ impl Expected {
     }
 }
 
-/// Says which traces are new, and writes into the command's own how it ended.
+/// Says which traces are new, gives them back, and writes into the command's own how it ended.
 fn finish(
     expected: &Expected,
     before: &[(PathBuf, u64, SystemTime)],
     pid: u64,
     status: ExitStatus,
     here: &Path,
-) {
+) -> Vec<PathBuf> {
     let is_new = |inode: &u64, modified: &SystemTime| {
         !before.iter().any(|(_, known, when)| known == inode && when == modified)
     };
@@ -320,6 +321,7 @@ fn finish(
         };
         eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
     }
+    new
 }
 
 fn is_locked(path: &Path) -> bool {

@@ -10,8 +10,18 @@ use crate::output::Style;
 const MAX_HOLDERS: usize = 4;
 
 /// Who holds it, and what of it nobody was found for.
-pub(super) fn write_holders(out: &mut String, leak: &Leak, style: Style) {
-    let (Some(holders), Some(seen)) = (&leak.holders, &leak.holders_seen) else { return };
+pub(super) fn write_holders(out: &mut String, leak: &Leak, looked: bool, style: Style) {
+    let (Some(holders), Some(seen)) = (&leak.holders, &leak.holders_seen) else {
+        if looked && leak.kind == "tensors" {
+            put(
+                out,
+                format_args!(
+                    "   Who holds it is not known: when the program looked, its blocks were gone, or it was no leak yet."
+                ),
+            );
+        }
+        return;
+    };
     let most = style.most(MAX_HOLDERS);
     for holder in holders.iter().take(most) {
         let of = format!("{} of {}", thousands(holder.blocks), count(seen.blocks, "block"));

@@ -35,6 +35,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
     let most = style.most(leaks.len());
+    let looked = report.holders.iter().flatten().any(|look| look.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
@@ -49,7 +50,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }
-        write_holders(out, leak, style);
+        write_holders(out, leak, looked, style);
         for call in &leak.backward_calls {
             put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
         }

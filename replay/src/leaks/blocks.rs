@@ -1,7 +1,8 @@
 //! Which blocks are those of a leak: for whom asks who holds them.
 //!
-//! Definition: of the lines of a finding in tensors, the blocks that are live and were allocated in a step that has ended; where no
-//! steps are told, all that are live. What the step that goes on has allocated is in use, and no leak's yet.
+//! Definition: of the lines of a finding in tensors, the blocks that are live and came after the step at whose end the growth had not
+//! begun, in a step that has ended; where no steps are told, all that are live. What came before is as healthy as the line was then;
+//! what the step that goes on has allocated is in use, and no leak's yet.
 
 use std::collections::BTreeMap;
 
@@ -66,11 +67,13 @@ pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak>
     found
 }
 
-fn of_sites(book: &Book, sites: &[SiteId], of_ended_steps: bool) -> Vec<BlocksOfSite> {
-    let mut by_site: BTreeMap<SiteId, Vec<(u64, u64, u64)>> =
-        sites.iter().take(MAX_SITES).map(|site| (*site, Vec::new())).collect();
-    for (addr, block, site) in book.blocks(of_ended_steps) {
-        if let Some(blocks) = by_site.get_mut(&site) {
+fn of_sites(book: &Book, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
+    let mut by_site: BTreeMap<SiteId, (Option<u32>, Vec<(u64, u64, u64)>)> =
+        sites.iter().take(MAX_SITES).map(|(site, from)| (*site, (*from, Vec::new()))).collect();
+    for (addr, block, site) in book.blocks(has_steps) {
+        if let Some((from, blocks)) = by_site.get_mut(&site)
+            && (!has_steps || from.is_none_or(|from| block.step > from))
+        {
             blocks.push((block.born, addr, block.bytes));
         }
     }
@@ -85,5 +88,5 @@ fn of_sites(book: &Book, sites: &[SiteId], of_ended_steps: bool) -> Vec<BlocksOf
             listed: listed.collect(),
         }
     };
-    by_site.into_values().filter(|blocks| !blocks.is_empty()).map(of).collect()
+    by_site.into_values().map(|(_, blocks)| blocks).filter(|blocks| !blocks.is_empty()).map(of).collect()
 }

@@ -106,10 +106,10 @@ impl Reporter<'_> {
             total: self.book.series(),
         });
         self.tell_fates(&mut leak, members);
-        leak.sites = members.iter().map(|member| member.site).collect();
+        leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
         if self.kind == super::TENSORS
             && let Some((holders, seen)) =
-                self.analysis.looks.of_sites(self.ordinal, leak.sites.iter().copied())
+                self.analysis.looks.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holders_seen = Some(seen);

@@ -56,7 +56,7 @@ pub struct Holder {
 pub struct HoldersSeen {
     /// The look, by its number.
     pub look: u64,
-    /// Blocks of the leak's lines that were live then and had been through the end of a step.
+    /// Blocks of the leak that were live then: of its lines, come since the growth began, in a step that had ended.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -72,9 +72,9 @@ pub struct Leak {
     pub holders_seen: Option<HoldersSeen>,
     /// The numbers behind it.
     pub evidence: Value,
-    /// The sites that grow.
+    /// The sites that grow, and the step at whose end that of each had not begun.
     #[serde(skip)]
-    pub sites: Vec<SiteId>,
+    pub sites: Vec<(SiteId, Option<u32>)>,
 }
 
 /// When a device will be full.

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from types import FrameType, ModuleType
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from ._library import COMMAND_VARIABLE
 from ._look import DEFAULT_LIMIT_S, look
@@ -34,10 +34,7 @@ def install() -> None:
     number = _signal()
     if number is not None and signal.getsignal(number) == signal.SIG_DFL:
         signal.signal(number, _at_signal)
-    if "torch.cuda" in sys.modules:
-        _torch_is_there(sys.modules["torch"])
-    else:
-        sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder({"torch.autograd": _watch, "torch.cuda": _be_told_of_oom}))
 
 
 def _limit() -> float:
@@ -90,18 +87,14 @@ def _at_oom(device: int, requested: int, reserved: int, free: int) -> None:
         _quietly("oom")
 
 
-def _torch_is_there(torch: Any) -> None:
-    """PyTorch has been imported, and has not been used."""
-    try:
-        watch_hooks(torch)
-    except Exception:
-        # Then what graphs have saved is not read, and that is told.
-        pass
-    try:
-        # To be told of it would initialise the device: later, when the program does.
-        torch.cuda._lazy_call(lambda: _attach(torch))
-    except Exception:
-        return
+def _watch() -> None:
+    """Before anything was saved for a backward pass."""
+    watch_hooks(sys.modules["torch"])
+
+
+def _be_told_of_oom() -> None:
+    """To be told at once would initialise the device: when the program does that."""
+    sys.modules["torch.cuda"]._lazy_call(lambda: _attach(sys.modules["torch"]))
 
 
 def _attach(torch: Any) -> None:
@@ -113,17 +106,24 @@ def _attach(torch: Any) -> None:
 
 
 class _Finder:
-    """Waits for `torch.cuda`, and is gone when it has come."""
+    """Waits for modules, and is gone when all have come."""
+
+    def __init__(self, awaited: Dict[str, Callable[[], None]]) -> None:
+        self._awaited = awaited
 
     def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
-        if name != "torch.cuda" or self not in sys.meta_path:
+        then = self._awaited.pop(name, None)
+        if then is None:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        for finder in sys.meta_path:
+        place = sys.meta_path.index(self) if self in sys.meta_path else -1  # type: ignore[arg-type]
+        others = sys.meta_path[place + 1 :]
+        if not self._awaited and place >= 0:
+            del sys.meta_path[place]
+        for finder in others:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+                    spec.loader = _Loader(spec.loader, then)  # type: ignore[assignment]
                 return spec
         return None
 
@@ -131,8 +131,8 @@ class _Finder:
 class _Loader:
     """Loads a module as its own loader does, and says so."""
 
-    def __init__(self, own: Any) -> None:
-        self._own = own
+    def __init__(self, own: Any, then: Callable[[], None]) -> None:
+        self._own, self._then = own, then
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -145,13 +145,8 @@ class _Loader:
             module.__spec__.loader = self._own
         module.__loader__ = self._own
         self._own.exec_module(module)
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            _torch_is_there(_Early(torch, module))
-
-
-class _Early:
-    """PyTorch while it is being imported: its part for CUDA is whole, and not yet its attribute."""
-
-    def __init__(self, torch: Any, cuda: ModuleType) -> None:
-        self._C, self.cuda = torch._C, cuda
+        try:
+            self._then()
+        except Exception:
+            # Of another version of PyTorch. What is not known then is told so, or nobody is told of memory that runs out.
+            return

@@ -7,7 +7,7 @@ step ends up in one row, of a holder or of a reason why there is none, and the r
 import gc
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import _library
 from ._names import Way, many_keys_are_items, told
@@ -18,6 +18,7 @@ from ._ways import Ways
 DEFAULT_LIMIT_S = 2.0
 #: What the command may take to read the trace so far.
 REPORT_LIMIT_S = 30.0
+_SHARE_OF_WALK = 0.75
 #: Rows that one look writes into the trace.
 _MOST_ROWS = 4096
 
@@ -87,7 +88,7 @@ def _walk(leaks: List[Dict[str, Any]], limit_s: float, answer: Look) -> "List[Ro
             reasons = {block: "no_tensor" for block in wanted}
         else:
             with torch.quiet():
-                holders, reasons, answer["objects"], answer["cut"] = _found(torch, wanted, begun + limit_s)
+                holders, reasons, answer["objects"], answer["cut"] = _found(torch, wanted, begun, limit_s)
     finally:
         if was_enabled:
             gc.enable()
@@ -98,40 +99,45 @@ def _walk(leaks: List[Dict[str, Any]], limit_s: float, answer: Look) -> "List[Ro
 Found = Tuple[Dict[Place, Dict[str, Any]], Dict[Place, str], int, bool]
 
 
-def _found(torch: Torch, wanted: Dict[Place, int], deadline: float) -> Found:
+def _found(torch: Torch, wanted: Dict[Place, int], begun: float, limit_s: float) -> Found:
     """The holder of each block, or the reason why there is none; objects that were reached, and whether the time was up."""
-    walk = Walk(torch, wanted, deadline)
+    # What is found must be named as well.
+    walk = Walk(torch, wanted, begun + limit_s * _SHARE_OF_WALK)
     walk.run()
     missing, is_cut = walk.missing(), walk.is_cut
     reasons = {block: "out_of_time" for block in missing}
     if missing and not is_cut:
-        has_tensor = owned(torch, missing)
-        no_tensor = "saved_unread" if torch.left_unread else "no_tensor"
-        reasons = {block: "no_name" if block in has_tensor else no_tensor for block in missing}
-        if torch.left_unread:
-            # A tensor that only a graph holds has a face in Python as well.
-            reasons = {block: "saved_unread" for block in missing}
-    ways, blocks = Ways(torch, walk), list(walk.found)
-    named: List[List[Way]] = []
-    for block in blocks:
-        if time.monotonic() > deadline:
+        reasons = _why_missing(torch, missing)
+    ways, named = Ways(torch, walk), []
+    for block in walk.found:
+        if time.monotonic() > begun + limit_s:
             is_cut = True
             reasons[block] = "out_of_time"
             continue
         named.append([ways.to(place, through) for place in walk.found[block] for through in walk.ways[place]])
-    holders = dict(_holders([block for block in blocks if block not in reasons], many_keys_are_items(named)))
+    blocks = [block for block in walk.found if block not in reasons]
+    holders = dict(_holders(blocks, many_keys_are_items(named)))
     return holders, reasons, len(walk.objects), is_cut
 
 
+def _why_missing(torch: Torch, missing: "Set[Place]") -> Dict[Place, str]:
+    """Of blocks that a whole walk has not come to."""
+    if torch.left_unread:
+        # A tensor that only a graph holds may have a face in Python as well.
+        return {block: "saved_unread" for block in missing}
+    has_tensor = owned(torch, missing)
+    return {block: "no_name" if block in has_tensor else "no_tensor" for block in missing}
+
+
 def _holders(blocks: "List[Place]", ways: "List[List[Way]]") -> "Iterator[Tuple[Place, Dict[str, Any]]]":
-    """Of several ways to a block that counts which leads to most blocks; of those, the shortest, which came first."""
+    """Of several ways to a block that counts whose name leads to most blocks; of those, the shortest, which came first."""
     counts: Dict[Any, int] = {}
     for some in ways:
-        for key in {way.key() for way in some}:
+        for key in {way.key()[:2] for way in some}:
             counts[key] = counts.get(key, 0) + 1
     groups: Dict[Any, List[Tuple[Place, Way]]] = {}
     for block, some in zip(blocks, ways):
-        best = max(some, key=lambda way: counts[way.key()])
+        best = max(some, key=lambda way: (counts[way.key()[:2]], -len(way.tail)))
         groups.setdefault(best.key(), []).append((block, best))
     for group in groups.values():
         text = told([way for _, way in group])

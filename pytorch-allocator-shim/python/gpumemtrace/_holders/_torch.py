@@ -134,8 +134,9 @@ class Torch:
                 return
             try:
                 found = getattr(kind, plain).__get__(node)
-            except Exception:
-                # It was given back after the backward pass.
+            except Exception as error:
+                # It was given back after the backward pass; or it was changed in place since, and is not shown any more.
+                self.left_unread |= "second time" not in str(error)
                 return
             yield from found if type(found) in (tuple, list) else (found,)
             return

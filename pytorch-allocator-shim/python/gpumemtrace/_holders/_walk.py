@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import time
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from ._frames import OUR_MODULES, main_name, running
 from ._torch import Torch
@@ -61,7 +61,7 @@ class Walk:
         except OutOfTime:
             self.is_cut = True
 
-    def missing(self) -> "set[Place]":
+    def missing(self) -> "Set[Place]":
         """Blocks that no name leads to."""
         return self._missing
 
@@ -169,7 +169,7 @@ class Walk:
                 self._missing.discard(block)
 
 
-def owned(torch: Torch, blocks: "set[Place]") -> "set[Place]":
+def owned(torch: Torch, blocks: "Set[Place]") -> "Set[Place]":
     """Those of the blocks that some tensor of Python's has, whether a name leads to it or not."""
     found = set()
     for thing in gc.get_objects():

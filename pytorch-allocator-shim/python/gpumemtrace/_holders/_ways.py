@@ -7,7 +7,7 @@ number by the type of that.
 
 import re
 from types import CellType, FrameType, FunctionType, MethodType, TracebackType
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from ._frames import called, variables
 from ._names import ANY_ITEM, LINK, Step, Way, attribute
@@ -49,7 +49,7 @@ class Ways:
     def _is_tensor(self, thing: Any) -> bool:
         return self._torch.is_tensor(type(thing))
 
-    def _tail(self, things: List[Any], end: int) -> "tuple[str, ...]":
+    def _tail(self, things: List[Any], end: int) -> "Tuple[str, ...]":
         """What lies between the first tensor and the last."""
         tail: List[str] = []
         is_node = self._torch.is_node

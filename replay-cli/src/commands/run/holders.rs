@@ -13,6 +13,10 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
+use gpumemtrace_format::EventKind;
+
+use crate::open::TraceFile;
+use crate::sums::Sums;
 
 /// The text of a file of the package.
 macro_rules! python {
@@ -56,6 +60,21 @@ pub(super) fn limit(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(text.to_owned()),
         _ => Err("give seconds, at most 3600".to_owned()),
+    }
+}
+
+/// Says so if in none of these traces anybody looked, as far as their sums tell.
+pub(super) fn say_if_nobody_looked(traces: &[PathBuf]) {
+    let looks = |path: &PathBuf| {
+        let (file, _) = TraceFile::find(path).ok()?;
+        let kinds = Sums::of(&file.pieces, None)?.totals.kinds;
+        Some(kinds.iter().any(|(kind, count)| *kind == EventKind::HOLDERS.0 && *count > 0))
+    };
+    if !traces.is_empty() && traces.iter().all(|path| looks(path) == Some(false)) {
+        eprintln!(
+            "gpumemtrace: nobody looked who holds what leaks: no Python of the command ended by itself (os._exit and signals are no \
+             such end), or it ran with -I, -E or -S, or is older than 3.8"
+        );
     }
 }
 
