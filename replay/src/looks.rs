@@ -37,6 +37,7 @@ struct LookText {
     objects: Option<u64>,
     cut: Option<bool>,
     failed: Option<String>,
+    unwritten: Option<u64>,
 }
 
 /// What the text of a `holder` event says.
@@ -58,7 +59,7 @@ struct Look {
     step: u32,
     /// `None` where it does not read as documented.
     text: Option<LookText>,
-    stale_blocks: u64,
+    lost_blocks: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +78,8 @@ struct SiteRows {
 /// The looks of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    looks: Vec<Look>,
+    /// The last ones.
+    kept: Vec<Look>,
     /// With those that are not kept.
     count: u64,
     sites: BTreeMap<(u8, SiteId), SiteRows>,
@@ -91,26 +93,24 @@ impl Looks {
 
     /// A look begins.
     pub(crate) fn look(&mut self, event: &Event, (time_ns, step): (u64, u32), definitions: &Definitions) {
-        if self.looks.len() == MAX_LOOKS {
-            self.looks.remove(0);
+        if self.kept.len() == MAX_LOOKS {
+            self.kept.remove(0);
         }
-        let text = text_of(event, definitions);
-        self.looks.push(Look { number: self.count, time_ns, step, text, stale_blocks: 0 });
+        let text: Option<LookText> = text_of(event, definitions);
+        let lost_blocks = text.as_ref().and_then(|text| text.unwritten).unwrap_or(0);
+        self.kept.push(Look { number: self.count, time_ns, step, text, lost_blocks });
         self.count += 1;
     }
 
     /// What it found of one site, if the block is still there.
     pub(crate) fn holder(&mut self, event: &Event, site: Option<SiteId>, definitions: &Definitions) {
-        let Some(look) = self.looks.last_mut() else { return };
+        let Some(look) = self.kept.last_mut() else { return };
         let (blocks, bytes) = (event.aux[1], event.size);
-        let Some(site) = site else {
-            look.stale_blocks = look.stale_blocks.saturating_add(blocks);
+        let has_room = |place: &(u8, SiteId)| self.sites.len() < MAX_SITES || self.sites.contains_key(place);
+        let Some(place) = site.map(|site| (event.device, site)).filter(has_room) else {
+            look.lost_blocks = look.lost_blocks.saturating_add(blocks);
             return;
         };
-        let place = (event.device, site);
-        if self.sites.len() >= MAX_SITES && !self.sites.contains_key(&place) {
-            return;
-        }
         let of_site = self.sites.entry(place).or_default();
         if of_site.look != look.number {
             *of_site = SiteRows { look: look.number, rows: Vec::new() };
@@ -175,11 +175,11 @@ impl Looks {
                 limit_ns: text.limit_ns,
                 objects: text.objects,
                 is_cut: text.cut,
-                stale_blocks: look.stale_blocks,
+                lost_blocks: look.lost_blocks,
                 failed: text.failed.or_else(|| look.text.is_none().then(|| "unreadable".to_owned())),
             }
         };
-        self.looks.iter().map(of).collect()
+        self.kept.iter().map(of).collect()
     }
 }
 

@@ -17,8 +17,9 @@ use crate::symbols::SiteId;
 
 /// Most blocks of one site that are listed; of more, so many, evenly from oldest to youngest.
 const MAX_BLOCKS: usize = 4096;
-/// Most sites of one leak: as many as anybody is shown.
-const MAX_SITES: usize = 200;
+/// About as many of all sites of a leak together, and so many of each at least.
+const MAX_BLOCKS_OF_LEAK: usize = 50_000;
+const MIN_BLOCKS: usize = 4;
 
 /// The blocks of a leak.
 #[derive(Clone, Debug, Serialize)]
@@ -67,19 +68,22 @@ pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak>
     found
 }
 
+/// In which order it came, its address and its bytes.
+type Listed = (u64, u64, u64);
+
 fn of_sites(book: &Book, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
-    let mut by_site: BTreeMap<SiteId, (Option<u32>, Vec<(u64, u64, u64)>)> =
-        sites.iter().take(MAX_SITES).map(|(site, from)| (*site, (*from, Vec::new()))).collect();
+    let from: BTreeMap<SiteId, Option<u32>> = sites.iter().copied().collect();
+    let mut by_site: BTreeMap<SiteId, Vec<Listed>> = BTreeMap::new();
     for (addr, block, site) in book.blocks(has_steps) {
-        if let Some((from, blocks)) = by_site.get_mut(&site)
-            && (!has_steps || from.is_none_or(|from| block.step > from))
-        {
-            blocks.push((block.born, addr, block.bytes));
+        let counts = |from: &Option<u32>| !has_steps || from.is_none_or(|from| block.step > from);
+        if from.get(&site).is_some_and(counts) {
+            by_site.entry(site).or_default().push((block.born, addr, block.bytes));
         }
     }
-    let of = |mut blocks: Vec<(u64, u64, u64)>| {
+    let most = (MAX_BLOCKS_OF_LEAK / by_site.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
+    let of = |mut blocks: Vec<Listed>| {
         blocks.sort_unstable();
-        let kept = blocks.len().min(MAX_BLOCKS);
+        let kept = blocks.len().min(most);
         let listed =
             (0..kept).map(|at| blocks[at * blocks.len() / kept]).map(|(_, addr, bytes)| (addr, bytes));
         BlocksOfSite {
@@ -88,5 +92,5 @@ fn of_sites(book: &Book, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Ve
             listed: listed.collect(),
         }
     };
-    by_site.into_values().map(|(_, blocks)| blocks).filter(|blocks| !blocks.is_empty()).map(of).collect()
+    by_site.into_values().map(of).collect()
 }

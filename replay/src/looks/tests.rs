@@ -47,9 +47,9 @@ fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
     assert_eq!((seen.look, seen.blocks, seen.bytes, seen.named_blocks), (0, 7, 421, 4));
     assert!(looks.of_sites(1, [SiteId(1)].into_iter()).is_none(), "another device");
     let [look] = looks.report(0, 2, true).try_into().unwrap();
-    let HolderLook { when, time_ns, step, leaks, limit_ns, is_cut, stale_blocks, failed, .. } = look;
+    let HolderLook { when, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = look;
     assert_eq!((when.as_deref(), time_ns, step, leaks), (Some("exit"), 5, Some(3), Some(2)));
-    assert_eq!((limit_ns, is_cut, stale_blocks, failed), (None, Some(false), 5, None));
+    assert_eq!((limit_ns, is_cut, lost_blocks, failed), (None, Some(false), 5, None));
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_program_that_never_stops_saying_fills_no_memory() {
     for _ in 0..1000 {
         looks.holder(&event(EventKind::HOLDER, 3, [u64::MAX, 1]), Some(SiteId(1)), &definitions);
     }
-    assert_eq!((looks.looks.len(), looks.sites[&(0, SiteId(1))].rows.len()), (MAX_LOOKS, MAX_ROWS));
+    assert_eq!((looks.kept.len(), looks.sites[&(0, SiteId(1))].rows.len()), (MAX_LOOKS, MAX_ROWS));
     let (_, seen) = looks.of_sites(0, [SiteId(1)].into_iter()).unwrap();
     assert_eq!((seen.look, seen.bytes, seen.blocks), (999, 1000, u64::MAX));
 }

@@ -27,8 +27,8 @@ pub struct HolderLook {
     pub objects: Option<u64>,
     /// True where the time was up before all was found.
     pub is_cut: Option<bool>,
-    /// Blocks of which the trace does not know whose they are: freed in the meantime.
-    pub stale_blocks: u64,
+    /// Blocks of which nobody knows whose they are: freed in the meantime, or beyond what a look writes and a reader keeps.
+    pub lost_blocks: u64,
     /// Why there was no walk.
     pub failed: Option<String>,
 }

@@ -52,6 +52,8 @@ def _look(trace: str, when: str, command: str, limit_s: float, report_limit_s: f
             rows = _walk(leaks, limit_s, answer)
         answer["leaks"] = _by_leak(leaks, rows)
     text = {**answer, "leaks": len(answer["leaks"])}
+    if len(rows) > _MOST_ROWS:
+        text["unwritten"] = sum(row.blocks for row in rows[_MOST_ROWS:])
     _library.write_look(text)
     for row in rows[:_MOST_ROWS]:
         _library.write_holder(row.text, row.device, row.address, [row.blocks, row.bytes])

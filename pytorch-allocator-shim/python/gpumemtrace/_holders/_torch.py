@@ -2,8 +2,8 @@
 
 Constraint: most of what tensors hold is in C++, where no referrer leads: gradients, and what a graph has saved for the backward pass.
 To read what was saved may call functions of the program's (`saved_tensors_hooks`: activation checkpoints compute it anew). Consequence: it
-is read only where it is known that there is no such function: PyTorch says so from 2.10 on; before, it is known where the program has
-been watched since its start (`watch_hooks`). Tensors are asked by the functions of their base class, past `__torch_function__`.
+is read only where it is known that there is no such function: newer versions tell (2.15 does, 2.9 does not); of others it is known where
+the program has been watched since its start (`watch_hooks`). Tensors are asked by the functions of their base class, past `__torch_function__`.
 """
 
 import sys
