@@ -115,7 +115,7 @@ class _Finder:
         then = self._awaited.pop(name, None)
         if then is None:
             return None
-        place = sys.meta_path.index(self) if self in sys.meta_path else -1  # type: ignore[arg-type]
+        place = sys.meta_path.index(self) if self in sys.meta_path else -1
         others = sys.meta_path[place + 1 :]
         if not self._awaited and place >= 0:
             del sys.meta_path[place]

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import time
 from types import ModuleType
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from ._frames import OUR_MODULES, main_name, running
 from ._torch import Torch
@@ -24,7 +24,7 @@ _MOST_OBJECTS = 8_000_000
 #: Ways to one tensor that are kept.
 _MOST_WAYS = 6
 
-_module_dict = ModuleType.__dict__["__dict__"].__get__
+_module_dict: Callable[[Any], Dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 
 Place = Tuple[int, int]
 

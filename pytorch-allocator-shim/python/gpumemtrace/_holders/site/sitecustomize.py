@@ -11,7 +11,7 @@ def _the_other() -> None:
     """Imports the module that would have been this one."""
     own = sys.modules.pop("sitecustomize")
     try:
-        import sitecustomize  # noqa: F401
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
         if error.name != "sitecustomize":
             raise
