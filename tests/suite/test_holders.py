@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from conftest import COMMAND, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program
@@ -36,6 +37,7 @@ def run_asked(torch_version, tmp_path):
 def held(run):
     """Each leak's names, with its number of blocks by name."""
     report = run.report("--leaks")
+    jsonschema.validate(report, json.loads((REPOSITORY / "docs" / "report.schema.json").read_text()))
     for leak in report["leaks"]:
         if leak["holders"] is not None:
             assert_it_adds_up(leak)
@@ -168,6 +170,15 @@ def test_when_memory_runs_out_the_program_goes_on(run_asked):
     assert json.loads(run.process.stdout.split("done ")[1]) == ["oom"] * 5
     kinds = [event["kind"] for event in run.events() if event["kind"] in ("oom", "holders")]
     assert kinds[:2] == ["oom", "holders"]
+
+
+def test_an_error_that_ends_the_program_keeps_the_names_of_its_functions(run_asked):
+    """Its traceback has their variables, at the end too."""
+    run = run_asked(HELD, "raises", code=1)
+    report = held(run)
+    [holder] = report["leaks"][0]["holders"]
+    assert holder["name"].endswith("held.run() local history") and holder["items"] == STEPS
+    assert run.process.stderr.count("ValueError: the end") == 1
 
 
 def test_at_a_signal_the_names_are_those_of_that_moment(run_asked):

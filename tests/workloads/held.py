@@ -6,6 +6,7 @@ usage: held.py HOLDER [--steps N] [--objects N] [--look] [--measure FILE]
   unnamed     in a cycle that nothing refers to
   rude        in objects that raise whatever they are asked
   hooked      in a graph whose saved tensors have functions of the program's
+  raises      in a variable of a function that ends with an error, which nobody catches
   oom         in a list, until memory runs out; then the program goes on
   signal      in a list; the program sends itself the signal, and goes on
 
@@ -191,7 +192,7 @@ def run():
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack)
     for step in range(args.steps):
         mark_step()
-        if args.holder == "local":
+        if args.holder in ("local", "raises"):
             history.append(new())
         elif args.holder == "hooked":
             with hooks:
@@ -199,6 +200,8 @@ def run():
         else:
             keep(step)
     mark_step()
+    if args.holder == "raises":
+        raise ValueError("the end")
     if args.holder == "oom":
         for _ in range(5):
             try:
