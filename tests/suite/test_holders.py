@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from conftest import COMMAND, REPOSITORY, VENVS, WORKLOADS, Run, environment, gpumemtrace, run_program
+from test_frames import PYTHONS
 
 LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
@@ -192,6 +193,37 @@ def test_local_variables_have_the_name_of_their_function(run_asked, tmp_path):
     run_asked(HELD, "local", "--measure", tmp_path / "measured.json", code=7, **path)
     [holder] = json.loads((tmp_path / "measured.json").read_text())["looks"][0]["leaks"][0]["holders"]
     assert (holder["name"], holder["type"], holder["items"]) == ("held.run() local history", "list", STEPS)
+
+
+def test_looking_at_variables_keeps_none_of_them():
+    """In this Python: what a frame was asked for goes when the function drops it, and what `locals()` gave is whole."""
+    program = """
+import sys, weakref
+sys.path.insert(0, sys.argv[1])
+from gpumemtrace._holders._frames import variables
+class Thing: pass
+def function():
+    thing, other = Thing(), [1]
+    seen = variables(sys._getframe())
+    assert seen["thing"] is thing and seen["other"] is other
+    alive = weakref.ref(thing)
+    del thing, seen
+    assert alive() is None, "it was kept"
+    exec("added = 3")
+    mine = locals()
+    variables(sys._getframe())
+    assert mine["other"] is other, "it was emptied"
+    del mine
+    variables(sys._getframe())
+    return locals().get("added")
+def plain():
+    exec("added = 3")
+    locals()
+    return locals().get("added")
+assert function() == plain()
+"""
+    for python in {sys.executable, *PYTHONS, *(Path(venv) / "bin" / "python" for venv in VENVS.values())}:
+        subprocess.run([python, "-c", program, PACKAGE], check=True)
 
 
 def test_the_program_sees_no_difference(torch_version, run_asked, tmp_path):

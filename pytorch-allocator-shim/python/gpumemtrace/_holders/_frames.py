@@ -24,7 +24,10 @@ def variables(frame: FrameType) -> Dict[str, Any]:
     found = frame.f_locals
     copy = dict(found)
     if _COPIES and sys.getrefcount(found) <= _NOBODY_ELSE:
-        found.clear()
+        code = frame.f_code
+        # Nothing else of it: what `exec()` has put there is nowhere else.
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            found.pop(name, None)
     return copy
 
 

@@ -6,8 +6,8 @@ number by the type of that.
 """
 
 import re
-from types import CellType, FrameType, FunctionType, MethodType, TracebackType
-from typing import Any, Dict, List, Tuple
+from types import CellType, CoroutineType, FrameType, FunctionType, GeneratorType, MethodType, TracebackType
+from typing import Any, Dict, List, Optional, Tuple
 
 from ._frames import called, variables
 from ._names import ANY_ITEM, LINK, Step, Way, attribute
@@ -73,9 +73,10 @@ class Ways:
             return self._in_function(steps, holder, things, at)
         if kind is CellType or kind is MethodType or (kind is TracebackType and type(thing) is FrameType):
             return 1
-        if kind is FrameType:
-            names = [name for name, value in variables(holder).items() if value is thing]
-            steps.append(attribute(f"{LINK}{called(holder)} local {(names or ['?'])[0]}", thing))
+        frame = holder if kind is FrameType else _suspended(holder)
+        if frame is not None:
+            names = [name for name, value in variables(frame).items() if value is thing]
+            steps.append(attribute(f"{LINK}{called(frame)} local {(names or ['?'])[0]}", thing))
             return 1
         of = container(holder)
         if of is not None:
@@ -137,6 +138,13 @@ class Ways:
                 for key, value in list(dict.items(of)):
                     found.setdefault(id(value), _written(key))
         return found.get(id(thing), "*")
+
+
+def _suspended(thing: Any) -> Optional[FrameType]:
+    """The frame of a generator or a coroutine that waits."""
+    if type(thing) is GeneratorType:
+        return thing.gi_frame
+    return thing.cr_frame if type(thing) is CoroutineType else None
 
 
 def _written(key: Any) -> str:
