@@ -14,6 +14,7 @@
 mod cuda;
 mod dynamic;
 mod guard;
+mod holders;
 mod nvtx;
 mod process;
 mod said;

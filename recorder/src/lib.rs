@@ -37,6 +37,7 @@ mod shared;
 mod signals;
 pub mod stack_cache;
 mod sync;
+mod text;
 mod thread;
 mod trace_file;
 mod writer;
@@ -47,7 +48,7 @@ pub use facts::{Sources, register, torch_version_beside};
 pub use forward::{Work, forward_node, work_for_node};
 pub use modules::is_preloaded;
 pub use record::{
-    Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event, trace_path,
+    Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event, text_event, trace_path,
 };
 pub use say::{errno, say, set_errno};
 pub use session::{end_at_exit, end_at_quick_exit};

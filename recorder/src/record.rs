@@ -25,6 +25,7 @@ use crate::python::Interpreter;
 use crate::session::Session;
 use crate::shared::Ring;
 use crate::stack_cache::FrameKey;
+use crate::text::Text;
 use crate::thread::{Lane, Local, ThreadBlock, with_local};
 
 /// What a hook knows before the call.
@@ -153,6 +154,24 @@ pub fn named_event(draft: &Draft, name: &[u8]) {
         let id = local.block(session).and_then(|block| {
             let _inside = session.go_inside(block.lane.index())?;
             define_name(session, block, &Name::new(name))
+        });
+        let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
+        event_inside(local, session, &draft);
+        local.busy.set(false);
+    });
+}
+
+/// Records something that has happened and has a text, as it is, which goes in place of the first number by kind.
+pub fn text_event(draft: &Draft, text: &[u8]) {
+    with_local(|local| {
+        let Some(session) = enter(local) else { return };
+        let id = local.block(session).and_then(|block| {
+            let _inside = session.go_inside(block.lane.index())?;
+            let text = Text::new(text);
+            let payload = text.payload();
+            define_payload(session, &mut block.lane, payload, |id| {
+                code_head_words(id, payload.len(), 0, 0, text.is_cut())
+            })
         });
         let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
         event_inside(local, session, &draft);

@@ -58,6 +58,8 @@ enum Command {
     /// Print the manual page.
     Man(commands::shell::ManArgs),
     #[command(hide = true)]
+    Suspects(commands::suspects::Args),
+    #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::Args),
 }
 
@@ -81,6 +83,7 @@ fn main() -> std::process::ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),
+        Command::Suspects(args) => commands::suspects::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
     result.unwrap_or_else(|error| exit::of_error(&error)).into()

@@ -6,6 +6,7 @@
 mod alarms;
 mod driver_calls;
 mod finish;
+mod looked;
 mod out_of_memory;
 mod part;
 
@@ -24,6 +25,7 @@ use crate::driver::{Driver, Place, Totals};
 use crate::input::{Head, Input, read_together};
 use crate::instants::{Alarms, Instant};
 use crate::keyed::{KeyedMap, KeyedSet};
+use crate::looks::Looks;
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
@@ -83,6 +85,8 @@ pub struct Analysis {
     pub oom_count: u64,
     /// The same by device.
     pub oom_counts: BTreeMap<u8, u64>,
+    /// Who holds what, as the program found it out.
+    pub looks: Looks,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
@@ -118,6 +122,7 @@ struct Pass {
     clock: StepClock,
     names: StepNames,
     phases: Phases,
+    looks: Looks,
     backward: Backward,
     driver: Driver,
     devices: Devices,
@@ -244,6 +249,7 @@ impl Pass {
             clock,
             names,
             phases: Phases::default(),
+            looks: Looks::default(),
             backward: Backward::default(),
             driver: Driver::default(),
             devices: Devices {
@@ -359,6 +365,7 @@ impl Pass {
                 let held = self.devices.held();
                 self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
             }
+            EventKind::HOLDERS | EventKind::HOLDER => self.looked(event),
             EventKind::BLOCK_OOM => self.oom(event, stack),
             EventKind::BLOCK_FREE_COMPLETED
             | EventKind::SEGMENT_ALLOC

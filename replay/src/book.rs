@@ -82,6 +82,18 @@ impl Book {
         Self { step, bins: Bins::for_span(span_ns), ..Self::default() }
     }
 
+    /// Whose the block is that is live at this address.
+    pub(crate) fn site_at(&self, addr: u64) -> Option<SiteId> {
+        self.live.get(addr).map(|block| self.site_of(block.stack))
+    }
+
+    /// The live blocks that were allocated in a step which has ended, or all of them: address, bytes and site, in no order.
+    pub(crate) fn blocks(&self, of_ended_steps: bool) -> impl Iterator<Item = (u64, LiveBlock, SiteId)> {
+        let counts = move |block: &LiveBlock| !of_ended_steps || block.step < self.step;
+        let all = self.live.iter().filter(move |(_, block)| counts(block));
+        all.map(|(addr, block)| (addr, *block, self.site_of(block.stack)))
+    }
+
     /// A block appears; the block that was there, if its free was lost.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What is passed on in memory from one step to the next costs as much as the steps.

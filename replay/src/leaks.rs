@@ -13,8 +13,11 @@
 //! Everything else is a finding of its own. A graph is plain after four growth steps, as are three sites under one line;
 //! anything else must have left something behind six times.
 
+mod blocks;
 mod finding;
 mod unused;
+
+pub use blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks};
 
 use std::borrow::Cow;
 

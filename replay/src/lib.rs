@@ -40,6 +40,7 @@ pub mod linetable;
 pub mod live;
 pub mod live_blocks;
 mod live_steps;
+pub mod looks;
 pub mod merge;
 pub mod naming;
 pub mod oom;

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 mod fragmentation;
+mod holders;
 mod instant;
 mod leak;
 mod part;
@@ -19,6 +20,7 @@ pub use fragmentation::{
     AsyncPool, Cause, Fragmentation, GapLook, GapOverTime, Keeper, Moment, PoolAnswer, PoolRow, Serves,
     UsableSize,
 };
+pub use holders::{Holder, HolderLook, HoldersSeen, Unresolved};
 pub use instant::Instant;
 pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
 pub use part::{Filters, LeftOut, LeftOutLists, SinceMoment, StreamPart};
@@ -72,6 +74,9 @@ pub struct Report {
     /// Worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
+    /// Each time the program looked who holds what leaks; `None` where it never did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<Vec<HolderLook>>,
     /// What has grown and is no leak, by which rule; largest first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_growth: Option<Vec<SilentGrowth>>,

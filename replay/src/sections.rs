@@ -10,8 +10,8 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Device, DevicePeak, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual, SinceMoment, Site,
-    Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
+    Band, Device, DevicePeak, HolderLook, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual,
+    SinceMoment, Site, Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 pub use crate::units::size;
@@ -92,12 +92,21 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
         ranks,
         verdicts,
+        holders: holders(analyses).filter(|_| has(Section::Leaks)),
         leaks: has(Section::Leaks).then_some(leaks),
         silent_growth: has(Section::Leaks).then_some(silent_growth),
         oom: has_ooms.then_some(ooms),
         left_out: None,
         filters: None,
     }
+}
+
+fn holders(analyses: &[Analysis]) -> Option<Vec<HolderLook>> {
+    let of = |(trace, analysis): (usize, &Analysis)| {
+        analysis.looks.report(trace, analysis.start_ns, analysis.rule.source().is_some())
+    };
+    let looks: Vec<HolderLook> = analyses.iter().enumerate().flat_map(of).collect();
+    (!looks.is_empty()).then_some(looks)
 }
 
 fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {

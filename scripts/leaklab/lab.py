@@ -4,7 +4,7 @@ usage: lab.py --python PYTHON --release FOLDER [--out FOLDER] [--steps N] [--bat
 
 Each of the eight mistakes, mended and leaky, and the two compared; a baseline, twice; then the worst of them until the device is
 full, and again half as long, to see whether the step was foreseen. What counts as found: the first finding is at the line that train.py or model.py
-marks, the retained graph is told as one, and bytes and blocks per step of all findings together are what
+marks, all its blocks are said to be held by the list that train.py keeps things in, the retained graph is told as one, and bytes and blocks per step of all findings together are what
 torch.cuda.memory_stats() says is retained, to the byte.
 """
 
@@ -57,6 +57,17 @@ def wrong(pattern, fixed, report, stats):
     return found
 
 
+def not_held(report):
+    """What of the findings is not said to be held by the list that train.py keeps things in, in words."""
+    found = []
+    for leak in report["leaks"]:
+        names = {holder["name"] for holder in leak["holders"] or []}
+        if names != {"train.kept"}:
+            found.append(f"held by {sorted(names) or 'nobody'} and not by train.kept")
+        found += [f"{one['blocks']} blocks: {one['why']}" for one in (leak["holders_seen"] or {"unresolved": []})["unresolved"]]
+    return found
+
+
 def not_told_apart(pattern, comparison):
     """What the comparison of the mended run with the leaky one does not say, in words."""
     new = [leak["after"]["site"] for leak in comparison["leaks"] if leak["status"] == "appeared"]
@@ -77,9 +88,11 @@ class Lab:
         trace, stats = self.out / f"{name}.trace", self.out / f"{name}.json"
         for old in self.out.glob(f"{name}.trace*"):
             old.unlink()
-        env = os.environ | CONF | environment | {"GPUMEMTRACE_OUTPUT": str(trace), "LD_PRELOAD": str(self.release / "libgpumemtrace.so")}
-        command = [self.args.python, HERE / "train.py", pattern, *options, "--steps", str(steps), "--batch", str(batch), "--stats", stats]
-        subprocess.run(list(map(str, command)), env=env, check=True, stdout=subprocess.DEVNULL)
+        program = [self.args.python, HERE / "train.py", pattern, *options, "--steps", str(steps), "--batch", str(batch), "--stats", stats]
+        command = [self.release / "gpumemtrace", "run", "--holders", "--output", trace, "--", *program]
+        done = subprocess.run(list(map(str, command)), env=os.environ | CONF | environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
         text = subprocess.run([self.release / "gpumemtrace", "replay", trace, "--json"], check=True, capture_output=True, text=True).stdout
         return json.loads(text), json.loads(stats.read_text())
 
@@ -95,23 +108,24 @@ class Lab:
 
     def row(self, pattern, report, stats, problems):
         self.failures += bool(problems)
-        cells = [pattern, "yes" if report["leaks"] else "silent", "", "", "", ""]
+        cells = [pattern, "yes" if report["leaks"] else "silent", "", "", "", "", ""]
         if report["leaks"]:
             first, (held_bytes, _) = report["leaks"][0], retained(stats)
             site = f"{Path(first['site']['file']).name}:{first['site']['line']}"
-            cells[2:] = [site, f"{first['bytes_per_step']:,} B, {first['blocks_per_step']:g} blocks",
+            [holder, *_] = first["holders"] or [{"name": "nobody that is known", "items": 0}]
+            cells[2:] = [site, f"{holder['name']} ({holder['items']} items)", f"{first['bytes_per_step']:,} B, {first['blocks_per_step']:g} blocks",
                          first["period_steps"], f"{held_bytes:,.0f} B" if held_bytes is not None else ""]
         print("| " + " | ".join(map(str, [*cells, "; ".join(problems) or "as it should be"])) + " |", flush=True)
 
     def table(self):
         steps, batch = self.args.steps, self.args.batch
-        print("| run | found | line | per step, by that line | period | retained per step, by PyTorch | |\n|---|---|---|---|---|---|---|")
+        print("| run | found | line | held by | per step, by that line | period | retained per step, by PyTorch | |\n|---|---|---|---|---|---|---|---|")
         report, stats = self.run("baseline", steps=steps, batch=batch)
         self.row("baseline", report, stats, wrong("baseline", False, report, stats))
         for pattern in PATTERNS:
             for options in (["--fixed"], []):
                 report, stats = self.run(pattern, *options, steps=steps, batch=batch)
-                problems = wrong(pattern, bool(options), report, stats)
+                problems = wrong(pattern, bool(options), report, stats) + not_held(report)
                 if not options:
                     problems += not_told_apart(pattern, self.compare(f"{pattern}-fixed", pattern))
                 self.row(" ".join([pattern, *options]), report, stats, problems)

@@ -15,11 +15,13 @@ from ._allocator import SegmentMode, memory_stats, reset_peak_memory_stats, use_
 from ._command import CommandFailed, leaks, report
 from ._said import NotRecording, is_recording, phase, step, trace_path
 from ._version import __version__
+from ._who_holds import holders
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
     "__version__",
+    "holders",
     "is_recording",
     "leaks",
     "phase",

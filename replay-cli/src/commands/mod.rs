@@ -10,4 +10,5 @@ mod look;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod shell;
+pub(crate) mod suspects;
 pub(crate) mod symbolize;

@@ -4,6 +4,8 @@
 //! ours, it stays in our process group (so a key pressed in the terminal reaches it directly), what is sent to us alone is
 //! passed on, and we exit as it did. We print only to stderr, and only after it has ended.
 
+mod holders;
+
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -56,6 +58,15 @@ pub(crate) struct Args {
     /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
     #[arg(long, value_enum)]
     tracker: Option<Tracker>,
+    /// At its end, when memory runs out and at a signal, ask the program's Python who holds what leaks, and write that into the trace
+    #[arg(long)]
+    holders: bool,
+    /// The signal at which --holders asks, too, such as USR1
+    #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::signal)]
+    holders_signal: Option<String>,
+    /// Seconds that --holders may walk through the program's objects each time [default: 2]
+    #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::limit)]
+    holders_limit: Option<String>,
     /// The command to run
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -150,6 +161,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             command.env(variable, value);
         }
     }
+    let holders = args.holders.then(holders::Hook::new).transpose()?;
+    if let Some(hook) = &holders {
+        hook.ask(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
+    }
     let before = expected.traces();
     let mut signals = signal_hook::iterator::Signals::new([
         signal_hook::consts::SIGINT,
@@ -183,7 +198,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     });
     let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
-    finish(&expected, &before, u64::from(pid), status, &here);
+    let new = finish(&expected, &before, u64::from(pid), status, &here);
+    if holders.is_some() {
+        holders::say_if_nobody_looked(&new);
+    }
     Ok(Exit::Of(code_of(status)))
 }
 
@@ -265,14 +283,14 @@ impl Expected {
     }
 }
 
-/// Says which traces are new, and writes into the command's own how it ended.
+/// Says which traces are new, gives them back, and writes into the command's own how it ended.
 fn finish(
     expected: &Expected,
     before: &[(PathBuf, u64, SystemTime)],
     pid: u64,
     status: ExitStatus,
     here: &Path,
-) {
+) -> Vec<PathBuf> {
     let is_new = |inode: &u64, modified: &SystemTime| {
         !before.iter().any(|(_, known, when)| known == inode && when == modified)
     };
@@ -303,6 +321,7 @@ fn finish(
         };
         eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
     }
+    new
 }
 
 fn is_locked(path: &Path) -> bool {

@@ -6,6 +6,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
 
+use super::holders::{write_holders, write_looks};
 use super::sites::{Sites, short};
 use super::{beyond, count, percent, put, thousands};
 use crate::output::Style;
@@ -28,11 +29,13 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(doubt) = doubt(report, trace) {
             put(out, format_args!("  {doubt}"));
         }
+        write_looks(out, report, trace);
         write_silent(out, report, trace);
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
     let most = style.most(leaks.len());
+    let looked = report.holders.iter().flatten().any(|look| look.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
@@ -47,6 +50,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }
+        write_holders(out, leak, looked, style);
         for call in &leak.backward_calls {
             put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
         }
@@ -76,6 +80,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         out.push('\n');
         put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
     }
+    write_looks(out, report, trace);
     write_silent(out, report, trace);
 }
 

@@ -11,6 +11,7 @@ mod fragmentation;
 mod gap_rows;
 mod gist;
 mod head;
+mod holders;
 mod instant;
 pub(crate) mod layout;
 mod leaks;

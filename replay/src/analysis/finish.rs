@@ -134,6 +134,7 @@ impl Pass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
+            looks: self.looks,
             failed_calls: self.driver.failed_calls,
             apart,
             host: self.host,

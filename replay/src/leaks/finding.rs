@@ -106,6 +106,14 @@ impl Reporter<'_> {
             total: self.book.series(),
         });
         self.tell_fates(&mut leak, members);
+        leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
+        if self.kind == super::TENSORS
+            && let Some((holders, seen)) =
+                self.analysis.looks.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+        {
+            leak.holders = Some(holders);
+            leak.holders_seen = Some(seen);
+        }
         leak
     }
 
@@ -201,6 +209,9 @@ impl Reporter<'_> {
             freed_siblings: FreedSiblings { share: 0.0, site: None },
             backward_calls: Vec::new(),
             members: Vec::new(),
+            holders: None,
+            holders_seen: None,
+            sites: Vec::new(),
             evidence: json!({
                 "judged_at_step": has_steps.then_some(steps),
                 "growth_steps": growth.growth_steps,

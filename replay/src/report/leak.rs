@@ -3,7 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Quantity, Site};
+use super::{Holder, HoldersSeen, Quantity, Site};
+use crate::symbols::SiteId;
 
 /// A site that grows.
 #[derive(Clone, Debug, Serialize)]
@@ -65,8 +66,15 @@ pub struct Leak {
     /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it. Of several
     /// lines under one: these.
     pub members: Vec<Site>,
+    /// Who holds its blocks, largest first; `None` where the program did not look.
+    pub holders: Option<Vec<Holder>>,
+    /// How much of it was looked at.
+    pub holders_seen: Option<HoldersSeen>,
     /// The numbers behind it.
     pub evidence: Value,
+    /// The sites that grow, and the step at whose end that of each had not begun.
+    #[serde(skip)]
+    pub sites: Vec<(SiteId, Option<u32>)>,
 }
 
 /// When a device will be full.

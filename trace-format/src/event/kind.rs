@@ -178,6 +178,12 @@ impl EventKind {
     pub const PHASE_BEGIN: Self = Self(99);
     /// The phase that this thread began last ends.
     pub const PHASE_END: Self = Self(100);
+    /// The program has looked who holds its blocks. aux0 = what it says of the look, in JSON: the [`crate::CodeId`] of a definition
+    /// that is a text and nothing else.
+    pub const HOLDERS: Self = Self(110);
+    /// Of the look before it: who holds blocks of one site, or why that is not known. `addr` = one of the blocks, `size` = bytes
+    /// of all of them, aux0 = its name, in JSON, as of [`Self::HOLDERS`], aux1 = how many they are.
+    pub const HOLDER: Self = Self(111);
     /// In a ring only: head of a code definition. See [`crate::ring`].
     pub const CODE_DEF: Self = Self(200);
     /// In a ring only: 56 payload bytes of the code definition before it.
@@ -268,6 +274,8 @@ impl EventKind {
         (Self::RANGE_END, "range_end"),
         (Self::PHASE_BEGIN, "phase_begin"),
         (Self::PHASE_END, "phase_end"),
+        (Self::HOLDERS, "holders"),
+        (Self::HOLDER, "holder"),
     ];
 
     /// The kind's name, if this version knows it.
