@@ -13,6 +13,7 @@ mod allocator;
 mod alone;
 mod barrier;
 mod batch;
+mod before;
 mod clock;
 mod config;
 mod current;
@@ -31,6 +32,7 @@ mod protocol;
 pub mod python;
 mod record;
 mod ring_sizes;
+mod said;
 mod say;
 mod session;
 mod shared;
@@ -49,5 +51,6 @@ pub use modules::is_preloaded;
 pub use record::{
     Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event, trace_path,
 };
+pub use said::{mark, phase_begin, phase_end, step};
 pub use say::{errno, say, set_errno};
 pub use session::{end_at_exit, end_at_quick_exit};

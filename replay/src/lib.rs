@@ -48,6 +48,7 @@ pub mod origin;
 pub mod owners;
 pub mod peak;
 pub mod peak_blocks;
+pub mod marks;
 pub mod peak_phases;
 pub mod phases;
 pub mod ranges;

@@ -91,6 +91,10 @@ impl Pass {
                 "{calls} calls had not returned when the process ended; nobody knows how they went"
             ));
         }
+        let unlisted = self.marks.count - self.marks.first.len() as u64;
+        if unlisted > 0 {
+            notes.push(format!("{unlisted} marks of the program are not listed: only the first of them are"));
+        }
         if losses.tracker_mismatches > 0 {
             let blocks = losses.tracker_mismatches;
             notes.push(format!(
@@ -116,6 +120,7 @@ impl Pass {
             },
             steps: self.step,
             phases,
+            marks: self.marks,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
             devices,
