@@ -17,6 +17,8 @@ mod guard;
 mod nvtx;
 mod process;
 mod said;
+mod slots;
+mod started;
 mod torch;
 mod unload;
 

@@ -181,7 +181,8 @@ impl Said {
                     && entry.what.load(Ordering::Relaxed) == What::Phase as u32
                     && entry.thread.load(Ordering::Relaxed) == thread
             };
-            let last = self.entries.iter().filter(is_own).max_by_key(|entry| entry.order.load(Ordering::Relaxed));
+            let last =
+                self.entries.iter().filter(is_own).max_by_key(|entry| entry.order.load(Ordering::Relaxed));
             let Some(entry) = last else { return false };
             if entry.take() {
                 self.give_back(entry);
@@ -205,8 +206,11 @@ impl Said {
                 continue;
             }
             told = self.tell_steps(told, entry.steps.load(Ordering::Relaxed), recorder);
-            let what =
-                if entry.what.load(Ordering::Relaxed) == What::Phase as u32 { What::Phase } else { What::Mark };
+            let what = if entry.what.load(Ordering::Relaxed) == What::Phase as u32 {
+                What::Phase
+            } else {
+                What::Mark
+            };
             // SAFETY: the entry is `TAKEN`, and it was this thread that made it so.
             let name = unsafe { &*entry.name.get() };
             recorder.named(what, entry.thread.load(Ordering::Relaxed), name);
@@ -289,7 +293,8 @@ mod tests {
         assert!(said.has_any());
         assert!(said.end_phase((1, 7), || panic!("nobody is recording it")));
         assert!(!said.end_phase((1, 9), || panic!("it has none")));
-        let expected = ["Phase 7 over", "Phase 7 outer", "Phase 8 other thread", "step", "Mark 7 moment 3", "step"];
+        let expected =
+            ["Phase 7 over", "Phase 7 outer", "Phase 8 other thread", "step", "Mark 7 moment 3", "step"];
         assert_eq!(written(&said, 1), (expected.map(str::to_owned).to_vec(), 0));
         assert!(!said.has_any());
         assert_eq!(written(&said, 1), (Vec::new(), 0));

@@ -106,6 +106,13 @@ extern "C" fn in_child() {
     own_file::close_inherited();
 }
 
+/// Nothing is recorded in this process any more, also if nothing has been.
+pub(crate) fn forget_for_good() {
+    if let Some(guard) = guard().or_else(make_guard) {
+        guard.end(OFF);
+    }
+}
+
 /// From now on no hook records.
 pub(crate) fn forget() {
     if let Some(guard) = guard() {

@@ -190,6 +190,11 @@ pub fn is_recording() -> bool {
     running().is_some()
 }
 
+/// True while a recording may still begin, or runs.
+pub fn may_record() -> bool {
+    is_recording() || crate::current::may_start()
+}
+
 /// Where what is being recorded goes: the trace's own name, which with parts is that of the last.
 pub fn trace_path() -> Option<&'static Path> {
     running().map(|session| session.path.as_path())

@@ -70,9 +70,8 @@ impl Awaited {
             return false;
         }
         let numbered = self.asked.rsplit_once('#');
-        let number = numbered
-            .filter(|(base, _)| *base == name)
-            .and_then(|(_, number)| number.parse::<u64>().ok());
+        let number =
+            numbered.filter(|(base, _)| *base == name).and_then(|(_, number)| number.parse::<u64>().ok());
         self.seen += u64::from(number.is_some());
         self.has_come = self.asked == name || number == Some(self.seen) && self.seen > 0;
         self.has_come

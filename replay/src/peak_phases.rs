@@ -107,7 +107,8 @@ impl Pass {
             EventKind::PHASE_BEGIN => {
                 let code = analysis.symbols.definitions().codes.get(&CodeId(event.aux[0] as u32));
                 let name = code.map_or("", |code| code.name.as_str());
-                self.open.push((who_began(event), analysis.phases.iter().position(|phase| phase.name == name)));
+                self.open
+                    .push((who_began(event), analysis.phases.iter().position(|phase| phase.name == name)));
             }
             EventKind::PHASE_END => {
                 if let Some(at) = self.open.iter().rposition(|(thread, _)| *thread == event.thread) {

@@ -10,8 +10,8 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Device, DevicePeak, LedgerEntry, Levels, Mark, Phase, PhaseOnDevice, Report, Residual, SinceMoment, Site,
-    Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
+    Band, Device, DevicePeak, LedgerEntry, Levels, Mark, Phase, PhaseOnDevice, Report, Residual, SinceMoment,
+    Site, Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
 pub use crate::units::size;

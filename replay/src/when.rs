@@ -107,9 +107,20 @@ mod tests {
         assert_eq!("7 ns".parse(), at(7));
         assert_eq!("step:40".parse(), Ok(When::Step(40)));
         assert_eq!("mark:step: 4s".parse(), Ok(When::Mark("step: 4s".to_owned())));
-        for text in
-            ["", "12", "s", "-1s", "step:", "step:-1", "step40", "mark:", "nans", "infs", "1e300h", "9999999999h"]
-        {
+        for text in [
+            "",
+            "12",
+            "s",
+            "-1s",
+            "step:",
+            "step:-1",
+            "step40",
+            "mark:",
+            "nans",
+            "infs",
+            "1e300h",
+            "9999999999h",
+        ] {
             assert!(text.parse::<When>().is_err(), "{text}");
         }
     }

@@ -16,6 +16,7 @@ pub(crate) fn collect(meta: &mut Meta) {
     let modes = [
         (gpumemtrace_recorder::is_preloaded(), "preload"),
         (gpumemtrace_pytorch_shim::is_used(), "pluggable"),
+        (crate::started::is_started(), "started"),
     ];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
     if crate::process::is_late() {

@@ -59,6 +59,12 @@ impl Pass {
                 uncovered.join(", ")
             ));
         }
+        if head.meta.list("mode").iter().any(|mode| mode == "started") {
+            notes.push(
+                "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what PyTorch held by then is shown at that line"
+                    .to_owned(),
+            );
+        }
         if head.meta.text("attached") == Some("late") {
             notes.push(
                 "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"
