@@ -8,21 +8,32 @@
     with gpumemtrace.phase("evaluation"):
         ...
 
-Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing.
+Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing. What
+cannot be run so, such as a notebook, calls `start()`, or loads the cell magic with `%load_ext gpumemtrace`.
 """
 
 from ._command import CommandFailed, leaks, report
-from ._said import NotRecording, is_recording, phase, step, trace_path
+from ._jupyter import load_ipython_extension
+from ._loops import steps
+from ._oom import capture_oom
+from ._said import NotRecording, is_recording, mark, phase, step, trace_path
+from ._start import start, stop
 from ._version import __version__
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
     "__version__",
+    "capture_oom",
     "is_recording",
     "leaks",
+    "load_ipython_extension",
+    "mark",
     "phase",
     "report",
+    "start",
     "step",
+    "steps",
+    "stop",
     "trace_path",
 ]
