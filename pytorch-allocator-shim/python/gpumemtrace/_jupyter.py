@@ -19,6 +19,8 @@ _MOST_LINES = 5
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 _cells = 0
+#: The names that IPython gives to the texts of cells, with the numbers they are shown under.
+_numbers: Dict[str, int] = {}
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -42,6 +44,7 @@ def _run(shell: Any, line: str, cell: str) -> None:
         print(f"gpumemtrace: {error}")
         shell.run_cell(cell)
         return
+    _remember(shell, cell)
     _said.mark(begin)
     try:
         with _said.phase("cell"):
@@ -50,6 +53,14 @@ def _run(shell: Any, line: str, cell: str) -> None:
     finally:
         _said.mark(end)
     print(_told(begin, end))
+
+
+def _remember(shell: Any, cell: str) -> None:
+    try:
+        name = shell.compile.get_code_name(cell, shell.transform_cell(cell), shell.execution_count)
+        _numbers[name] = shell.execution_count
+    except Exception:  # Of a version that names them otherwise: then its own name is shown.
+        pass
 
 
 def _told(begin: str, end: str) -> str:
@@ -117,9 +128,9 @@ def _place(site: Dict[str, Any]) -> str:
     where = f"{file}:{'?' if line is None else line}"
     # ipykernel and IPython have names of their own for the text of a cell.
     cell = re.search(r"ipykernel_\d+/\d+\.py$|^<ipython-input-(\d+)-", file)
-    if cell:
-        number = f" {cell[1]}" if cell[1] else ""
-        where = f"cell{number}, line {'?' if line is None else line}"
+    if file in _numbers or cell:
+        number = _numbers.get(file) or cell and cell[1]
+        where = f"{f'cell {number}' if number else 'another cell'}, line {'?' if line is None else line}"
     backward = ", its backward" if site.get("backward") else ""
     named = f" in {function}()" if function and not function.startswith("<") else ""
     return where + named + backward
