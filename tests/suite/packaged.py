@@ -24,7 +24,12 @@ def trainers_of(torch_version):
 
 @dataclass
 class Packaged(Run):
-    """A program that has ended, whose last line was JSON."""
+    """A program that has ended, whose last line was JSON, and which has left one trace."""
+
+    @property
+    def trace(self):
+        [trace] = self.folder.glob("*.trace")
+        return trace
 
     @property
     def said(self):

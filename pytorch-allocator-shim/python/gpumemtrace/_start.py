@@ -88,7 +88,7 @@ def start(
     if answer == _ALREADY:
         return
     sys.meta_path.insert(0, _Looker(_said.find(library, "gpumemtrace_look_again", None)))  # type: ignore[arg-type]
-    _tell_what_is_held(library)
+    _tell_what_is_held(library, answer)
 
 
 def stop() -> Optional[str]:
@@ -144,10 +144,16 @@ def _set(settings: Dict[str, Optional[str]], also_none: bool = False) -> None:
             os.environ.pop("GPUMEMTRACE_" + name, None)
 
 
-def _tell_what_is_held(library: ctypes.PyDLL) -> None:
+def _tell_what_is_held(library: ctypes.PyDLL, answer: int) -> None:
     """PyTorch's allocator is older than the recording: its tracker is attached now, and what it holds is told entry by entry."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    if torch is None:
+        return
+    if not torch.cuda.is_initialized():
+        # Where the driver was there before us, none of its calls says when the allocator begins; PyTorch does.
+        when_initialized = getattr(torch.cuda, "_lazy_call", None)
+        if answer == _WITHOUT_DRIVER and when_initialized is not None:
+            when_initialized(_said.find(library, "gpumemtrace_attach", ctypes.c_int))
         return
     tracks_segments = _said.find(library, "gpumemtrace_attach", ctypes.c_int)() == 1
     held = _said.find(library, "gpumemtrace_held", None, ctypes.c_void_p)
