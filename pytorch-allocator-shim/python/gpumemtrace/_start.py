@@ -91,6 +91,11 @@ def start(
     _tell_what_is_held(library, answer)
 
 
+def is_started() -> bool:
+    """Whether the process is recorded, or will be from its first GPU call on; also if the recording has ended."""
+    return _stop is not None or _loaded("gpumemtrace_start")
+
+
 def stop() -> Optional[str]:
     """Ends the recording, however it was started, and finishes its trace, whose file it returns; `None` if there is none.
 
