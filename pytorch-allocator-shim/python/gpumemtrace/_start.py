@@ -87,7 +87,7 @@ def start(
         raise RuntimeError("no recording can be started: an internal error of gpumemtrace; please report it")
     if answer == _ALREADY:
         return
-    sys.meta_path.insert(0, _Looker(_said.find(library, "gpumemtrace_look_again", None)))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Looker(_said.find(library, "gpumemtrace_look_again", None)))
     _tell_what_is_held(library, answer)
 
 
