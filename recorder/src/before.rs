@@ -205,7 +205,7 @@ impl Said {
             if !entry.take() {
                 continue;
             }
-            told = self.tell_steps(told, entry.steps.load(Ordering::Relaxed), recorder);
+            told = tell_steps(told, entry.steps.load(Ordering::Relaxed), recorder);
             let what = if entry.what.load(Ordering::Relaxed) == What::Phase as u32 {
                 What::Phase
             } else {
@@ -217,15 +217,9 @@ impl Said {
             self.give_back(entry);
         }
         let all = self.steps.swap(0, Ordering::SeqCst);
-        self.tell_steps(told, all, recorder);
+        tell_steps(told, all, recorder);
         let lost = self.lost_phases.load(Ordering::SeqCst) + self.lost_marks.swap(0, Ordering::SeqCst);
         recorder.lost(u64::from(lost) + all.saturating_sub(MOST_STEPS));
-    }
-
-    fn tell_steps(&self, told: u64, until: u64, recorder: &mut dyn Recorder) -> u64 {
-        let until = until.min(MOST_STEPS).max(told);
-        (told..until).for_each(|_| recorder.step());
-        until
     }
 
     fn first_open(&self) -> Option<&Entry> {
@@ -237,6 +231,12 @@ impl Said {
         entry.state.store(FREE, Ordering::SeqCst);
         self.used.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+fn tell_steps(told: u64, until: u64, recorder: &mut dyn Recorder) -> u64 {
+    let until = until.min(MOST_STEPS).max(told);
+    (told..until).for_each(|_| recorder.step());
+    until
 }
 
 /// Who records what was said.
