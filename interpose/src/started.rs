@@ -78,12 +78,19 @@ extern "C" fn gpumemtrace_attach() -> c_int {
     c_int::from(quietly(|| is_started().then(crate::torch::attach_now)) == Some(true))
 }
 
+/// A block that was handed to a tensor.
+const BLOCK: u32 = 0;
+/// A segment.
+const SEGMENT: u32 = 1;
+/// What is mapped, in one piece, of an expandable segment.
+const MAPPED: u32 = 2;
+
 /// What PyTorch held before anything was recorded.
 #[repr(C)]
 struct Held {
     device: u32,
-    /// 1: a segment; 0: a block that was handed to a tensor.
-    is_segment: u32,
+    /// [`BLOCK`], [`SEGMENT`] or [`MAPPED`].
+    what: u32,
     addr: u64,
     size: u64,
     /// 0: not told.
@@ -114,14 +121,19 @@ fn draft(held: &Held) -> Option<Draft> {
         [Ok(first), Ok(second)] => u64::from(first) << 32 | u64::from(second),
         _ => NO_POOL,
     };
-    let kind = if held.is_segment == 0 { EventKind::BLOCK_ALLOC } else { EventKind::SEGMENT_ALLOC };
+    let kind = match held.what {
+        BLOCK => EventKind::BLOCK_ALLOC,
+        SEGMENT => EventKind::SEGMENT_ALLOC,
+        MAPPED => EventKind::SEGMENT_MAP,
+        _ => return None,
+    };
     let draft = Draft {
         device: u8::try_from(held.device).ok()?,
         addr: held.addr,
         size: held.size,
         ..Draft::new(kind, ApiId::default())
     };
-    if kind == EventKind::SEGMENT_ALLOC {
+    if kind != EventKind::BLOCK_ALLOC {
         return Some(Draft { aux: [held.stream, pool], ..draft });
     }
     let detail = Detail { requested_bytes: held.requested, stream: held.stream, pool };
@@ -145,7 +157,7 @@ mod tests {
 
     const HELD: Held = Held {
         device: 1,
-        is_segment: 0,
+        what: BLOCK,
         addr: 0x200,
         size: 512,
         requested: 500,
@@ -164,12 +176,13 @@ mod tests {
         );
         assert_eq!(block.aux, [512, 2 << 20]);
         assert_eq!(block.detail, Some(Detail { requested_bytes: 500, stream: 7, pool: 3 }));
-        let segment = draft(&Held { is_segment: 1, ..HELD }).unwrap();
+        let segment = draft(&Held { what: SEGMENT, ..HELD }).unwrap();
         assert_eq!((segment.kind, segment.aux, segment.detail), (EventKind::SEGMENT_ALLOC, [7, 3], None));
         assert_eq!(draft(&Held { requested: 0, ..HELD }).unwrap().detail, None, "not told");
         assert_eq!(draft(&Held { requested: 513, ..HELD }).unwrap().detail, None, "more than there is");
         assert_eq!(draft(&Held { pool: [u64::MAX; 2], ..HELD }).unwrap().detail.unwrap().pool, NO_POOL);
-        assert!(draft(&Held { device: 300, ..HELD }).is_none());
+        assert_eq!(draft(&Held { what: MAPPED, ..HELD }).unwrap().kind, EventKind::SEGMENT_MAP);
+        assert!(draft(&Held { device: 300, ..HELD }).is_none() && draft(&Held { what: 3, ..HELD }).is_none());
     }
 
     #[test]

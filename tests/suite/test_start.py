@@ -1,5 +1,7 @@
 """Recordings that a program starts itself, where nobody could start it with us. Witnesses: PyTorch, and the simulated driver's log."""
 
+import json
+
 import pytest
 
 from conftest import dump, driver_calls, gpumemtrace, sentences
@@ -24,8 +26,8 @@ def check_moments(run, whole):
 
 @pytest.fixture
 def started(packaged):  # noqa: F811
-    def run(torch_version, when):
-        run = packaged(torch_version, "starts.py", when, by_run=False)
+    def run(torch_version, when, **extra):
+        run = packaged(torch_version, "starts.py", when, by_run=False, **extra)
         traces = list(run.folder.glob("*.trace*"))
         assert [str(path) for path in traces] == [run.said["path"]]
         return run
@@ -70,6 +72,25 @@ def test_after_that_pytorchs_blocks_are_and_the_trace_says_so(torch_version, sta
         assert of_side["devices"][0]["peak"]["live_bytes"] == 5 << 20
 
 
+def test_expandable_segments_are_known_too(torch_version, started):
+    conf = "expandable_segments:True"
+    run = started(torch_version, "held", PYTORCH_CUDA_ALLOC_CONF=conf, PYTORCH_ALLOC_CONF=conf)
+    report = check_moments(run, run)
+    assert report["traces"][0]["torch_tracker"] == "attached"
+    assert report["devices"][0]["end"]["reserved_bytes"] == run.said["before stop"]["reserved_bytes"]
+
+
+@pytest.mark.parametrize("extra", [{"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
+                                   {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}], ids=["async", "uncached"])
+def test_where_pytorchs_allocator_tells_nothing_the_program_goes_on_and_nothing_is_made_up(torch_version, packaged, extra):  # noqa: F811
+    run = packaged(torch_version, "starts.py", "held", by_run=False, **extra)
+    assert run.said["child"] == 7
+    for trace in run.folder.glob("*.trace"):
+        report = run.report()
+        assert all(device["end"]["device_bytes"] is None for device in report["devices"])
+        assert all(not device["end"]["live_bytes"] for device in report["devices"])
+
+
 def streams(run):
     lines = gpumemtrace("dump", run.trace).splitlines()
     told = [field.split("=")[1] for line in lines for field in line.split() if field.startswith("stream=")]
@@ -95,7 +116,9 @@ def test_the_end_is_the_end(torch_version, started, when):
     said = run.said
     assert said["again"] is None and said["states"] == [False, True]
     assert "a process is recorded once" in said["refused"] and said["child"] == 7
-    report = run.report()
+    # Beside a thread that allocates all the while, the very first looks come before all segments are told; from then on they are.
+    report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
+    assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []
     assert report["devices"][0]["end"]["live_bytes"] == said["before stop"]["live_bytes"]
     assert report["devices"][0]["end"]["reserved_bytes"] == said["before stop"]["reserved_bytes"]
     trace = report["traces"][0]

@@ -17,7 +17,10 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 from . import _said
 from ._command import find_command
 
+#: What the library answers to who starts it.
 _EVERYTHING, _WITHOUT_DRIVER, _ALREADY, _OVER = 0, 1, 2, 3
+#: What an entry of a snapshot is.
+_BLOCK, _SEGMENT, _MAPPED = 0, 1, 2
 
 _stop: Any = None
 
@@ -27,7 +30,7 @@ class _Held(ctypes.Structure):
 
     _fields_ = [
         ("device", ctypes.c_uint32),
-        ("is_segment", ctypes.c_uint32),
+        ("what", ctypes.c_uint32),
         ("addr", ctypes.c_uint64),
         ("size", ctypes.c_uint64),
         ("requested", ctypes.c_uint64),
@@ -178,13 +181,14 @@ def _entries(segments: List[Dict[str, Any]], tracks_segments: bool) -> Iterator[
         device = segment["device"]
         reserved[device] = reserved.get(device, 0) + segment["total_size"]
         if tracks_segments:
-            yield _entry(segment, segment["address"], segment["total_size"], 0, (1, 0, reserved[device]))
+            what = _MAPPED if segment.get("is_expandable") else _SEGMENT
+            yield _entry(segment, segment["address"], segment["total_size"], 0, (what, 0, reserved[device]))
     for segment in segments:
         device, address = segment["device"], segment["address"]
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 allocated[device] = allocated.get(device, 0) + block["size"]
-                totals = (0, allocated[device], reserved[device])
+                totals = (_BLOCK, allocated[device], reserved[device])
                 yield _entry(segment, address, block["size"], block.get("requested_size", 0), totals)
             # Blocks lie one behind the other; older versions of PyTorch do not say where.
             address += block["size"]
@@ -193,7 +197,7 @@ def _entries(segments: List[Dict[str, Any]], tracks_segments: bool) -> Iterator[
 def _entry(segment: Dict[str, Any], address: int, size: int, requested: int, totals: Any) -> _Held:
     # Only newer versions tell the pool.
     pool = segment.get("segment_pool_id") or (2**64 - 1, 2**64 - 1)
-    is_segment, allocated, reserved = totals
+    what, allocated, reserved = totals
     return _Held(
-        segment["device"], is_segment, address, size, requested, segment["stream"], (ctypes.c_uint64 * 2)(*pool), allocated, reserved
+        segment["device"], what, address, size, requested, segment["stream"], (ctypes.c_uint64 * 2)(*pool), allocated, reserved
     )
