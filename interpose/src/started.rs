@@ -42,14 +42,11 @@ const FAILED: c_int = -1;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_start() -> c_int {
     let answer = quietly(|| {
-        if STOPPED.load(Ordering::Acquire) {
+        if STOPPED.load(Ordering::Acquire) || !gpumemtrace_recorder::may_record() {
             return Some(OVER);
         }
         if is_recording() || is_preloaded() || is_started() {
             return Some(ALREADY);
-        }
-        if !gpumemtrace_recorder::may_record() {
-            return Some(OVER);
         }
         let is_late = crate::cuda::is_loaded();
         IS_WITHOUT_DRIVER.store(is_late, Ordering::Release);

@@ -84,7 +84,7 @@ def test_expandable_segments_are_known_too(torch_version, started):
                                    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}], ids=["async", "uncached"])
 def test_where_pytorchs_allocator_tells_nothing_the_program_goes_on_and_nothing_is_made_up(torch_version, packaged, extra):  # noqa: F811
     run = packaged(torch_version, "starts.py", "held", by_run=False, **extra)
-    assert run.said["child"] == 7
+    assert run.said["children"][1] == 7
     for trace in run.folder.glob("*.trace"):
         report = run.report()
         assert all(device["end"]["device_bytes"] is None for device in report["devices"])
@@ -115,7 +115,7 @@ def test_the_end_is_the_end(torch_version, started, when):
     run = started(torch_version, when)
     said = run.said
     assert said["again"] is None and said["states"] == [False, True]
-    assert "a process is recorded once" in said["refused"] and said["child"] == 7
+    assert "a process is recorded once" in said["refused"] and said["children"] == [7, 7]
     # Beside a thread that allocates all the while, the very first looks come before all segments are told; from then on they are.
     report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
     assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []
@@ -132,5 +132,5 @@ def test_under_run_it_is_recorded_already_and_may_be_ended(torch_version, packag
     run = packaged(torch_version, "starts.py", "first")
     assert run.said["path"] == str(run.folder / "run.trace"), "the name that `run` gave it"
     report = check_moments(run, run)
-    assert report["traces"][0]["mode"] == ["preload"]
+    assert report["traces"][0]["mode"] == ["preload"] and run.said["children"] == [7, 7]
     assert report["traces"][0]["complete"] and "later" not in [mark["name"] for mark in run.report()["marks"]]

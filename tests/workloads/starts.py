@@ -72,6 +72,23 @@ goes_on = False
 if thread is not None:
     thread.join()
 told["before stop"] = held()
+# Of newer versions of Python: there is a second thread, which a child does not need.
+warnings.simplefilter("ignore", DeprecationWarning)
+
+
+def in_child():
+    """Whether a child may start one: 7 if it is refused."""
+    child = os.fork()
+    if child == 0:
+        try:
+            gpumemtrace.start()
+        except RuntimeError:
+            os._exit(7)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+told["children"] = [in_child()]
 told["path"] = gpumemtrace.stop()
 told["again"] = gpumemtrace.stop()
 later = use(77 * MIB)
@@ -82,14 +99,5 @@ try:
 except RuntimeError as error:
     told["refused"] = str(error)
 told["states"] = [gpumemtrace.is_recording(), later.is_cuda]
-# Of newer versions of Python: there is a second thread, which the child does not need.
-warnings.simplefilter("ignore", DeprecationWarning)
-child = os.fork()
-if child == 0:
-    try:
-        gpumemtrace.start()
-    except RuntimeError:
-        os._exit(7)
-    os._exit(0)
-told["child"] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+told["children"].append(in_child())
 print(json.dumps(told))

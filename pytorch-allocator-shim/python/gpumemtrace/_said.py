@@ -21,6 +21,8 @@ class NotRecording(RuntimeError):
     """There is no trace of this process."""
 
 
+#: All that the process has loaded for everybody, which a preloaded library is; or the one that `start()` has loaded.
+_library = ctypes.PyDLL(None)
 _step: Optional[Callable[[], None]] = None
 _phase_begin: Optional[Callable[[bytes], None]] = None
 _phase_end: Optional[Callable[[], None]] = None
@@ -28,7 +30,7 @@ _mark: Optional[Callable[[bytes], None]] = None
 _trace: Optional[Callable[[Any, int], int]] = None
 
 
-def find(library: ctypes.PyDLL, name: str, result: Any, *arguments: Any) -> Any:
+def find(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
     """A function of a library; `None` where it has none of this name."""
     function = getattr(library, name, None)
     if function is not None:
@@ -37,10 +39,16 @@ def find(library: ctypes.PyDLL, name: str, result: Any, *arguments: Any) -> Any:
     return function
 
 
+def _find(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the library that records this process, as far as one is loaded; `None` where there is none."""
+    return find(_library, name, result, *arguments)
+
+
 def bind(library: ctypes.PyDLL) -> None:
     """From now on what the program says goes there. Not to a CDLL, which would let go of the GIL around each call: these take a
     microsecond, and wait for nothing that needs it."""
-    global _step, _phase_begin, _phase_end, _mark, _trace
+    global _library, _step, _phase_begin, _phase_end, _mark, _trace
+    _library = library
     _step = find(library, "gpumemtrace_step", None)
     _phase_begin = find(library, "gpumemtrace_phase_begin", None, ctypes.c_char_p)
     _phase_end = find(library, "gpumemtrace_phase_end", None)
@@ -48,7 +56,7 @@ def bind(library: ctypes.PyDLL) -> None:
     _trace = find(library, "gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 
 
-bind(ctypes.PyDLL(None))
+bind(_library)
 
 
 def step() -> None:

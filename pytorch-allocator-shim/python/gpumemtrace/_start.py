@@ -73,12 +73,16 @@ def start(
         library = ctypes.PyDLL(None)
     else:
         library = ctypes.PyDLL(str(find_library()))
+    begins = _said.find(library, "gpumemtrace_start", ctypes.c_int)
+    if begins is None:
+        raise RuntimeError(f"{library._name} is the library of another version of this package")
     before = {name: os.environ.get("GPUMEMTRACE_" + name) for name in settings}
     # Read when the recording begins, which is with the first GPU call.
     _set(settings)
-    answer = _said.find(library, "gpumemtrace_start", ctypes.c_int)()
+    answer = begins()
     _said.bind(library)
-    _stop = _said.find(library, "gpumemtrace_stop", ctypes.c_int)
+    # Lets go of the GIL: it waits for the trace to be written.
+    _stop = _said.find(ctypes.CDLL(library._name), "gpumemtrace_stop", ctypes.c_int)
     if answer not in (_EVERYTHING, _WITHOUT_DRIVER):
         _set(before, also_none=True)
     if answer == _OVER:
@@ -106,7 +110,7 @@ def stop() -> Optional[str]:
     """
     global _stop
     path = _said.trace_path() if _said.is_recording() else None
-    ends = _stop or _said.find(ctypes.PyDLL(None), "gpumemtrace_stop", ctypes.c_int)
+    ends = _stop or _said.find(ctypes.CDLL(None), "gpumemtrace_stop", ctypes.c_int)
     if ends is not None:
         ends()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Looker)]
