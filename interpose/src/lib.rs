@@ -18,6 +18,8 @@ mod holders;
 mod nvtx;
 mod process;
 mod said;
+mod slots;
+mod started;
 mod torch;
 mod unload;
 

@@ -1,15 +1,13 @@
-//! What the program says of itself: where a step begins, and which part of it is what.
+//! What the program says of itself: where a step begins, which part of it is what, and moments with names.
 //!
 //! Constraint: a training script finds these functions by name (`ctypes`, or the Python package), with or without a GPU, and must
-//! run the same where nothing is recorded. Consequence: they take no more than a name and never begin a recording; what they
-//! return says at most where the trace is.
+//! run the same where nothing is recorded. Consequence: they take no more than a name and never begin a recording (what is said
+//! before that waits for it); what they return says at most where the trace is.
 
 use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 
-use gpumemtrace_format::event::MARK_STEP;
-use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event, is_recording, named_event, trace_path};
+use gpumemtrace_recorder::trace_path;
 
 use crate::guard::quietly;
 
@@ -17,9 +15,7 @@ use crate::guard::quietly;
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_step() {
     quietly(|| {
-        if is_recording() {
-            event(&Draft { aux: [MARK_STEP, 0], ..Draft::new(EventKind::MARK, ApiId::default()) });
-        }
+        gpumemtrace_recorder::step();
         Some(())
     });
 }
@@ -29,10 +25,9 @@ extern "C" fn gpumemtrace_step() {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
     quietly(|| {
-        if is_recording() && !name.is_null() {
+        if !name.is_null() {
             // SAFETY: a NUL-terminated string, as documented.
-            let name = unsafe { CStr::from_ptr(name) };
-            named_event(&Draft::new(EventKind::PHASE_BEGIN, ApiId::default()), name.to_bytes());
+            gpumemtrace_recorder::phase_begin(unsafe { CStr::from_ptr(name) }.to_bytes());
         }
         Some(())
     });
@@ -42,8 +37,18 @@ unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_phase_end() {
     quietly(|| {
-        if is_recording() {
-            event(&Draft::new(EventKind::PHASE_END, ApiId::default()));
+        gpumemtrace_recorder::phase_end();
+        Some(())
+    });
+}
+
+/// `void gpumemtrace_mark(const char *name)`: a moment that can be asked for by this name. Numbers in it are kept.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn gpumemtrace_mark(name: *const c_char) {
+    quietly(|| {
+        if !name.is_null() {
+            // SAFETY: a NUL-terminated string, as documented.
+            gpumemtrace_recorder::mark(unsafe { CStr::from_ptr(name) }.to_bytes());
         }
         Some(())
     });
@@ -78,11 +83,13 @@ mod tests {
         unsafe {
             gpumemtrace_phase_begin(c"eval".as_ptr());
             gpumemtrace_phase_begin(std::ptr::null());
+            gpumemtrace_mark(c"here".as_ptr());
+            gpumemtrace_mark(std::ptr::null());
         }
         gpumemtrace_phase_end();
         let mut buffer = [1; 8];
         // SAFETY: so many bytes are there.
         assert_eq!(unsafe { gpumemtrace_trace(buffer.as_mut_ptr(), buffer.len()) }, 0);
-        assert!(!is_recording() && buffer == [1; 8]);
+        assert!(!gpumemtrace_recorder::is_recording() && buffer == [1; 8]);
     }
 }

@@ -36,14 +36,14 @@ pub(crate) fn running() -> Option<&'static Session> {
     guard().and_then(ForkGuard::running)
 }
 
-/// The session, started if this is the first event.
-#[inline]
-pub(crate) fn active_session() -> Option<&'static Session> {
-    running().or_else(start_once)
+/// True where the next event starts a session, if nothing goes wrong.
+pub(crate) fn may_start() -> bool {
+    SESSIONS.load(Ordering::Acquire) == 0 && guard().is_none_or(ForkGuard::is_to_come)
 }
 
+/// The session, started if this is the first event.
 #[cold]
-fn start_once() -> Option<&'static Session> {
+pub(crate) fn start_once() -> Option<&'static Session> {
     let guard = guard().or_else(make_guard)?;
     let make = || {
         let saved_errno = crate::say::errno();
@@ -104,6 +104,13 @@ extern "C" fn in_child() {
         guard.end(if recorded { OFF } else { IDLE });
     }
     own_file::close_inherited();
+}
+
+/// Nothing is recorded in this process any more, also if nothing has been.
+pub(crate) fn forget_for_good() {
+    if let Some(guard) = guard().or_else(make_guard) {
+        guard.end(OFF);
+    }
 }
 
 /// From now on no hook records.

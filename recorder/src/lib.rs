@@ -13,6 +13,7 @@ mod allocator;
 mod alone;
 mod barrier;
 mod batch;
+mod before;
 mod clock;
 mod config;
 mod current;
@@ -31,6 +32,7 @@ mod protocol;
 pub mod python;
 mod record;
 mod ring_sizes;
+mod said;
 mod say;
 mod session;
 mod shared;
@@ -46,9 +48,11 @@ pub use allocator::Allocator;
 pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
 pub use forward::{Work, forward_node, work_for_node};
-pub use modules::is_preloaded;
+pub use modules::{generation as module_counts, is_preloaded};
 pub use record::{
-    Call, Draft, begin, count, event, is_recording, leave_after_panic, named_event, text_event, trace_path,
+    Call, Draft, begin, count, event, is_recording, leave_after_panic, may_record, named_event, text_event,
+    trace_path,
 };
+pub use said::{mark, phase_begin, phase_end, step};
 pub use say::{errno, say, set_errno};
-pub use session::{end_at_exit, end_at_quick_exit};
+pub use session::{end_at_exit, end_at_quick_exit, end_by_program};

@@ -26,7 +26,7 @@ pub fn is_preloaded() -> bool {
 }
 
 /// How many modules have been added and removed so far: equal values mean an unchanged list.
-pub(crate) fn generation() -> (u64, u64) {
+pub fn generation() -> (u64, u64) {
     let mut counts = (0, 0);
     // SAFETY: as in `loaded`.
     unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut counts).cast()) };

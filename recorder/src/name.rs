@@ -2,7 +2,7 @@
 //!
 //! Constraint: it comes inside a hook, may be of any length, and often counts up ("step 17"). Consequence: it is copied into a
 //! buffer on the stack, cut where that ends, and each number in it becomes `#`, so that a loop has one name and not one for
-//! each turn.
+//! each turn. A mark keeps its numbers: it is asked for by its name, and is made seldom.
 
 /// Longest name that is kept, in bytes.
 const MAX_BYTES: usize = 200;
@@ -10,7 +10,7 @@ const MAX_BYTES: usize = 200;
 const HEAD_BYTES: usize = 12;
 
 /// A name as it is recorded.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     payload: [u8; HEAD_BYTES + MAX_BYTES],
     len: usize,
@@ -18,12 +18,24 @@ pub(crate) struct Name {
 }
 
 impl Name {
+    /// Of nothing.
+    pub(crate) const EMPTY: Self = Self { payload: [0; HEAD_BYTES + MAX_BYTES], len: 0, cut: false };
+
     /// Of these bytes.
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        let mut name = Self { payload: [0; HEAD_BYTES + MAX_BYTES], len: 0, cut: false };
+        Self::of(bytes, true)
+    }
+
+    /// Of these bytes, with their numbers: for what is asked for by its name.
+    pub(crate) fn literal(bytes: &[u8]) -> Self {
+        Self::of(bytes, false)
+    }
+
+    fn of(bytes: &[u8], folds_numbers: bool) -> Self {
+        let mut name = Self::EMPTY;
         let mut in_number = false;
         for byte in bytes {
-            let is_digit = byte.is_ascii_digit();
+            let is_digit = folds_numbers && byte.is_ascii_digit();
             if is_digit && in_number {
                 continue;
             }
@@ -37,6 +49,12 @@ impl Name {
         }
         name.payload[4..8].copy_from_slice(&(name.len as u32).to_le_bytes());
         name
+    }
+
+    /// As it will be read.
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.payload[HEAD_BYTES..HEAD_BYTES + self.len]
     }
 
     /// As the payload of a definition.
@@ -62,7 +80,7 @@ mod tests {
     use super::*;
 
     fn text(bytes: &[u8]) -> String {
-        String::from_utf8_lossy(&Name::new(bytes).payload()[HEAD_BYTES..]).into_owned()
+        String::from_utf8_lossy(Name::new(bytes).text()).into_owned()
     }
 
     #[test]
@@ -71,6 +89,12 @@ mod tests {
         assert_eq!(text(b"12_batch_9999999999"), "#_batch_#");
         assert_eq!(Name::new(b"step 1").hash(), Name::new(b"step 22").hash());
         assert_ne!(Name::new(b"step").hash(), Name::new(b"steps").hash());
+    }
+
+    #[test]
+    fn a_literal_name_keeps_its_numbers() {
+        assert_eq!(Name::literal(b"epoch 12").text(), b"epoch 12");
+        assert_ne!(Name::literal(b"epoch 1").hash(), Name::literal(b"epoch 2").hash());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use gpumemtrace_format::{
 
 use crate::clock::event_ns;
 use crate::config::NativeStacks;
-use crate::current::{active_session, running};
+use crate::current::running;
 use crate::name::Name;
 use crate::protocol::ring::RingWords;
 use crate::python::Interpreter;
@@ -129,7 +129,7 @@ pub fn event(draft: &Draft) {
 }
 
 #[inline]
-fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
+pub(crate) fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
     let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
@@ -151,12 +151,7 @@ fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
 pub fn named_event(draft: &Draft, name: &[u8]) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
-        let id = local.block(session).and_then(|block| {
-            let _inside = session.go_inside(block.lane.index())?;
-            define_name(session, block, &Name::new(name))
-        });
-        let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
-        event_inside(local, session, &draft);
+        named_event_inside(local, session, draft, (&Name::new(name), 0));
         local.busy.set(false);
     });
 }
@@ -179,6 +174,22 @@ pub fn text_event(draft: &Draft, text: &[u8]) {
     });
 }
 
+/// The name goes in place of this number by kind.
+pub(crate) fn named_event_inside(
+    local: &Local,
+    session: &'static Session,
+    draft: &Draft,
+    (name, place): (&Name, usize),
+) {
+    let id = local.block(session).and_then(|block| {
+        let _inside = session.go_inside(block.lane.index())?;
+        define_name(session, block, name)
+    });
+    let mut draft = *draft;
+    draft.aux[place] = id.map_or(0, |id| u64::from(id.0));
+    event_inside(local, session, &draft);
+}
+
 fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Option<CodeId> {
     // No code object lies at this address.
     let key = FrameKey { code: 1, instr: 0, tag: name.hash() };
@@ -196,6 +207,11 @@ fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Optio
 /// True while something is being recorded: what is no use of a GPU must not begin it.
 pub fn is_recording() -> bool {
     running().is_some()
+}
+
+/// True while a recording may still begin, or runs.
+pub fn may_record() -> bool {
+    is_recording() || crate::current::may_start()
 }
 
 /// Where what is being recorded goes: the trace's own name, which with parts is that of the last.
@@ -218,13 +234,13 @@ pub fn leave_after_panic() {
 
 /// Marks the thread as inside a hook, unless it is already or recording is off.
 #[inline]
-fn enter(local: &Local) -> Option<&'static Session> {
+pub(crate) fn enter(local: &Local) -> Option<&'static Session> {
     if local.busy.get() {
         count(Counter::NestedCalls);
         return None;
     }
     local.busy.set(true);
-    let session = active_session();
+    let session = running().or_else(|| crate::said::start(local));
     if session.is_none() {
         local.busy.set(false);
     }

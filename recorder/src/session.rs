@@ -68,6 +68,7 @@ pub(crate) struct Session {
     stopped: AtomicBool,
     writer: AtomicI32,
     said: AtomicBool,
+    is_ended_by_program: AtomicBool,
 }
 
 // SAFETY: the one raw pointer is a never-freed table whose entries are handed to one thread each, by `owners`.
@@ -173,6 +174,7 @@ fn start_in(
         stopped: AtomicBool::new(false),
         writer: AtomicI32::new(0),
         said: AtomicBool::new(false),
+        is_ended_by_program: AtomicBool::new(false),
     }));
     if session.shared.is_memory() {
         let _ = std::fs::remove_file(output::ring_path(&session.path));
@@ -373,6 +375,11 @@ impl Session {
         is_first
     }
 
+    /// True if the program goes on after the end of its recording.
+    pub(crate) fn is_ended_by_program(&self) -> bool {
+        self.is_ended_by_program.load(Ordering::Acquire)
+    }
+
     /// True once.
     pub(crate) fn say_once(&self) -> bool {
         !self.said.swap(true, Ordering::AcqRel)
@@ -406,6 +413,17 @@ pub fn end_at_exit() {
 /// `_exit` was called: note it, and finish the trace if that goes quickly. Everything is in the ring file anyway.
 pub fn end_at_quick_exit(status: i32) {
     end(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
+}
+
+/// The program has had enough: the trace is finished, and says so. True if there was one.
+pub fn end_by_program() -> bool {
+    let Some(session) = current::running() else {
+        current::forget_for_good();
+        return false;
+    };
+    session.is_ended_by_program.store(true, Ordering::Release);
+    end(END_EXIT, 0, EXIT_PATIENCE_NS);
+    true
 }
 
 fn end(kind: u32, status: i32, patience_ns: u64) {

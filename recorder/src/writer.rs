@@ -257,6 +257,9 @@ impl Writer {
             is_quiet = self.session.detach();
         }
         self.write_round(true)?;
+        if self.session.is_ended_by_program() {
+            self.note("the program ended the recording (gpumemtrace.stop()) and went on".to_owned());
+        }
         let shared = &self.session.shared;
         let mut counters = Counters::default();
         for (counter, _) in Counter::ALL {

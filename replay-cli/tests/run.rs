@@ -40,6 +40,37 @@ fn output_exit_code_and_signals_are_those_of_the_command() {
 }
 
 #[test]
+fn a_file_of_python_and_a_module_are_run_by_a_python() {
+    let folder = tempfile::tempdir().unwrap();
+    let here = folder.path();
+    let bin = here.join("bin");
+    fs::create_dir(&bin).unwrap();
+    let write = |path: &std::path::Path, text: &str| {
+        fs::write(path, text).unwrap();
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    for name in ["python3", "asked"] {
+        write(&bin.join(name), &format!("#!/bin/sh\necho {name} \"$@\" \"[$GPUMEMTRACE_PYTHON]\"\n"));
+    }
+    fs::write(here.join("train.py"), "").unwrap();
+    write(&here.join("tool.py"), "#!/bin/sh\necho itself \"$@\"\n");
+    let says = |asked: Option<&std::path::Path>, arguments: &[&str]| {
+        let mut run = command(here);
+        let path = format!("{}:/usr/bin:/bin", bin.display());
+        run.env("PATH", path).env_remove("GPUMEMTRACE_PYTHON").arg("run").args(arguments);
+        if let Some(asked) = asked {
+            run.env("GPUMEMTRACE_PYTHON", asked);
+        }
+        String::from_utf8(run.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(says(None, &["train.py", "--epochs", "3"]), "python3 train.py --epochs 3 []\n");
+    assert_eq!(says(None, &["-m", "pkg", "--output", "x"]), "python3 -m pkg --output x []\n");
+    assert_eq!(says(None, &["--output", "y.trace", "--", "-m", "pkg"]), "python3 -m pkg []\n");
+    assert_eq!(says(Some(&bin.join("asked")), &["train.py"]), "asked train.py []\n");
+    assert_eq!(says(None, &["./tool.py", "1"]), "itself 1\n");
+}
+
+#[test]
 fn options_become_the_recorders_settings_and_what_was_preloaded_stays() {
     let folder = tempfile::tempdir().unwrap();
     let script =

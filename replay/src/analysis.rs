@@ -26,6 +26,7 @@ use crate::input::{Head, Input, read_together};
 use crate::instants::{Alarms, Instant};
 use crate::keyed::{KeyedMap, KeyedSet};
 use crate::looks::Looks;
+use crate::marks::{Awaited, Marks};
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
@@ -73,6 +74,8 @@ pub struct Analysis {
     pub steps: u32,
     /// What the program gave names to, in the order in which they first began.
     pub phases: Vec<Phase>,
+    /// The program's own moments.
+    pub marks: Marks,
     /// Zero of all times in reports.
     pub start_ns: u64,
     /// The last moment.
@@ -123,6 +126,7 @@ struct Pass {
     names: StepNames,
     phases: Phases,
     looks: Looks,
+    marks: Marks,
     backward: Backward,
     driver: Driver,
     devices: Devices,
@@ -174,7 +178,7 @@ pub fn analyse_as(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError>
 /// As [`analyse_as`], for whom reads the events once more: what that takes comes along, without definitions.
 pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analysis, Head), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
-    let (since, stream) = (asked.since, asked.stream);
+    let (since, stream) = (asked.since.clone(), asked.stream);
     let mut head = Head::read(input)?;
     let symbols = Symbols::new(std::mem::take(&mut head.definitions), asked.own);
     let names = StepNames::new(symbols.definitions().codes.values());
@@ -183,7 +187,11 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
     let step_before = asked.step_before;
     let part = || Part {
         follows_step_peaks: step_before,
-        since: since.map(|asked| Since { asked, come: None }),
+        since: since.clone().map(|asked| Since { asked, come: None }),
+        since_mark: since.as_ref().and_then(|asked| match asked {
+            When::Mark(name) => Some(Awaited::new(name)),
+            _ => None,
+        }),
         stream: stream.map(OneStream::new),
         started_ns: started,
         end_ns: head.end_ns(),
@@ -250,6 +258,7 @@ impl Pass {
             names,
             phases: Phases::default(),
             looks: Looks::default(),
+            marks: Marks::default(),
             backward: Backward::default(),
             driver: Driver::default(),
             devices: Devices {
@@ -366,6 +375,7 @@ impl Pass {
                 self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
             }
             EventKind::HOLDERS | EventKind::HOLDER => self.looked(event),
+            EventKind::MARK => self.mark(event),
             EventKind::BLOCK_OOM => self.oom(event, stack),
             EventKind::BLOCK_FREE_COMPLETED
             | EventKind::SEGMENT_ALLOC

@@ -1,12 +1,14 @@
 //! Moments that somebody asked for: what was held then, by whom, and what of it nobody used.
 //!
 //! Constraint: nothing may be asked of every event for it. Consequence: the pass knows one time, that of the next moment or of the next look at
-//! the gap ([`crate::frag::course`]); a slice of events that ends before it goes through untouched. Steps announce themselves.
+//! the gap ([`crate::frag::course`]); a slice of events that ends before it goes through untouched. Steps and marks announce themselves.
 //!
-//! Definition: the state at a time is that after every event up to it; the state at `step:N` is that before the first event of step N.
+//! Definition: the state at a time is that after every event up to it; the state at `step:N` is that before the first event of step N, the
+//! state at `mark:NAME` that before the mark.
 
 use crate::frag::Gap;
 use crate::frag::course::MOST;
+use crate::marks::Awaited;
 use crate::symbols::SiteId;
 use crate::tally::Held;
 use crate::when::When;
@@ -51,6 +53,7 @@ pub(crate) struct Alarms {
     times: Vec<(u64, When)>,
     /// Steps, last first.
     steps: Vec<(u32, When)>,
+    marks: Vec<(Awaited, When)>,
     look_ns: u64,
     rest_ns: u64,
     looks: usize,
@@ -60,16 +63,18 @@ impl Alarms {
     pub(crate) fn new(asked: &[When], start_ns: u64, span_ns: u64) -> Self {
         let mut times = Vec::new();
         let mut steps = Vec::new();
+        let mut marks = Vec::new();
         for when in asked {
-            match *when {
-                When::Elapsed { time_ns } => times.push((start_ns.saturating_add(time_ns), *when)),
-                When::Step(step) => steps.push((step, *when)),
+            match when {
+                When::Elapsed { time_ns } => times.push((start_ns.saturating_add(*time_ns), when.clone())),
+                When::Step(step) => steps.push((*step, when.clone())),
+                When::Mark(name) => marks.push((Awaited::new(name), when.clone())),
             }
         }
         times.sort_by_key(|(time_ns, _)| std::cmp::Reverse(*time_ns));
         steps.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
         let rest_ns = (span_ns / MOST as u64).max(SHORTEST_REST_NS);
-        Self { times, steps, look_ns: start_ns.saturating_add(rest_ns), rest_ns, looks: 0 }
+        Self { times, steps, marks, look_ns: start_ns.saturating_add(rest_ns), rest_ns, looks: 0 }
     }
 
     /// Events up to this time go through.
@@ -95,6 +100,11 @@ impl Alarms {
         come
     }
 
+    /// The moments that come with this mark.
+    pub(crate) fn at_mark(&mut self, name: &str) -> Vec<When> {
+        self.marks.extract_if(.., |(awaited, _)| awaited.is_it(name)).map(|(_, when)| when).collect()
+    }
+
     /// True if the gap is to be looked at now; then not again for a while.
     pub(crate) fn is_time_to_look(&mut self, time_ns: u64) -> bool {
         if time_ns <= self.look_ns {
@@ -113,6 +123,7 @@ impl Alarms {
     /// What never came.
     pub(crate) fn never(self) -> Vec<When> {
         let times = self.times.into_iter().map(|(_, when)| when);
-        times.chain(self.steps.into_iter().map(|(_, when)| when)).collect()
+        let steps = self.steps.into_iter().map(|(_, when)| when);
+        times.chain(steps).chain(self.marks.into_iter().map(|(_, when)| when)).collect()
     }
 }

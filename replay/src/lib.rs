@@ -41,6 +41,7 @@ pub mod live;
 pub mod live_blocks;
 mod live_steps;
 pub mod looks;
+pub mod marks;
 pub mod merge;
 pub mod naming;
 pub mod oom;

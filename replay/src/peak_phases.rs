@@ -14,6 +14,7 @@ use gpumemtrace_format::{CodeId, Event, EventKind, ThreadId};
 use crate::analysis::{Analysis, Asked, analyse_with_head};
 use crate::input::{Input, read_events};
 use crate::keyed::KeyedMap;
+use crate::phases::who_began;
 use crate::streams::OneStream;
 
 /// Analyses a trace, with what only who asks for the peak wants to know: the step before, and named parts of the run.
@@ -106,7 +107,8 @@ impl Pass {
             EventKind::PHASE_BEGIN => {
                 let code = analysis.symbols.definitions().codes.get(&CodeId(event.aux[0] as u32));
                 let name = code.map_or("", |code| code.name.as_str());
-                self.open.push((event.thread, analysis.phases.iter().position(|phase| phase.name == name)));
+                self.open
+                    .push((who_began(event), analysis.phases.iter().position(|phase| phase.name == name)));
             }
             EventKind::PHASE_END => {
                 if let Some(at) = self.open.iter().rposition(|(thread, _)| *thread == event.thread) {

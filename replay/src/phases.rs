@@ -71,7 +71,7 @@ impl Phases {
                 let peak = &mut on(&mut self.all[phase], *device).peak_bytes;
                 *peak = (*peak).max(*bytes);
             }
-            self.open.push(Open { thread: event.thread, phase, began_ns: time_ns, held });
+            self.open.push(Open { thread: who_began(event), phase, began_ns: time_ns, held });
         } else if let Some(at) = self.open.iter().rposition(|open| open.thread == event.thread) {
             let open = self.open.remove(at);
             self.close(&open, time_ns, held);
@@ -128,6 +128,11 @@ impl Phases {
     }
 }
 
+/// Whose end will end it: what began before the recording is told by the thread that started that.
+pub(crate) fn who_began(event: &Event) -> ThreadId {
+    if event.aux[1] == 0 { event.thread } else { ThreadId(event.aux[1] as u32) }
+}
+
 fn on(phase: &mut Phase, device: u8) -> &mut OnDevice {
     let at = phase.devices.binary_search_by_key(&device, |(device, _)| *device).unwrap_or_else(|at| {
         phase.devices.insert(at, (device, OnDevice::default()));
@@ -181,6 +186,16 @@ mod tests {
                 Phase { name: "eval".into(), turns: 2, time_ns: 30, devices: on(360, 50) },
             ]
         );
+    }
+
+    #[test]
+    fn a_phase_that_another_thread_tells_of_is_ended_by_its_own() {
+        let (definitions, mut phases) = (definitions(), Phases::default());
+        let told = Event { aux: [1, 7], ..begin(1, 1) };
+        phases.event(&told, 10, &definitions, [(0, 5)].into_iter());
+        phases.event(&end(1), 20, &definitions, [(0, 5)].into_iter());
+        phases.event(&end(7), 30, &definitions, [(0, 6)].into_iter());
+        assert_eq!(phases.finish(90, &[(0, 9)])[0].time_ns, 20);
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub struct Report {
     /// Every device of every trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timelines: Option<Vec<Timeline>>,
+    /// Moments that the program gave names to, with the timeline; left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
     /// Worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,
@@ -125,6 +128,19 @@ pub struct Phase {
     pub time_ns: u64,
     /// Where tensors were held.
     pub devices: Vec<PhaseOnDevice>,
+}
+
+/// A moment of the run ([`crate::marks`]).
+#[derive(Clone, Debug, Serialize)]
+pub struct Mark {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// As the program called it.
+    pub name: Option<String>,
+    /// From the start of recording.
+    pub time_ns: u64,
+    /// Steps begun.
+    pub step: Option<u64>,
 }
 
 /// A part of the run on a device.

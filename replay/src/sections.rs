@@ -10,7 +10,7 @@ use crate::analysis::Analysis;
 use crate::device::DeviceState;
 use crate::phases::OnDevice;
 use crate::report::{
-    Band, Device, DevicePeak, HolderLook, LedgerEntry, Levels, Phase, PhaseOnDevice, Report, Residual,
+    Band, Device, DevicePeak, HolderLook, LedgerEntry, Levels, Mark, Phase, PhaseOnDevice, Report, Residual,
     SinceMoment, Site, Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
 };
 use crate::symbols::SiteId;
@@ -77,6 +77,11 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         phases: each().flat_map(|(index, analysis)| phases(index, analysis)).collect(),
         timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
         timelines,
+        marks: if has(Section::Timeline) {
+            each().flat_map(|(index, analysis)| marks(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
         fragmentation: has(Section::Fragmentation)
             .then(|| each().flat_map(|(index, analysis)| gap::fragmentation(index, analysis)).collect()),
         gap_over_time: has(Section::Fragmentation)
@@ -126,6 +131,15 @@ fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
     })
 }
 
+fn marks(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Mark> {
+    analysis.marks.first.iter().map(move |mark| Mark {
+        trace,
+        name: (!mark.name.is_empty()).then(|| mark.name.clone()),
+        time_ns: mark.time_ns.saturating_sub(analysis.start_ns),
+        step: step(analysis, mark.step),
+    })
+}
+
 fn trace_info(analysis: &Analysis) -> TraceInfo {
     let meta = &analysis.meta;
     let text = |name: &str| meta.text(name).map(str::to_owned);
@@ -164,7 +178,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
         allocator_conf: text("allocator_conf"),
-        since: analysis.since.and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
+        since: analysis.since.as_ref().and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
             time_ns: time_ns.saturating_sub(analysis.start_ns),
             step: step(analysis, begun),
         }),

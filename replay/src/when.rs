@@ -1,13 +1,13 @@
-//! A moment of a run, as people name it: `12.5s` from the start of recording, or `step:40`.
+//! A moment of a run, as people name it: `12.5s` from the start of recording, `step:40`, or `mark:NAME`.
 //!
-//! Constraint: a step is told only while events are read, and the same words go to several traces. Consequence: a moment is
+//! Constraint: a step or a mark is told only while events are read, and the same words go to several traces. Consequence: a moment is
 //! kept as it was named, and each trace finds out for itself when it has come ([`When::has_come`]).
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum When {
     /// So long after the start of recording.
     Elapsed {
@@ -16,14 +16,18 @@ pub enum When {
     },
     /// When this step begins, counted as reports count them.
     Step(u32),
+    /// When the program made the mark of this name ([`crate::marks`]).
+    Mark(String),
 }
 
 impl When {
-    /// True from the first event on that is not before it. `elapsed_ns` is that event's, `steps_begun` includes it.
-    pub fn has_come(self, elapsed_ns: u64, steps_begun: u32) -> bool {
+    /// True from the first event on that is not before it. `elapsed_ns` is that event's, `steps_begun` includes it. Marks say so
+    /// themselves.
+    pub fn has_come(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
         match self {
-            Self::Elapsed { time_ns } => elapsed_ns > time_ns,
-            Self::Step(step) => steps_begun >= step,
+            Self::Elapsed { time_ns } => elapsed_ns > *time_ns,
+            Self::Step(step) => steps_begun >= *step,
+            Self::Mark(_) => false,
         }
     }
 }
@@ -36,7 +40,7 @@ impl fmt::Display for NoMoment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no moment: give a time from the start, such as 12.5s, 800ms or 3min, or step:40",
+            "{:?} is no moment: give a time from the start, such as 12.5s, 800ms or 3min, or step:40, or mark:NAME",
             self.0
         )
     }
@@ -54,6 +58,9 @@ impl FromStr for When {
         let refused = || NoMoment(text.to_owned());
         if let Some(step) = text.strip_prefix("step:") {
             return step.parse().map(Self::Step).map_err(|_| refused());
+        }
+        if let Some(name) = text.strip_prefix("mark:") {
+            return if name.is_empty() { Err(refused()) } else { Ok(Self::Mark(name.to_owned())) };
         }
         // Each unit is tried before those that end like it.
         let with_unit = UNITS.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, *ns)));
@@ -79,6 +86,7 @@ impl fmt::Display for When {
                 write!(f, "{}{unit}", time_ns / ns)
             }
             Self::Step(step) => write!(f, "step:{step}"),
+            Self::Mark(name) => write!(f, "mark:{name}"),
         }
     }
 }
@@ -98,9 +106,21 @@ mod tests {
         assert_eq!("7us".parse(), at(7_000));
         assert_eq!("7 ns".parse(), at(7));
         assert_eq!("step:40".parse(), Ok(When::Step(40)));
-        for text in
-            ["", "12", "s", "-1s", "step:", "step:-1", "step40", "nans", "infs", "1e300h", "9999999999h"]
-        {
+        assert_eq!("mark:step: 4s".parse(), Ok(When::Mark("step: 4s".to_owned())));
+        for text in [
+            "",
+            "12",
+            "s",
+            "-1s",
+            "step:",
+            "step:-1",
+            "step40",
+            "mark:",
+            "nans",
+            "infs",
+            "1e300h",
+            "9999999999h",
+        ] {
             assert!(text.parse::<When>().is_err(), "{text}");
         }
     }
@@ -114,8 +134,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_moment_is_read_as_it_is_written(time_ns in 0u64..1 << 52, step in any::<u32>()) {
-            for when in [When::Elapsed { time_ns }, When::Step(step)] {
+        fn every_moment_is_read_as_it_is_written(time_ns in 0u64..1 << 52, step in any::<u32>(), name in ".+") {
+            for when in [When::Elapsed { time_ns }, When::Step(step), When::Mark(name)] {
                 prop_assert_eq!(when.to_string().parse(), Ok(when));
             }
         }

@@ -4,7 +4,8 @@ mod synthetic;
 
 use std::collections::{BTreeMap, HashMap};
 
-use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
+use gpumemtrace_format::event::MARK_NAMED;
+use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, NodeId};
 use gpumemtrace_replay::report::Report;
 use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
 use gpumemtrace_replay::{Analysis, Asked, StreamId, When, report};
@@ -234,11 +235,50 @@ fn a_moment_that_never_comes_is_told_as_such() {
     let run = leaks_from(40);
     for when in ["step:1000", "100s"] {
         let analysis = since(&run, when);
-        assert_eq!(analysis.since.unwrap().come, None, "{when}");
-        assert_eq!(analysis.since.unwrap().asked, when.parse::<When>().unwrap());
+        assert_eq!(analysis.since.as_ref().unwrap().come, None, "{when}");
+        assert_eq!(analysis.since.as_ref().unwrap().asked, when.parse::<When>().unwrap());
     }
     let step = since(&run, "step:7").since.unwrap().come.unwrap();
     assert_eq!(step.1, 7);
+}
+
+#[test]
+fn a_mark_is_a_moment_by_its_name() {
+    let mut run = Synthetic::new();
+    let line = run.frame(NodeId::NONE, "/work/a.py", "f", 3);
+    let names: Vec<u64> = ["epoch", "loaded"]
+        .iter()
+        .map(|name| {
+            let id = CodeId(run.codes.len() as u32 + 1);
+            run.codes.push(CodeDef { id, name: (*name).to_owned(), ..CodeDef::default() });
+            u64::from(id.0)
+        })
+        .collect();
+    for name in [0, 1, 0, 0] {
+        run.alloc(line, 1 << 20);
+        run.event(EventKind::MARK, 0, 0, [MARK_NAMED, names[name]], line);
+    }
+    run.alloc(line, 1 << 20);
+    let asked = ["mark:loaded", "mark:epoch#3", "mark:epoch", "mark:epoch#4"];
+    let at = asked.map(|when| when.parse::<When>().unwrap()).to_vec();
+    let analysis = analyse_part(&run, Asked { at, ..Asked::default() });
+    let held: Vec<(String, u64)> =
+        analysis.instants.iter().map(|at| (at.asked.to_string(), at.devices[0].1.live >> 20)).collect();
+    let expected = [("mark:epoch", 1), ("mark:loaded", 2), ("mark:epoch#3", 4)];
+    assert_eq!(held, expected.map(|(when, held)| (when.to_owned(), held)));
+    assert_eq!(analysis.never, [When::Mark("epoch#4".to_owned())]);
+    let told = |analysis: &Analysis| -> Vec<String> {
+        analysis.marks.first.iter().map(|mark| mark.name.clone()).collect()
+    };
+    assert_eq!(told(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
+    assert!(analysis.rule.source().is_none(), "a mark begins no step");
+    // From a mark on, it is the first that is told.
+    let part = since(&run, "mark:epoch#2");
+    assert_eq!(told(&part), ["epoch", "epoch"]);
+    let (come_ns, _) = part.since.clone().unwrap().come.unwrap();
+    assert_eq!(come_ns, part.marks.first[0].time_ns);
+    assert_eq!(report(&[part], &[]).peak.unwrap()[0].live_bytes, 5 << 20);
+    assert_eq!(since(&run, "mark:nobody").since.unwrap().come, None);
 }
 
 #[test]

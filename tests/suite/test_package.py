@@ -169,6 +169,36 @@ def test_the_module_is_the_command(package, tmp_path):
     assert run([package.python, "-m", "gpumemtrace", "replay"], tmp_path, code=2).stderr
 
 
+def test_a_file_or_a_module_is_run_with_the_python_of_the_package(package, tmp_path):
+    (tmp_path / "asked.py").write_text("import runpy, sys; print(sys.prefix); runpy.run_path(sys.argv.pop(1), run_name='__main__')")
+    arguments = [WORKLOADS / "says.py", "libcuda.so.1", "5"]
+    for command in [package.command, "run"], [package.python, "-m", "gpumemtrace", "run"]:
+        for program in ["asked.py"], ["-m", "asked"]:
+            done = run([*command, *program, *arguments], tmp_path)
+            prefix, said = done.stdout.splitlines()
+            assert prefix == str(package.folder) and json.loads(said)["recording"]["is_recording"]
+            (tmp_path / "run.trace").unlink()
+
+
+def test_a_program_starts_and_ends_its_recording(package, tmp_path):
+    (tmp_path / "starts.py").write_text("""
+import gpumemtrace, json, runpy, sys
+gpumemtrace.start()
+gpumemtrace.mark("started")
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+path = gpumemtrace.stop()
+print(json.dumps([path, [mark["name"] for mark in gpumemtrace.report(path)["marks"]]]))
+""")
+    done = run([package.python, "starts.py", WORKLOADS / "says.py", "libcuda.so.1", "5"], tmp_path)
+    said, ended = map(json.loads, done.stdout.splitlines())
+    assert said["recording"]["path"] == ended[0] == str(tmp_path / "run.trace") and ended[1] == ["started"]
+    whole = json.loads(gpumemtrace("replay", ended[0], "--json"))
+    assert (whole["steps"]["source"], whole["steps"]["count"]) == ("marks", 5) and whole["traces"][0]["mode"] == ["started"]
+    # 5 turns of two allocations, of which one is given back.
+    events = [event["kind"] for event in dump(tmp_path / "run.trace")]
+    assert (events.count("device_alloc"), events.count("device_free")) == (10, 5)
+
+
 def test_what_cannot_be_done_is_said(package, tmp_path):
     code = """
 import gpumemtrace
@@ -176,9 +206,14 @@ try:
     gpumemtrace.report("no.trace")
 except gpumemtrace.CommandFailed as error:
     print(error.code, error)
+for function in gpumemtrace.phase, gpumemtrace.mark:
+    try:
+        function(3)
+    except TypeError as error:
+        print(error)
 try:
-    gpumemtrace.phase(3)
-except TypeError as error:
+    gpumemtrace.start("nowhere/run.trace")
+except FileNotFoundError as error:
     print(error)
 try:
     @gpumemtrace.phase("numbers")
@@ -191,6 +226,8 @@ except TypeError as error:
     assert lines[0].startswith("5 ") and "no.trace" in lines[0]
     assert lines[1:] == [
         "the name of a phase is a str, not int",
+        "the name of a mark is a str, not int",
+        f"there is no folder {tmp_path / 'nowhere'} for the trace; make it first",
         "a generator is no phase: put `with phase(...)` around the loop that takes from it",
     ]
 

@@ -85,15 +85,17 @@ def test_where_no_trace_can_be_written_nothing_is_known(packages, tmp_path):
         assert verdict == "failure" and "nothing is being recorded" in text, (name, text)
 
 
-def test_a_recording_that_begins_in_a_test_is_no_budget_kept(packages, tmp_path):
-    # The only test, and it brings PyTorch with it: of its begin there is no trace.
+def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
+    # It brings PyTorch with it: nothing is recorded when it begins.
     (tmp_path / "test_late.py").write_text(
         "import pytest\n"
         "@pytest.mark.gpu_memory_budget(peak='1 GiB')\n"
-        "def test_late():\n"
+        "@pytest.mark.gpu_no_leaks\n"
+        "def test_late(record_property):\n"
         "    import torch\n"
-        "    torch.ones(1, device='cuda')\n"
-        "@pytest.mark.gpu_memory_budget(peak='1 GiB')\n"
+        "    torch.ones(1000, device='cuda')\n"
+        "    record_property('torch_peak', torch.cuda.max_memory_allocated())\n"
+        "@pytest.mark.gpu_memory_budget(peak='1 KiB')\n"
         "def test_later():\n"
         "    pass\n"
     )
@@ -103,5 +105,14 @@ def test_a_recording_that_begins_in_a_test_is_no_budget_kept(packages, tmp_path)
     done = run_program([command, "run", "--", python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={tmp_path / 'junit.xml'}",
                         "test_late.py"], tmp_path, env=env)
     found = outcomes(tmp_path)
-    assert found["test_late"][0] == "failure" and "its begin is not in the trace" in found["test_late"][1], done.stdout
+    verdict, text, properties = found["test_late"]
+    assert verdict == "passed", text + done.stdout
+    assert properties == {"torch_peak": 4096, "gpu0_peak_live_bytes": 4096, "gpu0_left_bytes": 0}
     assert found["test_later"][0] == "passed"
+    # One that is over its budget in the first call of all is over it.
+    late = tmp_path / "test_late.py"
+    late.write_text(late.read_text().replace("1 GiB", "4095 B"))
+    run_program([command, "run", "--", python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={tmp_path / 'junit.xml'}",
+                 "test_late.py"], tmp_path, env=env)
+    verdict, text, _ = outcomes(tmp_path)["test_late"]
+    assert verdict == "failure" and "4.00 KiB (4,096 bytes)" in text, text

@@ -48,6 +48,8 @@ pub const NO_POOL: u64 = u64::MAX;
 
 /// aux0 of a [`EventKind::MARK`] that begins a step.
 pub const MARK_STEP: u64 = 1;
+/// aux0 of a [`EventKind::MARK`] that is a moment with a name: aux1, as of [`EventKind::RANGE_BEGIN`].
+pub const MARK_NAMED: u64 = 2;
 /// Record state: complete.
 pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.

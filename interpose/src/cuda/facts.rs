@@ -14,7 +14,11 @@ const MAX_DEVICES: c_int = 64;
 /// Adds how we came to see the calls; the answer changes when that does.
 pub(crate) fn mode(meta: &mut Meta) -> u8 {
     let pluggable = gpumemtrace_pytorch_shim::mode();
-    let modes = [(gpumemtrace_recorder::is_preloaded(), "preload"), (pluggable.is_some(), "pluggable")];
+    let modes = [
+        (gpumemtrace_recorder::is_preloaded(), "preload"),
+        (pluggable.is_some(), "pluggable"),
+        (crate::started::is_started(), "started"),
+    ];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
     if let Some(mode) = pluggable {
         meta.set_text("pluggable", mode.name());

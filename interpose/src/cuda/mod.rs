@@ -20,6 +20,11 @@ mod wrapper;
 pub(crate) use library::{is_loaded, was_met};
 pub(crate) use substitute::replacement_for_name;
 
+/// The names of the driver's functions that are recorded.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    table::entries().map(|entry| entry.name)
+}
+
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
     gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {

@@ -3,7 +3,8 @@
 //! Constraint: `attachAllocatorTraceTracker` is not exported, must be called after the allocator knows its devices and before
 //! it has taken its first segment, and takes the lock of every device. Consequence: it is called from inside the first
 //! driver call for device memory: the allocator makes that call before it records anything, under its own lock, which is
-//! recursive. One thread does it, once; no other ever waits for it.
+//! recursive. One thread does it, once; no other ever waits for it. Where the program starts the recording itself, and the allocator
+//! holds something by then, it is called from there: what was held, PyTorch's own snapshot tells ([`crate::started`]).
 //!
 //! Everything is checked before the call: the file's symbols against the library in memory (the exported pointer gives the
 //! place it was loaded at, the table of virtual functions must hold the function we are about to call), the allocator's
@@ -46,11 +47,22 @@ fn is_device_memory(kind: EventKind) -> bool {
     )
 }
 
-/// PyTorch's allocator has handed out a block, so it is there.
+/// PyTorch's allocator has handed out a block, so it is there. True if nobody has found it yet.
 #[inline]
-pub(super) fn allocator_is_alive() {
-    if tracker::phase() == Phase::Waiting {
+pub(super) fn allocator_is_alive() -> bool {
+    let is_news = tracker::phase() == Phase::Waiting;
+    if is_news {
         TRIES.store(0, Ordering::Relaxed);
+    }
+    is_news
+}
+
+/// Its report is recorded. Where no call of the driver comes to us, this is where the tracker is attached: still under the
+/// allocator's lock, after all entries of this block.
+#[cold]
+pub(super) fn after_report() {
+    if crate::started::is_without_driver() && TRIES.fetch_add(1, Ordering::Relaxed) < MAX_TRIES {
+        attach_now();
     }
 }
 
@@ -59,10 +71,18 @@ fn before_first_entries(kind: EventKind, bytes: u64) {
     if kind != EventKind::VA_RESERVE {
         tracker::note_driver_bytes(bytes);
     }
-    if TRIES.load(Ordering::Relaxed) >= MAX_TRIES || !tracker::begin_trying() {
-        return;
+    if TRIES.load(Ordering::Relaxed) < MAX_TRIES {
+        TRIES.fetch_add(1, Ordering::Relaxed);
+        attach_now();
     }
-    TRIES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Attaches the tracker, if nobody has tried and the allocator is there. True if it is attached now. Not from inside an entry.
+#[cold]
+pub(crate) fn attach_now() -> bool {
+    if !tracker::begin_trying() {
+        return matches!(tracker::phase(), Phase::Checking | Phase::On);
+    }
     let errno = gpumemtrace_recorder::errno();
     match quietly(|| Some(find())).unwrap_or(Finding::NotYet) {
         Finding::NotYet => tracker::wait_again(),
@@ -80,13 +100,14 @@ fn before_first_entries(kind: EventKind, bytes: u64) {
         }
     }
     gpumemtrace_recorder::set_errno(errno);
+    matches!(tracker::phase(), Phase::Checking | Phase::On)
 }
 
 type Attach = unsafe extern "C-unwind" fn(*mut c_void, *mut StdFunction);
 
 enum Finding {
     NotYet,
-    /// Not preloaded (PyTorch loaded us as its allocator), so PyTorch's reports of blocks do not come to us: there is nothing
+    /// Neither preloaded nor started by the program (PyTorch loaded us as its allocator), so PyTorch's reports of blocks do not come to us: there is nothing
     /// that entries could be joined to.
     NoBaseHook,
     No(TrackerState, Option<String>),
@@ -113,7 +134,7 @@ fn find() -> Finding {
     if this.is_null() {
         return Finding::NotYet;
     }
-    if !gpumemtrace_recorder::is_preloaded() {
+    if !gpumemtrace_recorder::is_preloaded() && !crate::started::is_started() {
         return Finding::NoBaseHook;
     }
     if !gpumemtrace_recorder::wants_tracker() {

@@ -42,9 +42,12 @@ fn record_block(pointer: *mut c_void, delta: i64, allocated: usize, reserved: us
         let mut draft = draft(kind, device, allocated, reserved)?;
         draft.addr = pointer as u64;
         draft.size = delta.unsigned_abs();
-        attach::allocator_is_alive();
+        let is_news = attach::allocator_is_alive();
         tracker::join(&mut draft);
         event(&draft);
+        if is_news {
+            attach::after_report();
+        }
         Some(())
     });
 }

@@ -18,4 +18,4 @@ mod release;
 mod symbols;
 mod tracker;
 
-pub(crate) use attach::before_driver_alloc;
+pub(crate) use attach::{attach_now, before_driver_alloc};

@@ -8,24 +8,39 @@
     with gpumemtrace.phase("evaluation"):
         ...
 
-Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing.
+Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing. What
+cannot be run so, such as a notebook, calls `start()`, or loads the cell magic with `%load_ext gpumemtrace`.
 """
 
 from ._allocator import SegmentMode, memory_stats, reset_peak_memory_stats, use_pluggable_allocator
 from ._command import CommandFailed, leaks, report
-from ._said import NotRecording, is_recording, phase, step, trace_path
+from ._jupyter import load_ipython_extension
+from ._loops import steps
+from ._oom import capture_oom
+from ._said import NotRecording, is_recording, mark, phase, step, trace_path
+from ._start import start, stop
 from ._version import __version__
 from ._who_holds import holders
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
+    "SegmentMode",
     "__version__",
+    "capture_oom",
     "holders",
     "is_recording",
     "leaks",
+    "load_ipython_extension",
+    "mark",
+    "memory_stats",
     "phase",
     "report",
+    "reset_peak_memory_stats",
+    "start",
     "step",
+    "steps",
+    "stop",
     "trace_path",
+    "use_pluggable_allocator",
 ]

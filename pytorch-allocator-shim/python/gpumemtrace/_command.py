@@ -96,5 +96,7 @@ def main(arguments: Optional[List[str]] = None) -> None:
     import sys
 
     command = find_command()
+    # For `run train.py` and `run -m package`.
+    os.environ["GPUMEMTRACE_PYTHON"] = sys.executable
     sys.stdout.flush()
     os.execv(command, [command, *(sys.argv[1:] if arguments is None else arguments)])

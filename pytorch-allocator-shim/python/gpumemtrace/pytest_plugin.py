@@ -129,8 +129,6 @@ class _Turn:
                 raise _Unknown("nothing is being recorded any more; the recorder has said why on stderr")
             # Recording begins with the first call, and there has been none.
             return {"peak": {}, "left": {}}
-        if not self.was_recording:
-            raise _Unknown("the first GPU call of the process was made in this test, so its begin is not in the trace")
         try:
             whole = report()
         except (CommandFailed, _said.NotRecording, FileNotFoundError) as error:
@@ -171,7 +169,6 @@ def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
     if not rules:
         yield
         return
-    _begin_recording()
     for _ in range(max(rule.warmup for rule in rules)):
         item.runtest()
     # What nobody reaches any more is no leak of this test, nor what it gives back.
@@ -181,13 +178,6 @@ def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
         yield
         gc.collect()
     setattr(item, _ATTRIBUTE, turn)
-
-
-def _begin_recording() -> None:
-    """A phase that begins before the first GPU call is not in the trace. Who says that a test uses a GPU will not mind one call."""
-    torch = sys.modules.get("torch")
-    if not _said.is_recording() and torch is not None and torch.cuda.is_available():
-        torch.empty(1, device="cuda")
 
 
 def _is_gpu_used() -> bool:

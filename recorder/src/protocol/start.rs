@@ -32,6 +32,11 @@ impl<T: 'static> Start<T> {
         unsafe { self.running.load(Ordering::Acquire).as_ref() }
     }
 
+    /// True while it may still be started, or just is.
+    pub(crate) fn is_to_come(&self) -> bool {
+        matches!(self.state.load(Ordering::Relaxed), IDLE | STARTING)
+    }
+
     /// Starts it, if nobody has; waits for another thread that is just doing it, as long as `wait` says so.
     pub(crate) fn start(
         &self,

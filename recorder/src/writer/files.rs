@@ -137,7 +137,7 @@ impl Writer {
         self.flush()
     }
 
-    fn note(&mut self, note: String) {
+    pub(super) fn note(&mut self, note: String) {
         self.files.notes.push(note);
         self.trace.set_notes(&self.files.notes);
     }

@@ -42,8 +42,9 @@ pub(crate) struct Args {
     /// Why the program ran out of memory
     #[arg(long)]
     oom: bool,
-    /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, or step:40 for
-    /// the beginning of step 40 (may be given more than once)
+    /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, step:40 for
+    /// the beginning of step 40, or mark:NAME for a mark of the program, mark:NAME#3 for the third of that name (may be given more
+    /// than once)
     #[arg(long, value_name = "WHEN")]
     at: Vec<When>,
     /// With --peak: every block that was there, and what each was for
@@ -197,8 +198,9 @@ fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
     let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
     let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
     Err(Refused(format!(
-        "--at {when} never came: the recording ends after {}, {steps}",
-        text::duration(last_ns)
+        "--at {when} never came: the recording ends after {}, {steps}{}",
+        text::duration(last_ns),
+        filters::marks_instead(when, analyses)
     )))
 }
 

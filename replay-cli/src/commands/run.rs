@@ -5,6 +5,7 @@
 //! passed on, and we exit as it did. We print only to stderr, and only after it has ended.
 
 mod holders;
+mod program;
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -67,7 +68,7 @@ pub(crate) struct Args {
     /// Seconds that --holders may walk through the program's objects each time [default: 2]
     #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::limit)]
     holders_limit: Option<String>,
-    /// The command to run
+    /// The command to run; of `train.py` and `-m package` Python's, with the Python that this command belongs to
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -128,8 +129,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let library = find_library()?;
     check_preloadable(&library)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]).env("LD_PRELOAD", preload(&library));
+    let program = program::program(&args.command, &here);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env("LD_PRELOAD", preload(&library)).env_remove(program::PYTHON);
     // NVTX ranges come to the library that this names, unless another tool has it.
     if std::env::var_os("NVTX_INJECTION64_PATH").is_none_or(|path| path.is_empty()) {
         command.env("NVTX_INJECTION64_PATH", &library);
@@ -173,7 +175,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         signal_hook::consts::SIGHUP,
     ])
     .context("signals cannot be watched")?;
-    let name = args.command[0].to_string_lossy().into_owned();
+    let name = program[0].to_string_lossy().into_owned();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -1,7 +1,7 @@
 //! `--timeline`: memory over time, as a chart that fits the terminal.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Timeline, TimelinePoint};
+use gpumemtrace_replay::report::{Mark, Timeline, TimelinePoint};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::units;
 
@@ -12,6 +12,10 @@ use crate::output::Style;
 const HEIGHT: usize = 12;
 /// Rows of one site's band.
 const BAND_SITES: usize = 6;
+/// Marks that are told.
+const MOST_MARKS: usize = 12;
+/// What they are called in the chart.
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Columns from one label of the axis to the next, at least.
 const LABEL_COLUMNS: usize = 18;
 
@@ -29,11 +33,18 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = report.oom.iter().flatten();
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
-        one(out, timeline, &ooms, report.traces[trace].reserver(), style);
+        let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
+        one(out, timeline, (&ooms, &marks), report.traces[trace].reserver(), style);
     }
 }
 
-fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], reserver: &str, style: Style) {
+fn one(
+    out: &mut String,
+    timeline: &Timeline,
+    (ooms, marks): (&[u64], &[&Mark]),
+    reserver: &str,
+    style: Style,
+) {
     let margin = units::chosen().columns() + 1;
     let width = style.width.saturating_sub(margin + 2).max(20);
     let points = &timeline.points;
@@ -78,6 +89,7 @@ fn one(out: &mut String, timeline: &Timeline, ooms: &[u64], reserver: &str, styl
         legend.push("! out of memory".to_owned());
     }
     axis(out, timeline, (peak.time_ns, ooms), (margin, width));
+    letters(out, timeline, marks, (margin, width), style);
     put(
         out,
         format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
@@ -126,6 +138,43 @@ fn axis(
         .collect();
     if !steps.is_empty() {
         put(out, format_args!("{:margin$}  {}", "", chart::labels(&steps, width)));
+    }
+}
+
+/// The program's own moments: a letter for each where it lies, and what the letters stand for.
+fn letters(
+    out: &mut String,
+    timeline: &Timeline,
+    marks: &[&Mark],
+    (margin, width): (usize, usize),
+    style: Style,
+) {
+    let points = &timeline.points;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+    if marks.is_empty() {
+        return;
+    }
+    let shown = style.most(MOST_MARKS).min(LETTERS.len());
+    let mut row = vec![' '; width];
+    let mut rows = Vec::new();
+    for (mark, letter) in marks.iter().take(shown).zip(LETTERS.chars()) {
+        let column = chart::column_of(mark.time_ns, (first.time_ns, last.time_ns), width);
+        // Of several in one column the first; all of them are told below.
+        let place = &mut row[column];
+        if *place == ' ' {
+            *place = letter;
+        }
+        let step = mark.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let name = mark.name.as_deref().unwrap_or("(a mark whose name is lost)");
+        rows.push(format!("{letter} {HANG}{name} ({} in{step})", duration(mark.time_ns)));
+    }
+    put(out, format_args!("{:margin$}  {}", "", row.iter().collect::<String>().trim_end()));
+    put(out, format_args!("{:margin$}  {HANG}marks of the program:", ""));
+    for row in rows {
+        put(out, format_args!("{:margin$}    {row}", ""));
+    }
+    if marks.len() > shown {
+        put(out, format_args!("{:margin$}    {}", "", count((marks.len() - shown) as u64, "more mark")));
     }
 }
 

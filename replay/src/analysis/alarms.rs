@@ -36,7 +36,12 @@ impl Pass {
                 Some((ordinal, self.at_this_moment(ordinal, device.as_ref()?)))
             });
             let devices = devices.collect();
-            self.instants.push(Instant { asked: *asked, time_ns: self.time_ns, step: self.step, devices });
+            self.instants.push(Instant {
+                asked: asked.clone(),
+                time_ns: self.time_ns,
+                step: self.step,
+                devices,
+            });
         }
     }
 

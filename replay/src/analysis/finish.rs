@@ -59,6 +59,12 @@ impl Pass {
                 uncovered.join(", ")
             ));
         }
+        if head.meta.list("mode").iter().any(|mode| mode == "started") {
+            notes.push(
+                "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what PyTorch held by then is shown at that line"
+                    .to_owned(),
+            );
+        }
         if head.meta.text("attached") == Some("late") {
             notes.push(
                 "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"
@@ -103,6 +109,10 @@ impl Pass {
                 "{calls} calls had not returned when the process ended; nobody knows how they went"
             ));
         }
+        let unlisted = self.marks.count - self.marks.first.len() as u64;
+        if unlisted > 0 {
+            notes.push(format!("{unlisted} marks of the program are not listed: only the first of them are"));
+        }
         if losses.tracker_mismatches > 0 {
             let blocks = losses.tracker_mismatches;
             notes.push(format!(
@@ -128,6 +138,7 @@ impl Pass {
             },
             steps: self.step,
             phases,
+            marks: self.marks,
             start_ns,
             end_ns: head.end_ns().unwrap_or(self.time_ns).max(self.time_ns).max(start_ns),
             devices,

@@ -7,11 +7,12 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use super::Pass;
+use crate::marks::{Awaited, Mark, Marks, name_of};
 use crate::streams::{Of, OneStream};
 use crate::when::When;
 
 /// From when on a report tells of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Since {
     /// As it was asked for.
     pub asked: When,
@@ -23,6 +24,8 @@ pub struct Since {
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) since: Option<Since>,
+    /// The mark that it is, where it is one.
+    pub(super) since_mark: Option<Awaited>,
     pub(super) stream: Option<OneStream>,
     /// The step before the peak too.
     pub(super) follows_step_peaks: bool,
@@ -38,7 +41,8 @@ impl Part {
 
     /// The first event that is past the moment.
     fn split(&self, events: &[Event], first_ns: Option<u64>) -> Option<(usize, u64)> {
-        let Some(Since { asked: When::Elapsed { time_ns }, come: None }) = self.since else { return None };
+        let Some(Since { asked: When::Elapsed { time_ns }, come: None }) = &self.since else { return None };
+        let time_ns = *time_ns;
         let started = self.started_ns.or(first_ns).or(events.first().map(|event| event.time_ns))?;
         let is_past = |event: &Event| {
             let elapsed = event.time_ns.saturating_sub(started);
@@ -94,11 +98,24 @@ impl Pass {
 
     /// Steps have begun: the moment may be one of them.
     pub(super) fn steps_have_begun(&mut self) {
-        if let Some(Since { asked: asked @ When::Step(_), come: None }) = self.part.since
+        if let Some(Since { asked: asked @ When::Step(_), come: None }) = &self.part.since
             && asked.has_come(0, self.step)
         {
             self.restart(self.time_ns);
         }
+    }
+
+    /// The program has made a mark.
+    #[cold]
+    pub(super) fn mark(&mut self, event: &Event) {
+        let Some(name) = name_of(event, self.symbols.definitions()) else { return };
+        let mark = Mark { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
+        let come = self.alarms.at_mark(&mark.name);
+        self.take_instants(&come);
+        if self.part.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(&mark.name)) {
+            self.restart(self.time_ns);
+        }
+        self.marks.note(mark);
     }
 
     /// The report begins here.
@@ -115,6 +132,7 @@ impl Pass {
         for (place, peak) in &mut self.apart_peaks {
             *peak = self.apart.of(*place);
         }
+        self.marks = Marks::default();
         self.phases.restart(time_ns, self.devices.held());
         self.ooms.clear();
         self.oom_count = 0;

@@ -167,14 +167,16 @@ impl EventKind {
     /// Where our part of PyTorch's allocator stands from here on: aux0 is a [`super::TrackerState`]. Until the first such event
     /// nothing is known of PyTorch.
     pub const TRACKER: Self = Self(74);
-    /// A mark made by the program. aux0 = [`super::MARK_STEP`]: a step begins.
+    /// A mark made by the program. aux0 = [`super::MARK_STEP`]: a step begins; [`super::MARK_NAMED`]: a moment with a
+    /// name, which is aux1.
     pub const MARK: Self = Self(96);
     /// An NVTX range begins. aux0 = its name: the [`crate::CodeId`] of a definition that is a name and nothing else. aux1 = 1 if
     /// it is one that another thread may end ([`Self::RANGE_END`] is not recorded for such).
     pub const RANGE_BEGIN: Self = Self(97);
     /// The innermost open NVTX range of the thread ends.
     pub const RANGE_END: Self = Self(98);
-    /// A phase of the program begins, on all threads. aux0 = its name, as of [`Self::RANGE_BEGIN`].
+    /// A phase of the program begins, on all threads. aux0 = its name, as of [`Self::RANGE_BEGIN`]. aux1 = the thread that began it
+    /// and will end it, 0 if that is the event's own: what begins before the recording is recorded by who starts that.
     pub const PHASE_BEGIN: Self = Self(99);
     /// The phase that this thread began last ends.
     pub const PHASE_END: Self = Self(100);

@@ -13,6 +13,9 @@ use crate::exit::Refused;
 use crate::open::TraceFile;
 use crate::text::count;
 
+/// Most marks that are named to who asked for another.
+const MOST_MARKS: usize = 10;
+
 /// Options for that.
 #[derive(clap::Args)]
 pub(crate) struct Filters {
@@ -20,7 +23,7 @@ pub(crate) struct Filters {
     /// a caller of the line that is shown), or the id of a site as JSON has it; other rows are summed up
     #[arg(long, value_name = "PATTERN")]
     site: Option<String>,
-    /// Only what comes from then on: a time from the start, such as 12.5s or 3min, or step:40. What was held before counts at the
+    /// Only what comes from then on: a time from the start, such as 12.5s or 3min, step:40, or mark:NAME. What was held before counts at the
     /// peak
     #[arg(long, value_name = "WHEN")]
     since: Option<When>,
@@ -38,7 +41,7 @@ pub(crate) struct Filters {
 impl Filters {
     /// What the reading must know of it.
     pub(crate) fn ask(&self, asked: &mut Asked) {
-        asked.since = self.since;
+        asked.since.clone_from(&self.since);
         asked.stream = self.stream;
     }
 
@@ -87,7 +90,7 @@ impl Filters {
 
     fn has_since(analyses: &[Analysis]) -> Result<(), Refused> {
         for analysis in analyses {
-            let Some(since) = analysis.since else { continue };
+            let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
             if matches!(since.asked, When::Step(_)) && analysis.rule.source().is_none() {
                 return Err(Refused(format!(
@@ -102,9 +105,10 @@ impl Filters {
                     .source()
                     .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
                 return Err(Refused(format!(
-                    "{path}: {} never came; the run has {span}{} of events",
+                    "{path}: {} never came; the run has {span}{} of events{}",
                     since.asked,
-                    steps.unwrap_or_default()
+                    steps.unwrap_or_default(),
+                    marks_instead(&since.asked, std::slice::from_ref(analysis))
                 )));
             }
         }
@@ -177,7 +181,7 @@ impl Filters {
         let told = Told {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
-            since: self.since.map(|when| when.to_string()),
+            since: self.since.as_ref().map(When::to_string),
             devices: self.device.clone(),
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
@@ -205,6 +209,20 @@ fn beginning(file: &TraceFile) -> Option<Meta> {
         }
     }
     Some(meta)
+}
+
+/// What marks there are, for whom asked for one that there is not.
+pub(super) fn marks_instead(asked: &When, analyses: &[Analysis]) -> String {
+    if !matches!(asked, When::Mark(_)) {
+        return String::new();
+    }
+    let mut names: Vec<String> = Vec::new();
+    for mark in analyses.iter().flat_map(|analysis| &analysis.marks.first) {
+        if names.len() < MOST_MARKS && !names.contains(&mark.name) {
+            names.push(mark.name.clone());
+        }
+    }
+    format!("; {}", list(&names, "the program made no marks", "the program made the marks"))
 }
 
 /// `there are 0 and 1`; the first words where there is nothing.

@@ -1,0 +1,85 @@
+//! Which program a command names: `train.py` and `-m package` are arguments of Python.
+//!
+//! Constraint: a command must run as a shell would run it, and nobody may get another Python than the one of the environment they are in.
+//! Consequence: only what a shell could not run is taken for Python's: `-m`, and a file whose name ends in `.py` that is not
+//! executable, or that is named without a slash, where a shell would look for it elsewhere. The Python is, in this order: the one that
+//! asks (`python -m gpumemtrace run`), the one that lies beside this command, `python3` and `python` on `PATH`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Set by `python -m gpumemtrace`: itself.
+pub(super) const PYTHON: &str = "GPUMEMTRACE_PYTHON";
+
+/// What is to be started, with all its arguments.
+pub(super) fn program(command: &[OsString], here: &Path) -> Vec<OsString> {
+    let mut whole = command.to_vec();
+    if command.first().is_some_and(|name| is_for_python(name, here)) {
+        whole.insert(0, python());
+    }
+    whole
+}
+
+fn is_for_python(name: &OsStr, here: &Path) -> bool {
+    if name == "-m" {
+        return true;
+    }
+    let bytes = name.as_encoded_bytes();
+    if !bytes.ends_with(b".py") {
+        return false;
+    }
+    let Ok(facts) = fs::metadata(here.join(name)) else { return false };
+    let is_executable = facts.permissions().mode() & 0o111 != 0;
+    facts.is_file() && !(is_executable && bytes.contains(&b'/'))
+}
+
+fn python() -> OsString {
+    let asked = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
+    // Where it was found, not where that links to: a tool of its own environment serves the one that it is called in.
+    let command = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    let command = if command.components().count() > 1 { Some(command) } else { on_path(&command) };
+    let beside = command.and_then(|command| Some(command.parent()?.join("python")));
+    asked
+        .or_else(|| beside.filter(|python| is_program(python)).map(PathBuf::into_os_string))
+        .or_else(|| {
+            ["python3", "python"]
+                .iter()
+                .find_map(|name| on_path(Path::new(name)).map(PathBuf::into_os_string))
+        })
+        .unwrap_or_else(|| OsString::from("python3"))
+}
+
+fn on_path(name: &Path) -> Option<PathBuf> {
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_shell_could_not_run_is_for_python() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path();
+        for (name, mode) in [("train.py", 0o644), ("tool.py", 0o755), ("tool", 0o755), ("notes.txt", 0o644)] {
+            fs::write(here.join(name), "").unwrap();
+            fs::set_permissions(here.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(here.join("folder.py")).unwrap();
+        let of = |name: &str| is_for_python(OsStr::new(name), here);
+        assert!(of("-m") && of("train.py") && of("./train.py") && of("tool.py"));
+        assert!(!of("./tool.py"), "its first line says what runs it");
+        assert!(!of("tool") && !of("notes.txt") && !of("folder.py") && !of("none.py") && !of("python"));
+        let command = ["train.py", "--epochs", "3"].map(OsString::from);
+        let whole = program(&command, here);
+        assert_eq!(&whole[1..], command);
+        assert_eq!(program(&command[1..], here), &command[1..]);
+    }
+}

@@ -1,0 +1,69 @@
+"""Runs out of GPU memory, again and again, in each way that there is. The last line of the output is JSON: which errors came through.
+
+usage: captures.py
+"""
+
+import asyncio
+import json
+import os
+
+import torch
+
+import gpumemtrace
+
+kept = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
+told = {"kinds": [], "same": [], "files": []}
+
+
+def too_much():
+    return torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+
+
+def note(error, expected=None):
+    told["kinds"].append(type(error).__name__)
+    told["same"].append(expected is None or error is expected)
+    told["files"].append(sorted(name for name in os.listdir() if "oom" in name))
+
+
+try:
+    with gpumemtrace.capture_oom():
+        kept.append(torch.ones(1, device="cuda"))
+        raise KeyError("no matter of memory")
+except KeyError as error:
+    note(error)
+
+raised = None
+try:
+    with gpumemtrace.capture_oom():
+        try:
+            too_much()
+        except torch.OutOfMemoryError as error:
+            raised = error
+            raise
+except torch.OutOfMemoryError as error:
+    note(error, raised)
+    told["context"] = [error.__context__ is None, error.__cause__ is None, error.__traceback__.tb_next is not None]
+
+
+@gpumemtrace.capture_oom("named oom")
+def decorated(answer):
+    if answer:
+        return answer
+    too_much()
+
+
+@gpumemtrace.capture_oom(path="nowhere/oom")
+async def awaited():
+    too_much()
+
+
+told["answer"] = decorated(42)
+try:
+    decorated(0)
+except torch.cuda.OutOfMemoryError as error:
+    note(error)
+try:
+    asyncio.run(awaited())
+except torch.OutOfMemoryError as error:
+    note(error)
+print(json.dumps(told))
