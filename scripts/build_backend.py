@@ -14,22 +14,12 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARY = "libgpumemtrace.so"
 COMMAND = "gpumemtrace"
-COMMANDS = ["replay", "compare", "check", "info", "dump", "symbolize", "run", "doctor"]
-#: Where shells and man look below the prefix of an environment, and what the command prints for them.
-MADE_BY_THE_COMMAND = {
-    f"bash-completion/completions/{COMMAND}": ["completions", "bash"],
-    f"zsh/site-functions/_{COMMAND}": ["completions", "zsh"],
-    f"fish/vendor_completions.d/{COMMAND}.fish": ["completions", "fish"],
-    f"man/man1/{COMMAND}.1": ["man"],
-    **{f"man/man1/{COMMAND}-{command}.1": ["man", command] for command in COMMANDS},
-}
 
 
 class CargoBuildHook(BuildHookInterface):
@@ -46,16 +36,6 @@ class CargoBuildHook(BuildHookInterface):
         # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
         build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
-        self.made = Path(tempfile.mkdtemp())
-        for place, arguments in MADE_BY_THE_COMMAND.items():
-            file = self.made / place
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") as out:
-                subprocess.run([files[1], *arguments], stdout=out, check=True)
-            build_data["shared_data"][str(file)] = f"share/{place}"
-
-    def finalize(self, version, build_data, artifact_path):
-        shutil.rmtree(self.made, ignore_errors=True)
 
 
 def prebuilt():

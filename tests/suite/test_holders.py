@@ -239,15 +239,16 @@ def test_the_program_sees_no_difference(torch_version, run_asked, tmp_path):
         "torch.zeros(5, device='cuda')\n"
         "sys.exit(5)\n"
     )
-    path = {"PYTHONPATH": str(tmp_path / "site")}
+    # Others run at the same time: their folders are not this one's.
+    (tmp_path / "tmp").mkdir()
+    path = {"PYTHONPATH": str(tmp_path / "site"), "TMPDIR": str(tmp_path / "tmp")}
     asked = run_asked(script, code=5, **path)
     python = Path(VENVS[torch_version]) / "bin" / "python"
     plain = run_program([python, script], tmp_path, env=environment(tmp_path, traced=False, **path))
     hide = lambda text: " ".join(word for word in text.split() if not word.startswith("0x"))  # noqa: E731
     assert hide(asked.process.stdout) == hide(plain.stdout) and plain.returncode == 5
     assert [line for line in asked.process.stderr.splitlines() if not line.startswith("gpumemtrace: wrote")] == []
-    folders = [entry for entry in Path("/tmp").glob("gpumemtrace-holders-*") if entry.stat().st_mtime > script.stat().st_mtime]
-    assert folders == [], "what was written for the command is gone"
+    assert list((tmp_path / "tmp").glob("gpumemtrace-*")) == [], "what was written for the command is gone"
     script.write_text("import torch\ntorch.zeros(5, device='cuda')\n")
     apart = run_asked(script, python=["-I"])
     assert "nobody looked who holds what leaks" in apart.process.stderr

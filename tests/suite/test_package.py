@@ -92,13 +92,6 @@ def run(command, folder, code=0):
     return done
 
 
-def commands():
-    """All that the command lists of itself."""
-    listed = re.search(r"Commands:\n(.*?)\n\n", gpumemtrace("--help"), re.S)[1]
-    names = {line.split()[0] for line in listed.splitlines() if re.match(r"  \w", line)}
-    return names - {"help", "completions", "man"}
-
-
 def test_one_wheel_holds_what_belongs_to_it(wheel):
     glibc = re.fullmatch(rf"gpumemtrace-{re.escape(VERSION)}-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)[1]
     with zipfile.ZipFile(wheel) as archive:
@@ -109,15 +102,26 @@ def test_one_wheel_holds_what_belongs_to_it(wheel):
             assert archive.read(inside) == (RELEASE / built).read_bytes()
         sources = REPOSITORY / "pytorch-allocator-shim" / "python"
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
-        shares = {f"{data}/data/share/{place}" for place in (
-            "bash-completion/completions/gpumemtrace", "zsh/site-functions/_gpumemtrace", "fish/vendor_completions.d/gpumemtrace.fish",
-            "man/man1/gpumemtrace.1", *(f"man/man1/gpumemtrace-{command}.1" for command in commands()))}
-        assert {name for name in names if not name.startswith(info)} == expected | set(binaries) | shares
+        assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
     # What the linker wrote down, as another reader sees it: the tag promises neither more nor less.
     needs = subprocess.run(["readelf", "-VW", RELEASE / "libgpumemtrace.so", RELEASE / "gpumemtrace"],
                            capture_output=True, text=True, check=True).stdout
     assert int(glibc) == max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", needs))
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: Path(python).resolve().name)
+def test_every_cpython_runs_it_and_keeps_nothing_of_it(python, wheel, tmp_path):
+    """The wheel that is published, if scripts/wheel has made it; else the one of this machine."""
+    fresh = Installed(python, tmp_path / "venv", own_pip=version_of(python) < (3, 9))
+    before = fresh.files()
+    fresh.install(os.environ.get("GPUMEMTRACE_WHEEL") or wheel)
+    done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "says.py", "libcuda.so.1", "5"], tmp_path)
+    said = json.loads(done.stdout)
+    assert said["recording"]["is_recording"] and said["report"]["steps"]["count"] == 3
+    assert run([fresh.python, "-m", "gpumemtrace", "--version"], tmp_path).stdout == f"gpumemtrace {VERSION}\n"
+    fresh.pip("uninstall", "--yes", "gpumemtrace")
+    assert fresh.files() == before
 
 
 def test_run_needs_nothing_set(package, tmp_path):
