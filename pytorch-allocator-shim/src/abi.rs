@@ -36,7 +36,7 @@ const UNKNOWN: c_int = 999;
 /// Memory for a tensor. Zero bytes give null, as PyTorch expects; what cannot be had becomes PyTorch's own error.
 ///
 /// An exception must not meet a frame of ours: the unwinder that walks it is that of the C++ runtime, and ours may be another one,
-/// linked into the library. So all work is done in [`serve`], which returns, and what is thrown is left for in a jump.
+/// linked into the library. So all work is done in `serve`, which returns, and what is thrown is left for in a jump.
 ///
 /// # Safety
 /// Called by PyTorch.

@@ -7,7 +7,7 @@
 //! Constraint: PyTorch calls a pluggable allocator for every tensor and leaves everything to it: caching, streams, graphs,
 //! statistics. Consequence, three ways:
 //!
-//! * *caching*: an allocator with the rules of PyTorch's own ([`cache`]), once all of PyTorch's hooks are given to it
+//! * *caching*: an allocator with the rules of PyTorch's own (`cache/`), once all of PyTorch's hooks are given to it
 //!   ([`gpumemtrace_use_cache`]; the Python package does that);
 //! * *uncached*: `gpumemtrace_malloc` and `gpumemtrace_free` alone. Nobody then tells which streams use a block, so each is a
 //!   call of the driver, whose free waits for all of them;
