@@ -12,7 +12,7 @@ import subprocess
 
 import pytest
 
-from conftest import LIBRARY, REPOSITORY, WORKLOADS, gpumemtrace, sentences
+from conftest import LIBRARY, RELEASE, REPOSITORY, WORKLOADS, gpumemtrace, sentences
 from test_equality import assert_calls_equal_driver
 
 MODELS = [model + amp for model in ("mlp", "resnet18", "transformer") for amp in ("", "-amp")]
@@ -182,6 +182,32 @@ print(torch.ones(5, device="cuda").sum().item())
         "RuntimeError PyTorch has its allocator already, and cannot change it: call use_pluggable_allocator() before the first CUDA tensor",
         "0.0",
     ]
+
+
+@pytest.mark.parametrize("started", [False, True], ids=["alone", "started"])
+def test_what_the_program_says_is_recorded_without_a_preload(run_python, torch_version, tmp_path, started):
+    script = tmp_path / "program.py"
+    script.write_text(f"""
+import gpumemtrace, torch
+if {started}:
+    gpumemtrace.start()
+gpumemtrace.use_pluggable_allocator()
+gpumemtrace.mark("ready")
+kept = []
+for _ in range(30):
+    gpumemtrace.step()
+    with gpumemtrace.phase("go"):
+        kept.append(torch.zeros(1000, device="cuda"))
+print(len(gpumemtrace.leaks()["leaks"]), gpumemtrace.is_recording())
+""")
+    done = run_python(torch_version, script, traced=False, PYTHONPATH=PACKAGE, GPUMEMTRACE_LIB=LIBRARY,
+                      PATH=f"{RELEASE}:{os.environ['PATH']}")
+    assert done.process.stdout == "1 True\n"
+    report = done.report("--timeline")
+    assert report["traces"][0]["mode"] == ["pluggable"] + ["started"] * started
+    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 30)
+    assert [(phase["name"], phase["turns"]) for phase in report["phases"]] == [("go", 30)]
+    assert [mark["name"] for mark in report["marks"]] == ["ready"]
 
 
 def test_peaks_begin_again(run_python, torch_version, tmp_path):

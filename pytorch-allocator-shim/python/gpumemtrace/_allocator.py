@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Dict, Optional, Type, Union
+
+from . import _said
+from ._start import find_library
 
 #: PyTorch's setters by what they take. 2.3 changed the forms for graphs' pools, and their names.
 _HOOKS = {
@@ -42,18 +44,18 @@ class _Found(ctypes.Structure):
 
 def library_path() -> str:
     """The library that is loaded; else that of this package. PyTorch must be given the file that records already."""
-    process = ctypes.CDLL(None)
-    loaded = getattr(process, "gpumemtrace_malloc", None)
+    loaded = _said.find(_said.library(), "gpumemtrace_malloc", None)
     found = _Found()
-    if loaded is not None and process.dladdr(ctypes.cast(loaded, ctypes.c_void_p), ctypes.byref(found)):
+    if loaded is not None and ctypes.CDLL(None).dladdr(ctypes.cast(loaded, ctypes.c_void_p), ctypes.byref(found)):
         return os.fsdecode(found.file)
-    candidates = [os.environ.get("GPUMEMTRACE_LIB"), Path(__file__).resolve().parent / "lib" / "libgpumemtrace.so"]
-    for candidate in candidates:
-        if candidate and os.path.isfile(candidate):
-            return os.path.abspath(candidate)
-    raise FileNotFoundError(
-        "libgpumemtrace.so is neither loaded nor in this package: start with `gpumemtrace run`, or set GPUMEMTRACE_LIB to the file"
-    )
+    return str(find_library())
+
+
+def _load(path: str) -> ctypes.CDLL:
+    """From now on, what the program says goes there too."""
+    if _said.find(_said.library(), "gpumemtrace_malloc", None) is None:
+        _said.bind(ctypes.PyDLL(path))
+    return ctypes.CDLL(path)
 
 
 class SegmentMode:
@@ -100,7 +102,7 @@ def use_pluggable_allocator(mode: str = "global") -> Any:
 def _install(torch: Any) -> Any:
     global _kept
     path = library_path()
-    library = ctypes.CDLL(path)
+    library = _load(path)
     plugged = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_malloc", "gpumemtrace_free")
     inner = plugged._allocator
     missing = [setter for setter in _NEEDED if not hasattr(inner, setter)]
@@ -132,7 +134,7 @@ def _below(torch: Any) -> SegmentMode:
         )
     # Before the driver, if it can be: what is loaded after it does not see what it was asked before.
     path = library_path()
-    ctypes.CDLL(path)
+    _load(path)
     torch.cuda.init()
     plugged = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_segment_malloc", "gpumemtrace_segment_free")
     _kept = plugged

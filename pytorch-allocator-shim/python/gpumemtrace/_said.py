@@ -59,6 +59,11 @@ def bind(library: ctypes.PyDLL) -> None:
 bind(_library)
 
 
+def library() -> ctypes.PyDLL:
+    """Where what the program says goes, if anywhere."""
+    return _library
+
+
 def step() -> None:
     """Says that a step begins. Reports then count these, and take no other sign for a step."""
     if _step is not None:
