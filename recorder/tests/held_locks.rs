@@ -16,7 +16,8 @@ use gpumemtrace_format::EventKind;
 /// Turns that a thread has made events in, of those it was asked for.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Far more than any machine needs that is only busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 const DEADLOCK: i32 = 23;
 
 unsafe extern "C" {

@@ -274,18 +274,46 @@ impl Found {
     }
 }
 
-fn read(steps: &[Step]) -> Found {
+/// The ring file as it stood after these.
+fn file_after(steps: &[Step]) -> Vec<u8> {
     let mut bytes = vec![0; SHAPE.file_bytes() as usize];
     bytes[..HEADER_BYTES].copy_from_slice(&encode_header([1; 16], 1, &SHAPE));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
     bytes[PAGE_BYTES + RING_THREAD_AT..][..4].copy_from_slice(&THREAD.to_le_bytes());
-    let mut found = Found::default();
     for step in steps {
-        match step {
-            Step::Store(at, value) => bytes[*at..at + 8].copy_from_slice(&value.to_le_bytes()),
-            Step::Append(records) => records.iter().cloned().for_each(|record| found.add(record)),
+        if let Step::Store(at, value) = step {
+            bytes[*at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
     }
+    bytes
+}
+
+/// A record that was not shown yet, half of it new and half of an earlier round, whose 13 bits happen to fit: one in 8192, as the format
+/// says. The last word of a record is the last to be stored.
+fn is_believed_by_chance(steps: &[Step]) -> bool {
+    let bytes = file_after(steps);
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (head, tail) = (word(PAGE_BYTES + RING_HEAD_AT), word(PAGE_BYTES + RING_TAIL_AT));
+    (head..tail + PLACES as u64).any(|number| {
+        let slot = PAGE_BYTES + RING_RECORDS_AT + number as usize % PLACES * RECORD_BYTES;
+        let of_slot = slot..slot + RECORD_BYTES;
+        let last = steps.iter().rev().find_map(|step| match step {
+            Step::Store(at, _) if of_slot.contains(at) => Some(*at),
+            _ => None,
+        });
+        let words: [u64; RECORD_WORDS] = std::array::from_fn(|at| word(slot + 8 * at));
+        last.is_some_and(|last| last != slot + RECORD_BYTES - 8) && unseal(&words, number, THREAD).is_some()
+    })
+}
+
+fn read(steps: &[Step]) -> Found {
+    let mut found = Found::default();
+    for step in steps {
+        if let Step::Append(records) = step {
+            records.iter().cloned().for_each(|record| found.add(record));
+        }
+    }
+    let bytes = file_after(steps);
     let image = RingImage::decode(&bytes).unwrap();
     assert_eq!(image.malformed, 0);
     image.records.into_iter().for_each(|record| found.add(record));
@@ -338,9 +366,16 @@ proptest! {
     fn a_kill_after_any_store_leaves_each_record_whole_or_not_at_all(acts in prop::collection::vec(any_act(), 1..24)) {
         let made = play(&acts);
         let steps = LOG.take();
+        let mut by_chance = 0;
         for killed in 0..=steps.len() {
-            check(&steps[..killed], &made);
+            if is_believed_by_chance(&steps[..killed]) {
+                by_chance += 1;
+            } else {
+                check(&steps[..killed], &made);
+            }
         }
+        // Of some hundreds.
+        prop_assert!(by_chance <= 2, "{by_chance} of {} are no chance", steps.len());
     }
 }
 

@@ -7,6 +7,7 @@ asks for it. Consequence: all of its hooks are given at once, here; only then do
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from types import TracebackType
 from typing import Any, Dict, Optional, Type, Union
@@ -94,7 +95,7 @@ def use_pluggable_allocator(mode: str = "global") -> Any:
     """
     if mode not in ("global", "segment"):
         raise ValueError(f'the mode is "global" or "segment", not {mode!r}')
-    import torch
+    torch = importlib.import_module("torch")
 
     return _install(torch) if mode == "global" else _below(torch)
 
@@ -168,7 +169,7 @@ def memory_stats(device: Union[None, int, str, Any] = None) -> Dict[str, int]:
 
     Figures of settings that the allocator does not have (`oversize_*`, `max_split_size`) are left out then.
     """
-    import torch
+    torch = importlib.import_module("torch")
 
     text = _statistics(torch, device)
     if text is None:
@@ -179,7 +180,7 @@ def memory_stats(device: Union[None, int, str, Any] = None) -> Dict[str, int]:
 
 def reset_peak_memory_stats(device: Union[None, int, str, Any] = None) -> None:
     """`torch.cuda.reset_peak_memory_stats()`, also under `use_pluggable_allocator()`."""
-    import torch
+    torch = importlib.import_module("torch")
 
     if _statistics(torch, device) is None:
         torch.cuda.reset_peak_memory_stats(device)
