@@ -17,7 +17,7 @@ use gpumemtrace_format::EventKind;
 static ASKED: AtomicU32 = AtomicU32::new(0);
 static DONE: AtomicU32 = AtomicU32::new(0);
 /// Far more than any machine needs that is only busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 const DEADLOCK: i32 = 23;
 
 unsafe extern "C" {
