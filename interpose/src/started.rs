@@ -8,7 +8,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumemtrace_format::event::NO_POOL;
+use gpumemtrace_format::event::pool_number;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
 use gpumemtrace_recorder::{Draft, end_by_program, event, is_preloaded, is_recording};
 
@@ -114,10 +114,7 @@ unsafe extern "C" fn gpumemtrace_held(held: *const Held) {
 }
 
 fn draft(held: &Held) -> Option<Draft> {
-    let pool = match held.pool.map(u32::try_from) {
-        [Ok(first), Ok(second)] => u64::from(first) << 32 | u64::from(second),
-        _ => NO_POOL,
-    };
+    let pool = pool_number(held.pool[0], held.pool[1]);
     let kind = match held.what {
         BLOCK => EventKind::BLOCK_ALLOC,
         SEGMENT => EventKind::SEGMENT_ALLOC,
@@ -151,6 +148,7 @@ extern "C" fn gpumemtrace_stop() -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpumemtrace_format::event::NO_POOL;
 
     const HELD: Held = Held {
         device: 1,

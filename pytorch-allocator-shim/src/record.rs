@@ -5,11 +5,11 @@
 
 use std::ffi::c_int;
 
-use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL};
+use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
-use crate::cache::{Entry, PoolId, Step};
+use crate::cache::{Entry, Step};
 
 /// From here on, segments, requests, streams and pools are in the trace.
 pub(crate) fn first_hand() {
@@ -19,7 +19,7 @@ pub(crate) fn first_hand() {
 
 /// A step of the caching allocator.
 pub(crate) fn entry(device: c_int, entry: &Entry) {
-    let pool = pack_pool(entry.pool);
+    let pool = pool_number(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
     let place = [entry.stream, pool];
@@ -60,14 +60,6 @@ pub(crate) fn out_of_memory(
 fn of_device(kind: EventKind, device: c_int) -> Draft {
     let draft = Draft::new(kind, ApiId::default());
     Draft { device: u8::try_from(device).unwrap_or(draft.device), ..draft }
-}
-
-/// Both halves of an id are counters from 1, of which one is 0.
-fn pack_pool(id: PoolId) -> u64 {
-    match (u32::try_from(id.0), u32::try_from(id.1)) {
-        (Ok(first), Ok(second)) => u64::from(first) << 32 | u64::from(second),
-        _ => NO_POOL,
-    }
 }
 
 fn put(draft: &Draft) {

@@ -46,6 +46,15 @@ pub const FREED_AT_ONCE: u8 = 1;
 /// `Detail::pool` where the version of PyTorch does not tell it.
 pub const NO_POOL: u64 = u64::MAX;
 
+/// A pool as events have it: both halves of PyTorch's `MempoolId_t` in one number. They are counters from 1, of which one is 0.
+#[inline]
+pub fn pool_number(first: u64, second: u64) -> u64 {
+    match (u32::try_from(first), u32::try_from(second)) {
+        (Ok(first), Ok(second)) => u64::from(first) << 32 | u64::from(second),
+        _ => NO_POOL,
+    }
+}
+
 /// aux0 of a [`EventKind::MARK`] that begins a step.
 pub const MARK_STEP: u64 = 1;
 /// aux0 of a [`EventKind::MARK`] that is a moment with a name: aux1, as of [`EventKind::RANGE_BEGIN`].

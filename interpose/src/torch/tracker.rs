@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL};
+use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
 use gpumemtrace_format::{ApiId, Counter, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -184,21 +184,12 @@ impl Entry {
             addr: word(layout.addr),
             size: word(layout.size),
             stream: word(layout.stream),
-            pool: layout.pool.map_or(NO_POOL, |pool| pack_pool(word(pool), word(pool + 8))),
+            pool: layout.pool.map_or(NO_POOL, |pool| pool_number(word(pool), word(pool + 8))),
         }
     }
 
     fn detail(&self) -> Detail {
         Detail { requested_bytes: self.size, stream: self.stream, pool: self.pool }
-    }
-}
-
-/// Both halves of a pool's id are counters from 1, of which one is 0.
-#[inline]
-fn pack_pool(first: u64, second: u64) -> u64 {
-    match (u32::try_from(first), u32::try_from(second)) {
-        (Ok(first), Ok(second)) => u64::from(first) << 32 | u64::from(second),
-        _ => NO_POOL,
     }
 }
 
@@ -370,7 +361,7 @@ mod tests {
             read,
             Entry { action: 3, device: 1, addr: 0x1000, size: 77, stream: 9, pool: 2 << 32 | 5 }
         );
-        assert_eq!(pack_pool(1 << 32, 0), NO_POOL);
+        assert_eq!(pool_number(1 << 32, 0), NO_POOL);
     }
 
     #[test]
