@@ -160,7 +160,7 @@ def updated(shown, printed):
         else:
             new += map(masked, printed[j:place])
         if at < len(shown):
-            new.append(shown[at])
+            new.append(masked(shown[at]))
         i, j = at + 1, place + 1
     return new
 
