@@ -245,7 +245,7 @@ def test_the_readme():
         excerpt = fences[0].lines[fences[0].lines.index("") + 1:]
         assert len(excerpt) == 3
         for line in excerpt:
-            assert line in leaks, f"{line!r} is not in\n" + "\n".join(leaks)
+            assert any(printed.startswith(line) for printed in leaks), f"{line!r} is not in\n" + "\n".join(leaks)
 
     for _ in range(5):
         with tempfile.TemporaryDirectory(prefix="page-", dir="/tmp") as folder:
