@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from random import Random
 
 import pages
 import pytest
@@ -187,6 +188,15 @@ def test_update_keeps_what_was_left_out():
     assert updated(kept, printed) == kept
     assert updated(["head", ANY_LINES, "three", "size 11 B"], printed) == kept
     assert difference(updated(["nothing", "of", ANY_LINES, "this"], printed), printed) is None
+
+    # Whatever the page had and whatever is printed: what --update writes is right.
+    random = Random(7)
+    for _ in range(20_000):
+        printed = random.choices(["a", "b", "c", "after 1.5 s (exit 0)"], k=random.randrange(7))
+        shown = random.choices(["a", "b", "c", ANY_LINES, f"after {ANY_TEXT} (exit 0)"], k=random.randrange(7))
+        assert difference(updated(shown, printed), printed) is None, (shown, printed, updated(shown, printed))
+        if difference(shown, printed) is None and (ANY_LINES, ANY_LINES) not in zip(shown, shown[1:]):
+            assert len(updated(shown, printed)) <= len(printed) + shown.count(ANY_LINES)
 
 
 def options_of(subcommand):
