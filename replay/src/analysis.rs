@@ -92,6 +92,8 @@ pub struct Analysis {
     pub looks: Looks,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
+    /// Of these, the ones for which no memory was left.
+    pub refused_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
     pub apart: Vec<(Place, u64, u64)>,
     /// Pinned host memory.

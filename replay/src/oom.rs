@@ -5,16 +5,17 @@
 //! out of memory, so free bytes that remain reserved lie in segments that hold live blocks.
 
 use crate::analysis::{Analysis, OomRecord};
-use crate::report::{Leak, Oom, Remedy, SiteBytes, SiteShare};
+use crate::report::{Leak, Oom, Remedy, Site, SiteBytes, SiteShare};
 use crate::sections::{gap::causes, place, size};
+use crate::tally::Held;
 
 /// All described out-of-memory events of a trace.
 pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
     analysis.ooms.iter().map(|record| oom(trace, analysis, record, leaks)).collect()
 }
 
-/// What each leak had come to by then.
-fn growth(trace: usize, record: &OomRecord, leaks: &[Leak]) -> Vec<SiteBytes> {
+/// What each leak had come to by then; of a line no more than it held at that moment.
+fn growth(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) -> Vec<SiteBytes> {
     let step = u64::from(record.step);
     let its = leaks.iter().filter(|leak| {
         leak.trace == trace && leak.device == u32::from(record.event.device) && leak.kind == "tensors"
@@ -24,8 +25,21 @@ fn growth(trace: usize, record: &OomRecord, leaks: &[Leak]) -> Vec<SiteBytes> {
         (Some(first), _, Some(rate)) => (rate.0 * step.saturating_sub(first) as f64) as u64,
         _ => leak.bytes,
     };
-    let mut growth: Vec<SiteBytes> =
-        its.map(|leak| SiteBytes { site: leak.site.clone(), bytes: by_then(leak) }).collect();
+    let held_by = |leak: &Leak| {
+        let place = |site: &Site| (site.file.clone(), site.line, site.function.clone(), site.is_backward);
+        let of_line = |(site, held): &(_, Held)| {
+            (place(&analysis.symbols.site(*site, None)) == place(&leak.site)).then_some(held.bytes)
+        };
+        record.sites.iter().find_map(of_line)
+    };
+    let mut growth: Vec<SiteBytes> = its
+        .map(|leak| {
+            // A graph is of many lines, and has the name of one.
+            let is_of_line = leak.shape != "retained_graph";
+            let most = held_by(leak).filter(|_| is_of_line).unwrap_or(record.live);
+            SiteBytes { site: leak.site.clone(), bytes: by_then(leak).min(most) }
+        })
+        .collect();
     growth.retain(|one| one.bytes > 0);
     growth.sort_by_key(|one| std::cmp::Reverse(one.bytes));
     growth
@@ -40,7 +54,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
     let gap = reserved.saturating_sub(record.live);
     let largest = record.gap.largest_free;
-    let growth = growth(trace, record, leaks);
+    let growth = growth(trace, analysis, record, leaks);
     let sites = record.sites.iter().map(|(site, held)| SiteShare {
         site: symbols.site(*site, None),
         bytes: held.bytes,

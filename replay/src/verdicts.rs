@@ -111,8 +111,16 @@ pub fn verdicts(
     }
     if analysis.failed_calls > 0 {
         let noun = if analysis.failed_calls == 1 { "driver call" } else { "driver calls" };
-        let summary = format!("{} {noun} returned an error", analysis.failed_calls);
-        add("failed_calls", Severity::Info, summary, json!({ "calls": analysis.failed_calls }));
+        let refused = match analysis.refused_calls {
+            0 => String::new(),
+            refused => format!(
+                "; for {refused} of them the device had no memory left: PyTorch then gives back what it caches and tries again, \
+                 other libraries do not"
+            ),
+        };
+        let summary = format!("{} {noun} returned an error{refused}", analysis.failed_calls);
+        let details = json!({ "calls": analysis.failed_calls, "out_of_memory": analysis.refused_calls });
+        add("failed_calls", Severity::Info, summary, details);
     }
     let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
     let silent: Vec<&SilentGrowth> = silent.iter().filter(|silent| silent.trace == trace).collect();

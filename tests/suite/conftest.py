@@ -5,6 +5,7 @@ The environments are made by scripts/test; GPUMEMTRACE_VENVS is a comma-separate
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "rel
 LIBRARY = RELEASE / "libgpumemtrace.so"
 COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
+# Whoever starts the tests in the background has SIGINT ignored, and programs would inherit that: what they do at it is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 #: What the command says is read here sentence by sentence; test_filters.py is about how it is broken into lines.
 os.environ["COLUMNS"] = "200"
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)

@@ -87,7 +87,11 @@ fn well(report: &Report, trace: usize) -> Vec<String> {
     let part = if info.since.is_some() { " in this part of the run" } else { "" };
     // Of a stream, or of some lines, nothing is said of the whole device.
     let is_of_all = report.oom.is_some() && filters.site.is_none();
-    let never = if is_of_all { ", and memory never ran out" } else { "" };
+    // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
+    let was_refused = report.verdicts.iter().flatten().any(|verdict| {
+        verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)
+    });
+    let never = if is_of_all && !was_refused { ", and memory never ran out" } else { "" };
     let doubt = leaks::doubt(report, trace);
     let so_far = if doubt.is_some() { " so far" } else { "" };
     let mut well =

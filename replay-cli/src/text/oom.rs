@@ -63,7 +63,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
                 size(oom.reserved_bytes)
             ),
         );
-        put(out, format_args!("  What filled the device:"));
+        if oom.sites.is_empty() {
+            put(out, format_args!("  No tensor held any of it."));
+        } else {
+            put(out, format_args!("  What filled the device:"));
+        }
         peak::table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.most(MAX_SITES));
         if !oom.unused.is_empty() {
             put(out, format_args!("  What {reserver} held and no tensor used:"));

@@ -147,6 +147,7 @@ impl Pass {
             oom_counts: self.oom_counts,
             looks: self.looks,
             failed_calls: self.driver.failed_calls,
+            refused_calls: self.driver.refused_calls,
             apart,
             host: self.host,
             backward_calls: self.backward.calls,

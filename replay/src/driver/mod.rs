@@ -123,6 +123,8 @@ pub struct Driver {
     pub ranges_changed: bool,
     /// Calls that returned an error.
     pub failed_calls: u64,
+    /// Of these, the ones for which no memory was left (`CUDA_ERROR_OUT_OF_MEMORY`).
+    pub refused_calls: u64,
     /// Frees of what was not known.
     pub unmatched_frees: u64,
 }
@@ -137,7 +139,9 @@ impl Driver {
             return;
         }
         if event.result != 0 {
+            const OUT_OF_MEMORY: u16 = 2;
             self.failed_calls += 1;
+            self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);
             return;
         }
         let place = Place::of(event.device);

@@ -39,7 +39,7 @@ pub(super) fn driver(checks: &mut Vec<Check>) -> bool {
 pub(super) fn nvml(checks: &mut Vec<Check>) {
     let (verdict, says) = match ask("nvml") {
         Ok(says) => (Verdict::Well, says),
-        Err(why) => (Verdict::Absent, why),
+        Err(why) => (Verdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
     };
     checks.push(Check::new("NVML", verdict, says));
 }
