@@ -5,7 +5,7 @@
    no allocator: offsets in a heap are told by whoever asks for one, or count up. It writes down itself what it does (DOUBLE_LOG), in one
    order over all threads, as the truth that a trace is held against: with the real methods, which nobody stands before.
 
-   As a library it is loaded by a program (`ctypes`), which is the "script"; with -DPROGRAM it is a program of its own, see the end. */
+   It is a library; the script is the program that loads it (`ctypes`), or is linked to it (storm.c). */
 
 #include <dlfcn.h>
 #include <objc/objc.h>
@@ -378,46 +378,3 @@ void double_observe(id object) {
     }
     object_setClass(object, observing);
 }
-
-#ifdef PROGRAM
-/* usage: double THREADS ROUNDS: each thread makes heaps, buffers and textures on both devices, marks and ends them. */
-static Number rounds;
-
-static void *work(void *seed) {
-    Number state = (Number)seed * 2654435761u + 1;
-    id held[16] = {0};
-    AGXDevice *device = double_device((Number)seed % 2);
-    AGXHeap *heap = double_heap(device, 1 << 20);
-    for (Number round = 0; round < rounds; round++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        Number at = state >> 33 & 15, what = state >> 40 & 7, bytes = 1 + (state >> 44) % 5000;
-        double_release(held[at]);
-        held[at] = what < 3   ? double_buffer(device, bytes)
-                   : what < 5 ? double_heap_buffer(heap, bytes % 500 + 1)
-                   : what < 6 ? double_texture(device, bytes)
-                   : what < 7 ? double_no_copy(device, &state, bytes)
-                              : double_bytes(device, &state, bytes);
-        if (held[at] && state >> 60 == 0)
-            double_purgeable(held[at], 3);
-        if (heap->next > heap->bytes / 2) {
-            double_release(heap); /* its buffers keep it */
-            heap = double_heap(device, 1 << 20);
-        }
-    }
-    for (int at = 0; at < 16; at++)
-        double_release(held[at]);
-    double_release(heap);
-    return 0;
-}
-
-int main(int count, char **arguments) {
-    Number threads = count > 1 ? strtoul(arguments[1], 0, 10) : 1;
-    rounds = count > 2 ? strtoul(arguments[2], 0, 10) : 100;
-    pthread_t all[64];
-    for (Number at = 0; at < threads && at < 64; at++)
-        pthread_create(&all[at], 0, work, (void *)at);
-    for (Number at = 0; at < threads && at < 64; at++)
-        pthread_join(all[at], 0);
-    return 0;
-}
-#endif

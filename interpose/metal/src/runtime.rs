@@ -155,10 +155,6 @@ macro_rules! by_functions {
             // SAFETY: as above.
             unsafe { (self.$($functions)+.replace)(method, function) }
         }
-        unsafe fn add(&self, class: Class, selector: Selector, function: Imp, types: *const c_char) -> bool {
-            // SAFETY: as above; types are those of a method that the class inherits.
-            unsafe { (self.$($functions)+.add)(class, selector, function, types) != 0 }
-        }
         unsafe fn types(&self, method: Method) -> *const c_char {
             // SAFETY: as above.
             unsafe { (self.$($functions)+.types)(method) }
@@ -171,6 +167,10 @@ impl Runtime for Apple {
         // SAFETY: as the trait asks. The word that an object begins with is not its class here: it has other bits too.
         unsafe { (self.class_of)(object) }
     }
+    unsafe fn add(&self, class: Class, selector: Selector, function: Imp, types: *const c_char) -> bool {
+        // SAFETY: as the trait asks; types are those of a method that the class has or inherits.
+        unsafe { (self.functions.add)(class, selector, function, types) != 0 }
+    }
     by_functions!(functions);
 }
 
@@ -178,6 +178,20 @@ impl Runtime for Gnu {
     unsafe fn class_of(&self, object: Object) -> Class {
         // SAFETY: as the trait asks. Each object begins with its class: `struct objc_object` of objc/objc.h.
         unsafe { *object.cast::<Class>() }
+    }
+    unsafe fn add(&self, class: Class, selector: Selector, function: Imp, types: *const c_char) -> bool {
+        // A class's table of functions is made at its first message. One that is made after a method of a subclass was changed gets
+        // that one's function (GCC 12): so it is made now, for the class and all above it.
+        let mut each = class;
+        while !each.is_null() {
+            // SAFETY: as the trait asks; asking for the function of an unknown selector is allowed.
+            unsafe {
+                (self.0.dispatched)(each, selector);
+                each = (self.0.superclass)(each);
+            }
+        }
+        // SAFETY: as the trait asks; types are those of a method that the class has or inherits.
+        unsafe { (self.0.add)(class, selector, function, types) != 0 }
     }
     by_functions!(0);
 }
