@@ -11,6 +11,7 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpumemtrace_format::event::NO_POOL;
 use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, NO_DEVICE};
 use gpumemtrace_metal::runtime::{self, Object, Runtime};
 use gpumemtrace_metal::{Happening, Hooks, Lost, SEEN, Sink, What};
@@ -77,10 +78,10 @@ fn record(happening: &Happening) {
     match happening.what {
         What::Heap => {
             event(&draft(EventKind::DEVICE_ALLOC));
-            event(&inside(EventKind::SEGMENT_ALLOC, [0; 2]));
+            event(&inside(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
         }
         What::HeapEnds => {
-            event(&inside(EventKind::SEGMENT_FREE, [0; 2]));
+            event(&inside(EventKind::SEGMENT_FREE, [0, NO_POOL]));
             event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) });
         }
         What::Block => event(&inside(EventKind::BLOCK_ALLOC, happening.held)),
