@@ -183,8 +183,10 @@ static id make(Class class, Number bytes, Number to, Root *heap, Root *device, N
 }
 - (id)newBufferWithLength:(Number)length options:(Number)options {
     Number at = [self place:length];
-    if (at + rounded(length, 256) > bytes)
+    if (at + rounded(length, 256) > bytes) {
+        __atomic_sub_fetch(&next, rounded(length, 256), __ATOMIC_ACQ_REL);
         return nil;
+    }
     return [self newBufferWithLength:length options:options offset:at];
 }
 - (id)newBufferWithLength:(Number)length options:(Number)options offset:(Number)at {
@@ -353,6 +355,9 @@ static void foreign_end(id self, SEL selector) {
     foreign_dealloc(self, selector);
 }
 static IMP swizzled(Class class, const char *name, IMP with) {
+    /* GCC 12 makes a class's table of functions at its first message, and wrongly where a method was changed before that. */
+    for (Class each = class; each; each = class_getSuperclass(each))
+        class_getMethodImplementation(each, sel_registerName(name));
     Method method = class_getInstanceMethod(class, sel_registerName(name));
     return method_setImplementation(method, with);
 }
