@@ -34,10 +34,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// A class: its superclass and its own methods, by selector. A selector is its name, kept once.
+/// A class: its superclass and its own methods, by selector.
+type FakeClass = (Option<usize>, HashMap<usize, usize>);
+
+/// A selector is its name, kept once.
 #[derive(Default)]
 struct Fake {
-    classes: Mutex<Vec<(Option<usize>, HashMap<usize, usize>)>>,
+    classes: Mutex<Vec<FakeClass>>,
     names: Mutex<HashMap<&'static CStr, usize>>,
 }
 
