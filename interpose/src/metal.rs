@@ -9,7 +9,7 @@
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::NO_POOL;
 use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, NO_DEVICE};
@@ -42,6 +42,13 @@ pub(crate) fn is_met() -> bool {
     IS_MET.load(Ordering::Acquire)
 }
 
+static MISSED: AtomicU64 = AtomicU64::new(0);
+
+/// Methods that are not watched and objects whose end will not be told, beside the driver's functions.
+pub(crate) fn uncovered(calls: u64) -> u64 {
+    calls.saturating_add(MISSED.load(Ordering::Relaxed))
+}
+
 struct Recorded;
 
 impl Sink for Recorded {
@@ -53,7 +60,13 @@ impl Sink for Recorded {
     }
 
     fn lost(&self, lost: Lost) {
-        count(if lost == Lost::Panic { Counter::InternalErrors } else { Counter::UncoveredCalls });
+        match lost {
+            Lost::Panic => count(Counter::InternalErrors),
+            // Classes are met before anything is recorded.
+            Lost::Method | Lost::Object => {
+                MISSED.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -38,7 +38,10 @@ pub(crate) fn register() {
         apis: &table::NAMES,
         #[cfg(feature = "metal-double")]
         apis: &crate::metal::NAMES,
+        #[cfg(not(feature = "metal-double"))]
         uncovered_calls: uncovered::calls,
+        #[cfg(feature = "metal-double")]
+        uncovered_calls: || crate::metal::uncovered(uncovered::calls()),
         uncovered_names: uncovered::names,
         sample: nvml::sample,
     });
