@@ -15,6 +15,8 @@ mod cuda;
 mod dynamic;
 mod guard;
 mod holders;
+#[cfg(feature = "metal-double")]
+mod metal;
 mod nvtx;
 mod process;
 mod said;

@@ -27,6 +27,7 @@ use crate::instants::{Alarms, Instant};
 use crate::keyed::{KeyedMap, KeyedSet};
 use crate::looks::Looks;
 use crate::marks::{Awaited, Marks};
+use crate::metal;
 use crate::origin::OwnPaths;
 use crate::owners::Owners;
 use crate::phases::{Phase, Phases};
@@ -118,7 +119,7 @@ pub struct Analysis {
 impl Analysis {
     /// Whose reserved memory it is.
     pub fn reserver(&self) -> &'static str {
-        crate::report::reserver(self.meta.text("pluggable"))
+        crate::report::reserver(self.meta.text("pluggable"), metal::is_metal(&self.meta))
     }
 }
 
@@ -201,8 +202,9 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
     let mut ahead = Some(Ahead::new(symbols, names, head.end_ns()));
     let alarms = |ahead: &Ahead| Alarms::new(&asked.at, started.or(ahead.first_ns).unwrap_or(0), span_ns);
     let mut pass: Option<Pass> = None;
+    let mut totals = metal::Totals::of(&head.meta);
     let mut body = read_together(open, &head, &mut |events| {
-        let mut events = events.iter();
+        let mut events = totals.told(events).iter();
         while let Some(scouting) = &mut ahead
             && let Some(event) = events.next()
         {
@@ -230,8 +232,9 @@ pub(crate) fn analyse_with_head(input: Input<'_>, asked: Asked) -> Result<(Analy
         unreachable!("the scout is there until the pass is")
     };
     if !is_whole {
+        let mut totals = metal::Totals::of(&head.meta);
         body = read_together(open, &head, &mut |events| {
-            pass.events(events);
+            pass.events(totals.told(events));
             ControlFlow::Continue(())
         })?;
     }

@@ -43,6 +43,7 @@ mod live_steps;
 pub mod looks;
 pub mod marks;
 pub mod merge;
+mod metal;
 pub mod naming;
 pub mod oom;
 mod oom_step;

@@ -33,7 +33,7 @@ pub enum Value {
 /// Named values. A trace begins with one such block; later ones add names or replace values.
 ///
 /// Names in use (absent = unknown): `trace_id`, `tool`, `pid`, `host`, `rank`, `local_rank`, `world_size`, `command`,
-/// `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`, `pluggable`, `started` by the program itself),
+/// `started_unix_ns`, `started_ns` (`CLOCK_MONOTONIC`), `mode` (`preload`, `pluggable`, `started` by the program itself, `metal`: a device of Metal's was met),
 /// `attached` (`late`: the program had loaded the driver before the recorder), `torch`, `torch_cuda`, `python`, `cuda_driver`,
 /// `cuda_runtime`, `allocator_conf`, `stacks`, `on_full`, `apis`, `notes`, `rings` (`memory`: the recorder let go
 /// of its ring file), `part`, `dropped_parts`, `dropped_part_events`, `uncovered`, `device.N.total_bytes`, `device.N.name`.

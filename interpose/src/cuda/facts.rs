@@ -18,12 +18,17 @@ pub(crate) fn mode(meta: &mut Meta) -> u8 {
         (gpumemtrace_recorder::is_preloaded(), "preload"),
         (pluggable.is_some(), "pluggable"),
         (crate::started::is_started(), "started"),
+        #[cfg(feature = "metal-double")]
+        (crate::metal::is_met(), "metal"),
     ];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
     if let Some(mode) = pluggable {
         meta.set_text("pluggable", mode.name());
     }
-    pluggable.map_or(0, |mode| mode as u8)
+    let answer = pluggable.map_or(0, |mode| mode as u8);
+    #[cfg(feature = "metal-double")]
+    let answer = answer | u8::from(crate::metal::is_met()) << 7;
+    answer
 }
 
 /// Adds the driver's version, and name and size of each device.

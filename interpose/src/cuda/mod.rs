@@ -25,13 +25,23 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     table::entries().map(|entry| entry.name)
 }
 
+/// Their names by `ApiId`.
+#[cfg(feature = "metal-double")]
+pub(crate) const NAMES: &[&str] = &table::NAMES;
+
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
     gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
         facts: facts::collect,
         mode: facts::mode,
+        #[cfg(not(feature = "metal-double"))]
         apis: &table::NAMES,
+        #[cfg(feature = "metal-double")]
+        apis: &crate::metal::NAMES,
+        #[cfg(not(feature = "metal-double"))]
         uncovered_calls: uncovered::calls,
+        #[cfg(feature = "metal-double")]
+        uncovered_calls: || crate::metal::uncovered(uncovered::calls()),
         uncovered_names: uncovered::names,
         sample: nvml::sample,
     });

@@ -32,7 +32,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     for moment in moments {
         out.push('\n');
-        one(out, moment, style);
+        one(out, moment, report.traces[trace].reserver(), style);
     }
     for course in report.gap_over_time.iter().flatten().filter(|course| course.trace == trace) {
         gap_rows::over_time(out, course, style);
@@ -40,7 +40,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 }
 
 /// One moment.
-pub(super) fn one(out: &mut String, moment: &Fragmentation, style: Style) {
+pub(super) fn one(out: &mut String, moment: &Fragmentation, reserver: &str, style: Style) {
     let when = match moment.at.why {
         "peak_reserved" => "when most was reserved",
         "oom" => "when memory ran out",
@@ -60,7 +60,7 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, style: Style) {
         ),
     );
     for cause in &moment.causes {
-        let words = in_words(cause);
+        let words = in_words(cause, reserver);
         let colon = if cause.culprits.is_empty() { "" } else { ", by their lines:" };
         put(out, format_args!("  {}  {HANG}{words}{colon}", column(cause.bytes)));
         let most = style.most(MAX_CULPRITS);
@@ -77,9 +77,12 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, style: Style) {
 }
 
 /// What a cause means to whoever has never heard its name.
-pub(super) fn in_words(cause: &Cause) -> &str {
+pub(super) fn in_words<'a>(cause: &'a Cause, reserver: &str) -> &'a str {
     match cause.cause {
         "pinned" => "free, but cannot be given back: in segments that live blocks keep",
+        "cache" if reserver == "Metal heaps" => {
+            "in heaps without a live buffer: torch.mps.empty_cache() would give it back"
+        }
         "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
         "rounding" => "lost to rounding",
         "pending_free" => "given back, but another stream still uses it",

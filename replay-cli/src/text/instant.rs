@@ -39,7 +39,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
         peak::table(out, &instant.sites, (total, instant.left_out), style.most(MAX_SITES));
         let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
         if let Some(gap) = gap {
-            fragmentation::one(out, gap, style);
+            fragmentation::one(out, gap, report.traces[trace].reserver(), style);
         }
     }
 }

@@ -73,7 +73,10 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(out, format_args!("  What {reserver} held and no tensor used:"));
         }
         for cause in &oom.unused {
-            put(out, format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause)));
+            put(
+                out,
+                format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause, reserver)),
+            );
         }
         if !oom.growth.is_empty() {
             put(out, format_args!("  What had grown until then (--leaks tells how):"));

@@ -228,7 +228,14 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
         );
         put(out, format_args!("{}", style.bold(&title)));
         for cause in &moment.causes {
-            put(out, format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause)));
+            put(
+                out,
+                format_args!(
+                    "  {}  {HANG}{}",
+                    column(cause.bytes),
+                    fragmentation::in_words(cause, report.traces[trace].reserver())
+                ),
+            );
         }
     }
 }

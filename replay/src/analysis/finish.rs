@@ -71,6 +71,13 @@ impl Pass {
                     .to_owned(),
             );
         }
+        if crate::metal::is_metal(&head.meta) {
+            notes.push(
+                "recorded from Metal: what is called a tensor is a buffer or a texture in a heap, and what is called reserved are the heaps. \
+                 PyTorch keeps buffers that no tensor uses and gives them to later ones, which Metal is not told"
+                    .to_owned(),
+            );
+        }
         match head.meta.text("pluggable") {
             Some("caching") => notes.push(
                 "tensors were served by gpumemtrace's own caching allocator: what is said of reserved memory and of fragmentation is \

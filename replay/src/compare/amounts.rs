@@ -17,8 +17,9 @@ use gpumemtrace_format::{Event, EventKind};
 use crate::analysis::{Analysis, Asked, analyse_with_head};
 use crate::backward::Backward;
 use crate::driver::{Change, Driver, Place};
-use crate::input::{Input, read_events};
+use crate::input::{Input, read_together};
 use crate::keyed::KeyedMap;
+use crate::metal::Totals;
 use crate::origin::OwnPaths;
 use crate::ranges::StepNames;
 use crate::series::Series;
@@ -120,8 +121,11 @@ pub fn analyse_by_steps(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Am
         return Ok((analysis, Amounts::new()));
     }
     let mut count = Count::new(&analysis);
-    read_events(open, &head, &mut |event| {
-        count.event(event, &mut analysis);
+    let mut totals = Totals::of(&head.meta);
+    read_together(open, &head, &mut |events| {
+        for event in totals.told(events) {
+            count.event(event, &mut analysis);
+        }
         ControlFlow::Continue(())
     })?;
     let amounts = count.finish(analysis.steps);

@@ -68,13 +68,15 @@ pub struct TraceInfo {
 impl TraceInfo {
     /// Whose reserved memory the report speaks of.
     pub fn reserver(&self) -> &'static str {
-        reserver(self.pluggable.as_deref())
+        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::metal::MODE);
+        reserver(self.pluggable.as_deref(), is_metal)
     }
 }
 
-/// Whose reserved memory it is, by the header's `pluggable`.
-pub(crate) fn reserver(pluggable: Option<&str>) -> &'static str {
+/// Whose reserved memory it is, by the header's `pluggable` and `mode`.
+pub(crate) fn reserver(pluggable: Option<&str>, is_metal: bool) -> &'static str {
     match pluggable {
+        _ if is_metal => "Metal heaps",
         Some("caching" | "uncached") => "gpumemtrace's allocator",
         _ => "PyTorch",
     }

@@ -52,6 +52,9 @@ impl EventKind {
     pub const ARRAY_ALLOC: Self = Self(16);
     /// An array given back. addr = its handle.
     pub const ARRAY_FREE: Self = Self(17);
+    /// Memory of Metal marked as dispensable, or not (`setPurgeableState:`). addr = where it lies (0: not known), size = its bytes,
+    /// aux0 = what was asked for (2 non-volatile, 3 volatile, 4 empty), aux1 = what was before. What is empty still is the object's.
+    pub const PURGEABLE: Self = Self(18);
     /// A memory pool made. size = its limit (0: none), aux0 = pool, aux1 = location type | id << 32.
     pub const POOL_CREATE: Self = Self(20);
     /// A pool destroyed; blocks in it live on until they are freed. aux0 = pool.
@@ -216,6 +219,7 @@ impl EventKind {
         (Self::UNMAP, "unmap"),
         (Self::ARRAY_ALLOC, "array_alloc"),
         (Self::ARRAY_FREE, "array_free"),
+        (Self::PURGEABLE, "purgeable"),
         (Self::POOL_CREATE, "pool_create"),
         (Self::POOL_DESTROY, "pool_destroy"),
         (Self::POOL_TRIM, "pool_trim"),

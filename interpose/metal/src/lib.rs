@@ -1,0 +1,26 @@
+//! Metal's memory, seen by swizzling the concrete classes of its objects.
+//!
+//! Constraint: PyTorch reports nothing of MPS, Metal has no C functions to stand before, and its classes are private, so which they
+//! are shows only when an object of one is there. Consequence: whoever has a device gives it to [`Hooks::device`]; its class is
+//! swizzled then, that of a heap when the first heap comes back from it, that of a buffer likewise. From then on each object is
+//! told once when it is made and once when it goes ([`Sink`]).
+//!
+//! Constraint: there is no Mac where this is tested, but there is another Objective-C runtime with nearly the same functions.
+//! Consequence: all that is asked of a runtime is a small trait ([`runtime`]), and this crate needs nothing but that: it is the same
+//! code under Apple's and under GCC's, and it type-checks for macOS wherever that target is installed.
+
+mod classes;
+mod hooks;
+mod live;
+mod methods;
+mod places;
+mod record;
+pub mod runtime;
+mod slots;
+
+#[cfg(target_os = "macos")]
+pub mod interposed;
+
+pub use hooks::{Hooks, start};
+pub use methods::{NAMES, SEEN};
+pub use record::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};

@@ -1,0 +1,52 @@
+"""What PyTorch's MPS allocator does of a training that keeps the validation's outputs: heaps, buffers inside them that are used again,
+and each fourth step one more that nothing lets go of. retained.py [STEPS] [--mended]"""
+
+import sys
+
+import driven
+
+STEPS = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdigit() else 120
+HEAP, BLOCK = 8 << 20, 1 << 20
+device = driven.default_device()
+heaps, free = [], []
+checked = []
+
+
+def block():
+    """A buffer at the first place of a heap that is free; a new heap where there is none."""
+    if not free:
+        heaps.append(driven.heap(device, HEAP))
+        free.extend((heaps[-1], at) for at in range(0, HEAP, BLOCK))
+    heap, at = free.pop(0)
+    return heap, at
+
+
+def allocate():
+    heap, at = block()
+    return driven.heap_buffer_at(heap, BLOCK - 1000, at), (heap, at)
+
+
+def give_back(held):
+    made, place = held
+    driven.release(made)
+    free.insert(0, place)
+
+
+def train():
+    activations = [allocate() for _ in range(12)]  # line: activations
+    driven.release(driven.texture(device, 70_000))
+    for held in activations:
+        give_back(held)
+
+
+def validate():
+    checked.append(allocate())  # line: retained
+    if "--mended" in sys.argv:
+        give_back(checked.pop())
+
+
+for number in range(STEPS):
+    driven.step()
+    train()
+    if number % 4 == 3:
+        validate()

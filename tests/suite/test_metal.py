@@ -1,0 +1,311 @@
+"""Metal's memory, under GCC's Objective-C runtime: the hooks for macOS before a double of Metal's classes (tests/metal/double.m).
+
+The double writes down what it does, in its own order; the trace must say the same. None of this has run on a Mac: docs/mps.md.
+"""
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from conftest import LIBRARY, RELEASE, REPOSITORY, Run, dump, environment, gpumemtrace
+from test_frames import FIELD
+
+METAL = REPOSITORY / "tests" / "metal"
+GOLDEN = REPOSITORY / "tests" / "golden"
+SOURCES = ["double.m", "storm.c"]
+
+
+def has_objective_c():
+    if not shutil.which("gcc"):
+        return False
+    found = subprocess.run(["gcc", "-print-prog-name=cc1obj"], capture_output=True, text=True, check=True).stdout.strip()
+    return Path(found).is_absolute() and Path(found).exists()
+
+
+def could_have_it():
+    """True where the system's packages have it."""
+    apt = shutil.which("apt-cache")
+    return bool(apt) and subprocess.run([apt, "show", "gobjc"], capture_output=True).returncode == 0
+
+
+@cache
+def built():
+    """The library with the hooks, the double, and the storm."""
+    if not has_objective_c():
+        reason = "GCC has no Objective-C here (cc1obj, of Debian's gobjc)"
+        must = os.environ.get("GPUMEMTRACE_REQUIRE_ALL") and could_have_it()
+        pytest.fail(reason) if must else pytest.skip(reason)
+    target = RELEASE.parent / "metal-double"
+    subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "gpumemtrace-interpose", "--features", "metal-double",
+                    "--target-dir", target], cwd=REPOSITORY, check=True)
+    folder = target / f"double-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    double, storm = folder / "libdouble.so", folder / "storm"
+    strict = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter", "-g", "-O1"]
+    subprocess.run(["gcc", *strict, "-x", "objective-c", "-fPIC", "-shared", "-o", double, METAL / "double.m", "-lobjc", "-lpthread"],
+                   check=True)
+    subprocess.run(["gcc", *strict, "-o", storm, METAL / "storm.c", double, f"-Wl,-rpath,{folder}", "-lpthread"], check=True)
+    return target / "release" / LIBRARY.name, double, storm
+
+
+def run(folder, *command, traced=True, **extra):
+    library, double, _ = built()
+    preload = {"LD_PRELOAD": library} if traced else {}
+    env = environment(folder, traced=False, METAL_DOUBLE=double, DOUBLE_LOG=folder / "double.log", **preload, **extra)
+    done = subprocess.run([*map(str, command)], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return Run(done, folder)
+
+
+class Truth:
+    """The double's log: what happened on each thread, and to which object. One object's lines are in order, whoever wrote them."""
+
+    def __init__(self, path):
+        self.by_thread, self.births, live = defaultdict(list), [], {}
+        for line in path.read_text().splitlines():
+            what, fields = line.split(" ", 1)
+            fields = dict(part.split("=", 1) for part in fields.split())
+            thread, name = int(fields["tid"]), fields["object"]
+            a, b, c = (int(fields[letter]) for letter in "abc")
+            if what in ("direct", "heap", "block", "import"):
+                assert name not in live
+                live[name] = len(self.births)
+                self.births.append(what)
+            of = live.pop(name) if what == "end" else live[name]
+            self.by_thread[thread].append((what, of, a, b, c))
+        self.left = len(live)
+
+
+def kinds_of(what, born):
+    """The kinds of event that a line of the log is."""
+    ends = {"direct": ["device_free"], "heap": ["segment_free", "device_free"], "block": ["block_free"], "import": ["external_destroy"]}
+    begins = {"direct": ["device_alloc"], "heap": ["device_alloc", "segment_alloc"], "block": ["block_alloc"],
+              "import": ["external_import"], "purgeable": ["purgeable"]}
+    return ends[born] if what == "end" else begins[what]
+
+
+def assert_it_is_the_truth(trace, truth):
+    """Every line of the log is in the trace, on its thread, in its order, with its bytes, and nothing else is."""
+    events = [event for event in dump(trace) if event["rc"] == 0]
+    by_thread = defaultdict(list)
+    for event in events:
+        by_thread[event["tid"]].append(event)
+    assert set(by_thread) == set(truth.by_thread)
+    places, later = {}, []
+    for thread, lines in truth.by_thread.items():
+        told = iter(by_thread[thread])
+        for what, of, a, b, c in lines:
+            for kind in kinds_of(what, truth.births[of]):
+                event = next(told)
+                assert event["kind"] == kind, (event, what)
+                if what == "end" or what == "purgeable":
+                    later.append((event, of))
+                if what == "purgeable":
+                    assert (event["aux0"], event["aux1"]) == (a, b)
+                elif what != "end":
+                    assert event["size"] == {"direct": b, "heap": a, "block": b, "import": a}[what]
+                    places[of] = event["aux0"] if what == "import" else event["addr"]
+                elif kind in ("segment_free", "block_free"):
+                    assert event["size"] > 0
+        assert next(told, None) is None, "more than happened"
+    for event, of in later:
+        assert places[of] == (event["aux0"] if event["kind"] == "external_destroy" else event["addr"]), (event, of)
+
+
+def lines_of(trace):
+    """(file, line) of the innermost Python frame, by its number."""
+    frames = {}
+    for line in gpumemtrace("dump", trace, "--stacks").splitlines():
+        if line.startswith("frame "):
+            fields = {key: json.loads(text) if text.startswith('"') else text for key, text in FIELD.findall(line)}
+            frames[int(fields["id"])] = (Path(fields["file"]).name, int(fields["line"]))
+    return frames
+
+
+def marked_lines(script):
+    return {number: match[1] for number, line in enumerate(script.read_text().splitlines(), 1)
+            if (match := re.search(r"# line: (\w+)", line))}
+
+
+@pytest.mark.parametrize("other", ["", "before", "after"])
+def test_everything_is_told_once_in_order_and_by_its_line(tmp_path, other):
+    """Both devices: the second's classes override what they inherit and call it; one buffer changes its class while it lives; another
+    library swizzles the same methods before us, or after us."""
+    done = run(tmp_path, sys.executable, METAL / "kinds.py", other)
+    untraced = tmp_path / "untraced"
+    untraced.mkdir()
+    assert run(untraced, sys.executable, METAL / "kinds.py", other, traced=False).process.stdout == done.process.stdout
+    if other:
+        assert all(int(calls) > 0 for calls in done.process.stdout.split()), "the other library was not there"
+    truth = Truth(tmp_path / "double.log")
+    assert truth.left == 2, "the buffers of foreign memory"
+    assert_it_is_the_truth(done.trace, truth)
+    events, frames, comments = done.events(), lines_of(done.trace), marked_lines(METAL / "kinds.py")
+    called = {"device_alloc": {"direct", "heap", "failed"}, "segment_alloc": {"heap"}, "block_alloc": {"block"},
+              "external_import": {"import"}, "purgeable": {"purgeable"}}
+    for event in events:
+        file, line = frames[event["python"]]
+        assert file == "kinds.py"
+        assert comments[line] in called.get(event["kind"], {"end"}), event
+    failed = [event for event in events if event["rc"]]
+    assert [event["dev"] for event in failed] == ["0", "0", "1", "1"] and {event["size"] for event in failed} == {0}
+    assert {event["dev"] for event in events} == {"0", "1"}
+
+
+def test_names_are_those_of_the_methods_that_the_program_calls(tmp_path):
+    done = run(tmp_path, sys.executable, METAL / "kinds.py")
+    names = re.findall(r' kind=(\S+) api="(-\[MTL[^"]*)"', gpumemtrace("dump", done.trace))
+    assert ("device_alloc", "-[MTLDevice newBufferWithBytes:length:options:]") in names, "and not of the one that this calls"
+    assert ("external_import", "-[MTLDevice newBufferWithBytesNoCopy:length:options:deallocator:]") in names
+    assert ("device_alloc", "-[MTLDevice newTextureWithDescriptor:]") in names and ("device_free", "-[MTLHeap dealloc]") in names
+
+
+def test_blocks_lie_in_their_heap_where_the_heap_has_them(tmp_path):
+    done = run(tmp_path, sys.executable, METAL / "kinds.py")
+    heaps, offsets = {}, defaultdict(list)
+    for event in done.events():
+        if event["kind"] == "segment_alloc":
+            heaps[event["addr"]] = event["size"]
+        elif event["kind"] == "block_alloc":
+            begin, = (at for at, size in heaps.items() if at <= event["addr"] < at + size)
+            offsets[begin].append(event["addr"] - begin)
+    said = [int(re.search(r" c=(\d+)", line)[1]) for line in (tmp_path / "double.log").read_text().splitlines() if line.startswith("block")]
+    assert [at for each in offsets.values() for at in each] == said and 4096 in said
+
+
+def test_eight_threads_lose_nothing(tmp_path):
+    done = run(tmp_path, built()[2], 8, 3000)
+    truth = Truth(tmp_path / "double.log")
+    assert truth.left == 0 and len(truth.by_thread) == 9 and len(truth.births) > 20_000
+    assert_it_is_the_truth(done.trace, truth)
+    report = done.report()
+    trace, = report["traces"]
+    assert trace["complete"] and trace["mode"] == ["preload", "metal"] and trace["losses"]["uncovered_calls"] == 0
+    assert [device["end"] for device in report["devices"]] == [{"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}] * 2
+    wrong = {verdict["kind"] for verdict in report["verdicts"]} & {"total_mismatch", "segment_mismatch", "unmatched_blocks", "incomplete"}
+    assert not wrong, report["verdicts"]
+
+
+def lost_under_valgrind(folder, rounds):
+    """Bytes that nothing points to any more, and accesses that were wrong."""
+    folder.mkdir()
+    log = folder / "valgrind.log"
+    run(folder, shutil.which("valgrind"), "--leak-check=full", "--errors-for-leak-kinds=none", f"--log-file={log}", built()[2], 2, rounds)
+    text = log.read_text()
+    assert (folder / "run.trace").exists() and Truth(folder / "double.log").left == 0
+    lost = [int(re.search(rf"{kind} lost: ([\d,]+) bytes", text)[1].replace(",", "")) for kind in ("definitely", "indirectly")]
+    return sum(lost), int(re.search(r"ERROR SUMMARY: (\d+) errors", text)[1])
+
+
+def test_nothing_leaks(tmp_path):
+    """GCC's runtime itself loses something at its start and with each method that is added to a class: not more, the longer it lasts."""
+    if not shutil.which("valgrind"):
+        pytest.skip("no valgrind here")
+    few, many = (lost_under_valgrind(tmp_path / str(rounds), rounds) for rounds in (300, 1500))
+    assert few == many and few[1] == 0 and few[0] < 4096
+
+
+def test_the_shipped_library_has_nothing_of_it():
+    image = LIBRARY.read_bytes()
+    assert b"cuMemAlloc_v2" in image and b"MTL" not in image and b"class_addMethod" not in image
+
+
+def members(archive):
+    """The files in an archive of `ar`, with BSD's long names."""
+    image, at = archive.read_bytes(), 8
+    while at < len(image):
+        size = int(image[at + 48:at + 58])
+        yield image[at + 60:at + 60 + size]
+        at += 60 + size + size % 2
+
+
+def relocated(image, wanted):
+    """Of a Mach-O object of 64 bits: the section's length, and which symbol each place in it will hold. Nothing where it is not there."""
+    magic, _, _, kind, count, _, _, _ = struct.unpack_from("<8I", image)
+    assert (magic, kind) == (0xFEEDFACF, 1)
+    at, section, symbols = 32, None, {}
+    for _ in range(count):
+        command, length = struct.unpack_from("<2I", image, at)
+        if command == 0x19:  # LC_SEGMENT_64
+            for place in range(at + 72, at + length, 80):
+                names = image[place:place + 16].rstrip(b"\0"), image[place + 16:place + 32].rstrip(b"\0")
+                if names == (wanted[1], wanted[0]):
+                    size, = struct.unpack_from("<Q", image, place + 40)
+                    relocations = struct.unpack_from("<2I", image, place + 56)
+                    section = size, relocations
+        if command == 2:  # LC_SYMTAB
+            first, many, strings, _ = struct.unpack_from("<4I", image, at + 8)
+            for number in range(many):
+                name, = struct.unpack_from("<I", image, first + number * 16)
+                symbols[number] = image[strings + name:image.index(b"\0", strings + name)].decode()
+        at += length
+    if not section:
+        return None
+    size, (offset, many) = section
+    entries = (struct.unpack_from("<2I", image, offset + number * 8) for number in range(many))
+    return size, {address: symbols[info & 0xFFFFFF] for address, info in entries}
+
+
+def test_the_pairs_for_macs_loader_are_in_the_object_file():
+    """Nothing is linked: that needs Apple's linker. The object that would be has two pairs, each of ours and Metal's."""
+    target = "aarch64-apple-darwin"
+    library = Path(subprocess.run(["rustc", "--print", "sysroot"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip())
+    if not (library / "lib" / "rustlib" / target / "lib").exists():
+        pytest.skip(f"no standard library of {target} here")
+    folder = RELEASE.parent / "metal-mac"
+    subprocess.run(["cargo", "rustc", "--quiet", "--package", "gpumemtrace-metal", "--lib", "--target", target, "--target-dir", folder],
+                   cwd=REPOSITORY, check=True)
+    objects = [image for image in members(folder / target / "debug" / "libgpumemtrace_metal.rlib") for at in [image.find(b"\xcf\xfa\xed\xfe")]
+               if 0 <= at < 256]
+    images = [image[image.find(b"\xcf\xfa\xed\xfe"):] for image in objects]
+    found = [pairs for image in images if (pairs := relocated(image, (b"__DATA", b"__interpose")))]
+    (size, places), = found
+    assert size == 32 and sorted(places) == [0, 8, 16, 24]
+    assert (places[8], places[24]) == ("_MTLCopyAllDevices", "_MTLCreateSystemDefaultDevice")
+    assert "copy_all_devices" in places[0] and "create_system_default_device" in places[16]
+
+
+def test_a_retained_list_is_found_and_a_mended_one_is_not(tmp_path):
+    done = run(tmp_path, sys.executable, METAL / "retained.py")
+    judge_retained(done.report("--leaks"), done.report("--fragmentation"), steps=120)
+    mended = tmp_path / "mended"
+    mended.mkdir()
+    assert run(mended, sys.executable, METAL / "retained.py", "120", "--mended").report("--leaks")["leaks"] == []
+
+
+def test_the_kept_trace_of_a_retained_list():
+    """Made by the double once, with CPython 3.11: retained.py, 120 steps."""
+    golden = GOLDEN / "metal-retained.trace"
+    report = json.loads(gpumemtrace("replay", golden, "--leaks", "--fragmentation", "--json"))
+    judge_retained(report, report, steps=120)
+    told = {kind: count for kind, count in report["traces"][0]["events"].items() if count}
+    assert told == {"marks": 120, "device_alloc": 126, "device_free": 120, "segment_alloc": 6, "block_alloc": 1470, "block_free": 1440}
+    text = " ".join(gpumemtrace("replay", golden, "--leaks", "--fragmentation").split())
+    assert "retained.py" in text and "Reserved by Metal heaps" in text and "torch.mps.empty_cache()" in text
+
+
+def judge_retained(leaks, gap, steps):
+    """One leak, its line, every byte; heaps less their live buffers; all of it from Metal."""
+    assert leaks["traces"][0]["mode"] == ["preload", "metal"]
+    block, heap = (1 << 20) - 768, 8 << 20
+    line, = (number for number, what in marked_lines(METAL / "retained.py").items() if what == "retained")
+    found = [leak for leak in leaks["leaks"] if leak["kind"] == "tensors"]
+    assert [(Path(leak["site"]["file"]).name, leak["site"]["line"]) for leak in found] == [("retained.py", line)]
+    assert (found[0]["period_steps"], found[0]["bytes_per_step"]) == (4, block / 4)
+    end = next(moment for moment in gap["fragmentation"] if moment["at"]["why"] == "end")
+    kept = steps // 4
+    heaps = -(-(kept << 20) // heap)
+    assert end["live_bytes"] == kept * block
+    assert end["reserved_bytes"] % heap == 0 and end["reserved_bytes"] >= heaps * heap
+    assert end["gap_bytes"] == end["reserved_bytes"] - end["live_bytes"]
+    assert "unexplained" not in {cause["cause"] for cause in end["causes"]}
