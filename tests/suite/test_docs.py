@@ -22,8 +22,11 @@ ALL = sorted(PAGES.rglob("*.md"))
 NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
 #: Sessions that are shown and not run; another one is a line here, so that somebody decides it.
-NOT_RUN = [("index.md", "it installs into your environment"),
-           ("python.md", "the program is anybody's; index.md and case-study.md run this with theirs")]
+NOT_RUN = [
+    ("index.md", "it installs into your environment"),
+    ("mps.md", "it needs GCC's Objective-C; tests/suite/test_metal.py does the same where that is"),
+    ("python.md", "the program is anybody's; index.md and case-study.md run this with theirs"),
+]
 LANGUAGES = {"console", "python", "toml", "text", ""}
 SUBCOMMANDS = ("run", "replay", "compare", "check", "info", "dump", "symbolize", "doctor")
 
