@@ -8,10 +8,12 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::system;
+
 /// `CLOCK_MONOTONIC`, in nanoseconds. The kernel answers from its shared page, without a system call, where it can.
 #[inline]
 pub(crate) fn now_ns() -> u64 {
-    of_kernel(libc::CLOCK_MONOTONIC)
+    of_kernel(system::CLOCK)
 }
 
 /// Wall clock, in nanoseconds since 1970.
@@ -53,21 +55,6 @@ fn ticks() -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 fn ticks() -> u64 {
     0
-}
-
-/// Whether the counter runs evenly and alike on all processors: the kernel has checked that if it keeps time by it.
-fn is_counter_trusted() -> bool {
-    const CHOICE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let is_kernels = std::fs::read(CHOICE).is_ok_and(|name| name.trim_ascii() == b"tsc");
-    cfg!(target_arch = "x86_64") && is_kernels && may_read_counter()
-}
-
-/// Some sandboxes forbid the instruction.
-fn may_read_counter() -> bool {
-    let mut permission: libc::c_int = 0;
-    // SAFETY: the call fills in our own number.
-    let known = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut permission) } == 0;
-    known && permission == libc::PR_TSC_ENABLE
 }
 
 /// Nanoseconds by ticks.
@@ -155,7 +142,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// `use_counter` is what the user wants.
     pub(crate) fn new(use_counter: bool) -> Self {
-        Self { last: (use_counter && is_counter_trusted()).then(look) }
+        Self { last: (use_counter && system::is_counter_trusted()).then(look) }
     }
 
     /// How long a sleep may be so that the next look is not late.

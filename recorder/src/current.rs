@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::protocol::start::{IDLE, OFF, Start};
 use crate::session::{self, Session};
-use crate::{clock, own_file};
+use crate::{clock, own_file, system};
 
 /// What is in the page that is empty again in a child.
 type ForkGuard = Start<Session>;
@@ -80,7 +80,7 @@ fn make_guard() -> Option<&'static ForkGuard> {
         return None;
     }
     // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
-    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
+    unsafe { system::empty_in_children(page.cast(), PAGE) };
     let page = page.cast::<ForkGuard>();
     // SAFETY: our page, which nobody else knows yet.
     unsafe { page.write(ForkGuard::idle()) };

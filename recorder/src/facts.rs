@@ -11,7 +11,7 @@ use gpumemtrace_format::{Meta, ModuleDef};
 
 use crate::config::{Config, NativeStacks, OnFull, Stacks};
 use crate::output::Names;
-use crate::{clock, modules};
+use crate::{clock, system};
 
 /// What the hooks know and the recorder cannot. All but `uncovered_calls` are asked on the writer thread.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
             meta.set_number(key, number);
         }
     }
-    meta.set_list("command", command_line());
+    meta.set_list("command", system::command_line());
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
     let stacks = match config.stacks {
@@ -118,7 +118,7 @@ pub(crate) fn second(python_version: Option<String>) -> Meta {
     if let Some(version) = python_version {
         meta.set_text("python", version);
     }
-    let modules = modules::loaded();
+    let modules = system::loaded();
     if let Some((version, cuda)) = torch_version(&modules) {
         meta.set_text("torch", version);
         if let Some(cuda) = cuda {
@@ -148,21 +148,13 @@ pub(crate) fn python_version() -> Option<String> {
     Some(format!("{}.{}.{}", hex >> 24 & 0xff, hex >> 16 & 0xff, hex >> 8 & 0xff))
 }
 
-fn command_line() -> Vec<String> {
-    let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let parts = bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
-    let mut parts: Vec<String> = parts.collect();
-    parts.pop();
-    parts
-}
-
 fn file_name(module: &ModuleDef) -> &str {
     module.path.rsplit('/').next().unwrap_or_default()
 }
 
 /// PyTorch writes its version beside its libraries: `torch/version.py` next to `torch/lib/libc10.so`.
 fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
-    let library = modules.iter().find(|module| file_name(module) == "libc10.so")?;
+    let library = modules.iter().find(|module| file_name(module) == system::C10)?;
     torch_version_beside(Path::new(&library.path))
 }
 
@@ -201,7 +193,7 @@ mod tests {
 
     #[test]
     fn our_own_command_line_and_host_are_found() {
-        assert!(!command_line().is_empty());
+        assert!(!system::command_line().is_empty());
         assert!(!host().is_empty());
     }
 }

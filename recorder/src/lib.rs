@@ -10,8 +10,6 @@
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
 mod allocator;
-mod alone;
-mod barrier;
 mod batch;
 mod before;
 mod clock;
@@ -19,9 +17,6 @@ mod config;
 mod current;
 mod facts;
 mod forward;
-mod futex;
-mod lease;
-mod modules;
 mod name;
 pub mod native;
 mod output;
@@ -39,6 +34,7 @@ mod shared;
 mod signals;
 pub mod stack_cache;
 mod sync;
+mod system;
 mod text;
 mod thread;
 mod trace_file;
@@ -48,7 +44,6 @@ pub use allocator::Allocator;
 pub use config::wants_tracker;
 pub use facts::{Sources, register, torch_version_beside};
 pub use forward::{Work, forward_node, work_for_node};
-pub use modules::{generation as module_counts, is_preloaded};
 pub use record::{
     Call, Draft, begin, count, event, is_recording, leave_after_panic, may_record, named_event, text_event,
     trace_path,
@@ -56,3 +51,4 @@ pub use record::{
 pub use said::{mark, phase_begin, phase_end, step};
 pub use say::{errno, say, set_errno};
 pub use session::{end_at_exit, end_at_quick_exit, end_by_program};
+pub use system::{generation as module_counts, is_preloaded};

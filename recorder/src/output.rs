@@ -227,8 +227,8 @@ fn is_trace_or_empty(file: &mut File) -> io::Result<bool> {
 
 fn random_word() -> String {
     let mut bytes = [0u8; 4];
-    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only makes the name less unlikely.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+    // A short answer leaves zeros, which only makes the name less unlikely.
+    crate::system::random(&mut bytes);
     format!("{:08x}", u32::from_ne_bytes(bytes))
 }
 
@@ -258,25 +258,12 @@ fn create_new(path: &Path) -> io::Result<File> {
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
     let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
     let (from_c, to_c) = (path(from)?, path(to)?);
-    // SAFETY: two NUL-terminated paths.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_renameat2,
-            libc::AT_FDCWD,
-            from_c.as_ptr(),
-            libc::AT_FDCWD,
-            to_c.as_ptr(),
-            libc::RENAME_NOREPLACE,
-        )
-    };
-    if result == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
+    let Err(error) = crate::system::rename_to_new(&from_c, &to_c) else { return Ok(true) };
     match error.raw_os_error() {
         Some(libc::EEXIST | libc::ENOENT) => Ok(false),
         // File systems, kernels and sandboxes without the flag: a hard link fails in the same way when the name exists.
-        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM) => match std::fs::hard_link(from, to) {
+        Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::ENOTSUP) => match std::fs::hard_link(from, to)
+        {
             Ok(()) => std::fs::remove_file(from).map(|()| true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
             Err(error) => Err(error),

@@ -37,7 +37,7 @@ impl Identity {
         let mut data: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the buffer is ours; a wrong number gives an error.
         let known = unsafe { libc::fstat(descriptor, &raw mut data) } == 0;
-        known.then_some(Self { device: data.st_dev, inode: data.st_ino })
+        known.then_some(Self { device: data.st_dev as u64, inode: data.st_ino })
     }
 }
 

@@ -11,6 +11,7 @@ use crate::current::{may_start, running, start_once};
 use crate::name::Name;
 use crate::record::{Draft, enter, event, event_inside, named_event_inside};
 use crate::session::Session;
+use crate::system::this_thread;
 use crate::thread::{Local, with_local};
 
 /// How long the end of a phase waits for its begin, which another thread is just recording.
@@ -83,11 +84,6 @@ fn record(local: &Local, session: &'static Session, (what, thread): (What, u32),
         What::Mark => (Draft { aux: [MARK_NAMED, 0], ..Draft::new(EventKind::MARK, ApiId::default()) }, 1),
     };
     named_event_inside(local, session, &draft, (name, place));
-}
-
-fn this_thread() -> u32 {
-    // SAFETY: no arguments, no effect.
-    unsafe { libc::gettid() as u32 }
 }
 
 struct InFront<'a> {

@@ -4,6 +4,8 @@
 //! formatting machinery, no allocation: the parts are copied into a buffer on the stack and written with one `write(2)`.
 //! The sentence says what, why, and what to do.
 
+use crate::system;
+
 const LINE_BYTES: usize = 1024;
 
 /// Writes `gpumemtrace: <parts>` and a newline; what does not fit is cut.
@@ -19,8 +21,10 @@ pub fn say(parts: &[&str]) {
     line[len] = b'\n';
     let saved_errno = errno();
     crate::signals::without_write_signals(|| {
-        // SAFETY: the buffer lives across the call; a failing write has no consequence for us.
-        unsafe { libc::write(2, line.as_ptr().cast(), len + 1) }
+        if system::is_heard(2) {
+            // SAFETY: the buffer lives across the call; a failing write has no consequence for us.
+            unsafe { libc::write(2, line.as_ptr().cast(), len + 1) };
+        }
     });
     set_errno(saved_errno);
 }
@@ -28,13 +32,13 @@ pub fn say(parts: &[&str]) {
 /// The calling thread's `errno`.
 pub fn errno() -> i32 {
     // SAFETY: always a valid pointer to this thread's errno.
-    unsafe { *libc::__errno_location() }
+    unsafe { *system::errno_place() }
 }
 
 /// Puts `errno` back, so that our system calls never show in the program's.
 pub fn set_errno(value: i32) {
     // SAFETY: always a valid pointer to this thread's errno.
-    unsafe { *libc::__errno_location() = value };
+    unsafe { *system::errno_place() = value };
 }
 
 /// The system's words for an error number.

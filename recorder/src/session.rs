@@ -11,7 +11,7 @@ pub(crate) use starved::written;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
@@ -28,7 +28,7 @@ use crate::shared::{self, Ring, Shared};
 use crate::signals::without_write_signals;
 use crate::thread::ThreadBlock;
 use crate::trace_file::{BlockFile, TraceFile};
-use crate::{clock, current, facts, futex, writer};
+use crate::{clock, current, facts, system, writer};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
 
@@ -66,7 +66,7 @@ pub(crate) struct Session {
     close_asked: AtomicBool,
     closed: AtomicU32,
     stopped: AtomicBool,
-    writer: AtomicI32,
+    writer: AtomicU32,
     said: AtomicBool,
     is_ended_by_program: AtomicBool,
 }
@@ -114,8 +114,8 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
         ]);
     }
     let mut trace_id = [0u8; 16];
-    // SAFETY: the buffer is as long as we say; a short answer leaves zeros, which only weakens the id.
-    unsafe { libc::getrandom(trace_id.as_mut_ptr().cast(), trace_id.len(), libc::GRND_NONBLOCK) };
+    // A short answer leaves zeros, which only weakens the id.
+    system::random(&mut trace_id);
     let session = start_in(output, config, names, trace_id);
     if session.is_err() {
         // Nothing was recorded: leave nothing behind.
@@ -172,7 +172,7 @@ fn start_in(
         close_asked: AtomicBool::new(false),
         closed: AtomicU32::new(0),
         stopped: AtomicBool::new(false),
-        writer: AtomicI32::new(0),
+        writer: AtomicU32::new(0),
         said: AtomicBool::new(false),
         is_ended_by_program: AtomicBool::new(false),
     }));
@@ -250,8 +250,7 @@ impl Session {
     }
 
     fn take_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
-        // SAFETY: no arguments, no effect.
-        let thread = unsafe { libc::gettid() } as u32;
+        let thread = system::this_thread();
         let claim = |first| {
             self.owners.claim(thread, first, |index| {
                 // Before the ring is looked at by anybody: its pages may not be there yet, and cannot be had on a full disk.
@@ -313,7 +312,7 @@ impl Session {
     #[inline]
     pub(crate) fn wake_writer(&self, why: Wake) {
         if self.wake.fetch_max(why as u32, Ordering::AcqRel) == NOT_WOKEN {
-            futex::wake(&self.wake);
+            system::wake(&self.wake);
         }
     }
 
@@ -325,7 +324,7 @@ impl Session {
     /// The writer's sleep; says why it was woken, if it was.
     pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> Option<Wake> {
         if self.wake.load(Ordering::Acquire) == NOT_WOKEN && !self.is_close_asked() {
-            futex::wait(&self.wake, NOT_WOKEN, timeout_ns);
+            system::wait(&self.wake, NOT_WOKEN, timeout_ns);
         }
         match self.wake.swap(NOT_WOKEN, Ordering::AcqRel) {
             NOT_WOKEN => None,
@@ -344,7 +343,7 @@ impl Session {
         self.ending.announce();
         current::forget();
         self.closed.store(1, Ordering::Release);
-        futex::wake(&self.closed);
+        system::wake(&self.closed);
     }
 
     /// True when recording has stopped early.
@@ -442,6 +441,6 @@ fn end(kind: u32, status: i32, patience_ns: u64) {
         if waited > patience_ns {
             return;
         }
-        futex::wait(&session.closed, 0, patience_ns - waited);
+        system::wait(&session.closed, 0, patience_ns - waited);
     }
 }

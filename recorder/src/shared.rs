@@ -24,6 +24,7 @@ use crate::own_file::OwnFile;
 use crate::protocol::ring::RingWords;
 use crate::ring_sizes::{RINGS, shape_within};
 use crate::signals::without_write_signals;
+use crate::system;
 
 /// The mapping. Never unmapped: a thread may be in the hook at any time.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ impl Shared {
         let shape = shape_within(memory_bytes);
         let len = shape.file_bytes() as usize;
         file.with(|file| file.set_len(len as u64))?;
-        file.with(|file| allocate(file, 0, PAGE_BYTES))?;
+        file.with(|file| system::allocate(file, 0, PAGE_BYTES))?;
         let (base, is_memory) = match file.with(|file| map(file, len)) {
             Ok(base) => (base, false),
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(error),
@@ -82,7 +83,7 @@ impl Shared {
         };
         // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
         // SAFETY: exactly the mapping made above.
-        unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTFORK) };
+        unsafe { system::hide_from_children(base, len) };
         let header = encode_header(trace_id, pid, &shape);
         // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
@@ -196,20 +197,9 @@ impl Shared {
             unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), copy.add(at), len) };
         }
         // SAFETY: moves a mapping that nobody else knows over one of the same length that is ours.
-        let moved = unsafe {
-            libc::mremap(
-                copy.cast(),
-                self.len(),
-                self.len(),
-                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                self.base.cast::<libc::c_void>(),
-            )
-        };
-        if moved == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { system::move_over(copy, self.base, self.len()) }?;
         // SAFETY: exactly our mapping.
-        unsafe { libc::madvise(self.base.cast(), self.len(), libc::MADV_DONTFORK) };
+        unsafe { system::hide_from_children(self.base, self.len()) };
         self.is_memory.store(true, Ordering::Release);
         Ok(())
     }
@@ -253,20 +243,13 @@ impl Shared {
         }
         let (at, len) = self.span(index);
         // The limit on file sizes may have been lowered since the start.
-        let result = without_write_signals(|| self.file.with(|file| allocate(file, at, len)));
+        let result = without_write_signals(|| self.file.with(|file| system::allocate(file, at, len)));
         match result.as_ref().map_err(io::Error::raw_os_error) {
             // The program closed our descriptor, and our own lease keeps us from opening the file again.
-            Err(Some(libc::EWOULDBLOCK) | None) => self.populate(at, len),
+            // SAFETY: a part of our mapping.
+            Err(Some(libc::EWOULDBLOCK) | None) => unsafe { system::populate(self.base.add(at), len) },
             _ => result,
         }
-    }
-
-    /// The same through the mapping: the kernel answers an error where a store would raise a signal. Linux 5.14.
-    fn populate(&self, at: usize, len: usize) -> io::Result<()> {
-        const MADV_POPULATE_WRITE: i32 = 23;
-        // SAFETY: a part of our mapping, whose content stays as it is.
-        let result = unsafe { libc::madvise(self.base.add(at).cast(), len, MADV_POPULATE_WRITE) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
@@ -298,14 +281,6 @@ fn memory(len: usize) -> io::Result<*mut u8> {
         )
     };
     if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
-}
-
-fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
-    // SAFETY: our own descriptor.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) } {
-        0 => Ok(()),
-        code => Err(io::Error::from_raw_os_error(code)),
-    }
 }
 
 impl Ring {

@@ -4,6 +4,14 @@
 //! default is to end the process; and a program's handler must never run on a thread of ours. Consequence: both signals
 //! are blocked around such calls, and what they raised is taken back; our thread is made with all signals blocked.
 
+#![cfg_attr(
+    target_vendor = "apple",
+    allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "sets of signals have four bytes there, and many elsewhere"
+    )
+)]
+
 /// Runs `body`; if it raises `SIGPIPE` or `SIGXFSZ` in this thread, nobody hears of it. Async-signal-safe if `body` is.
 pub(crate) fn without_write_signals<R>(body: impl FnOnce() -> R) -> R {
     let ours = set_of(&[libc::SIGPIPE, libc::SIGXFSZ]);
@@ -69,9 +77,7 @@ fn contains(set: &libc::sigset_t, signal: i32) -> bool {
 
 /// Forgets a signal that waits in this thread, where it is blocked.
 pub(crate) fn take_back(signal: i32) {
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the signal is blocked in this thread; the wait has no length.
-    unsafe { libc::sigtimedwait(&set_of(&[signal]), std::ptr::null_mut(), &raw const at_once) };
+    crate::system::forget_signal(&set_of(&[signal]));
 }
 
 #[cfg(all(test, not(miri)))]

@@ -14,5 +14,5 @@ pub(crate) fn light_fence() {
 
 /// The dear side: all threads' stores are visible, as if each [`light_fence`] were a whole one.
 pub(crate) fn heavy_fence() {
-    crate::barrier::all_threads();
+    crate::system::all_threads();
 }

@@ -18,6 +18,7 @@ use gpumemtrace_format::{End, Event, Meta};
 
 use crate::own_file::OwnFile;
 use crate::parts::Parts;
+use crate::system;
 
 const ZSTD_LEVEL: i32 = 3;
 /// Times are told in units of 2^10 ns, as PyTorch's own history tells them in microseconds: an event of PyTorch takes about as
@@ -111,6 +112,9 @@ impl BlockFile {
         }
         if self.index.pending() >= BLOCKS_PER_INDEX {
             self.add_index();
+        }
+        if !system::may_be_long(self.end()) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
         self.file.with(|file| file.write_all_at(&self.pending, self.written))?;
         self.written += self.pending.len() as u64;

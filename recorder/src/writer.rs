@@ -20,7 +20,7 @@ use crate::protocol::ring::RingWords;
 use crate::session::{Session, Wake};
 use crate::signals::with_all_blocked;
 use crate::trace_file::TraceFile;
-use crate::{alone, barrier, clock, facts, modules, output, signals};
+use crate::{clock, facts, output, signals, system};
 
 /// How long the writer sleeps when nobody wakes it.
 const NAP_NS: u64 = 250_000_000;
@@ -103,10 +103,8 @@ struct Writer {
 
 impl Writer {
     fn run(&mut self) -> After {
-        // A step behind the program's own threads. Refusal is harmless.
-        // SAFETY: 0 is the calling thread on Linux.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 5) };
-        barrier::register();
+        system::step_behind();
+        system::prepare_barrier();
         self.session.set_writer();
         let second = facts::second(facts::python_version());
         self.trace.add_meta(&second);
@@ -133,7 +131,7 @@ impl Writer {
                 result = self.write_round(false);
             }
             self.release_rings_of_ended_threads();
-            if woken.is_none() && alone::is_last_thread(self.session.pid()) {
+            if woken.is_none() && system::is_last_thread(self.session.pid()) {
                 return After::Alone;
             }
             if result.is_ok() {
@@ -233,7 +231,7 @@ impl Writer {
         if self.session.native == NativeStacks::None {
             return;
         }
-        let generation = modules::generation();
+        let generation = system::generation();
         if self.modules == Some(generation) {
             return;
         }
@@ -241,7 +239,7 @@ impl Writer {
             crate::native::modules_went();
         }
         self.modules = Some(generation);
-        let modules = modules::loaded();
+        let modules = system::loaded();
         self.trace.add(BlockKind::MODULES, &defs::encode_modules(&modules), modules.len());
     }
 
@@ -281,12 +279,8 @@ impl Writer {
 
     fn release_rings_of_ended_threads(&self) {
         for (index, thread) in self.session.owners() {
-            // SAFETY: signal 0 is never delivered; it only asks whether the thread exists.
-            let gone = unsafe {
-                libc::syscall(libc::SYS_tgkill, self.session.pid(), thread, 0) != 0
-                    && crate::say::errno() == libc::ESRCH
-            };
-            if gone && self.session.shared.ring(index).waiting() == 0 {
+            let is_gone = system::is_gone(self.session.pid(), thread);
+            if is_gone && self.session.shared.ring(index).waiting() == 0 {
                 self.session.release_ring(index);
             }
         }

@@ -5,6 +5,9 @@
 //! kept as rules (`rule`, `cache`), and what has not moved since the last walk is only compared (`trail`). Words are read
 //! within the thread's own stack (`stack`). Return addresses are never written to.
 //!
+//! On Apple's systems every function that calls another keeps a frame pointer, as their ABI demands: there one rule holds for all
+//! addresses, and nothing is read to know it.
+//!
 //! What rules cannot say is left to the complete unwinder (`fallback`). Its frames are the same return addresses, so a reader
 //! sees no difference; which were found how is not recorded. It is never asked about an address of no known code: it would read
 //! the code itself, and where a coroutine library has left a stack that leads nowhere, that ends the program.
@@ -19,6 +22,8 @@ pub mod cfi;
 #[cfg(test)]
 mod fake;
 mod fallback;
+pub mod generation;
+#[cfg(not(target_vendor = "apple"))]
 pub mod objects;
 pub mod rule;
 pub mod stack;
@@ -26,14 +31,15 @@ pub mod trail;
 
 use gpumemtrace_format::NodeId;
 
-pub use objects::{modules_went, prepare};
+pub use generation::modules_went;
+#[cfg(not(target_vendor = "apple"))]
+pub use objects::prepare;
 
 use crate::python::memory::{Direct, Guarded};
 use crate::stack_cache::{FrameKey, StackCache};
 use cache::RuleCache;
-use cfi::Registers;
 use fallback::Unchanged;
-use objects::Object;
+use generation::generation;
 use rule::{Frame, Rule, Stop};
 use stack::StackBounds;
 use trail::Trail;
@@ -96,7 +102,7 @@ impl NativeStack {
         }
         // SAFETY: only words that a walk of this thread has read within its stack, further out than where we are.
         let memory = unsafe { Direct::new() };
-        match self.trail.unchanged(&memory, &here, objects::generation()) {
+        match self.trail.unchanged(&memory, &here, generation()) {
             Some((node, is_truncated)) => Found { node, is_truncated },
             None => self.walk(here, fp, define),
         }
@@ -121,7 +127,7 @@ impl NativeStack {
         let Some(within) = self.bounds.above(here.sp) else { return self.walk_elsewhere(here, fp, define) };
         // SAFETY: as in `find`.
         let memory = unsafe { Direct::new() };
-        let generation = objects::generation();
+        let generation = generation();
         let mut change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
         let is_astray =
             |change: &Result<trail::Change, Stop>| matches!(change, Ok(change) if change.is_truncated);
@@ -147,7 +153,7 @@ impl NativeStack {
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> Found {
         self.trail.forget();
-        self.rules.begin(objects::generation());
+        self.rules.begin(generation());
         self.was_slow = false;
         let (mut frame, mut depth, mut place, mut is_truncated) = (Frame { fp, ..here }, 0, 0, true);
         while depth < self.trail.most() {
@@ -181,12 +187,25 @@ impl NativeStack {
 }
 
 /// What the tables say of an address; `None` if there are none.
+#[cfg(not(target_vendor = "apple"))]
 #[cold]
 #[inline(never)]
 fn read_rule(pc: usize, is_interrupted: bool) -> Option<Rule> {
-    let object = Object::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
-    cfi::rule_at(Registers::HERE, object.header_at, |at| object.bytes_from(at), (pc, is_interrupted))
+    let object = objects::Object::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
+    cfi::rule_at(cfi::Registers::HERE, object.header_at, |at| object.bytes_from(at), (pc, is_interrupted))
 }
+
+/// <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>: "The frame pointer register (x29) must always
+/// address a valid frame record."
+#[cfg(target_vendor = "apple")]
+#[allow(clippy::unnecessary_wraps, reason = "elsewhere there may be none")]
+fn read_rule(_: usize, _: bool) -> Option<Rule> {
+    Some(Rule::FRAME_POINTER)
+}
+
+/// There is nothing to learn.
+#[cfg(target_vendor = "apple")]
+pub fn prepare() {}
 
 /// The registers of the function that this becomes part of.
 #[inline(always)]

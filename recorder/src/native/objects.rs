@@ -6,7 +6,7 @@
 //! glibc has only `dl_iterate_phdr`, which takes the lock; it too is asked once an address, where the C++ runtime asks it
 //! for every frame of every exception.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What `_dl_find_object` fills in (`struct dl_find_object` of glibc, 64 bit).
 #[repr(C)]
@@ -23,25 +23,11 @@ type FindObject = unsafe extern "C" fn(usize, *mut Found) -> i32;
 
 /// The function; 0 where there is none.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
-/// Counts the times that modules may have gone.
-static GENERATION: AtomicU32 = AtomicU32::new(1);
-
 /// Finds out what the loader offers. To be called before the first capture, outside of any hook that is in a hurry.
 pub fn prepare() {
     // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
     FIND_OBJECT.store(function as usize, Ordering::Relaxed);
-}
-
-/// To be called after modules may have been unloaded: another one may lie at the same addresses.
-pub fn modules_went() {
-    GENERATION.fetch_add(1, Ordering::Release);
-}
-
-/// Changes when modules may have been unloaded; never 0.
-#[inline]
-pub fn generation() -> u32 {
-    GENERATION.load(Ordering::Acquire) | 1 << 31
 }
 
 /// A loaded module.
@@ -141,12 +127,5 @@ mod tests {
         let on_the_heap = Box::new([0u8; 64]);
         assert!(Object::of(on_the_heap.as_ptr() as usize).is_none());
         assert!(Object::by_iteration(on_the_heap.as_ptr() as usize).is_none());
-    }
-
-    #[test]
-    fn a_generation_is_never_nothing() {
-        let before = generation();
-        modules_went();
-        assert!(before != 0 && generation() != before);
     }
 }

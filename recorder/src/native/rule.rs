@@ -104,6 +104,11 @@ impl Rule {
     /// For what only the complete unwinder can follow.
     pub const SLOWLY: Self = Self { how: How::Slowly, ..Self::END };
 
+    /// Of a function that keeps a frame pointer: it points to where the caller's was saved, beside the return address. So it is on
+    /// x86-64 and on aarch64.
+    pub const FRAME_POINTER: Self =
+        Self { how: How::FromFp, offset: 16, flags: Self::SAVES_FP, fp_at: -16, ra_at: -8, then: 0 };
+
     fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -187,8 +192,7 @@ mod tests {
 
     #[test]
     fn a_frame_with_one() {
-        let (how, flags) = (How::FromFp, Rule::SAVES_FP);
-        let rule = Rule { how, offset: 16, flags, fp_at: -16, ra_at: -8, ..Rule::default() };
+        let rule = Rule::FRAME_POINTER;
         let words = Words::from([(0x1040, 0x2000), (0x1048, 77)]);
         let step = rule.step(&words, &FRAME).unwrap();
         assert_eq!(step.frame, Frame { pc: 77, sp: 0x1050, fp: 0x2000, is_interrupted: false });

@@ -5,8 +5,6 @@
 //! word that is read on the way is held against them. A stack pointer outside of them belongs to an alternate signal stack, a
 //! fibre or a coroutine: nothing is known of such a stack's end, so it is left to the complete unwinder.
 
-use std::mem::MaybeUninit;
-
 use crate::python::memory::Memory;
 
 /// Where a thread's stack lies. All zero bytes are a valid value: nowhere.
@@ -20,20 +18,8 @@ impl StackBounds {
     /// Of the calling thread. Nowhere, if the C library does not say.
     #[cold]
     pub fn of_this_thread() -> Self {
-        let mut attributes = MaybeUninit::uninit();
-        let (mut low, mut size) = (std::ptr::null_mut(), 0);
-        // SAFETY: the attributes are filled in by the first call, read by the second and given back by the third.
-        unsafe {
-            if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
-                return Self::default();
-            }
-            let told = libc::pthread_attr_getstack(attributes.as_ptr(), &raw mut low, &raw mut size);
-            libc::pthread_attr_destroy(attributes.as_mut_ptr());
-            if told != 0 {
-                return Self::default();
-            }
-        }
-        Self { low: low as usize, high: low as usize + size }
+        let (low, high) = crate::system::stack_of_this_thread().unwrap_or_default();
+        Self { low, high }
     }
 
     /// The part from a stack pointer outwards; `None` if that points elsewhere.

@@ -7,8 +7,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Session;
-use crate::futex;
 use crate::say::say;
+use crate::system;
 
 /// The session that a writer thread has begun to write, also after its end.
 static WRITTEN: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
@@ -22,14 +22,12 @@ pub(crate) fn written() -> Option<&'static Session> {
 impl Session {
     /// True on the writer thread.
     fn is_writer(&self) -> bool {
-        // SAFETY: no arguments, no effect.
-        self.writer.load(Ordering::Acquire) == unsafe { libc::gettid() }
+        self.writer.load(Ordering::Acquire) == system::this_thread()
     }
 
     /// Notes which thread writes: the calling one.
     pub(crate) fn set_writer(&'static self) {
-        // SAFETY: no arguments, no effect.
-        self.writer.store(unsafe { libc::gettid() }, Ordering::Release);
+        self.writer.store(system::this_thread(), Ordering::Release);
         WRITTEN.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
@@ -47,7 +45,7 @@ impl Session {
         }
         self.mark_closed();
         loop {
-            futex::wait(&self.closed, 1, u64::MAX >> 1);
+            system::wait(&self.closed, 1, u64::MAX >> 1);
         }
     }
 }

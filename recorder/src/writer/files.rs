@@ -1,7 +1,7 @@
 //! What others do to our files while we write them.
 //!
 //! Constraint: anybody may cut, remove or overwrite the trace and the ring file, and neither may that end the program nor go unsaid.
-//! Consequence: at each nap the writer looks. The ring file is held by a lease ([`crate::lease`]): who wants to read it is let in,
+//! Consequence: at each nap the writer looks. The ring file is held by a lease ([`crate::system`]): who wants to read it is let in,
 //! who wants to change it gets it when the rings have moved to memory. From then on everything is written at once, and the one
 //! line and a note in the trace say what a kill now costs. A trace without a name is nobody's: recording ends.
 
@@ -10,9 +10,9 @@ use std::io;
 use gpumemtrace_format::Meta;
 
 use super::{LAST_WORDS_NS, NAP_NS, Writer};
-use crate::lease::{self, Asked};
 use crate::say::say;
 use crate::session::Session;
+use crate::system::{self, Asked};
 use crate::{clock, output};
 
 /// How long events may be in memory only.
@@ -37,7 +37,7 @@ impl Care {
         if session.shared.is_memory() {
             return;
         }
-        self.has_lease = session.shared.file().with(|file| Ok(lease::take(file))).unwrap_or(false);
+        self.has_lease = session.shared.file().with(|file| Ok(system::take(file))).unwrap_or(false);
     }
 
     pub(super) fn nap_ns(&self, session: &Session) -> u64 {
@@ -81,11 +81,11 @@ impl Writer {
             self.files.begin(self.session);
             return Ok(());
         }
-        match ring.with(|file| Ok(lease::asked(file))) {
+        match ring.with(|file| Ok(system::asked(file))) {
             Ok(Asked::ToRead) => {
                 self.files.has_lease = false;
                 ring.with(|file| {
-                    lease::give(file);
+                    system::give(file);
                     Ok(())
                 })?;
                 // SAFETY: a plain sleep.
@@ -166,7 +166,7 @@ impl Writer {
     pub(super) fn give_lease(&mut self) {
         if std::mem::take(&mut self.files.has_lease) {
             let _ = self.session.shared.file().with(|file| {
-                lease::give(file);
+                system::give(file);
                 Ok(())
             });
         }

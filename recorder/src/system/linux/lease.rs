@@ -9,6 +9,8 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
+use crate::system::Asked;
+
 const F_SETOWN_EX: i32 = 15;
 const F_SETSIG: i32 = 10;
 const F_OWNER_TID: i32 = 0;
@@ -22,21 +24,9 @@ struct Owner {
     id: i32,
 }
 
-/// What somebody waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asked {
-    /// Nobody does, or there is no lease.
-    Nothing,
-    /// To read the file.
-    ToRead,
-    /// To write to it, or to cut it.
-    ToWrite,
-}
-
 /// Takes the lease, for the calling thread; false if there can be none now.
 pub(crate) fn take(file: &File) -> bool {
-    // SAFETY: no arguments, no effect.
-    let owner = Owner { kind: F_OWNER_TID, id: unsafe { libc::gettid() } };
+    let owner = Owner { kind: F_OWNER_TID, id: super::this_thread() as i32 };
     // Without these two the question would be asked of the program, whose default is to end.
     // SAFETY: our own descriptor; the structure lives across the call.
     let is_ours = unsafe { libc::fcntl(file.as_raw_fd(), F_SETOWN_EX, &raw const owner) } == 0

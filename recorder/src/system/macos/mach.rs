@@ -1,0 +1,60 @@
+//! What is used of Mach, as its headers declare it (`mach/mach.h`, `mach/mach_vm.h`, `mach-o/dyld.h`).
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// A right to a task, a thread or anything else.
+pub(super) type Port = u32;
+/// `kern_return_t`; 0 is success.
+pub(super) type Answer = c_int;
+
+unsafe extern "C" {
+    static mach_task_self_: Port;
+
+    pub(super) fn mach_vm_read_overwrite(
+        task: Port,
+        address: u64,
+        bytes: u64,
+        data: u64,
+        read_bytes: *mut u64,
+    ) -> Answer;
+    pub(super) fn mach_vm_remap(
+        target: Port,
+        address: *mut u64,
+        bytes: u64,
+        mask: u64,
+        flags: c_int,
+        source: Port,
+        source_address: u64,
+        copy: c_int,
+        current: *mut c_int,
+        most: *mut c_int,
+        inheritance: u32,
+    ) -> Answer;
+    pub(super) fn mach_vm_deallocate(task: Port, address: u64, bytes: u64) -> Answer;
+    pub(super) fn mach_port_deallocate(task: Port, name: Port) -> Answer;
+    pub(super) fn task_threads(task: Port, threads: *mut *mut Port, count: *mut u32) -> Answer;
+    pub(super) fn thread_get_register_pointer_values(
+        thread: Port,
+        stack_pointer: *mut usize,
+        count: *mut usize,
+        values: *mut usize,
+    ) -> Answer;
+    pub(super) fn minherit(address: *mut c_void, bytes: usize, inheritance: c_int) -> c_int;
+
+    pub(super) fn __ulock_wait(operation: u32, address: *mut c_void, value: u64, timeout_us: u32) -> c_int;
+    pub(super) fn __ulock_wake(operation: u32, address: *mut c_void, value: u64) -> c_int;
+
+    pub(super) fn _dyld_image_count() -> u32;
+    pub(super) fn _dyld_get_image_header(index: u32) -> *const c_void;
+    pub(super) fn _dyld_get_image_vmaddr_slide(index: u32) -> isize;
+    pub(super) fn _dyld_get_image_name(index: u32) -> *const c_char;
+    pub(super) fn _dyld_register_func_for_add_image(function: extern "C" fn(*const c_void, isize));
+    pub(super) fn _dyld_register_func_for_remove_image(function: extern "C" fn(*const c_void, isize));
+}
+
+/// This process.
+#[inline]
+pub(super) fn this_task() -> Port {
+    // SAFETY: set by the C library before any code of ours runs, and never changed.
+    unsafe { mach_task_self_ }
+}
