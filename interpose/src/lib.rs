@@ -1,9 +1,11 @@
-//! `libgpumemtrace.so`: the hooks, thin over the recorder.
+//! `libgpumemtrace.so` and, on macOS, `libgpumemtrace.dylib`: the hooks, thin over the recorder.
 //!
 //! Constraint: every path to GPU memory (dynamic and static CUDA runtimes, `dlopen` + `dlsym`, ELF-linked callers) ends in
 //! libcuda, and PyTorch hands out blocks without asking anyone. Consequence: two sets of hooks that are never summed: the
 //! driver's functions (`cuda`) and PyTorch's own report of each block (`torch`). No `cuda*` name is exported: one such
 //! name would serve two runtimes in one process, and be wrong for one of them.
+//!
+//! On macOS memory comes from Metal's objects, whose classes are swizzled (`metal`); nothing of CUDA is built there.
 //!
 //! Each hook calls the real function with the program's own arguments and returns its result untouched. `process` is
 //! what happens when the process starts and ends.
@@ -11,18 +13,28 @@
 // The exported half of the library is left out of test binaries: a test must not hook its own process.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+#[cfg(target_os = "linux")]
 mod cuda;
+#[cfg(target_os = "linux")]
 mod dynamic;
 mod guard;
 mod holders;
-#[cfg(feature = "metal-double")]
+#[cfg(target_os = "macos")]
+mod mac;
+#[cfg(any(target_os = "macos", feature = "metal-double"))]
 mod metal;
+#[cfg(target_os = "linux")]
 mod nvtx;
+#[cfg(target_os = "linux")]
 mod process;
 mod said;
+#[cfg(target_os = "linux")]
 mod slots;
+#[cfg(target_os = "linux")]
 mod started;
+#[cfg(target_os = "linux")]
 mod torch;
+#[cfg(target_os = "linux")]
 mod unload;
 
 #[cfg(not(test))]

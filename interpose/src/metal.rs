@@ -7,20 +7,33 @@
 //! A block's running totals are what two counters said that other threads may be at: near, but not in the order of the
 //! events. So the metadata says `metal`, and a reader that knows it counts for itself.
 
-use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gpumemtrace_format::event::NO_POOL;
-use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, NO_DEVICE};
+use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, Meta, NO_DEVICE};
 use gpumemtrace_metal::runtime::{self, Object, Runtime};
 use gpumemtrace_metal::{Happening, Hooks, Lost, SEEN, Sink, What};
 use gpumemtrace_recorder::{Draft, begin, count, event};
 
-use crate::dynamic::real_dlsym;
 use crate::guard::quietly;
 
-const FIRST: usize = crate::cuda::NAMES.len();
+#[cfg(target_os = "linux")]
+use crate::cuda::NAMES as OTHERS;
+#[cfg(target_os = "linux")]
+use crate::dynamic::real_dlsym as look_up;
+
+/// No function is the first by `ApiId`.
+#[cfg(target_os = "macos")]
+const OTHERS: &[&str] = &[""];
+
+#[cfg(target_os = "macos")]
+fn look_up(handle: *mut std::ffi::c_void, name: &std::ffi::CStr) -> *mut std::ffi::c_void {
+    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
+    unsafe { libc::dlsym(handle, name.as_ptr()) }
+}
+
+const FIRST: usize = OTHERS.len();
 /// An `ApiId` is a byte.
 const _: () = assert!(FIRST + SEEN <= 256);
 
@@ -29,7 +42,7 @@ pub(crate) static NAMES: [&str; FIRST + SEEN] = {
     let mut names = [""; FIRST + SEEN];
     let mut at = 0;
     while at < names.len() {
-        names[at] = if at < FIRST { crate::cuda::NAMES[at] } else { gpumemtrace_metal::NAMES[at - FIRST] };
+        names[at] = if at < FIRST { OTHERS[at] } else { gpumemtrace_metal::NAMES[at - FIRST] };
         at += 1;
     }
     names
@@ -121,7 +134,7 @@ fn hooks() -> Option<Hooks> {
     static HOOKS: OnceLock<Option<Hooks>> = OnceLock::new();
     let make = || {
         let runtime: &'static dyn Runtime =
-            Box::leak(runtime::find(&|name| real_dlsym(libc::RTLD_DEFAULT, name))?);
+            Box::leak(runtime::find(&|name| look_up(libc::RTLD_DEFAULT, name))?);
         Some(gpumemtrace_metal::start(runtime, &Recorded))
     };
     let hooks = *HOOKS.get_or_init(make);
@@ -129,37 +142,94 @@ fn hooks() -> Option<Hooks> {
     hooks
 }
 
-type Entry = unsafe extern "C-unwind" fn() -> Object;
-
-fn next(name: &std::ffi::CStr) -> Object {
-    let next: *mut c_void = real_dlsym(libc::RTLD_NEXT, name);
-    if next.is_null() {
-        return std::ptr::null_mut();
+/// Name and size of each device that the program has. A size is what the system recommends to use at most: more is allowed.
+pub(crate) fn facts(meta: &mut Meta) {
+    let Some(hooks) = is_met().then(hooks).flatten() else { return };
+    for device in hooks.known_devices() {
+        if let Some(bytes) = device.recommended_bytes {
+            meta.set_number(&format!("device.{}.total_bytes", device.number), bytes);
+        }
+        if let Some(name) = device.name {
+            meta.set_text(&format!("device.{}.name", device.number), name);
+        }
     }
-    // SAFETY: the next function of this name, which takes nothing and returns an object.
-    unsafe { std::mem::transmute::<*mut c_void, Entry>(next)() }
 }
+
+/// Looks at all devices that there are, for a recording that begins when the program may have some; false if there are none.
+pub(crate) fn meet_all_devices() -> bool {
+    let devices = all_devices();
+    if devices.is_null() {
+        return false;
+    }
+    let Some(hooks) = hooks() else { return false };
+    // SAFETY: an array that is ours, and that we keep: it is made once, and whoever else has its devices must find them there.
+    unsafe { hooks.devices(devices) };
+    true
+}
+
+#[cfg(target_os = "macos")]
+fn all_devices() -> Object {
+    gpumemtrace_metal::interposed::all_devices()
+}
+
+#[cfg(target_os = "macos")]
+pub(crate) fn register() {
+    gpumemtrace_metal::interposed::register(hooks);
+}
+
+#[cfg(target_os = "linux")]
+pub(crate) use double::all_devices;
 
 /// What `__DATA,__interpose` is on macOS, the loader's order is here.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn MTLCreateSystemDefaultDevice() -> Object {
-    let device = next(c"MTLCreateSystemDefaultDevice");
-    quietly(|| {
-        // SAFETY: a device, or null.
-        unsafe { hooks()?.device(device) };
-        Some(())
-    });
-    device
-}
+#[cfg(target_os = "linux")]
+mod double {
+    use std::ffi::{CStr, c_void};
 
-/// As above.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C-unwind" fn MTLCopyAllDevices() -> Object {
-    let devices = next(c"MTLCopyAllDevices");
-    quietly(|| {
-        // SAFETY: an array of devices, or null.
-        unsafe { hooks()?.devices(devices) };
-        Some(())
-    });
-    devices
+    use super::{Object, hooks, look_up, quietly};
+
+    type Entry = unsafe extern "C-unwind" fn() -> Object;
+
+    fn call(entry: *mut c_void) -> Object {
+        if entry.is_null() {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: a function of one of the two names, which takes nothing and returns an object.
+        unsafe { std::mem::transmute::<*mut c_void, Entry>(entry)() }
+    }
+
+    fn next(name: &CStr) -> Object {
+        call(look_up(libc::RTLD_NEXT, name))
+    }
+
+    /// Of the double, wherever we stand in the loader's order.
+    pub(crate) fn all_devices() -> Object {
+        let name = c"MTLCopyAllDevices";
+        let first = look_up(libc::RTLD_DEFAULT, name);
+        let is_ours = first == MTLCopyAllDevices as *mut c_void;
+        if is_ours { next(name) } else { call(first) }
+    }
+
+    /// As Metal's.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C-unwind" fn MTLCreateSystemDefaultDevice() -> Object {
+        let device = next(c"MTLCreateSystemDefaultDevice");
+        quietly(|| {
+            // SAFETY: a device, or null.
+            unsafe { hooks()?.device(device) };
+            Some(())
+        });
+        device
+    }
+
+    /// As above.
+    #[cfg_attr(not(test), unsafe(no_mangle))]
+    unsafe extern "C-unwind" fn MTLCopyAllDevices() -> Object {
+        let devices = next(c"MTLCopyAllDevices");
+        quietly(|| {
+            // SAFETY: an array of devices, or null.
+            unsafe { hooks()?.devices(devices) };
+            Some(())
+        });
+        devices
+    }
 }

@@ -51,6 +51,8 @@ extern "C" fn gpumemtrace_start() -> c_int {
         let is_late = crate::cuda::is_loaded();
         IS_WITHOUT_DRIVER.store(is_late, Ordering::Release);
         STARTED.store(true, Ordering::Release);
+        #[cfg(feature = "metal-double")]
+        crate::metal::meet_all_devices();
         slots::redirect(if is_late { Scope::WithoutDriver } else { Scope::All });
         Some(if is_late { WITHOUT_DRIVER } else { EVERYTHING })
     });

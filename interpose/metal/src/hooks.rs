@@ -27,6 +27,17 @@ const DEVICES: usize = 16;
 /// `NO_DEVICE` of the facts that are kept of an object.
 const UNKNOWN: u64 = 0xff;
 
+/// What a device says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KnownDevice {
+    /// By the order in which devices were first seen.
+    pub number: u8,
+    /// What the system recommends that a process uses at most (`recommendedMaxWorkingSetSize`); more is allowed.
+    pub recommended_bytes: Option<u64>,
+    /// Its name.
+    pub name: Option<String>,
+}
+
 /// The runtime, and who is told.
 #[derive(Clone, Copy)]
 #[allow(missing_debug_implementations, reason = "two addresses")]
@@ -85,6 +96,33 @@ impl Hooks {
                 }
             }
         });
+    }
+
+    /// The devices that were met, in the order of their numbers.
+    pub fn known_devices(&self) -> Vec<KnownDevice> {
+        let seen =
+            SEEN.iter().map(|device| device.load(Ordering::Acquire)).take_while(|device| !device.is_null());
+        let describe = |(number, device): (usize, Object)| {
+            // SAFETY: devices live as long as the process. The first method answers a number, the second a string, which is asked
+            // for its bytes before anything else can happen to it.
+            unsafe {
+                let recommended = self.ask(device, c"recommendedMaxWorkingSetSize", 0);
+                let name = self.ask(device, c"name", 0).filter(|name| *name != 0);
+                let text = name
+                    .and_then(|name| self.ask(name as Object, c"UTF8String", 0))
+                    .filter(|text| *text != 0);
+                KnownDevice {
+                    number: number as u8,
+                    recommended_bytes: recommended.filter(|bytes| *bytes != 0).map(|bytes| bytes as u64),
+                    name: text.map(|text| {
+                        std::ffi::CStr::from_ptr(text as *const std::ffi::c_char)
+                            .to_string_lossy()
+                            .into_owned()
+                    }),
+                }
+            }
+        };
+        seen.enumerate().map(describe).collect()
     }
 
     /// Asks an object for something, by the runtime's dispatch; `None` where it has no such method.

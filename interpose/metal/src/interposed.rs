@@ -14,6 +14,12 @@ unsafe extern "C-unwind" {
     fn MTLCreateSystemDefaultDevice() -> Object;
 }
 
+/// Metal's own answer, which a call from here reaches.
+pub fn all_devices() -> Object {
+    // SAFETY: no arguments.
+    unsafe { MTLCopyAllDevices() }
+}
+
 static HOOKS: OnceLock<fn() -> Option<Hooks>> = OnceLock::new();
 
 /// How the hooks are come by when the first device is there.

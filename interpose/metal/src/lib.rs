@@ -21,6 +21,6 @@ mod slots;
 #[cfg(target_os = "macos")]
 pub mod interposed;
 
-pub use hooks::{Hooks, start};
+pub use hooks::{Hooks, KnownDevice, start};
 pub use methods::{NAMES, SEEN};
 pub use record::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};

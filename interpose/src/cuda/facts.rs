@@ -36,6 +36,8 @@ pub(crate) fn collect(meta: &mut Meta) {
     if crate::process::is_late() {
         meta.set_text("attached", "late");
     }
+    #[cfg(feature = "metal-double")]
+    crate::metal::facts(meta);
     let number = |name| -> Option<c_int> {
         let function = driver_symbol(name);
         if function.is_null() {
