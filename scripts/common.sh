@@ -35,3 +35,14 @@ find_python() {
         done
     done
 }
+
+# zig, which compiles C and links for other systems and older C libraries, with what drives cargo through it: prints the folder.
+zig_tools() {
+    local python tools=$target/venvs/wheel
+    python=$(find_python 3.11 3.12 3.13)
+    [ -n "$python" ] || die "Python 3.11, 3.12 or 3.13 is needed; none was found"
+    [ -x "$tools/bin/python" ] || "$python" -m venv "$tools" >&2
+    "$tools/bin/pip" install --quiet --disable-pip-version-check 'ziglang>=0.15,<0.18' 'cargo-zigbuild>=0.20,<0.25' \
+        'hatchling>=1.27,<2' 'auditwheel>=6.4,<7' >&2 || die "zig cannot be installed (ziglang, cargo-zigbuild)"
+    echo "$tools"
+}
