@@ -204,10 +204,24 @@ static id make(Class class, Number bytes, Number to, Root *heap, Root *device, N
 }
 @end
 
+/* A text, for who asks one of Metal's objects for its name. */
+@interface Name : Root
+- (const char *)UTF8String;
+@end
+@implementation Name
+- (const char *)UTF8String {
+    return "Apple M0 Double";
+}
+@end
+
+static Name *device_name;
+
 @interface AGXDevice : Root {
 @public
     Class buffers;
 }
+- (Number)recommendedMaxWorkingSetSize;
+- (id)name;
 - (id)newHeapWithDescriptor:(Descriptor *)descriptor;
 - (id)newBufferWithLength:(Number)length options:(Number)options;
 - (id)newBufferWithBytes:(const void *)from length:(Number)length options:(Number)options;
@@ -223,6 +237,12 @@ static id make(Class class, Number bytes, Number to, Root *heap, Root *device, N
     made->buffers = buffers;
     write_down("heap", made, made->bytes, made->allocated, 0);
     return made;
+}
+- (Number)recommendedMaxWorkingSetSize {
+    return (Number)96 << 30;
+}
+- (id)name {
+    return device_name;
 }
 - (id)newBufferWithLength:(Number)length options:(Number)options {
     id made = make(buffers, length, 4096, nil, self, 0);
@@ -275,6 +295,7 @@ static AGXDevice *devices[2];
 static pthread_once_t devices_once = PTHREAD_ONCE_INIT;
 
 static void make_devices(void) {
+    device_name = [Name make];
     devices[0] = [AGXDevice make];
     devices[0]->buffers = [AGXBuffer class];
     devices[1] = [AGXG13Device make];

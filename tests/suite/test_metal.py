@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections import defaultdict
@@ -215,64 +214,29 @@ def test_nothing_leaks(tmp_path):
     assert few == many and few[1] == 0 and few[0] < 4096
 
 
+def test_what_a_device_says_of_itself_is_in_the_trace(tmp_path):
+    devices = run(tmp_path, sys.executable, METAL / "kinds.py").report()["devices"]
+    assert [(device["name"], device["total_bytes"]) for device in devices] == [("Apple M0 Double", 96 << 30)] * 2
+
+
+def test_a_recording_may_begin_when_the_program_has_memory(tmp_path):
+    """What is made from then on is told, also in a heap of before, once a heap's class is known; nothing is made up of what was there."""
+    library = built()[0]
+    done = run(tmp_path, sys.executable, METAL / "late.py", library, traced=False)
+    assert done.process.stdout.split() == ["0", "2", "1"]
+    frames, lines = lines_of(done.trace), (METAL / "late.py").read_text().splitlines()
+    made = {lines[frames[event["python"]][1] - 1].split(" = ")[0]: event["size"] for event in done.events()
+            if event["kind"] in ("device_alloc", "block_alloc")}
+    assert made == {"heap": 4 << 20, "block": 1 << 20, "late_in_old_heap": 1 << 20, "direct": 3 << 20}
+    report = done.report("--fragmentation")
+    trace, = report["traces"]
+    assert trace["mode"] == ["started", "metal"] and report["devices"][0]["end"] == {"live_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}
+    assert any("what Metal had handed out by then is not known" in note for note in trace["notes"])
+
+
 def test_the_shipped_library_has_nothing_of_it():
     image = LIBRARY.read_bytes()
     assert b"cuMemAlloc_v2" in image and b"MTL" not in image and b"class_addMethod" not in image
-
-
-def members(archive):
-    """The files in an archive of `ar`, with BSD's long names."""
-    image, at = archive.read_bytes(), 8
-    while at < len(image):
-        size = int(image[at + 48:at + 58])
-        yield image[at + 60:at + 60 + size]
-        at += 60 + size + size % 2
-
-
-def relocated(image, wanted):
-    """Of a Mach-O object of 64 bits: the section's length, and which symbol each place in it will hold. Nothing where it is not there."""
-    magic, _, _, kind, count, _, _, _ = struct.unpack_from("<8I", image)
-    assert (magic, kind) == (0xFEEDFACF, 1)
-    at, section, symbols = 32, None, {}
-    for _ in range(count):
-        command, length = struct.unpack_from("<2I", image, at)
-        if command == 0x19:  # LC_SEGMENT_64
-            for place in range(at + 72, at + length, 80):
-                names = image[place:place + 16].rstrip(b"\0"), image[place + 16:place + 32].rstrip(b"\0")
-                if names == (wanted[1], wanted[0]):
-                    size, = struct.unpack_from("<Q", image, place + 40)
-                    relocations = struct.unpack_from("<2I", image, place + 56)
-                    section = size, relocations
-        if command == 2:  # LC_SYMTAB
-            first, many, strings, _ = struct.unpack_from("<4I", image, at + 8)
-            for number in range(many):
-                name, = struct.unpack_from("<I", image, first + number * 16)
-                symbols[number] = image[strings + name:image.index(b"\0", strings + name)].decode()
-        at += length
-    if not section:
-        return None
-    size, (offset, many) = section
-    entries = (struct.unpack_from("<2I", image, offset + number * 8) for number in range(many))
-    return size, {address: symbols[info & 0xFFFFFF] for address, info in entries}
-
-
-def test_the_pairs_for_macs_loader_are_in_the_object_file():
-    """Nothing is linked: that needs Apple's linker. The object that would be has two pairs, each of ours and Metal's."""
-    target = "aarch64-apple-darwin"
-    library = Path(subprocess.run(["rustc", "--print", "sysroot"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.strip())
-    if not (library / "lib" / "rustlib" / target / "lib").exists():
-        pytest.skip(f"no standard library of {target} here")
-    folder = RELEASE.parent / "metal-mac"
-    subprocess.run(["cargo", "rustc", "--quiet", "--package", "gpumemtrace-metal", "--lib", "--target", target, "--target-dir", folder],
-                   cwd=REPOSITORY, check=True)
-    objects = [image for image in members(folder / target / "debug" / "libgpumemtrace_metal.rlib") for at in [image.find(b"\xcf\xfa\xed\xfe")]
-               if 0 <= at < 256]
-    images = [image[image.find(b"\xcf\xfa\xed\xfe"):] for image in objects]
-    found = [pairs for image in images if (pairs := relocated(image, (b"__DATA", b"__interpose")))]
-    (size, places), = found
-    assert size == 32 and sorted(places) == [0, 8, 16, 24]
-    assert (places[8], places[24]) == ("_MTLCopyAllDevices", "_MTLCreateSystemDefaultDevice")
-    assert "copy_all_devices" in places[0] and "create_system_default_device" in places[16]
 
 
 def test_a_retained_list_is_found_and_a_mended_one_is_not(tmp_path):

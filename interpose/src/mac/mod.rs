@@ -16,7 +16,7 @@ use crate::metal;
 
 fn register() {
     gpumemtrace_recorder::register(Sources {
-        facts,
+        facts: metal::facts,
         mode,
         apis: &metal::NAMES,
         uncovered_calls: || metal::uncovered(0),
@@ -34,13 +34,6 @@ fn mode(meta: &mut Meta) -> u8 {
     ];
     meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
     u8::from(metal::is_met()) | u8::from(started::is_started()) << 1
-}
-
-fn facts(meta: &mut Meta) {
-    if started::is_started() {
-        meta.set_text("attached", "late");
-    }
-    metal::facts(meta);
 }
 
 #[cfg(not(test))]

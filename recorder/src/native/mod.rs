@@ -241,5 +241,59 @@ fn here() -> Frame {
     Frame { pc, sp, fp, is_interrupted: true }
 }
 
-#[cfg(all(test, not(miri)))]
-mod tests {}
+#[cfg(all(test, not(miri), target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Functions that keep a frame pointer and nothing else, which has no unwind tables: each calls the next.
+    #[unsafe(naked)]
+    unsafe extern "C" fn outer(out: *mut usize) {
+        core::arch::naked_asm!("push rbp", "mov rbp, rsp", "call {next}", "pop rbp", "ret", next = sym middle);
+    }
+
+    #[unsafe(naked)]
+    unsafe extern "C" fn middle(out: *mut usize) {
+        core::arch::naked_asm!(
+            "push rbp", "mov rbp, rsp", "sub rsp, 64", "call {next}", "leave", "ret", next = sym inner
+        );
+    }
+
+    /// Tells where it runs, its stack pointer and its frame pointer.
+    #[unsafe(naked)]
+    unsafe extern "C" fn inner(out: *mut usize) {
+        core::arch::naked_asm!(
+            "push rbp", "mov rbp, rsp", "lea rax, [rip]", "mov rsi, rax", "mov rdx, rsp", "mov rcx, rbp", "call {next}",
+            "pop rbp", "ret", next = sym walk
+        );
+    }
+
+    unsafe extern "C" fn walk(out: *mut usize, pc: usize, sp: usize, fp: usize) {
+        let mut frame = Frame { pc, sp, fp, is_interrupted: true };
+        let within = StackBounds::of_this_thread().above(sp).unwrap();
+        for at in 0..4 {
+            // SAFETY: the caller has room for four.
+            unsafe { *out.add(at) = frame.pc };
+            match Rule::FRAME_POINTER.step(&within, &frame) {
+                Ok(step) => frame = step.frame,
+                Err(_) => break,
+            }
+        }
+    }
+
+    #[test]
+    fn frame_pointers_lead_from_function_to_function() {
+        let mut found = [0; 4];
+        // SAFETY: there is room for four.
+        unsafe { outer(found.as_mut_ptr()) };
+        let functions =
+            [inner as *const (), middle as *const (), outer as *const ()].map(|function| function as usize);
+        for (at, function) in found.iter().zip(functions) {
+            assert!(
+                (function..function + 64).contains(at),
+                "{at:#x} is not in the function at {function:#x}"
+            );
+        }
+        let this = frame_pointers_lead_from_function_to_function as *const () as usize;
+        assert!((this..this + 4096).contains(&found[3]), "and to who called them");
+    }
+}

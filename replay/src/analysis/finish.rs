@@ -61,8 +61,12 @@ impl Pass {
         }
         if head.meta.list("mode").iter().any(|mode| mode == "started") {
             notes.push(
-                "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what PyTorch held by then is shown at that line"
-                    .to_owned(),
+                if crate::metal::is_metal(&head.meta) {
+                    "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what Metal had handed out by then is not known"
+                } else {
+                    "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what PyTorch held by then is shown at that line"
+                }
+                .to_owned(),
             );
         }
         if head.meta.text("attached") == Some("late") {
