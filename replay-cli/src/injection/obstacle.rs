@@ -74,11 +74,11 @@ impl fmt::Display for Obstacle {
             ),
             Reason::Validates => write!(
                 f,
-                "has library validation (no entitlement {ALLOW_LIBRARIES}): macOS would end it rather than load a library of somebody else's"
+                "has library validation (no entitlement {ALLOW_LIBRARIES}): macOS refuses to load a library of somebody else's into it"
             ),
             Reason::Processor(processor) => write!(
                 f,
-                "is for {}, and the library for arm64: macOS would end it rather than start it without",
+                "is for {}, and the library for arm64, so that it cannot be loaded",
                 processor.name()
             ),
         }?;
