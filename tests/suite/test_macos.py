@@ -83,13 +83,16 @@ class Torch:
     def __getattr__(self, name):
         raise SystemExit(f"torch.{name} was asked for")
 
+# Python keeps what it finds out of its own system.
+sysconfig.get_path("scripts")
 sys.platform = sys.argv[1]
 sys.modules["torch"] = Torch()
 import gpumemtrace
 from gpumemtrace import _start
 
 gpumemtrace.start("late.trace")
-driver, address = ctypes.CDLL("./libcuda.so.1"), ctypes.c_uint64()
+driver, address, context = ctypes.CDLL("./libcuda.so.1"), ctypes.c_uint64(), ctypes.c_void_p()
+assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == driver.cuCtxSetCurrent(context) == 0
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
 said = {"library": str(_start.find_library()), "trace": gpumemtrace.stop()}
 try:
