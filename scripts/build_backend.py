@@ -1,8 +1,8 @@
-"""Builds what a wheel carries beside the Python files: libgpumemtrace.so and the command. Called by hatchling (pyproject.toml).
+"""Builds what a wheel carries beside the Python files: the library and the command. Called by hatchling (pyproject.toml).
 
-Constraint: neither has anything of Python in it, and both need the glibc they were linked with. Consequence: one wheel is for every
-CPython, and its tag names the glibc that the two files ask for, read from the files themselves. A wheel for older systems is built
-where their glibc is, and not by another name for this one.
+Constraint: neither has anything of Python in it, and both need the glibc, or the macOS, they were linked for. Consequence: one wheel
+is for every CPython, and its tag names the system that the two files ask for, read from the files themselves. A wheel for older
+systems is built where their glibc is, and not by another name for this one.
 
   GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked (scripts/wheel)
 """
@@ -18,7 +18,8 @@ from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-LIBRARY = "libgpumemtrace.so"
+LIBRARIES = {"linux": "libgpumemtrace.so", "darwin": "libgpumemtrace.dylib"}
+MACHINES = {"linux": "x86_64", "darwin": "arm64"}
 COMMAND = "gpumemtrace"
 
 
@@ -27,14 +28,17 @@ class CargoBuildHook(BuildHookInterface):
 
     def initialize(self, version, build_data):
         folder = prebuilt() or built_by_cargo(Path(self.root))
-        files = [folder / LIBRARY, folder / COMMAND]
+        # Of files that were built elsewhere, for whatever system they are.
+        here = LIBRARIES.get(sys.platform, "libgpumemtrace.so")
+        library = next((name for name in LIBRARIES.values() if prebuilt() and (folder / name).is_file()), here)
+        files = [folder / library, folder / COMMAND]
         for file in files:
             if not file.is_file():
                 raise SystemExit(f"gpumemtrace: {file} is not there")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_of(files)}"
         # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
-        build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{LIBRARY}"
+        build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{library}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
 
 
@@ -45,8 +49,10 @@ def prebuilt():
 
 def built_by_cargo(root):
     """Builds both; the folder they are in."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise SystemExit(f"gpumemtrace is for Linux on x86-64; this is {sys.platform} on {platform.machine()}")
+    if MACHINES.get(sys.platform) != platform.machine():
+        raise SystemExit(
+            f"gpumemtrace is for Linux on x86-64 and macOS on arm64; this is {sys.platform} on {platform.machine()}"
+        )
     if not shutil.which("cargo"):
         raise SystemExit("gpumemtrace is built with Rust, and cargo was not found; get it from https://rustup.rs")
     packages = ["--package", "gpumemtrace-interpose", "--package", "gpumemtrace-cli"]
@@ -58,9 +64,27 @@ def built_by_cargo(root):
 
 
 def platform_of(files):
-    """The tag of the oldest system on which all of them load: manylinux_2_N is glibc 2.N."""
-    minor = max(newest_glibc(file.read_bytes()) for file in files)
-    return f"manylinux_2_{minor}_x86_64"
+    """The tag of the oldest system on which all of them load: manylinux_2_N is glibc 2.N, macosx_N_0 is macOS N."""
+    contents = [file.read_bytes() for file in files]
+    if all(content.startswith(b"\x7fELF") for content in contents):
+        return f"manylinux_2_{max(map(newest_glibc, contents))}_x86_64"
+    # From 11 on, pip goes by the first number alone; so a file for 14.2 is for 15.
+    needed = [macos_needed(content) for content in contents]
+    return f"macosx_{max(major + (minor > 0) for major, minor in needed)}_0_arm64"
+
+
+def macos_needed(macho):
+    """The macOS that a program or library for arm64 is for, as two numbers: its LC_BUILD_VERSION (<mach-o/loader.h>)."""
+    magic, cpu_type, cpu_subtype, _, commands = struct.unpack_from("<5I", macho)
+    if (magic, cpu_type, cpu_subtype & 0xFFFFFF) != (0xFEEDFACF, 0x0100000C, 0):
+        raise SystemExit("gpumemtrace: one of the files is neither for Linux nor for macOS on arm64")
+    at = 32
+    for _ in range(commands):
+        command, size, system, needs = struct.unpack_from("<4I", macho, at)
+        if (command, system) == (0x32, 1):
+            return needs >> 16, needs >> 8 & 0xFF
+        at += size
+    raise SystemExit("gpumemtrace: one of the files does not say for which macOS it is")
 
 
 def newest_glibc(elf):

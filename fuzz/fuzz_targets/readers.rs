@@ -40,6 +40,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("line_table", files::line_table),
     ("cache", files::cache),
     ("elf", files::elf),
+    ("macho", files::macho),
 ];
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use gpumemtrace_cli::resolve;
+use gpumemtrace_cli::{injection, resolve};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
@@ -126,4 +126,13 @@ pub fn elf(bytes: &[u8]) {
     file.write_all(bytes.0).expect("room");
     drop(file);
     let _ = resolve::frames_in_file(path, &addresses);
+}
+
+/// A program of macOS, and each part of it that has a reader of its own.
+pub fn macho(bytes: &[u8]) {
+    if let Some(injection::Program::MachO(slices)) = injection::Program::read(bytes) {
+        assert!(!slices.is_empty() && slices.len() <= 16);
+    }
+    let _ = injection::Signature::read(bytes);
+    let _ = (injection::of_plist(bytes), injection::of_der(bytes));
 }

@@ -1,7 +1,7 @@
 //! What the fuzzers begin with: a made-up run in our own encoders' bytes, and the kept traces of real ones.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::block::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, Packer, encode_block, file_header,
@@ -47,6 +47,24 @@ pub fn write(folder: &Path) -> io::Result<()> {
     }
     put(folder, "cache", "seed", &as_blocks(&remembered(), &[]))?;
     put(folder, "cache", "seed-file", &remembered())?;
+    for program in ["universal", "hardened-both", "restrict-segment"] {
+        let packed = std::fs::read(golden().join("macho").join(format!("{program}.zlib")))?;
+        let program_bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("a sample");
+        put(folder, "macho", &format!("seed-{program}"), &program_bytes)?;
+        // Its signature, and both forms of its entitlements, by their magic numbers.
+        for (name, head) in [
+            ("signature", [0xfa, 0xde, 0x0c, 0xc0]),
+            ("plist", [0xfa, 0xde, 0x71, 0x71]),
+            ("der", [0xfa, 0xde, 0x71, 0x72]),
+        ] {
+            let found = program_bytes.windows(4).position(|word| word == head);
+            if let Some(part) = found.map(|at| &program_bytes[at + if name == "signature" { 0 } else { 8 }..])
+            {
+                put(folder, "macho", &format!("seed-{program}-{name}"), part)?;
+            }
+        }
+    }
+    put(folder, "macho", "seed-script", b"#!/usr/bin/env -S python3 -u\n")?;
     Ok(())
 }
 
@@ -56,10 +74,13 @@ fn put(folder: &Path, target: &str, name: &str, bytes: &[u8]) -> io::Result<()> 
     std::fs::write(folder.join(name), bytes)
 }
 
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden")
+}
+
 fn golden_traces() -> io::Result<Vec<Vec<u8>>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
     let mut traces = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(golden())? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "trace") {
             traces.push(std::fs::read(path)?);

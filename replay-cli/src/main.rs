@@ -8,6 +8,7 @@
 mod commands;
 mod exit;
 mod follow;
+mod inserted;
 mod library;
 mod open;
 mod output;
@@ -15,6 +16,7 @@ mod pattern;
 mod pieces;
 mod status;
 mod sums;
+mod system;
 mod text;
 
 use clap::{Parser, Subcommand};

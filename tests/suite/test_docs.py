@@ -24,6 +24,7 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 #: Sessions that are shown and not run; another one is a line here, so that somebody decides it.
 NOT_RUN = [
     ("index.md", "it installs into your environment"),
+    ("mps.md", "it is what a Mac says"),
     ("mps.md", "it needs GCC's Objective-C; tests/suite/test_metal.py does the same where that is"),
     ("python.md", "the program is anybody's; index.md and case-study.md run this with theirs"),
 ]

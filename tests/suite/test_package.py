@@ -22,10 +22,10 @@ def version_of(python):
     return tuple(map(int, subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()))
 
 
-def build(kind, folder, source=REPOSITORY):
-    """What pip has hatchling build (a wheel, an editable one, an sdist), of the library and the command that are tested here."""
+def build(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
+    """What pip has hatchling build (a wheel, an editable one, an sdist), of the library and the command that are tested here, or of others."""
     code = f"import sys, hatchling.build; hatchling.build.build_{kind}(sys.argv[1])"
-    env = os.environ | {"GPUMEMTRACE_PREBUILT": str(RELEASE)}
+    env = os.environ | {"GPUMEMTRACE_PREBUILT": str(prebuilt)}
     done = subprocess.run([sys.executable, "-c", code, folder], cwd=source, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = folder.iterdir()

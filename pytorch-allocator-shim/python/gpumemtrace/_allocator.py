@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import sys
 from types import TracebackType
 from typing import Any, Dict, Optional, Type, Union
 
@@ -95,6 +96,8 @@ def use_pluggable_allocator(mode: str = "global") -> Any:
     """
     if mode not in ("global", "segment"):
         raise ValueError(f'the mode is "global" or "segment", not {mode!r}')
+    if sys.platform == "darwin":
+        raise RuntimeError("PyTorch takes allocators for CUDA only: record its own with `gpumemtrace run` or gpumemtrace.start()")
     torch = importlib.import_module("torch")
 
     return _install(torch) if mode == "global" else _below(torch)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Union
 
 from ._said import trace_path
+from ._system import untraced
 
 _NAME = "gpumemtrace"
 #: The report was made: 3 says that there are findings, 6 that some of the trace is missing, which the report says too.
@@ -41,7 +42,7 @@ def report(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> 
         [find_command(), "replay", trace, "--json", "--no-progress", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=untraced(),
+        env=untraced(os.environ),
     )
     if done.returncode not in _WITH_REPORT:
         raise CommandFailed(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}", done.returncode)
@@ -75,20 +76,6 @@ def _candidates() -> Iterator[Path]:
     # `pip install --target` puts scripts beside packages.
     yield Path(__file__).resolve().parent.parent / "bin" / _NAME
     yield Path(sysconfig.get_path("scripts")) / _NAME
-
-
-def untraced() -> Dict[str, str]:
-    """The environment, without our library among what is preloaded: a reader has nothing to record."""
-    environment = dict(os.environ)
-    preloaded: List[str] = [
-        entry
-        for entry in environment.get("LD_PRELOAD", "").replace(":", " ").split()
-        if os.path.basename(entry) != "libgpumemtrace.so"
-    ]
-    environment.pop("LD_PRELOAD", None)
-    if preloaded:
-        environment["LD_PRELOAD"] = ":".join(preloaded)
-    return environment
 
 
 def main(arguments: Optional[List[str]] = None) -> None:

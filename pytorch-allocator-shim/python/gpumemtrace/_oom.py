@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Any, Callable, Optional, Type, TypeVar, Union
 
 from . import _said
-from ._command import find_command, report, untraced
+from ._command import find_command, report
+from ._system import untraced
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -65,7 +66,7 @@ def _leave_report(path: Optional[str]) -> None:
     trace = _said.trace_path()
     stem = os.path.splitext(trace)[0] + ".oom" if path is None else path
     as_text = [find_command(), "replay", trace, "--oom", "--color", "never", "--no-progress"]
-    done = subprocess.run(as_text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**untraced(), "COLUMNS": "120"})
+    done = subprocess.run(as_text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**untraced(os.environ), "COLUMNS": "120"})
     if not done.stdout:
         raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
     _write(stem + ".txt", done.stdout)

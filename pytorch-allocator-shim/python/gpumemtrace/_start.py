@@ -2,7 +2,8 @@
 
 Constraint: what is loaded into a running process sees only what it can still get between. Consequence: started before the first
 use of CUDA, it records everything from then on; after that PyTorch's blocks alone, and what PyTorch holds by then is told from PyTorch's
-own snapshot, by the line that calls `start()`. The trace says which of these it was (interpose/src/started.rs).
+own snapshot, by the line that calls `start()`. The trace says which of these it was (interpose/src/started.rs). On macOS Metal's classes can be got
+between at any time; what PyTorch holds by then is not told there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 from . import _said
 from ._command import find_command
+from ._system import library_name
 
 #: What the library answers to who starts it.
 _EVERYTHING, _WITHOUT_DRIVER, _ALREADY, _OVER = 0, 1, 2, 3
@@ -94,7 +96,9 @@ def start(
         raise RuntimeError("no recording can be started: an internal error of gpumemtrace; please report it")
     if answer == _ALREADY:
         return
-    sys.meta_path.insert(0, _Looker(_said.find(library, "gpumemtrace_look_again", None)))
+    look_again = _said.find(library, "gpumemtrace_look_again", None)
+    if look_again is not None:
+        sys.meta_path.insert(0, _Looker(look_again))
     _tell_what_is_held(library, answer)
 
 
@@ -121,7 +125,7 @@ def find_library() -> Path:
     """The library that was installed with this package, or that belongs to its command."""
     named = os.environ.get("GPUMEMTRACE_LIB")
     candidates: List[Path] = [Path(named)] if named else []
-    name = "libgpumemtrace.so"
+    name = library_name()
     candidates.append(Path(__file__).resolve().parent / "lib" / name)
     try:
         command = Path(find_command()).resolve()
@@ -159,7 +163,8 @@ def _set(settings: Dict[str, Optional[str]], also_none: bool = False) -> None:
 def _tell_what_is_held(library: ctypes.PyDLL, answer: int) -> None:
     """PyTorch's allocator is older than the recording: its tracker is attached now, and what it holds is told entry by entry."""
     torch = sys.modules.get("torch")
-    if torch is None:
+    if torch is None or sys.platform == "darwin":
+        # For Apple GPUs PyTorch has neither a tracker nor a snapshot, and to ask it for anything would set the GPU up.
         return
     if not torch.cuda.is_initialized():
         # Where the driver was there before us, none of its calls says when the allocator begins; PyTorch does.

@@ -2,7 +2,8 @@
 //!
 //! Constraint: the command must behave as if it had been started by itself. Consequence: its stdin, stdout and stderr are
 //! ours, it stays in our process group (so a key pressed in the terminal reaches it directly), what is sent to us alone is
-//! passed on, and we exit as it did. We print only to stderr, and only after it has ended.
+//! passed on, and we exit as it did. We print only to stderr, and only after it has ended; before it starts, one line at most: that it
+//! cannot be recorded.
 
 mod holders;
 mod program;
@@ -18,6 +19,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use gpumemtrace_cli::injection::Disk;
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::index::{TAIL_BYTES, Tail};
 use gpumemtrace_format::reader::{Item, TraceReader};
@@ -25,8 +27,10 @@ use gpumemtrace_format::{Meta, amount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
+use crate::inserted;
 use crate::library::{check_preloadable, find_library};
 use crate::pattern::Pattern;
+use crate::system::System;
 
 const ZSTD_LEVEL: i32 = 3;
 /// Smaller ones consist of headers.
@@ -127,15 +131,18 @@ enum OnFull {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let library = find_library()?;
-    check_preloadable(&library)?;
+    check_preloadable(&library, System::HERE)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
     let program = program::program(&args.command, &here);
     let mut command = Command::new(&program[0]);
-    command.args(&program[1..]).env("LD_PRELOAD", preload(&library)).env_remove(program::PYTHON);
-    // NVTX ranges come to the library that this names, unless another tool has it.
-    if std::env::var_os("NVTX_INJECTION64_PATH").is_none_or(|path| path.is_empty()) {
-        command.env("NVTX_INJECTION64_PATH", &library);
+    command.args(&program[1..]).env_remove(program::PYTHON);
+    let what = (program[0].as_os_str(), here.as_path());
+    let (variables, obstacle) =
+        inserted::into(System::HERE, &library, what, &Disk, |name| std::env::var_os(name));
+    if let Some(obstacle) = &obstacle {
+        eprintln!("gpumemtrace: not recorded: {obstacle}");
     }
+    command.envs(variables);
     let given = args.output.clone().map(|output| output_file(&here, &output)).transpose()?;
     if let Some(output) = &given {
         command.env("GPUMEMTRACE_OUTPUT", output);
@@ -201,6 +208,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     });
     let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
     let new = finish(&expected, &before, u64::from(pid), status, &here);
+    // What is not recorded was said before.
+    if new.is_empty() && !expected.patterns.is_empty() && obstacle.is_none() {
+        let elsewhere = if expected.is_relative {
+            ", or made it in another folder (--output names a fixed one)"
+        } else {
+            ""
+        };
+        eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
+    }
     if holders.is_some() {
         holders::say_if_nobody_looked(&new);
     }
@@ -213,16 +229,6 @@ fn code_of(status: ExitStatus) -> u8 {
         (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
         (None, None) => 1,
     }
-}
-
-/// Ours first; what the user preloads stays.
-fn preload(library: &Path) -> OsString {
-    let mut list = library.as_os_str().to_owned();
-    if let Some(old) = std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
-        list.push(":");
-        list.push(old);
-    }
-    list
 }
 
 /// The file that `--output` names, in full: in a folder, the usual one. A folder that is not there is refused before the command
@@ -314,14 +320,6 @@ fn finish(
             eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
         }
         eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
-    }
-    if new.is_empty() && !expected.patterns.is_empty() {
-        let elsewhere = if expected.is_relative {
-            ", or made it in another folder (--output names a fixed one)"
-        } else {
-            ""
-        };
-        eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
     }
     new
 }

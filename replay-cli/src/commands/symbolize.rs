@@ -23,6 +23,7 @@ use crate::exit::{Exit, Refused, Unreadable};
 use crate::open::{TraceFile, ring_path};
 use crate::output;
 use crate::text::layout::printable;
+use crate::text::paths::without_detours;
 use crate::text::why_unnamed;
 
 /// Addresses in a block to begin with; one that gets too long is split.
@@ -73,8 +74,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut out = String::new();
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
-        let module = module.as_deref().unwrap_or("no module");
-        writeln!(out, "  no names for {addresses} in {}: {}", printable(module), why_unnamed(why.name()))?;
+        let module = module.as_deref().map_or_else(|| "no module".to_owned(), without_detours);
+        writeln!(out, "  no names for {addresses} in {}: {}", printable(&module), why_unnamed(why.name()))?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;

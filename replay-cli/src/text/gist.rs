@@ -7,6 +7,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, Severity};
 use gpumemtrace_replay::sections::size;
 
+use super::paths::short_sentence;
 use super::sites::short;
 use super::{count, leaks, percent, put, thousands};
 use crate::output::Style;
@@ -72,7 +73,7 @@ fn wrong(report: &Report, trace: usize) -> Vec<String> {
     let verdicts = report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace);
     let critical =
         verdicts.filter(|verdict| verdict.severity == Severity::Critical && !said.contains(&verdict.kind));
-    wrong.extend(critical.map(|verdict| format!("{}.", capital(&verdict.summary))));
+    wrong.extend(critical.map(|verdict| format!("{}.", capital(&short_sentence(&verdict.summary)))));
     wrong
 }
 

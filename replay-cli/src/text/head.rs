@@ -5,6 +5,7 @@ use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::{Report, StreamId};
 
 pub(super) use super::layout::printable;
+use super::paths::without_detours;
 use super::{count, duration, put, thousands};
 use crate::output::Style;
 
@@ -160,7 +161,7 @@ fn unnamed(naming: &Naming) -> Vec<String> {
     let mut lines = Vec::new();
     if naming.unresolved > 0 {
         let told = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
-            let module = reason.module.as_deref().unwrap_or("no module");
+            let module = reason.module.as_deref().map_or_else(|| "no module".to_owned(), without_detours);
             format!("{} in {module} ({})", thousands(reason.addresses), why_unnamed(reason.why))
         });
         let mut told: Vec<String> = told.collect();

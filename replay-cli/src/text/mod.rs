@@ -16,6 +16,7 @@ mod instant;
 pub(crate) mod layout;
 mod leaks;
 mod oom;
+pub(crate) mod paths;
 mod peak;
 mod ranks;
 mod sites;

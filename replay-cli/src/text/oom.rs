@@ -4,6 +4,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Filters;
 use gpumemtrace_replay::sections::size;
 
+use super::paths::short_sentence;
 use super::sites::{Sites, short};
 use super::{HANG, column, duration, fragmentation, peak, put, thousands};
 use crate::output::Style;
@@ -90,7 +91,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
                 Some(false) => "would not have helped",
                 None => "may help; the trace does not tell",
             };
-            put(out, format_args!("  - {}: {works}", remedy.action));
+            put(out, format_args!("  - {}: {works}", short_sentence(&remedy.action)));
         }
         if !oom.site.stack.is_empty() {
             put(out, format_args!("  Asked for at (own lines marked):"));

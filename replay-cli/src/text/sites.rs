@@ -7,6 +7,7 @@ use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 use gpumemtrace_replay::sections::{called, place};
 
 use super::layout::printable;
+use super::paths::short_file;
 use super::{HANG, put};
 use crate::output::Style;
 
@@ -89,19 +90,6 @@ fn without_parameters(function: &str) -> &str {
         }
     }
     function
-}
-
-/// Relative to the current directory, or from the library folder on.
-fn short_file(file: &str) -> String {
-    for folder in ["/site-packages/", "/dist-packages/"] {
-        if let Some(at) = file.rfind(folder) {
-            return file[at + folder.len()..].to_owned();
-        }
-    }
-    let here = std::env::current_dir().ok();
-    let relative = here
-        .and_then(|here| std::path::Path::new(file).strip_prefix(here).ok().map(|p| p.display().to_string()));
-    relative.unwrap_or_else(|| file.to_owned())
 }
 
 impl Sites {

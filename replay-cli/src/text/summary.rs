@@ -7,7 +7,7 @@ use gpumemtrace_replay::report::{Device, Severity};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::units;
 
-use super::layout::printable;
+use super::paths::short_sentence;
 use super::sites::{Sites, short};
 use super::{HANG, column, count, duration, fragmentation, gist, leaks, peak, put, thousands};
 use crate::output::Style;
@@ -79,7 +79,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         put(out, format_args!("{}", style.bold("Also")));
         for verdict in others {
             let mark = if verdict.severity == Severity::Info { "-" } else { "!" };
-            put(out, format_args!("  {mark} {}", printable(&verdict.summary)));
+            put(out, format_args!("  {mark} {}", short_sentence(&verdict.summary)));
         }
     }
     out.push('\n');

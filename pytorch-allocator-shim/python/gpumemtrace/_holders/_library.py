@@ -8,7 +8,8 @@ import ctypes
 import json
 import os
 import subprocess
-from typing import Any, Callable, Dict, List, Optional
+import sys
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 #: The command of `gpumemtrace run`, which knows where it is.
 COMMAND_VARIABLE = "GPUMEMTRACE_COMMAND"
@@ -69,7 +70,7 @@ def suspects(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_untraced(),
+            env=_untraced(os.environ),
             timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
@@ -84,10 +85,14 @@ def suspects(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
         raise Failed(said[:200] or f"the command ended with {done.returncode}") from None
 
 
-def _untraced() -> Dict[str, str]:
-    environment = dict(os.environ)
-    preloaded = environment.pop("LD_PRELOAD", "").replace(":", " ").split()
-    others = [entry for entry in preloaded if os.path.basename(entry) != "libgpumemtrace.so"]
+def _untraced(environment: Mapping[str, str], platform: str = sys.platform) -> Dict[str, str]:
+    # As in the package's _system.py, which need not be where this runs.
+    is_mac = platform == "darwin"
+    variable, name = ("DYLD_INSERT_LIBRARIES", "dylib") if is_mac else ("LD_PRELOAD", "so")
+    rest = dict(environment)
+    value = rest.pop(variable, "")
+    entries = value.split(":") if is_mac else value.replace(":", " ").split()
+    others = [entry for entry in entries if entry and os.path.basename(entry) != "libgpumemtrace." + name]
     if others:
-        environment["LD_PRELOAD"] = ":".join(others)
-    return environment
+        rest[variable] = ":".join(others)
+    return rest

@@ -10,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use super::traced::output_within;
 use super::{Check, Verdict};
 use crate::library::{check_preloadable, find_library};
+use crate::system::System;
 
 /// What the ring file may grow to (96 threads), and what a trace needs to be worth starting.
 const ROOM_NEEDED_BYTES: u64 = 64 << 20;
@@ -25,13 +26,13 @@ pub(super) fn library(checks: &mut Vec<Check>) -> Option<PathBuf> {
         }
     };
     let shown = library.display();
-    if let Err(error) = check_preloadable(&library) {
+    if let Err(error) = check_preloadable(&library, System::HERE) {
         add(Verdict::Bad, error.to_string());
         return None;
     }
     let loads = |program: &OsStr| -> Result<bool, String> {
         let mut command = Command::new(program);
-        command.args(["doctor-probe", "maps"]).env("LD_PRELOAD", &library);
+        command.args(["doctor-probe", "libraries"]).env(System::HERE.preload(), &library);
         let output = output_within(command, Duration::from_secs(20)).map_err(|error| format!("{error:#}"))?;
         Ok(String::from_utf8_lossy(&output.stdout).contains("libgpumemtrace"))
     };
@@ -41,7 +42,8 @@ pub(super) fn library(checks: &mut Vec<Check>) -> Option<PathBuf> {
             add(
                 Verdict::Bad,
                 format!(
-                    "{shown} is not loaded by LD_PRELOAD here: another system, or a loader that ignores it"
+                    "{shown} is not loaded by {} here: another system, or a loader that ignores it",
+                    System::HERE.preload()
                 ),
             );
             return None;

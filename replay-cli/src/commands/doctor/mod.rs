@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::exit::Exit;
 use crate::output::{self, Color, Style};
+use crate::system::System;
 use crate::text::{HANG, layout};
 
 /// What `doctor` takes.
@@ -75,8 +76,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut checks = Vec::new();
     let library = here::library(&mut checks);
     here::output(args.output.as_deref(), &mut checks);
-    let has_driver = gpu::driver(&mut checks);
-    gpu::nvml(&mut checks);
+    let has_driver = System::HERE == System::Linux && gpu::driver(&mut checks);
+    if System::HERE == System::Linux {
+        gpu::nvml(&mut checks);
+    } else {
+        let says = "there is no CUDA on this system; whether Metal's calls are seen is not tried";
+        checks.push(Check::new("driver", Verdict::Absent, says));
+    }
     if let Some(library) = library {
         if has_driver {
             gpu::routes(&library, &mut checks);

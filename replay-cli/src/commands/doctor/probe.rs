@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {
-    Maps,
+    Libraries,
     Driver,
     Nvml,
     Routes,
@@ -51,7 +51,7 @@ pub(super) static ROUTES: &[Route] = &[
 /// Does what was asked.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let answer = match args.what {
-        What::Maps => std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string()),
+        What::Libraries => libraries(),
         What::Driver => driver(),
         What::Nvml => nvml(),
         What::Routes => try_routes(),
@@ -62,6 +62,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     };
     print(&format!("{text}\n"))?;
     Ok(exit)
+}
+
+/// What is loaded into this process; each path is somewhere in the text.
+#[cfg(not(target_os = "macos"))]
+fn libraries() -> Result<String, String> {
+    std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())
+}
+
+/// What is loaded into this process, a line each.
+#[cfg(target_os = "macos")]
+fn libraries() -> Result<String, String> {
+    // Of libSystem, which every process has (<mach-o/dyld.h>).
+    unsafe extern "C" {
+        safe fn _dyld_image_count() -> u32;
+        safe fn _dyld_get_image_name(index: u32) -> *const c_char;
+    }
+    let names =
+        (0.._dyld_image_count()).map(|index| _dyld_get_image_name(index)).filter(|name| !name.is_null());
+    // SAFETY: the loader's own text; nothing is unloaded in this process.
+    let names = names.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    let text = names.collect::<Vec<_>>().join("\n");
+    if text.is_empty() { Err("the loader names no library".to_owned()) } else { Ok(text) }
 }
 
 type CuInit = unsafe extern "C" fn(c_uint) -> c_int;

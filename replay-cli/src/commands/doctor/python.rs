@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::traced::{Left, Trace, run};
 use super::{Check, Verdict};
+use crate::system::System;
 
 const SCRIPT: &str = include_str!("probe.py");
 
@@ -93,6 +94,7 @@ fn judge_torch(probe: &Probe, checks: &mut Vec<Check>) {
     let cuda = torch["cuda"].as_str();
     let Some(expected) = torch["allocations"].as_u64() else {
         let why = match (cuda, probe.facts["error"].as_str()) {
+            (None, _) if System::HERE == System::MacOs => "what it has of Metal is not tried".to_owned(),
             (None, _) => "it is built without CUDA".to_owned(),
             (Some(_), Some(error)) => error.to_owned(),
             (Some(cuda), None) => format!("built for CUDA {cuda}, and it finds no device"),

@@ -7,8 +7,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use gpumemtrace_cli::injection::Disk;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{Counter, Event, Meta};
+
+use crate::inserted;
+use crate::system::System;
 
 /// Longest a probe may take: importing PyTorch from a cold disk takes a while.
 const PATIENCE: Duration = Duration::from_mins(3);
@@ -38,8 +42,13 @@ pub(super) fn run(library: &Path, program: &OsStr, arguments: &[&OsStr]) -> anyh
     let folder =
         tempfile::Builder::new().prefix("gpumemtrace-doctor-").tempdir().context("no temporary folder")?;
     let path = folder.path().join("run.trace");
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let variable = |name: &str| std::env::var_os(name);
+    if let Some(obstacle) = inserted::obstacle(System::HERE, (program, &here), &Disk, variable) {
+        anyhow::bail!("{obstacle}");
+    }
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", library).env("GPUMEMTRACE_OUTPUT", &path);
+    command.args(arguments).env(System::HERE.preload(), library).env("GPUMEMTRACE_OUTPUT", &path);
     for variable in ["GPUMEMTRACE_STACKS", "GPUMEMTRACE_ON_FULL", "RANK"] {
         command.env_remove(variable);
     }
