@@ -19,15 +19,15 @@ pub(super) fn is_started() -> bool {
     STARTED.load(Ordering::Acquire)
 }
 
-/// What the program is told. The Python package knows these numbers; 0 and 1 are answers of the library for CUDA.
+/// What the program is told. The Python package knows these numbers; 1 is an answer of the library for CUDA.
+const FROM_NOW: c_int = 0;
 const ALREADY: c_int = 2;
 const OVER: c_int = 3;
-const FROM_NOW: c_int = 4;
-const NO_DEVICE: c_int = 5;
+const NO_DEVICE: c_int = 4;
 const FAILED: c_int = -1;
 
-/// `int gpumemtrace_start(void)`: from now on Metal's memory is recorded, by the settings of the environment. 4: what is made from now on; 5:
-/// there is no device; 2: it has been, or will be, without this; 3: a recording of this process has ended, and there is no other.
+/// `int gpumemtrace_start(void)`: from now on Metal's memory is recorded, by the settings of the environment. 0: what is made from now on; 4:
+/// Metal has no device; 2: it has been, or will be, without this; 3: a recording of this process has ended, and there is no other.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_start() -> c_int {
     let answer = quietly(|| {

@@ -20,7 +20,7 @@ from ._command import find_command
 from ._system import library_name
 
 #: What the library answers to who starts it.
-_EVERYTHING, _WITHOUT_DRIVER, _ALREADY, _OVER = 0, 1, 2, 3
+_EVERYTHING, _WITHOUT_DRIVER, _ALREADY, _OVER, _NO_DEVICE = 0, 1, 2, 3, 4
 #: What an entry of a snapshot is.
 _BLOCK, _SEGMENT, _MAPPED = 0, 1, 2
 
@@ -92,6 +92,8 @@ def start(
             "no recording can be started: one of this process has ended, or it is the child of one that is recorded; "
             "a process is recorded once"
         )
+    if answer == _NO_DEVICE:
+        raise RuntimeError("no recording can be started: Metal has no GPU for this process")
     if answer not in (_EVERYTHING, _WITHOUT_DRIVER, _ALREADY):
         raise RuntimeError("no recording can be started: an internal error of gpumemtrace; please report it")
     if answer == _ALREADY:
