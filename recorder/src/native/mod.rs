@@ -241,29 +241,43 @@ fn here() -> Frame {
     Frame { pc, sp, fp, is_interrupted: true }
 }
 
-#[cfg(all(test, not(miri), target_arch = "x86_64"))]
+#[cfg(all(test, not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use super::*;
 
-    /// Functions that keep a frame pointer and nothing else, which has no unwind tables: each calls the next.
-    #[unsafe(naked)]
-    unsafe extern "C" fn outer(out: *mut usize) {
-        core::arch::naked_asm!("push rbp", "mov rbp, rsp", "call {next}", "pop rbp", "ret", next = sym middle);
+    /// A function that keeps a frame pointer, and has no unwind tables: it calls the next one.
+    macro_rules! framed {
+        ($name:ident, $next:path) => {
+            #[unsafe(naked)]
+            unsafe extern "C" fn $name(out: *mut usize) {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::naked_asm!(
+                    "push rbp", "mov rbp, rsp", "sub rsp, 64", "call {next}", "leave", "ret", next = sym $next
+                );
+                #[cfg(target_arch = "aarch64")]
+                core::arch::naked_asm!(
+                    "stp x29, x30, [sp, #-64]!", "mov x29, sp", "bl {next}", "ldp x29, x30, [sp], #64", "ret",
+                    next = sym $next
+                );
+            }
+        };
     }
 
-    #[unsafe(naked)]
-    unsafe extern "C" fn middle(out: *mut usize) {
-        core::arch::naked_asm!(
-            "push rbp", "mov rbp, rsp", "sub rsp, 64", "call {next}", "leave", "ret", next = sym inner
-        );
-    }
+    framed!(outer, middle);
+    framed!(middle, inner);
 
     /// Tells where it runs, its stack pointer and its frame pointer.
     #[unsafe(naked)]
     unsafe extern "C" fn inner(out: *mut usize) {
+        #[cfg(target_arch = "x86_64")]
         core::arch::naked_asm!(
-            "push rbp", "mov rbp, rsp", "lea rax, [rip]", "mov rsi, rax", "mov rdx, rsp", "mov rcx, rbp", "call {next}",
-            "pop rbp", "ret", next = sym walk
+            "push rbp", "mov rbp, rsp", "lea rsi, [rip]", "mov rdx, rsp", "mov rcx, rbp", "call {next}", "pop rbp", "ret",
+            next = sym walk
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!(
+            "stp x29, x30, [sp, #-16]!", "mov x29, sp", "adr x1, .", "mov x2, sp", "mov x3, x29", "bl {next}",
+            "ldp x29, x30, [sp], #16", "ret", next = sym walk
         );
     }
 
@@ -295,5 +309,13 @@ mod tests {
         }
         let this = frame_pointers_lead_from_function_to_function as *const () as usize;
         assert!((this..this + 4096).contains(&found[3]), "and to who called them");
+    }
+
+    #[test]
+    fn we_know_where_we_are() {
+        let frame = here();
+        let this = we_know_where_we_are as *const () as usize;
+        assert!((this..this + 4096).contains(&frame.pc), "{frame:x?}");
+        assert!(StackBounds::of_this_thread().above(frame.sp).is_some());
     }
 }
