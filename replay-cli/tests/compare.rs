@@ -36,9 +36,14 @@ impl Folder {
     }
 
     fn run(&self, args: &[&str]) -> Output {
+        self.run_in(100, args)
+    }
+
+    /// On a terminal of so many columns.
+    fn run_in(&self, columns: usize, args: &[&str]) -> Output {
         let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
         command
-            .env("COLUMNS", "100")
+            .env("COLUMNS", columns.to_string())
             .env("LC_ALL", "C.UTF-8")
             .env_remove("TERM")
             .env("GPUMEMTRACE_CACHE", "off")
@@ -228,4 +233,22 @@ fn markdown_and_junit_go_where_they_were_told() {
     let mut unwritable = args;
     unwritable[5] = "no/such/folder.md";
     assert!(folder.complains(&unwritable, 1).contains("no/such/folder.md cannot be written"));
+}
+
+#[test]
+fn a_check_is_as_wide_as_the_terminal() {
+    let folder = Folder::new();
+    let lines_in = |columns: usize, args: &[&str]| {
+        let text = String::from_utf8(folder.run_in(columns, args).stdout).expect("UTF-8");
+        assert!(!text.is_empty());
+        for line in text.lines() {
+            assert!(line.chars().count() <= columns, "{columns}: {line}");
+        }
+        text.lines().count()
+    };
+    let write = ["check", "clean.trace", "--budget", "b.toml", "--write", "--force"];
+    assert_eq!((lines_in(80, &write), lines_in(60, &write)), (1, 2));
+    let check = ["check", "leaky.trace", "--budget", "b.toml"];
+    let [narrow, usual, wide] = [60, 80, 150].map(|columns| lines_in(columns, &check));
+    assert!(narrow > usual && usual > wide, "{narrow} {usual} {wide}");
 }

@@ -266,8 +266,13 @@ fn on_a_disk_it_is_the_same() {
     fs::write(here.join("real"), sample("hardened")).unwrap();
     fs::set_permissions(here.join("real"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink("real", here.join("tool")).unwrap();
-    let of =
-        |name: &str| Start { name: OsStr::new(name), here: &here, search: here.as_os_str() }.obstacle(&Disk);
+    // Found on the way, and no program: a shell goes on.
+    fs::create_dir(here.join("before")).unwrap();
+    fs::write(here.join("before/tool"), sample("plain")).unwrap();
+    fs::set_permissions(here.join("before/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .unwrap();
+    let search = std::env::join_paths([here.join("before"), here.clone()]).unwrap();
+    let of = |name: &str| Start { name: OsStr::new(name), here: &here, search: &search }.obstacle(&Disk);
     for name in ["tool", "./tool"] {
         let found = of(name).unwrap();
         assert_eq!((found.program, found.reason), (here.join("real"), Reason::Hardened));
@@ -289,6 +294,7 @@ fn entitlements_are_given_in_the_outermost_dictionary_only() {
         (format!("<plist><dict><key>{key}</key><string>true</string><true/></dict></plist>"), none),
         (format!("<plist><dict><key>a</key><dict><key>{key}</key><true/></dict></dict></plist>"), none),
         (format!("<plist><dict><key>a</key><string>{key}</string><key>b</key><true/></dict></plist>"), none),
+        (format!("<plist><dict><key>a</key><dict><key>{key}</key></dict><true/></dict></plist>"), none),
         (format!("<plist><dict><key>{key}"), none),
         (String::new(), none),
     ] {

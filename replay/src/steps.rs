@@ -10,7 +10,8 @@
 //!    of those the one with the longest period: the outermost loop. A step begins at each.
 //! 5. otherwise nothing is called a step, and growth is judged over equal times.
 //!
-//! Step k is what happens before the k-th beginning (counted from 0); set-up before the loop belongs to step 0.
+//! Step 0 is what happens before the first beginning, set-up; step k what happens from the k-th beginning on. Where a sign stands at the
+//! top of a loop, its first turn is step 1; the calls of an optimizer come late in a turn, whose forward pass is of the step before.
 //!
 //! Constraint: which rule holds depends on events, and a stream can be judged only by a rule that is fixed. Consequence: a
 //! [`Scout`] reads ahead until it has seen enough, then the real pass uses the [`Rule`] it found.

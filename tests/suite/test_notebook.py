@@ -34,7 +34,7 @@ def test_each_cell_is_told_what_it_held_and_left(torch_version, packaged, where,
 
     assert first.startswith(KEPT_NAME)
     assert blocks(first) == (
-        "GPU memory of this cell, device 0: at most 16.00 MiB of tensors, 0 bytes before it, 4.00 MiB left behind",
+        "GPU memory of this cell, device 0: at most 16.00 MiB of tensors, 0 B before it, 4.00 MiB left behind",
         {"at the peak": ["12.00 MiB  this cell, line 2: y = torch.ones(3 << 20, device='cuda')", KEEPS.format("this")],
          "left behind": [KEEPS.format("this")]},
     )

@@ -11,13 +11,12 @@ import linecache
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import _said
+from . import _said, _sizes
 from ._command import CommandFailed, report
 from ._start import is_started, start
 
 #: Lines that are printed of each list.
 _MOST_LINES = 5
-_UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 _CELL = re.compile(r"ipykernel_\d+/\d+\.py$|^<ipython-input-\d+-")
 
@@ -143,9 +142,4 @@ def _place(site: Dict[str, Any], own: Optional[str]) -> str:
 
 
 def _size(size: Optional[int]) -> str:
-    if size is None:
-        return "an unknown amount"
-    for power, unit in _UNITS:
-        if size >= power:
-            return f"{size / power:.2f} {unit}"
-    return f"{size} bytes"
+    return "an unknown amount" if size is None else _sizes.text(size)

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
 
-from . import _said
+from . import _said, _sizes
 from ._command import CommandFailed, report
 
 #: As the command reads sizes: KB is KiB, and so is K.
@@ -106,10 +106,7 @@ def _size(size: Union[int, str]) -> int:
 
 
 def _shown(size: int) -> str:
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if size >= 1 << (10 * power):
-            return f"{size / (1 << (10 * power)):.2f} {unit} ({size:,} bytes)"
-    return f"{size} bytes"
+    return _sizes.text(size) + (f" ({size:,} bytes)" if size >= 1024 else "")
 
 
 class _Turn:

@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
         write_new(&args.budget, &budget_of(&profile), args.force)?;
-        output::print(&text::check::written(&args.budget, &analysis.incomplete))?;
+        output::print(&text::check::written(&args.budget, &analysis.incomplete, args.look.style()))?;
         return Ok(if is_complete { Exit::Done } else { Exit::Incomplete });
     };
     let outcome = check(&profile, &budget, &args.budget.display().to_string());

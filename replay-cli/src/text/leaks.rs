@@ -248,15 +248,36 @@ fn basis(steps: Option<&Steps>) -> String {
         (Some("optimizer"), Some(site)) => {
             format!(" (over {}, told by the optimizer call at {})", count(number, "step"), short(site))
         }
-        (Some("marks"), _) => format!(" (over {} that the program marked)", count(number, "step")),
+        (Some("marks"), _) => {
+            format!(" (over {} that the program marked; step 0 is what came before)", count(number, "step"))
+        }
         (Some("period"), _) => {
             format!(" (over {}, told by the period of the allocations)", count(number, "step"))
         }
         (Some("nvtx"), _) => {
             let name = steps.range.as_deref().unwrap_or("unknown");
-            format!(" (over {}, told by the NVTX ranges \"{name}\")", count(number, "step"))
+            let ranges = format!("told by the NVTX ranges \"{name}\"; step 0 is what came before");
+            format!(" (over {}, {ranges})", count(number, "step"))
         }
         (Some(source), _) => format!(" (over {}, told by {source})", count(number, "step")),
         (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_numbers_of_steps_begin_is_said_where_a_program_may_count_otherwise() {
+        let of = |source, range: Option<&str>| {
+            let range = range.map(str::to_owned);
+            basis(Some(&Steps { source: Some(source), count: Some(40), site: None, range }))
+        };
+        let marked = " (over 40 steps that the program marked; step 0 is what came before)";
+        assert_eq!(of("marks", None), marked);
+        let ranges = " (over 40 steps, told by the NVTX ranges \"step #\"; step 0 is what came before)";
+        assert_eq!(of("nvtx", Some("step #")), ranges);
+        assert_eq!(of("period", None), " (over 40 steps, told by the period of the allocations)");
     }
 }

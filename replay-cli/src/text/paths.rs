@@ -102,6 +102,8 @@ mod tests {
             let kept = text.replace("/home/me/my project/", "");
             assert_eq!(sentence_from(text, here), kept);
         }
+        let two = "see /srv/x y and /v/site-packages/t/y.py:3";
+        assert_eq!(sentence_from(two, here), "see /srv/x y and t/y.py:3");
         assert_eq!(sentence_from("a /x/y.py:1 b", None), "a /x/y.py:1 b");
     }
 

@@ -32,8 +32,8 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             }
             (Some(source), None) => {
                 let source = match source {
-                    "marks" => "marks of the program",
-                    "nvtx" => "NVTX ranges",
+                    "marks" => "marks of the program; step 0 is what came before",
+                    "nvtx" => "NVTX ranges; step 0 is what came before",
                     "period" => "the period of the allocations",
                     "optimizer" => "the optimizer",
                     other => other,

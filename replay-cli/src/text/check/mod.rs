@@ -54,7 +54,7 @@ pub(crate) fn render(check: &Check, style: Style) -> String {
 }
 
 /// What is said when a budget file was made.
-pub(crate) fn written(path: &Path, incomplete: &[String]) -> String {
+pub(crate) fn written(path: &Path, incomplete: &[String], style: Style) -> String {
     let mut out = String::new();
     let path = path.display();
     put(
@@ -67,7 +67,7 @@ pub(crate) fn written(path: &Path, incomplete: &[String]) -> String {
             format_args!("  The trace is incomplete, the limits may be too low: {}", printable(reason)),
         );
     }
-    out
+    layout::finish(&out, style)
 }
 
 /// In one phrase.
