@@ -19,6 +19,7 @@ use crate::requests::{Request, Requests};
 use crate::reserved::Reserved;
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
+use crate::torch_memory::Exact;
 
 /// Slots of the cache of segments that were just used.
 const RECENT: usize = 64;
@@ -344,6 +345,21 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
+    /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
+    pub(crate) fn only_metal(&self) -> Option<Exact> {
+        let all =
+            (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
+        let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
+        let (ordinal, device) = used.next()?;
+        let exact = Exact {
+            device: ordinal,
+            bytes: device.driver.total().bytes,
+            heaps: device.reserved,
+            buffers: device.torch.total().bytes,
+        };
+        (ordinal != NO_DEVICE && used.next().is_none()).then_some(exact)
+    }
+
     /// What tensors hold, by device.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..=u8::MAX).zip(&self.all);
