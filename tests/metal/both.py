@@ -10,9 +10,10 @@ allocator says at the end of each step (allocated, reserved), and how many bytes
     own_heaps      as `reused`; with HEAP_OF_ITS_OWN each tensor has a heap as large as itself
 """
 
-import ctypes
 import json
 import sys
+
+import gpumemtrace
 
 MIB = 1 << 20
 backend, pattern = sys.argv[1:3]
@@ -33,6 +34,7 @@ if backend == "cuda":
 else:
     import mps_allocator
 
+    mps_allocator.as_torch()
     tensor = mps_allocator.default.malloc
 
     def said():
@@ -43,7 +45,6 @@ else:
         return one.buffer.size
 
 
-step_begins = getattr(ctypes.CDLL(None), "gpumemtrace_step", lambda: None)
 kept, told = [], []
 weights = [tensor(4 * MIB), tensor(3 * MIB)]
 gradients = [tensor(4 * MIB), tensor(3 * MIB)]
@@ -57,7 +58,7 @@ def keep(one):
 
 def forward():
     first = tensor(8 * MIB)
-    second = tensor(6 * MIB)
+    second = tensor(6 * MIB)  # line: needs_a_new_one
     if pattern == "forward_hook":
         third = tensor(2 * MIB)  # line: forward_hook
         keep(third)
@@ -76,15 +77,19 @@ def backward(activations, step):
 
 def validate():
     if pattern in ("reused", "own_heaps"):
-        keep(tensor(5 * MIB // 4))  # line: reused
+        keep(tensor(5 * MIB // 2))  # line: reused
 
 
 for step in range(STEPS):
-    step_begins()
-    backward(forward(), step)
-    validate()
+    gpumemtrace.step()
+    try:
+        backward(forward(), step)
+        validate()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        break
     told.append([*said(), sum(map(bytes_of, kept))])
-step_begins()
+gpumemtrace.step()
 print(json.dumps(told), flush=True)
 if backend == "cuda":
     import os

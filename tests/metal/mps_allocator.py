@@ -66,7 +66,7 @@ class Allocator:
     def __init__(self, device):
         self.device = device
         self.heaps, self.available = {True: [], False: []}, {True: [], False: []}
-        self.allocated = self.reserved = self.tensors = 0
+        self.allocated = self.reserved = self.tensors = self.refused = 0
 
     def malloc(self, bytes_):
         size = -(-bytes_ // 256) * 256
@@ -75,7 +75,7 @@ class Allocator:
             self.empty_cache()
             buffer = self.made(size)
         if buffer is None:
-            raise OutOfMemory(f"MPS backend out of memory: {bytes_} bytes were asked for")
+            raise OutOfMemory(f"MPS backend out of memory: {bytes_} bytes were asked for; {self.refused} heaps were refused")
         self.allocated, self.tensors = self.allocated + buffer.size, self.tensors + 1
         return Tensor(self, buffer)
 
@@ -98,6 +98,7 @@ class Allocator:
         total = self.heap_bytes(size)
         made = driven.heap(self.device, total)
         if not made:
+            self.refused += 1
             return None
         heap = Heap(made, total)
         heaps.append(heap)

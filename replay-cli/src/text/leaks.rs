@@ -219,6 +219,12 @@ fn explanation(leak: &Leak, words: &Words) -> String {
     } else {
         "Nothing that this line allocated was ever freed.".to_owned()
     });
+    if words.is_metal && leak.kind == "tensors" {
+        parts.push(
+            "Buffers are made here; a tensor of another line that was given one may be what keeps it."
+                .to_owned(),
+        );
+    }
     if leak.shape == "retained_graph" {
         let rate = leak
             .bytes_per_step
