@@ -7,6 +7,8 @@
 //! A block's running totals are what two counters said that other threads may be at: near, but not in the order of the
 //! events. So the metadata says `metal`, and a reader that knows it counts for itself.
 
+mod sampled;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -54,6 +56,9 @@ static IS_MET: AtomicBool = AtomicBool::new(false);
 pub(crate) fn is_met() -> bool {
     IS_MET.load(Ordering::Acquire)
 }
+
+/// The program has made a heap.
+static HAS_HEAPS: AtomicBool = AtomicBool::new(false);
 
 static MISSED: AtomicU64 = AtomicU64::new(0);
 
@@ -103,6 +108,7 @@ fn record(happening: &Happening) {
     }
     match happening.what {
         What::Heap => {
+            HAS_HEAPS.store(true, Ordering::Release);
             event(&draft(EventKind::DEVICE_ALLOC));
             event(&inside(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
         }

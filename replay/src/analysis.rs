@@ -36,7 +36,9 @@ use crate::report::{Ending, Losses};
 use crate::steps::{Rule, StepClock};
 use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, Stack, StackId, Symbols};
+use crate::torch_memory::TorchMemory;
 use crate::when::When;
+use crate::words::Words;
 use part::Part;
 pub use part::Since;
 
@@ -91,8 +93,12 @@ pub struct Analysis {
     pub oom_counts: BTreeMap<u8, u64>,
     /// Who holds what, as the program found it out.
     pub looks: Looks,
+    /// What PyTorch said of its own memory when it was asked.
+    pub torch_memory: TorchMemory,
     /// Driver calls that returned an error.
     pub failed_calls: u64,
+    /// Who made the first of them.
+    pub first_failed: Option<StackId>,
     /// Of these, the ones for which no memory was left.
     pub refused_calls: u64,
     /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
@@ -117,9 +123,19 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Whose reserved memory it is.
-    pub fn reserver(&self) -> &'static str {
-        crate::report::reserver(self.meta.text("pluggable"), metal::is_metal(&self.meta))
+    /// What things are called.
+    pub fn words(&self) -> Words {
+        Words::of(self.meta.text("pluggable"), metal::is_metal(&self.meta))
+    }
+
+    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
+    pub fn capacity(&self, ordinal: u8) -> Option<u64> {
+        self.total_bytes(ordinal).filter(|_| !metal::is_metal(&self.meta))
+    }
+
+    /// Its size as the driver tells it; of Metal's what is recommended.
+    pub fn total_bytes(&self, ordinal: u8) -> Option<u64> {
+        self.meta.number(&format!("device.{ordinal}.total_bytes"))
     }
 }
 
@@ -129,6 +145,7 @@ struct Pass {
     names: StepNames,
     phases: Phases,
     looks: Looks,
+    torch_memory: TorchMemory,
     marks: Marks,
     backward: Backward,
     driver: Driver,
@@ -263,6 +280,7 @@ impl Pass {
             names,
             phases: Phases::default(),
             looks: Looks::default(),
+            torch_memory: TorchMemory::default(),
             marks: Marks::default(),
             backward: Backward::default(),
             driver: Driver::default(),
@@ -379,6 +397,7 @@ impl Pass {
                 let held = self.devices.held();
                 self.phases.event(event, self.time_ns, self.symbols.definitions(), held);
             }
+            EventKind::TORCH_MEMORY => self.torch_said(event),
             EventKind::HOLDERS | EventKind::HOLDER => self.looked(event),
             EventKind::MARK => self.mark(event),
             EventKind::BLOCK_OOM => self.oom(event, stack),
@@ -395,6 +414,11 @@ impl Pass {
             kind if kind.is_driver_call() => self.driver_call(event, stack, site),
             _ => {}
         }
+    }
+
+    fn torch_said(&mut self, event: &Event) {
+        let exact = self.devices.only_metal();
+        self.torch_memory.sample(event, (self.time_ns, self.step), exact);
     }
 
     fn sample(&mut self, event: &Event) {

@@ -8,17 +8,18 @@ use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 
 use crate::book::{Book, Now};
-use crate::driver::{Driver, Range};
+use crate::driver::{Driver, Range, space};
 use crate::frag::course::Course;
 use crate::frag::{
     Gap, Moment, PeakState, PendingFree, Serves, Snapshot, Touched, Usable, explain, of_device, usable,
 };
-use crate::keyed::KeyedMap;
+use crate::keyed::{KeyedMap, KeyedSet};
 use crate::ledger::{Ledger, Torch};
 use crate::requests::{Request, Requests};
 use crate::reserved::Reserved;
 use crate::segments::Segments;
 use crate::symbols::{SiteId, StackId};
+use crate::torch_memory::Exact;
 
 /// Slots of the cache of segments that were just used.
 const RECENT: usize = 64;
@@ -49,6 +50,8 @@ pub struct DeviceState {
     /// What is reserved and not used, at step ends.
     pub unused: Reserved,
     segments: Segments,
+    /// Stacks of the driver's book that asked for what became a segment.
+    asked_for_segments: KeyedSet<StackId>,
     /// Blocks requested back that another stream still uses.
     pending: KeyedMap<u64, PendingFree>,
     peak_state: PeakState,
@@ -143,6 +146,11 @@ impl DeviceState {
         self.after_block(event, now, driver);
     }
 
+    /// True of a stack of the driver's book from which memory was taken that is a segment at the same address.
+    pub fn asked_for_segments(&self, stack: StackId) -> bool {
+        self.asked_for_segments.contains(&stack)
+    }
+
     /// A step begins: the one before it ends with the state as it is.
     pub fn step_boundary(&mut self) {
         let step = self.torch.steps_ended();
@@ -155,6 +163,11 @@ impl DeviceState {
     /// PyTorch's tracker told something that is not of a block that is handed out.
     pub fn tracked(&mut self, event: &Event, stack: StackId, (time_ns, step): (u64, u32)) {
         self.unused.segment(event, stack, step);
+        if event.kind == EventKind::SEGMENT_ALLOC
+            && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
+        {
+            self.asked_for_segments.insert(memory.stack);
+        }
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
         {
@@ -344,6 +357,21 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
+    /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
+    pub(crate) fn only_metal(&self) -> Option<Exact> {
+        let all =
+            (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
+        let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
+        let (ordinal, device) = used.next()?;
+        let exact = Exact {
+            device: ordinal,
+            bytes: device.driver.total().bytes,
+            heaps: device.reserved,
+            buffers: device.torch.total().bytes,
+        };
+        (ordinal != NO_DEVICE && used.next().is_none()).then_some(exact)
+    }
+
     /// What tensors hold, by device.
     pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..=u8::MAX).zip(&self.all);

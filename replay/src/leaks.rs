@@ -3,7 +3,7 @@
 //! Four kinds of memory are judged, each by the same rules (`crate::suspects`):
 //! * *tensors*: blocks of PyTorch's allocator by the line that allocated them;
 //! * *device*: driver memory by the line that asked for it; where there is PyTorch, without what its allocator asked for. Where
-//!   it is not known who asked, it counts only if all driver memory beside PyTorch's grows;
+//!   it is not known who asked, it counts only if all driver memory beside PyTorch's grows. Of Metal, without heaps;
 //! * *pinned_host*: pinned host memory by the line that asked for it;
 //! * *reserved*: what PyTorch has reserved and no tensor uses, by stream and pool, else of the device ([`crate::reserved`]); not
 //!   where tensors leak more, whose segments are never filled to the last byte.
@@ -100,11 +100,14 @@ fn beside_torch(analysis: &Analysis, device: &DeviceState) -> Suspects {
     let (_, _, beside) = device.unused.beside().values_from(book.first_step, book.steps_ended());
     let bytes: Vec<u64> = beside.iter().map(|held| held.bytes).collect();
     let grows = judge(&bytes, Fate::KEPT).growth().is_some();
+    // A heap has the owner of whoever asked for it, which tells PyTorch's from nobody's; but it is told to be a segment.
+    let is_metal = analysis.words().is_metal;
     let owner = |stack: StackId| {
         let native = analysis.symbols.facts(stack).native;
         analysis.owners.name(analysis.owners.known(native))
     };
     let counts = |stack: &StackId| match owner(*stack) {
+        _ if is_metal => grows && !device.asked_for_segments(*stack),
         name if name.starts_with(crate::ledger::TORCH) => false,
         crate::owners::UNKNOWN => grows,
         _ => true,

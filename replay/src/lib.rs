@@ -71,10 +71,12 @@ pub mod streams;
 mod suspects;
 pub mod symbols;
 pub mod tally;
+pub mod torch_memory;
 pub mod trend;
 pub mod units;
 pub mod verdicts;
 pub mod when;
+pub mod words;
 
 pub use analysis::{Analysis, Asked, analyse, analyse_as};
 pub use input::{Input, RingFile};

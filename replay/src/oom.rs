@@ -8,6 +8,7 @@ use crate::analysis::{Analysis, OomRecord};
 use crate::report::{Leak, Oom, Remedy, Site, SiteBytes, SiteShare};
 use crate::sections::{gap::causes, place, size};
 use crate::tally::Held;
+use crate::words::Words;
 
 /// All described out-of-memory events of a trace.
 pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
@@ -50,7 +51,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
     let ordinal = record.event.device;
     let requested = record.event.size;
     let reserved = record.event.aux[1];
-    let capacity = analysis.meta.number(&format!("device.{ordinal}.total_bytes"));
+    let capacity = analysis.capacity(ordinal);
     let free = capacity.map(|capacity| capacity.saturating_sub(record.device_bytes.max(reserved)));
     let gap = reserved.saturating_sub(record.live);
     let largest = record.gap.largest_free;
@@ -72,7 +73,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         live_bytes: record.live,
         reserved_bytes: reserved,
         device_free_bytes: free,
-        why: why(analysis.reserver(), requested, capacity, free, gap, largest, record.live),
+        why: why(&analysis.words(), requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
         remedies: remedies(analysis, record, (free, gap), &growth),
         sites: sites.collect(),
@@ -83,7 +84,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
 }
 
 fn why(
-    reserver: &str,
+    words: &Words,
     requested: u64,
     capacity: Option<u64>,
     free: Option<u64>,
@@ -91,6 +92,7 @@ fn why(
     largest: Option<u64>,
     live: u64,
 ) -> String {
+    let reserver = words.reserver;
     let asked = format!("{} were asked for", size(requested));
     let piece = largest.map_or_else(
         || "no free piece of it was large enough".to_owned(),
@@ -116,9 +118,14 @@ fn why(
             format!("{asked}; {reserver} held {} that no tensor used, but {piece}", size(gap))
         }
         (_, None) => format!(
-            "{asked}; live tensors filled {} and {reserver} held {} more; the size of the device is not known",
+            "{asked}; live tensors filled {} and {reserver} held {} more; {}",
             size(live),
-            size(gap)
+            size(gap),
+            if words.is_metal {
+                "the device shares the system's memory, and by which limit it was refused is not known"
+            } else {
+                "the size of the device is not known"
+            }
         ),
     }
 }
@@ -151,6 +158,12 @@ fn remedies(
         let action =
             "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
         add(action, short.filter(|short| *short > 0).map(|_| false));
+    } else if analysis.words().is_metal {
+        // The limit is PyTorch's own, and whether it was that one is not in the trace.
+        add(
+            "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (the system may then run out of memory)".to_owned(),
+            None,
+        );
     } else if !uses_expandable {
         // Whatever the allocator does, it cannot give what is not there.
         let works = short.filter(|short| *short > 0).map(|_| false);
@@ -175,8 +188,9 @@ fn remedies(
     }
     add(
         format!(
-            "call torch.cuda.empty_cache() before it: {} does so itself before it gives up",
-            analysis.reserver()
+            "call {} before it: {} does so itself before it gives up",
+            analysis.words().empty_cache,
+            if analysis.words().is_metal { "PyTorch" } else { analysis.words().reserver }
         ),
         Some(false),
     );

@@ -43,7 +43,7 @@ impl Room {
         if analysis.stream.is_some() {
             return None;
         }
-        let size = analysis.meta.number(&format!("device.{ordinal}.total_bytes"))?;
+        let size = analysis.capacity(ordinal)?;
         let residual = device.ledger.nearest().and_then(|sample| sample.residual()).unwrap_or(0);
         let [reserved, ..] = device.at_peak_reserved;
         let used = reserved.max(device.peak_device).saturating_add(residual);

@@ -30,13 +30,14 @@ pub fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
                 rank: analysis.meta.number("rank"),
                 host: analysis.meta.text("host").map(str::to_owned),
                 pid: analysis.meta.number("pid"),
-                total_bytes: analysis.meta.number(&format!("device.{device}.total_bytes")),
+                total_bytes: analysis.total_bytes(device),
                 peak_live_bytes: state.torch.peak().live,
                 peak_reserved_bytes: state.at_peak_reserved[0],
                 end_live_bytes: state.torch.total().bytes,
                 steps: analysis.rule.source().map(|_| u64::from(analysis.steps)),
                 first_growth_step: None,
                 bytes_per_step: None,
+                is_metal: analysis.words().is_metal,
             });
         }
     }
@@ -165,7 +166,9 @@ pub fn name(row: &RankRow, rows: &[RankRow]) -> String {
 /// The verdict on units that are used unevenly.
 pub fn imbalance(ranks: &Ranks) -> Option<Verdict> {
     let row = &ranks.rows[ranks.worst as usize];
-    let share = row.total_bytes.map(|total| row.peak_live_bytes as f64 / total.max(1) as f64)?;
+    // Of what Metal recommends it is no share that tells how full the device was.
+    let total = row.total_bytes.filter(|_| !row.is_metal)?;
+    let share = row.peak_live_bytes as f64 / total.max(1) as f64;
     let is = |(excess, of_device): (f64, f64)| ranks.excess.0 >= excess && share >= of_device;
     if !is(UNEVEN[0]) {
         return None;

@@ -13,6 +13,7 @@ mod part;
 mod peak;
 mod ranks;
 mod site;
+mod torch_memory;
 mod trace;
 mod verdict;
 
@@ -30,7 +31,7 @@ pub use peak::{
 };
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
 pub use site::{FrameKind, Site, StackFrame};
-pub(crate) use trace::reserver;
+pub use torch_memory::{SampledPoint, SampledRange, TorchMemory};
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 pub use verdict::{Severity, Verdict};
 
@@ -74,6 +75,9 @@ pub struct Report {
     /// Moments that the program gave names to, with the timeline; left out where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// What PyTorch said of its own memory when it was asked, with the timeline; one per trace of Metal, left out where there is none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub torch_memory: Vec<TorchMemory>,
     /// Worst first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaks: Option<Vec<Leak>>,

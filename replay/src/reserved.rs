@@ -148,6 +148,12 @@ impl Reserved {
         groups
     }
 
+    /// The largest of the segments, or pieces of them, that came after this step and were there at the last step end.
+    pub fn largest_since(&self, step: u32) -> Option<u64> {
+        let all = self.segments.values().chain(&self.gone_since_step);
+        all.filter(|owner| owner.step > step && owner.step < self.steps_ended).map(|owner| owner.bytes).max()
+    }
+
     /// Who asked for the segments that came after this step and were there at the last step end, most bytes first; of one group or of all.
     pub fn owners(&self, group: Option<GroupKey>, after: Option<u32>) -> Vec<(StackId, Held)> {
         let mut by_stack: KeyedMap<StackId, Held> = KeyedMap::default();

@@ -1,6 +1,7 @@
 //! From analyses to the report.
 
 pub(crate) mod gap;
+mod sampled;
 
 use std::collections::BTreeMap;
 
@@ -79,6 +80,11 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         timelines,
         marks: if has(Section::Timeline) {
             each().flat_map(|(index, analysis)| marks(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
+        torch_memory: if has(Section::Timeline) {
+            each().filter_map(|(index, analysis)| sampled::torch_memory(index, analysis)).collect()
         } else {
             Vec::new()
         },
@@ -243,7 +249,7 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             trace,
             device: u32::from(ordinal),
             name: analysis.meta.text(&format!("device.{ordinal}.name")).map(str::to_owned),
-            total_bytes: analysis.meta.number(&format!("device.{ordinal}.total_bytes")),
+            total_bytes: analysis.total_bytes(ordinal),
             peak: DevicePeak {
                 live_bytes: torch.then(|| state.torch.peak().live),
                 reserved_bytes: reserves.then_some(state.at_peak_reserved[0]),

@@ -71,6 +71,11 @@ impl Series {
         self.points = kept;
     }
 
+    /// Of how many step ends one is kept.
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
     /// True when it never was anything but zero.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()

@@ -34,6 +34,7 @@ pub fn verdicts(
     (leaks, silent): (&[Leak], &[SilentGrowth]),
     ooms: &[Oom],
 ) -> Vec<Verdict> {
+    let words = analysis.words();
     let mut verdicts = Vec::new();
     let mut add = |kind, severity, summary: String, evidence| {
         verdicts.push(Verdict { trace, kind, severity, summary, evidence });
@@ -98,10 +99,13 @@ pub fn verdicts(
         }
     }
     if analysis.losses.uncovered_calls > 0 {
-        let summary = format!(
-            "{} calls of driver functions that allocate were not recorded: their memory is not in this report",
-            analysis.losses.uncovered_calls
-        );
+        let what = if words.is_metal {
+            "methods or objects of Metal were not watched"
+        } else {
+            "calls of driver functions that allocate were not recorded"
+        };
+        let uncovered = analysis.losses.uncovered_calls;
+        let summary = format!("{uncovered} {what}: their memory is not in this report");
         add(
             "uncovered_calls",
             Severity::Warning,
@@ -109,7 +113,14 @@ pub fn verdicts(
             json!({ "entry_points": analysis.losses.uncovered_calls }),
         );
     }
-    if analysis.failed_calls > 0 {
+    if analysis.failed_calls > 0 && words.is_metal {
+        add(
+            "failed_calls",
+            Severity::Warning,
+            gave_nothing(analysis),
+            json!({ "calls": analysis.failed_calls, "out_of_memory": null }),
+        );
+    } else if analysis.failed_calls > 0 {
         let noun = if analysis.failed_calls == 1 { "driver call" } else { "driver calls" };
         let refused = match analysis.refused_calls {
             0 => String::new(),
@@ -136,8 +147,26 @@ pub fn verdicts(
     verdicts
 }
 
+/// Of Metal's calls that returned nil. It gives no reason, and what was asked for is not recorded.
+fn gave_nothing(analysis: &Analysis) -> String {
+    let calls = match analysis.failed_calls {
+        1 => "1 call of Metal that makes memory gave".to_owned(),
+        calls => format!("{calls} calls of Metal that make memory gave"),
+    };
+    let first = analysis.first_failed.map(|stack| {
+        let site = analysis.symbols.site(analysis.symbols.facts(stack).site, Some(stack));
+        let which = if analysis.failed_calls > 1 { "the first at" } else { "at" };
+        format!(", {which} {}", place(&site))
+    });
+    format!(
+        "{calls} nothing{}; Metal gives no reason, memory may have been short: PyTorch then gives back what it caches and tries again, \
+         others may not",
+        first.unwrap_or_default()
+    )
+}
+
 fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Finding> {
-    let capacity = analysis.meta.number(&format!("device.{ordinal}.total_bytes")).unwrap_or(0);
+    let capacity = analysis.capacity(ordinal).unwrap_or(0);
     // How full a device is, its streams tell only together.
     let is_whole = analysis.stream.is_none();
     let mut findings =

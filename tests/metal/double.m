@@ -36,6 +36,17 @@ static void write_down(const char *what, id object, Number a, Number b, Number c
     pthread_mutex_unlock(&log_lock);
 }
 
+/* All heaps together may take so many bytes (DOUBLE_LIMIT); beyond that there is none, as where memory is short. */
+static Number heaps_take;
+static int there_is_room(Number more) {
+    const char *limit = getenv("DOUBLE_LIMIT");
+    Number taken = __atomic_add_fetch(&heaps_take, more, __ATOMIC_ACQ_REL);
+    if (!limit || taken <= strtoul(limit, NULL, 10))
+        return 1;
+    __atomic_sub_fetch(&heaps_take, more, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
 /* NSObject, as much of it as is needed. */
 __attribute__((objc_root_class))
 @interface Root {
@@ -178,6 +189,10 @@ static id make(Class class, Number bytes, Number to, Root *heap, Root *device, N
 - (Number)size {
     return bytes;
 }
+- (void)dealloc {
+    __atomic_sub_fetch(&heaps_take, bytes, __ATOMIC_ACQ_REL);
+    [super dealloc];
+}
 - (Number)place:(Number)length {
     return __atomic_fetch_add(&next, rounded(length, 256), __ATOMIC_ACQ_REL);
 }
@@ -231,7 +246,7 @@ static Name *device_name;
 
 @implementation AGXDevice
 - (id)newHeapWithDescriptor:(Descriptor *)descriptor {
-    if (!descriptor->bytes)
+    if (!descriptor->bytes || !there_is_room(rounded(descriptor->bytes, 4096)))
         return nil;
     AGXHeap *made = make([AGXHeap class], rounded(descriptor->bytes, 4096), 4096, nil, self, 0);
     made->buffers = buffers;

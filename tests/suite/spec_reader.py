@@ -364,6 +364,11 @@ class Trace:
         elif kind == 11:
             self.tail = {"at": at, "index": payload.fixed("Q"), "end": payload.fixed("Q")}
 
+    def torch_memory(self):
+        """What PyTorch said that tensors hold, and what the driver holds; `None` for what it did not say."""
+        said = sorted((event["seq"], event["size"], event["aux0"]) for event in self.events if event["kind"] == 101)
+        return [tuple(None if number == WRAP - 1 else number for number in numbers) for _, *numbers in said]
+
 
 if __name__ == "__main__":
     trace = Trace(sys.argv[1:])

@@ -13,7 +13,7 @@ import pytest
 METAL = "/System/Library/Frameworks/Metal.framework/Versions/A/Metal"
 SYSTEM = "/usr/lib/libSystem.B.dylib"
 #: What the Python package and other programs call by name.
-CALLED = {"holder", "holders", "mark", "phase_begin", "phase_end", "start", "step", "stop", "trace"}
+CALLED = {"holder", "holders", "mark", "mps_memory", "phase_begin", "phase_end", "start", "step", "stop", "trace"}
 #: Whoever calls the first gets the second.
 REPLACED = {
     "_MTLCopyAllDevices": "interposed::copy_all_devices",

@@ -1,6 +1,7 @@
 """A reader that was written from docs/trace-format.md alone sees what the command sees."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -10,14 +11,18 @@ from conftest import DRIVER, REPOSITORY, WORKLOADS, environment, gpumemtrace, pa
 from spec_reader import Trace
 from test_frames import FIELD
 
-KINDS = {"device_alloc": 1, "device_free": 2, "block_alloc": 64, "block_free": 65, "block_free_completed": 67}
+KINDS = {"device_alloc": 1, "device_free": 2, "block_alloc": 64, "block_free": 65, "block_free_completed": 67,
+         "torch_memory": 101}
+QUOTED_API = re.compile(r' api=("[^"]*")')
 LINKS = {1: "python", 2: "c", 3: "backward"}
 
 
 def compare(trace, named):
     """Events and definitions of a Trace against what the command prints."""
     lines = gpumemtrace("dump", named, "--stacks").splitlines()
-    printed = [parse_fields(line) for line in lines if line.startswith("seq=")]
+    # A method's name has spaces in it.
+    printed = [parse_fields(line) | {"api": json.loads(api[1]) if (api := QUOTED_API.search(line)) else parse_fields(line)["api"]}
+               for line in lines if line.startswith("seq=")]
     ours = sorted(trace.events, key=lambda event: event["seq"])
     assert len(ours) == len(printed) > 100
     for event, other in zip(ours, printed):

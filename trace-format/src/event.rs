@@ -24,7 +24,7 @@ mod kind;
 
 pub use detail::{Detail, TrackerState};
 use detail::{HAS_DETAIL, HIGH_BITS_AT};
-pub use kind::{EventKind, WITNESS_NVML, WITNESS_PROGRAM, WITNESS_RECORDER};
+pub use kind::{EventKind, NOT_TOLD, TORCH_MPS, WITNESS_NVML, WITNESS_PROGRAM, WITNESS_RECORDER};
 
 /// `Event::seq` of a driver call that was still running when the process died: it has no place in the order yet.
 pub const NO_SEQ: u64 = u64::MAX;

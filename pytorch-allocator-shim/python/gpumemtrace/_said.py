@@ -14,6 +14,8 @@ import os
 from types import TracebackType
 from typing import Any, Callable, Optional, Type, TypeVar, cast
 
+from . import _mps
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -28,6 +30,7 @@ _phase_begin: Optional[Callable[[bytes], None]] = None
 _phase_end: Optional[Callable[[], None]] = None
 _mark: Optional[Callable[[bytes], None]] = None
 _trace: Optional[Callable[[Any, int], int]] = None
+_mps_memory: Optional[Callable[[Any], int]] = None
 
 
 def find(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
@@ -47,13 +50,14 @@ def _find(name: str, result: Any, *arguments: Any) -> Any:
 def bind(library: ctypes.PyDLL) -> None:
     """From now on what the program says goes there. Not to a CDLL, which would let go of the GIL around each call: these take a
     microsecond, and wait for nothing that needs it."""
-    global _library, _step, _phase_begin, _phase_end, _mark, _trace
+    global _library, _step, _phase_begin, _phase_end, _mark, _trace, _mps_memory
     _library = library
     _step = find(library, "gpumemtrace_step", None)
     _phase_begin = find(library, "gpumemtrace_phase_begin", None, ctypes.c_char_p)
     _phase_end = find(library, "gpumemtrace_phase_end", None)
     _mark = find(library, "gpumemtrace_mark", None, ctypes.c_char_p)
     _trace = find(library, "gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+    _mps_memory = find(library, "gpumemtrace_mps_memory", ctypes.c_int, ctypes.c_void_p)
 
 
 bind(_library)
@@ -66,8 +70,15 @@ def library() -> ctypes.PyDLL:
 
 def step() -> None:
     """Says that a step begins. Reports then count these, and take no other sign for a step."""
+    _sample()
     if _step is not None:
         _step()
+
+
+def _sample() -> None:
+    """What PyTorch holds at the end of what has been so far."""
+    if _mps_memory is not None:
+        _mps.sample(_mps_memory)
 
 
 def mark(name: str) -> None:
@@ -76,6 +87,7 @@ def mark(name: str) -> None:
     Of several of one name `mark:NAME` is the first and `mark:NAME#3` the third. Unlike in a phase's, numbers in it are kept.
     """
     encoded = _encoded(name, "mark")
+    _sample()
     if _mark is not None:
         _mark(encoded)
 
@@ -122,6 +134,7 @@ class phase:
         self._name = _encoded(name, "phase")
 
     def __enter__(self) -> phase:
+        _sample()
         if _phase_begin is not None:
             _phase_begin(self._name)
         return self
@@ -129,6 +142,7 @@ class phase:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
     ) -> None:
+        _sample()
         if _phase_end is not None:
             _phase_end()
 

@@ -6,7 +6,9 @@ use gpumemtrace_replay::compare::difference::{
 };
 use gpumemtrace_replay::report::Quantity;
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
 
+use super::across;
 use super::head::printable;
 use super::sites::{Sites, short};
 use super::{HANG, count, layout, put, thousands};
@@ -17,6 +19,9 @@ pub(crate) fn render(comparison: &Comparison, most: usize, style: Style) -> Stri
     let mut out = String::new();
     head(&mut out, comparison, style);
     out.push('\n');
+    if let Some(across) = &comparison.across {
+        across::write(&mut out, across, style);
+    }
     if !comparison.differs {
         put(&mut out, format_args!("{}", style.bold("No difference")));
         put(
@@ -25,7 +30,7 @@ pub(crate) fn render(comparison: &Comparison, most: usize, style: Style) -> Stri
         );
         return layout::finish(&out, style);
     }
-    totals(&mut out, &comparison.totals, style);
+    totals(&mut out, comparison, style);
     lines(&mut out, comparison, most, style);
     leaks(&mut out, &comparison.leaks, style);
     if !comparison.ooms.is_empty() {
@@ -92,10 +97,17 @@ fn head(out: &mut String, comparison: &Comparison, style: Style) {
 }
 
 /// What a quantity means to whoever has never heard its name.
-fn in_words(total: &TotalChange) -> String {
+fn in_words(total: &TotalChange, runs: &[Words; 2]) -> String {
+    let is_metal = runs.iter().any(|words| words.is_metal);
+    let is_other = runs.iter().any(|words| !words.is_metal);
     let words = match &*total.name {
+        "peak_live_bytes" if is_metal && is_other => "peak of tensors, buffers",
         "peak_live_bytes" => "peak of tensors",
+        "peak_reserved_bytes" if is_metal && is_other => "peak reserved, in heaps",
+        "peak_reserved_bytes" if is_metal => "peak of Metal heaps",
         "peak_reserved_bytes" => "peak reserved by PyTorch",
+        "peak_device_bytes" if is_metal && is_other => "peak from the driver, Metal",
+        "peak_device_bytes" if is_metal => "peak from Metal",
         "peak_device_bytes" => "peak from the driver",
         "gap_bytes" => "reserved and unused",
         "retained_bytes" => "retained at the last step end",
@@ -132,8 +144,9 @@ fn rank(total: &TotalChange) -> usize {
     order.iter().position(|name| is_it(name)).unwrap_or(order.len())
 }
 
-fn totals(out: &mut String, totals: &[TotalChange], style: Style) {
-    let mut sorted: Vec<&TotalChange> = totals.iter().collect();
+fn totals(out: &mut String, comparison: &Comparison, style: Style) {
+    let mut sorted: Vec<&TotalChange> = comparison.totals.iter().collect();
+    let words = comparison.runs.each_ref().map(|run| run.words);
     sorted.sort_by_key(|total| (total.device, rank(total)));
     for (at, total) in sorted.iter().enumerate() {
         if at == 0 || sorted[at - 1].device != total.device {
@@ -155,7 +168,7 @@ fn totals(out: &mut String, totals: &[TotalChange], style: Style) {
             out,
             format_args!(
                 "  {:<30}{:>14}{:>14}{change:>14}",
-                in_words(total),
+                in_words(total, &words),
                 number(total.before),
                 number(total.after)
             ),

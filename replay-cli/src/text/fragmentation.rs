@@ -3,6 +3,7 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Cause, Fragmentation};
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
 
 use super::sites::{Sites, short};
 use super::{HANG, beyond, column, duration, gap_rows, percent, put};
@@ -12,17 +13,19 @@ use crate::output::Style;
 const MAX_CULPRITS: usize = 8;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, _sites: &mut Sites) {
+    let words = report.traces[trace].words();
     let moments: Vec<_> =
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     let driver_pools: Vec<_> =
         report.async_pools.iter().flatten().filter(|pool| pool.trace == trace).collect();
-    let heading = format!("Reserved by {} and used by no tensor", report.traces[trace].reserver());
+    let heading = format!("Reserved by {} and used by no tensor", words.reserver);
     put(out, format_args!("{}", style.bold(&heading)));
     if moments.is_empty() && driver_pools.is_empty() {
         let why = match report.traces[trace].stream {
             Some(stream) if !stream.reserved_is_known => {
                 "Not known of this stream alone: PyTorch's tracker did not tell all segments."
             }
+            _ if words.is_metal => "No buffer in a heap was seen in this trace.",
             _ => "PyTorch's allocator was not seen in this trace.",
         };
         put(out, format_args!("  {why}"));
@@ -32,7 +35,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     for moment in moments {
         out.push('\n');
-        one(out, moment, report.traces[trace].reserver(), style);
+        one(out, moment, &words, style);
     }
     for course in report.gap_over_time.iter().flatten().filter(|course| course.trace == trace) {
         gap_rows::over_time(out, course, style);
@@ -40,7 +43,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 }
 
 /// One moment.
-pub(super) fn one(out: &mut String, moment: &Fragmentation, reserver: &str, style: Style) {
+pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style: Style) {
     let when = match moment.at.why {
         "peak_reserved" => "when most was reserved",
         "oom" => "when memory ran out",
@@ -60,9 +63,9 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, reserver: &str, styl
         ),
     );
     for cause in &moment.causes {
-        let words = in_words(cause, reserver);
+        let meaning = in_words(cause, words);
         let colon = if cause.culprits.is_empty() { "" } else { ", by their lines:" };
-        put(out, format_args!("  {}  {HANG}{words}{colon}", column(cause.bytes)));
+        put(out, format_args!("  {}  {HANG}{meaning}{colon}", column(cause.bytes)));
         let most = style.most(MAX_CULPRITS);
         for culprit in cause.culprits.iter().take(most) {
             put(out, format_args!("      {}  {HANG}{}", column(culprit.bytes), short(&culprit.site)));
@@ -72,23 +75,26 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, reserver: &str, styl
             put(out, format_args!("      {}  {HANG}other lines", column(rest)));
         }
     }
-    gap_rows::pools(out, &moment.pools, style);
-    gap_rows::usable(out, moment);
+    gap_rows::pools(out, &moment.pools, words, style);
+    gap_rows::usable(out, moment, words);
 }
 
 /// What a cause means to whoever has never heard its name.
-pub(super) fn in_words<'a>(cause: &'a Cause, reserver: &str) -> &'a str {
-    match cause.cause {
-        "pinned" => "free, but cannot be given back: in segments that live blocks keep",
-        "cache" if reserver == "Metal heaps" => {
-            "in heaps without a live buffer: torch.mps.empty_cache() would give it back"
+pub(super) fn in_words(cause: &Cause, words: &Words) -> String {
+    let Words { segment, block, empty_cache, .. } = words;
+    match &*cause.cause {
+        "pinned" => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),
+        "cache" => format!("in {segment}s without a live {block}: {empty_cache} would give it back"),
+        "rounding" => "lost to rounding".to_owned(),
+        "pending_free" => "given back, but another stream still uses it".to_owned(),
+        "stranded_stream" => {
+            format!("free, but kept for another stream: in {segment}s that live {block}s keep")
         }
-        "cache" => "in segments without a live block: torch.cuda.empty_cache() would give it back",
-        "rounding" => "lost to rounding",
-        "pending_free" => "given back, but another stream still uses it",
-        "stranded_stream" => "free, but kept for another stream: in segments that live blocks keep",
-        "stranded_pool" => "free, but kept for another pool (small blocks, a graph, a MemPool)",
-        "unexplained" => "unexplained: the allocator's segments are not known",
-        other => other,
+        "stranded_pool" => "free, but kept for another pool (small blocks, a graph, a MemPool)".to_owned(),
+        "unexplained" if words.is_metal => {
+            "unexplained: where buffers lie in their heaps is not known".to_owned()
+        }
+        "unexplained" => "unexplained: the allocator's segments are not known".to_owned(),
+        other => other.to_owned(),
     }
 }

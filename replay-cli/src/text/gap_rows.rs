@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use gpumemtrace_replay::report::{AsyncPool, Fragmentation, GapOverTime, PoolRow, Serves};
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
 
 use super::layout::columns;
 use super::sites::short;
@@ -33,7 +34,7 @@ fn place(serves: &Serves) -> String {
 }
 
 /// PyTorch's memory by what it serves.
-pub(super) fn pools(out: &mut String, pools: &[PoolRow], style: Style) {
+pub(super) fn pools(out: &mut String, pools: &[PoolRow], words: &Words, style: Style) {
     if pools.is_empty() {
         return;
     }
@@ -60,7 +61,7 @@ pub(super) fn pools(out: &mut String, pools: &[PoolRow], style: Style) {
                 column(pool.free_bytes),
                 column(pool.largest_free_bytes),
                 place(&pool.serves),
-                count(pool.segments, "segment"),
+                count(pool.segments, words.segment),
             ),
         );
     }
@@ -79,14 +80,15 @@ pub(super) fn pools(out: &mut String, pools: &[PoolRow], style: Style) {
 }
 
 /// The sizes that the run asks for most: would they have found room?
-pub(super) fn usable(out: &mut String, moment: &Fragmentation) {
+pub(super) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
     if moment.usable.is_empty() {
         return;
     }
     put(
         out,
         format_args!(
-            "  Of the sizes that the run asks for most, so many would find room without the driver:"
+            "  Of the sizes that the run asks for most, so many would find room without {}:",
+            words.source
         ),
     );
     for row in moment.usable.iter().take(MAX_SIZES) {

@@ -24,11 +24,16 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(out, format_args!("  - {sentence}"));
         }
     }
+    let words = report.traces[trace].words();
     let whose = if report.traces[trace].stream.is_some() { " of this stream" } else { "" };
     for device in report.devices.iter().filter(|device| device.trace == trace) {
         let Some(live) = device.peak.live_bytes else { continue };
         let of = match device.total_bytes.filter(|total| *total > 0) {
-            Some(total) => format!(" of {} ({})", size(total), percent(live as f64 / total as f64)),
+            Some(total) => {
+                let share = percent(live as f64 / total as f64);
+                let what = if words.is_metal { " that Metal recommends" } else { "" };
+                format!(" of {}{what} ({share})", size(total))
+            }
             None => String::new(),
         };
         put(
@@ -86,8 +91,9 @@ fn well(report: &Report, trace: usize) -> Vec<String> {
     let filters = report.filters.clone().unwrap_or_default();
     let line = if filters.site.is_some() { "no such line" } else { "no line" };
     let part = if info.since.is_some() { " in this part of the run" } else { "" };
-    // Of a stream, or of some lines, nothing is said of the whole device.
-    let is_of_all = report.oom.is_some() && filters.site.is_none();
+    // Of a stream, or of some lines, nothing is said of the whole device; of Metal nobody tells when PyTorch gives up.
+    let may_know = !info.words().is_metal;
+    let is_of_all = may_know && report.oom.is_some() && filters.site.is_none();
     // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
     let was_refused = report.verdicts.iter().flatten().any(|verdict| {
         verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)

@@ -137,7 +137,7 @@ fn ending(info: &TraceInfo) -> String {
 
 /// What was recorded less well than it should be.
 fn blemishes(info: &TraceInfo) -> Vec<String> {
-    let losses = &info.losses;
+    let (losses, is_metal) = (&info.losses, info.words().is_metal);
     let all = [
         (
             losses.truncated_stacks,
@@ -146,7 +146,12 @@ fn blemishes(info: &TraceInfo) -> Vec<String> {
         ),
         (losses.unresolved_frames, "stack frame has no name", "stack frames have no name"),
         (
-            losses.uncovered_calls,
+            losses.uncovered_calls.min(if is_metal { u64::MAX } else { 0 }),
+            "method or object of Metal was not watched",
+            "methods or objects of Metal were not watched",
+        ),
+        (
+            losses.uncovered_calls.min(if is_metal { 0 } else { u64::MAX }),
             "call of a driver function that allocates went unrecorded",
             "calls of driver functions that allocate went unrecorded",
         ),

@@ -11,6 +11,7 @@ const MAX_SITES: usize = 15;
 
 /// All of a trace. What was reserved and unused comes with it unless the section on that is shown.
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &[Section], style: Style) {
+    let words = report.traces[trace].words();
     let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == "at");
     let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
     let gaps: Vec<_> = gaps.collect();
@@ -28,10 +29,11 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
         put(
             out,
             format_args!(
-                "  tensors {}, reserved by {} {}, from the driver {}",
+                "  tensors {}, reserved by {} {}, from {} {}",
                 known(instant.live_bytes),
-                report.traces[trace].reserver(),
+                words.reserver,
                 known(instant.reserved_bytes),
+                words.source,
                 known(instant.device_bytes)
             ),
         );
@@ -39,7 +41,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
         peak::table(out, &instant.sites, (total, instant.left_out), style.most(MAX_SITES));
         let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
         if let Some(gap) = gap {
-            fragmentation::one(out, gap, report.traces[trace].reserver(), style);
+            fragmentation::one(out, gap, &words, style);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
 
 use super::holders::{write_holders, write_looks};
 use super::sites::{Sites, short};
@@ -46,7 +47,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("       {source}"));
         }
-        put(out, format_args!("   {}", explanation(leak, report.traces[trace].reserver())));
+        put(out, format_args!("   {}", explanation(leak, &report.traces[trace].words())));
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }
@@ -193,10 +194,10 @@ fn amount(bytes: u64, blocks: u64) -> String {
     }
 }
 
-fn explanation(leak: &Leak, reserver: &str) -> String {
+fn explanation(leak: &Leak, words: &Words) -> String {
     let mut parts = Vec::new();
     match leak.kind {
-        "device" => parts.push("This is driver memory (cudaMalloc and its like).".to_owned()),
+        "device" => parts.push(words.outside.to_owned()),
         "pinned_host" => parts.push("This is pinned host memory.".to_owned()),
         _ => {}
     }
@@ -205,8 +206,9 @@ fn explanation(leak: &Leak, reserver: &str) -> String {
     let freed_at = freed_at.unwrap_or_default();
     parts.push(if leak.kind == "reserved" {
         format!(
-            "{reserver} reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
-             what comes next, or in pieces that fit nobody. The line is the one that asked for most of it."
+            "{} reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
+             what comes next, or in pieces that fit nobody. The line is the one that asked for most of it.",
+            words.reserver
         )
     } else if leak.grows_by == "size" {
         "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
@@ -217,6 +219,12 @@ fn explanation(leak: &Leak, reserver: &str) -> String {
     } else {
         "Nothing that this line allocated was ever freed.".to_owned()
     });
+    if words.is_metal && leak.kind == "tensors" {
+        parts.push(
+            "Buffers are made here; a tensor of another line that was given one may be what keeps it."
+                .to_owned(),
+        );
+    }
     if leak.shape == "retained_graph" {
         let rate = leak
             .bytes_per_step

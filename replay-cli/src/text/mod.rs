@@ -3,6 +3,7 @@
 //! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
 //! files as short as they stay clear, and says in words what was not found or not known.
 
+mod across;
 mod categories;
 mod chart;
 pub(crate) mod check;
@@ -22,6 +23,7 @@ mod ranks;
 mod sites;
 mod summary;
 mod timeline;
+mod torch_memory;
 
 use std::fmt::Write as _;
 
@@ -51,7 +53,10 @@ pub(crate) fn render(report: &Report, sections: &[Section], full_stacks: bool, s
             out.push('\n');
             match section {
                 Section::Leaks => leaks::write(&mut out, report, trace, style, &mut sites),
-                Section::Timeline => timeline::write(&mut out, report, trace, style, &mut sites),
+                Section::Timeline => {
+                    timeline::write(&mut out, report, trace, style, &mut sites);
+                    torch_memory::write(&mut out, report, trace, style);
+                }
                 Section::Fragmentation => fragmentation::write(&mut out, report, trace, style, &mut sites),
                 Section::Peak => peak::write(&mut out, report, trace, style, &mut sites),
                 Section::Oom => oom::write(&mut out, report, trace, style, &mut sites),

@@ -18,7 +18,8 @@ const MAX_GROWN: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     let most = style.most(MAX_TOLD);
-    let reserver = report.traces[trace].reserver();
+    let words = report.traces[trace].words();
+    let reserver = words.reserver;
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Out of memory")));
     if report.oom.is_none() {
@@ -34,10 +35,19 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let others = report.left_out.and_then(|lists| lists.oom).map_or(0, |out| out.count);
         let says = match (others, &report.traces[trace].since) {
             (1.., _) => "Not at these lines; without --site there is more to tell.",
+            _ if words.is_metal => {
+                "Not known: over its own limit (PYTORCH_MPS_HIGH_WATERMARK_RATIO) PyTorch gives up without a call of Metal, and tells nobody."
+            }
             (0, Some(_)) => "It did not happen in this part of the run.",
             (0, None) => "It never happened.",
         };
         put(out, format_args!("  {says}"));
+        let refused = report.verdicts.iter().flatten();
+        for verdict in
+            refused.filter(|one| words.is_metal && one.trace == trace && one.kind == "failed_calls")
+        {
+            put(out, format_args!("  {}.", verdict.summary));
+        }
         return;
     }
     for oom in ooms.iter().take(most) {
@@ -76,7 +86,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         for cause in &oom.unused {
             put(
                 out,
-                format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause, reserver)),
+                format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause, &words)),
             );
         }
         if !oom.growth.is_empty() {

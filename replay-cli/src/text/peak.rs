@@ -21,7 +21,12 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     for peak in peaks {
         let step = peak.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
-        let what = if peak.layer == "torch" { "held by tensors" } else { "allocated from the driver" };
+        let source = report.traces[trace].words().source;
+        let what = if peak.layer == "torch" {
+            "held by tensors".to_owned()
+        } else {
+            format!("allocated from {source}")
+        };
         let title = format!(
             "Peak of device {}: {} {what} ({} bytes), {} in{step}",
             peak.device,

@@ -6,10 +6,11 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Device, Severity};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::units;
+use gpumemtrace_replay::words::Words;
 
 use super::paths::short_sentence;
 use super::sites::{Sites, short};
-use super::{HANG, column, count, duration, fragmentation, gist, leaks, peak, put, thousands};
+use super::{HANG, column, count, duration, fragmentation, gist, leaks, peak, put, thousands, torch_memory};
 use crate::output::Style;
 
 /// Most leaks and sites in a summary.
@@ -18,6 +19,7 @@ const MOST: usize = 5;
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     gist::write(out, report, trace, style);
     devices(out, report, trace, style);
+    torch_memory::summary(out, report, trace);
     if let Some(steps) = report.steps.as_ref().filter(|_| trace == 0) {
         match (steps.source, &steps.site) {
             (Some(_), Some(site)) => {
@@ -98,39 +100,39 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
     if devices.is_empty() {
         put(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
     }
-    // The column is as wide as this.
-    let reserved = match report.traces[trace].reserver() {
-        "PyTorch" => "reserved by PyTorch",
-        _ => "reserved by allocator",
-    };
+    let words = report.traces[trace].words();
+    let from = format!("from {}", words.source);
     for device in devices {
         let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
-        let total = device.total_bytes.map(|bytes| format!(", {} in all", size(bytes))).unwrap_or_default();
+        let total = device
+            .total_bytes
+            .map(|bytes| format!(", {} {}", size(bytes), words.size_of_device))
+            .unwrap_or_default();
         put(out, format_args!("{}", style.bold(&format!("Device {}{name}{total}", device.device))));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
         let wide = units::chosen().columns() + 3;
         put(out, format_args!("  {:<22}{:>wide$}{:>wide$}", "", "peak", "end"));
         let rows = [
             ("tensors", device.peak.live_bytes, device.end.live_bytes),
-            (reserved, device.peak.reserved_bytes, device.end.reserved_bytes),
-            ("from the driver", device.peak.device_bytes, device.end.device_bytes),
+            (words.reserved_row, device.peak.reserved_bytes, device.end.reserved_bytes),
+            (&from, device.peak.device_bytes, device.end.device_bytes),
         ];
         for (name, peak, end) in rows {
             put(out, format_args!("  {name:<22}{:>wide$}{:>wide$}", known(peak), known(end)));
         }
-        ledger(out, device, style);
+        ledger(out, device, &words, style);
     }
 }
 
 /// Who held the memory at its peak: where that is more than PyTorch's blocks and cache, or where something is in no call.
-fn ledger(out: &mut String, device: &Device, style: Style) {
+fn ledger(out: &mut String, device: &Device, words: &Words, style: Style) {
     let most = style.most(MOST);
     let is_torch = |owner: &str| owner.starts_with("torch ");
     let residual = device.residual.as_ref().filter(|residual| residual.bytes > 0);
     if residual.is_none() && device.ledger.iter().all(|entry| is_torch(&entry.owner)) {
         return;
     }
-    put(out, format_args!("  At the peak from the driver it was held by"));
+    put(out, format_args!("  At the peak from {} it was held by", words.source));
     for entry in device.ledger.iter().take(most) {
         put(out, format_args!("  {}  {HANG}{}", column(entry.bytes), entry.owner));
     }
@@ -233,7 +235,7 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
                 format_args!(
                     "  {}  {HANG}{}",
                     column(cause.bytes),
-                    fragmentation::in_words(cause, report.traces[trace].reserver())
+                    fragmentation::in_words(cause, &report.traces[trace].words())
                 ),
             );
         }

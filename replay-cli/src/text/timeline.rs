@@ -4,6 +4,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Mark, Timeline, TimelinePoint};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::units;
+use gpumemtrace_replay::words::Words;
 
 use super::sites::{Sites, short};
 use super::{HANG, chart, column, count, duration, put, thousands};
@@ -34,7 +35,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
         let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
-        one(out, timeline, (&ooms, &marks), report.traces[trace].reserver(), style);
+        one(out, timeline, (&ooms, &marks), &report.traces[trace].words(), style);
     }
 }
 
@@ -42,7 +43,7 @@ fn one(
     out: &mut String,
     timeline: &Timeline,
     (ooms, marks): (&[u64], &[&Mark]),
-    reserver: &str,
+    words: &Words,
     style: Style,
 ) {
     let margin = units::chosen().columns() + 1;
@@ -51,7 +52,8 @@ fn one(
     let has_torch = points.iter().any(|point| point.live_bytes.is_some());
     let main = |point: &TimelinePoint| if has_torch { point.live_bytes } else { point.device_bytes };
     let above = |point: &TimelinePoint| if has_torch { point.reserved_bytes } else { None };
-    let what = if has_torch { "held by tensors" } else { "allocated from the driver" };
+    let what =
+        if has_torch { "held by tensors".to_owned() } else { format!("allocated from {}", words.source) };
     let series = |of: &dyn Fn(&TimelinePoint) -> Option<u64>| -> Vec<(u64, u64)> {
         points.iter().filter_map(|point| Some((point.time_ns, of(point)?))).collect()
     };
@@ -79,10 +81,10 @@ fn one(
         put(out, format_args!("{label:>margin$} |{line}"));
     }
     let (fill, line) = chart::glyphs(style);
-    let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { "driver" })];
+    let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { words.source_short })];
     if !outline.is_empty() {
         let highest = outline.iter().map(|(_, value)| *value).max().unwrap_or(0);
-        legend.push(format!("{line} reserved by {reserver}, at most {}", size(highest)));
+        legend.push(format!("{line} reserved by {}, at most {}", words.reserver, size(highest)));
     }
     legend.push("^ the peak".to_owned());
     if !ooms.is_empty() {
@@ -95,7 +97,7 @@ fn one(
         format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
     );
     if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
-        put(out, format_args!("{:margin$}  {HANG}from the driver: at most {}", "", size(driver)));
+        put(out, format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, size(driver)));
     }
     bands(out, timeline, most, (margin, width), style);
 }

@@ -9,6 +9,7 @@ use gpumemtrace_format::{Event, EventKind};
 use super::Pass;
 use crate::marks::{Awaited, Mark, Marks, name_of};
 use crate::streams::{Of, OneStream};
+use crate::torch_memory::TorchMemory;
 use crate::when::When;
 
 /// From when on a report tells of a run.
@@ -133,6 +134,7 @@ impl Pass {
             *peak = self.apart.of(*place);
         }
         self.marks = Marks::default();
+        self.torch_memory = TorchMemory::default();
         self.phases.restart(time_ns, self.devices.held());
         self.ooms.clear();
         self.oom_count = 0;

@@ -32,6 +32,7 @@ const SITES: &str = "
 /// The text of a budget file that this run keeps to.
 pub fn budget_of(profile: &Profile<'_>) -> String {
     let measure = Measure::new(profile);
+    let is_metal = profile.analysis.words().is_metal;
     let mut out = HEAD.to_owned();
     out.push_str("\n# How far every limit in bytes may be exceeded, but those of leaks: a share of the limit, or bytes.\n");
     out.push_str("tolerance = \"1 %\"\n");
@@ -59,19 +60,31 @@ pub fn budget_of(profile: &Profile<'_>) -> String {
                 "live",
                 measure.peak_live(),
                 true,
-                "The most that tensors held (torch.cuda.max_memory_allocated).",
+                if is_metal {
+                    "The most that buffers in heaps held."
+                } else {
+                    "The most that tensors held (torch.cuda.max_memory_allocated)."
+                },
             ),
             (
                 "reserved",
                 measure.peak_reserved(),
                 true,
-                "The most that PyTorch kept (torch.cuda.max_memory_reserved).",
+                if is_metal {
+                    "The most that Metal heaps took."
+                } else {
+                    "The most that PyTorch kept (torch.cuda.max_memory_reserved)."
+                },
             ),
             (
                 "device",
                 measure.peak_device(),
                 true,
-                "The most that the driver had handed out to the process, whoever asked.",
+                if is_metal {
+                    "The most that Metal had handed out to the process, whoever asked."
+                } else {
+                    "The most that the driver had handed out to the process, whoever asked."
+                },
             ),
         ],
     );

@@ -5,8 +5,10 @@
 
 use serde::Serialize;
 
+use super::across::Across;
 use super::profile::Profile;
 use crate::report::{Leak, Quantity, Site};
+use crate::words::Words;
 
 /// Two runs.
 #[derive(Clone, Debug, Serialize)]
@@ -31,6 +33,9 @@ pub struct Comparison {
     pub leaks: Vec<LeakChange>,
     /// Lines that ran out of memory more or less often.
     pub ooms: Vec<OomChange>,
+    /// What leaked and what was pinned; only where the runs are on different backends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub across: Option<Across>,
 }
 
 /// One of them.
@@ -50,6 +55,9 @@ pub struct Run {
     pub complete: bool,
     /// What is, one sentence each.
     pub incomplete: Vec<String>,
+    /// What things are called in it.
+    #[serde(skip)]
+    pub words: Words,
 }
 
 impl Run {
@@ -63,6 +71,7 @@ impl Run {
             steps: profile.steps.map(u64::from),
             complete: analysis.incomplete.is_empty(),
             incomplete: analysis.incomplete.clone(),
+            words: analysis.words(),
         }
     }
 }
@@ -293,6 +302,7 @@ impl Comparison {
             lines: Vec::new(),
             leaks: Vec::new(),
             ooms: Vec::new(),
+            across: None,
         }
     }
 
@@ -312,7 +322,8 @@ impl Comparison {
         let leaks =
             self.leaks.iter_mut().filter_map(move |leak| side(run, &mut leak.before, &mut leak.after));
         let ooms = self.ooms.iter_mut().filter_map(move |oom| side(run, &mut oom.before, &mut oom.after));
-        lines.chain(leaks.map(|leak| &mut leak.site)).chain(ooms)
+        let across = self.across.iter_mut().flat_map(move |across| across.sites_of(run));
+        lines.chain(leaks.map(|leak| &mut leak.site)).chain(ooms).chain(across)
     }
 
     /// True if a leak appeared or grew.

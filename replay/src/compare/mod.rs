@@ -13,6 +13,7 @@
 //!
 //! Which line is which is said in [`align`], which file is which in [`files`].
 
+pub mod across;
 pub mod align;
 pub mod amounts;
 pub mod difference;
@@ -117,8 +118,10 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     });
     comparison.totals = totals(before, after, steps);
     comparison.lines = lines::lines(before, after, steps, &aligned);
+    let names = Names::new(before, after, &aligned);
+    comparison.across = across::across(before, after, &names);
     if before.steps.is_some() && after.steps.is_some() {
-        comparison.leaks = leaks(before, after, &Names::new(before, after, &aligned));
+        comparison.leaks = leaks(before, after, &names);
     } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {
         let (old, new) = (before.leaks.len(), after.leaks.len());
         comparison.notes.push(format!(

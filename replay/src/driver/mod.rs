@@ -123,6 +123,8 @@ pub struct Driver {
     pub ranges_changed: bool,
     /// Calls that returned an error.
     pub failed_calls: u64,
+    /// Who made the first of them.
+    pub first_failed: Option<StackId>,
     /// Of these, the ones for which no memory was left (`CUDA_ERROR_OUT_OF_MEMORY`).
     pub refused_calls: u64,
     /// Frees of what was not known.
@@ -141,6 +143,7 @@ impl Driver {
         if event.result != 0 {
             const OUT_OF_MEMORY: u16 = 2;
             self.failed_calls += 1;
+            self.first_failed.get_or_insert(stack);
             self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);
             return;
         }

@@ -52,6 +52,9 @@ pub struct RankRow {
     pub first_growth_step: Option<u64>,
     /// Of all its leaks.
     pub bytes_per_step: Option<Quantity>,
+    /// Its size is what Metal recommends.
+    #[serde(skip)]
+    pub is_metal: bool,
 }
 
 /// A line and what is more by it.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Ending, SinceMoment, StreamPart};
+use crate::words::Words;
 
 /// One trace.
 #[derive(Clone, Debug, Serialize)]
@@ -66,19 +67,10 @@ pub struct TraceInfo {
 }
 
 impl TraceInfo {
-    /// Whose reserved memory the report speaks of.
-    pub fn reserver(&self) -> &'static str {
+    /// What things are called in a report of it.
+    pub fn words(&self) -> Words {
         let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::metal::MODE);
-        reserver(self.pluggable.as_deref(), is_metal)
-    }
-}
-
-/// Whose reserved memory it is, by the header's `pluggable` and `mode`.
-pub(crate) fn reserver(pluggable: Option<&str>, is_metal: bool) -> &'static str {
-    match pluggable {
-        _ if is_metal => "Metal heaps",
-        Some("caching" | "uncached") => "gpumemtrace's allocator",
-        _ => "PyTorch",
+        Words::of(self.pluggable.as_deref(), is_metal)
     }
 }
 

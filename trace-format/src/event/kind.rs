@@ -11,6 +11,11 @@ pub const WITNESS_RECORDER: u64 = 1;
 /// NVML was asked: `size` is what this process uses, with its contexts and its code; aux0 is 0.
 pub const WITNESS_NVML: u64 = 2;
 
+/// `Event::aux[1]` of a [`EventKind::TORCH_MEMORY`]: `torch.mps` was asked.
+pub const TORCH_MPS: u64 = 1;
+/// A number of a [`EventKind::TORCH_MEMORY`] that PyTorch did not give.
+pub const NOT_TOLD: u64 = u64::MAX;
+
 /// What happened. A plain number, because a reader must carry kinds that were invented after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventKind(pub u8);
@@ -183,6 +188,9 @@ impl EventKind {
     pub const PHASE_BEGIN: Self = Self(99);
     /// The phase that this thread began last ends.
     pub const PHASE_END: Self = Self(100);
+    /// What PyTorch said of its own memory when it was asked. `size` = bytes of tensors, aux0 = bytes that the driver held for the
+    /// process by PyTorch's own account, aux1 = who was asked: [`TORCH_MPS`]. [`NOT_TOLD`] where there was no answer.
+    pub const TORCH_MEMORY: Self = Self(101);
     /// The program has looked who holds its blocks. aux0 = what it says of the look, in JSON: the [`crate::CodeId`] of a definition
     /// that is a text and nothing else.
     pub const HOLDERS: Self = Self(110);
@@ -280,6 +288,7 @@ impl EventKind {
         (Self::RANGE_END, "range_end"),
         (Self::PHASE_BEGIN, "phase_begin"),
         (Self::PHASE_END, "phase_end"),
+        (Self::TORCH_MEMORY, "torch_memory"),
         (Self::HOLDERS, "holders"),
         (Self::HOLDER, "holder"),
     ];

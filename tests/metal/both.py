@@ -1,0 +1,97 @@
+"""One training for two backends, with a mistake of the leak lab in it: both.py cuda|mps PATTERN [STEPS] [--mended]
+
+cuda: real PyTorch; mps: the MPS-like allocator. Every tensor is made by this file's own lines, the same ones on both. Prints, as JSON, what the
+allocator says at the end of each step (allocated, reserved), and how many bytes are in what the program keeps by then.
+
+    forward_hook   keeps an activation of each step: nothing that is free is large enough for the next one, so it is new memory
+    zero_grad      keeps copies of a gradient each fourth step, made while the activations are there
+    reused         keeps a small tensor at the end of each step, when larger ones were just freed: where the allocator gives away
+                   larger buffers, it pins one of them
+    own_heaps      as `reused`; with HEAP_OF_ITS_OWN each tensor has a heap as large as itself
+"""
+
+import json
+import sys
+
+import gpumemtrace
+
+MIB = 1 << 20
+backend, pattern = sys.argv[1:3]
+STEPS = int(sys.argv[3]) if sys.argv[3:] else 48
+MENDED = "--mended" in sys.argv
+if backend == "cuda":
+    import torch
+
+    def tensor(bytes_):
+        return torch.empty(bytes_, dtype=torch.uint8, device="cuda")
+
+    def said():
+        stats = torch.cuda.memory_stats()
+        return stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
+
+    def bytes_of(one):
+        return one.untyped_storage().nbytes()
+else:
+    import mps_allocator
+
+    mps_allocator.as_torch()
+    tensor = mps_allocator.default.malloc
+
+    def said():
+        stats = mps_allocator.default.memory_stats()
+        return stats["allocated"], stats["reserved"]
+
+    def bytes_of(one):
+        return one.buffer.size
+
+
+kept, told = [], []
+weights = [tensor(4 * MIB), tensor(3 * MIB)]
+gradients = [tensor(4 * MIB), tensor(3 * MIB)]
+
+
+def keep(one):
+    kept.append(one)
+    if MENDED:
+        del kept[:-1]
+
+
+def forward():
+    first = tensor(8 * MIB)
+    second = tensor(6 * MIB)  # line: needs_a_new_one
+    if pattern == "forward_hook":
+        third = tensor(2 * MIB)  # line: forward_hook
+        keep(third)
+    else:
+        third = tensor(2 * MIB)
+    fourth = tensor(3 * MIB // 2)
+    return [first, second, third, fourth]
+
+
+def backward(activations, step):
+    if pattern == "zero_grad" and step % 4 == 3:
+        keep(tensor(4 * MIB))  # line: zero_grad
+    while activations:
+        activations.pop()
+
+
+def validate():
+    if pattern in ("reused", "own_heaps"):
+        keep(tensor(5 * MIB // 2))  # line: reused
+
+
+for step in range(STEPS):
+    gpumemtrace.step()
+    try:
+        backward(forward(), step)
+        validate()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        break
+    told.append([*said(), sum(map(bytes_of, kept))])
+gpumemtrace.step()
+print(json.dumps(told), flush=True)
+if backend == "cuda":
+    import os
+
+    os._exit(0)
