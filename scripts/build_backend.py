@@ -4,6 +4,8 @@ Constraint: neither has anything of Python in it, and both need the glibc, or th
 is for every CPython, and its tag names the system that the two files ask for, read from the files themselves. A wheel for older
 systems is built where their glibc is, and not by another name for this one.
 
+For macOS 11 that is MACOSX_DEPLOYMENT_TARGET=11.0 while they are linked; zig asks for a newer one by itself.
+
   GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked (scripts/wheel)
 """
 

@@ -24,6 +24,8 @@ pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
         });
     }
     let executable = std::env::current_exe().context("this executable cannot be found")?;
+    // On macOS it is the path that it was called by, which may be a link from elsewhere.
+    let executable = executable.canonicalize().unwrap_or(executable);
     let folder = executable.parent().unwrap_or(Path::new("."));
     find_from(folder, System::HERE).ok_or_else(|| {
         Refused(format!(

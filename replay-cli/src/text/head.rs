@@ -198,7 +198,9 @@ pub(crate) fn why_unnamed(why: &str) -> &str {
         }
         "no_build_id" => "it was linked without a build id (ld --build-id), so no file is known to be it",
         "no_symbols" => "it has no symbols there; install its debug symbols",
-        "unreadable" => "the file cannot be read",
+        "unreadable" => {
+            "the file cannot be read, or is no ELF file (names from Mach-O files are not looked up)"
+        }
         "no_module" => "made at run time, or unloaded",
         other => other,
     }
