@@ -1,4 +1,4 @@
-"""The library for macOS, as the file that the linker has made (scripts/mac-library). LIEF reads it, which shares no code with us.
+"""The library for macOS, as the file that the linker has made (scripts/mac). LIEF reads it, which shares no code with us.
 
 What it does when it runs is not tested anywhere: docs/mps.md.
 """
@@ -27,7 +27,7 @@ REPLACED = {
 def library():
     path = os.environ.get("GPUMEMTRACE_MAC_LIBRARY")
     if not path:
-        pytest.skip("no library for macOS was built (scripts/mac-library)")
+        pytest.skip("no library for macOS was built (scripts/mac)")
     universal = lief.MachO.parse(path)
     assert universal.size == 1
     return universal.at(0)
