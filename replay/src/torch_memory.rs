@@ -168,9 +168,7 @@ mod tests {
         Event { size: tensors, aux: [driver, 1], ..Event::new(EventKind::TORCH_MEMORY) }
     }
 
-    fn exact(bytes: u64, buffers: u64) -> Option<Exact> {
-        Some(Exact { device: 0, bytes, heaps: bytes, buffers })
-    }
+    const EXACT: Option<Exact> = Some(Exact { device: 0, bytes: 100, heaps: 100, buffers: 40 });
 
     #[test]
     fn nothing_asked_is_nothing_known() {
@@ -182,8 +180,8 @@ mod tests {
     #[test]
     fn differences_have_a_sign_and_need_both_sides() {
         let mut memory = TorchMemory::default();
-        memory.sample(&said(30, 110), (1, 1), exact(100, 40));
-        memory.sample(&said(50, 90), (2, 2), exact(100, 40));
+        memory.sample(&said(30, 110), (1, 1), EXACT);
+        memory.sample(&said(50, 90), (2, 2), EXACT);
         memory.sample(&said(NOT_TOLD, 500), (3, 3), None);
         assert_eq!(memory.beyond_metal, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));
         assert_eq!(memory.kept, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));

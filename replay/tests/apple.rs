@@ -4,8 +4,10 @@ mod synthetic;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::Verdict;
-use synthetic::Synthetic;
+use gpumemtrace_replay::compare::across::Pinned;
+use gpumemtrace_replay::compare::{Profile, compare};
+use gpumemtrace_replay::report::{Quantity, Verdict};
+use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 
@@ -78,4 +80,40 @@ fn a_trace_of_cuda_has_nothing_of_samples() {
     assert!(cuda.torch_memory.is_empty());
     let text = serde_json::to_string(&cuda).unwrap_or_default();
     assert!(text.contains("\"schema\"") && !text.contains("\"torch_memory\":["));
+}
+
+/// One line leaks a block each step; another fills a cache in six steps, and no more.
+fn leaking_and_filling(mode: &str) -> Synthetic {
+    let mut run = Synthetic::train(60, |run, step, train| {
+        let kept = run.frame(train, "/work/train.py", "log", 31);
+        run.alloc(kept, 2 * MIB);
+        let cache = run.frame(train, "/work/train.py", "fill", 50);
+        if (10..16).contains(&step) {
+            run.alloc(cache, 4 * MIB);
+        }
+    });
+    run.meta.set_list("mode", vec!["preload".to_owned(), mode.to_owned()]);
+    run
+}
+
+#[test]
+fn what_grows_and_does_not_leak_is_told_beside_what_leaks() {
+    let [cuda, metal] =
+        ["cuda", "metal"].map(|mode| analyse_by_steps(&leaking_and_filling(mode).file(1000)).expect("steps"));
+    let profiles = [&cuda, &metal].map(|(analysis, amounts)| Profile::new(analysis, amounts));
+    let comparison = compare(&profiles[0], &profiles[1]);
+    let across = comparison.across.expect("two backends");
+    let [Some(one), Some(other)] = &across.devices[0] else { panic!("one device each") };
+    for side in [one, other] {
+        let Pinned { first_step: Some(first), last_step: Some(last), .. } = side else { panic!("steps") };
+        let filled = 6.0 * 4.0 * MIB as f64 / (last - first) as f64;
+        assert_eq!(side.leaked_bytes_per_step, Some(Quantity(2.0 * MIB as f64)));
+        assert_eq!(side.other_growth_bytes_per_step, Some(Quantity(filled)));
+        let (Some(pinned), Some(ratio)) = (side.pinned_bytes_per_step, side.amplification) else {
+            panic!("known")
+        };
+        assert_eq!(ratio.0, pinned.0 / (2.0 * MIB as f64));
+    }
+    let same = compare(&profiles[0], &profiles[0]);
+    assert!(same.across.is_none() && !same.differs);
 }

@@ -254,7 +254,8 @@ def test_the_kept_traces_of_leak_lab_patterns(pattern):
     """Made by scripts/metal-golden with CPython 3.11."""
     golden = GOLDEN / f"metal-{pattern.replace('_', '-')}.trace"
     report, text = texts_of(golden)
-    found = [leak for leak in report["leaks"] if leak["kind"] == "tensors"]
+    found = report["leaks"]
+    assert {leak["kind"] for leak in found} == {"tensors"}, "heaps are not memory beside PyTorch's"
     assert [(leak["site"]["file"].rsplit("/", 1)[1], leak["site"]["line"]) for leak in found] == [("train.py", line_of(GOLDENS[pattern]))]
     kept, period = {"forward_hook": (2 * MIB, 1), "zero_grad": (4 * MIB, 4), "reused": (6 * MIB, 1)}[pattern]
     assert (found[0]["bytes_per_step"], found[0]["period_steps"]) == (kept / period, period)

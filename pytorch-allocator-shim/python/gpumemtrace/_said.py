@@ -30,6 +30,7 @@ _phase_begin: Optional[Callable[[bytes], None]] = None
 _phase_end: Optional[Callable[[], None]] = None
 _mark: Optional[Callable[[bytes], None]] = None
 _trace: Optional[Callable[[Any, int], int]] = None
+#: What PyTorch holds on an Apple GPU at the end of what has been so far is told with each of the above.
 _mps_memory: Optional[Callable[[Any], int]] = None
 
 
@@ -70,15 +71,10 @@ def library() -> ctypes.PyDLL:
 
 def step() -> None:
     """Says that a step begins. Reports then count these, and take no other sign for a step."""
-    _sample()
-    if _step is not None:
-        _step()
-
-
-def _sample() -> None:
-    """What PyTorch holds at the end of what has been so far."""
     if _mps_memory is not None:
         _mps.sample(_mps_memory)
+    if _step is not None:
+        _step()
 
 
 def mark(name: str) -> None:
@@ -87,7 +83,8 @@ def mark(name: str) -> None:
     Of several of one name `mark:NAME` is the first and `mark:NAME#3` the third. Unlike in a phase's, numbers in it are kept.
     """
     encoded = _encoded(name, "mark")
-    _sample()
+    if _mps_memory is not None:
+        _mps.sample(_mps_memory)
     if _mark is not None:
         _mark(encoded)
 
@@ -134,7 +131,8 @@ class phase:
         self._name = _encoded(name, "phase")
 
     def __enter__(self) -> phase:
-        _sample()
+        if _mps_memory is not None:
+            _mps.sample(_mps_memory)
         if _phase_begin is not None:
             _phase_begin(self._name)
         return self
@@ -142,7 +140,8 @@ class phase:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
     ) -> None:
-        _sample()
+        if _mps_memory is not None:
+            _mps.sample(_mps_memory)
         if _phase_end is not None:
             _phase_end()
 

@@ -82,7 +82,7 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style
 /// What a cause means to whoever has never heard its name.
 pub(super) fn in_words(cause: &Cause, words: &Words) -> String {
     let Words { segment, block, empty_cache, .. } = words;
-    match &*cause.cause {
+    match cause.cause {
         "pinned" => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),
         "cache" => format!("in {segment}s without a live {block}: {empty_cache} would give it back"),
         "rounding" => "lost to rounding".to_owned(),

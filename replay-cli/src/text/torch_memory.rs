@@ -36,7 +36,7 @@ pub(super) fn summary(out: &mut String, report: &Report, trace: usize) {
         format_args!(
             "    tensors: {HANG}{}{}",
             known(&memory.tensor_bytes),
-            missing(memory, &memory.tensor_bytes)
+            missing(memory, memory.tensor_bytes.as_ref())
         ),
     );
     put(
@@ -44,7 +44,7 @@ pub(super) fn summary(out: &mut String, report: &Report, trace: usize) {
         format_args!(
             "    the driver's memory: {HANG}{}{}",
             known(&memory.driver_bytes),
-            missing(memory, &memory.driver_bytes)
+            missing(memory, memory.driver_bytes.as_ref())
         ),
     );
     put(out, format_args!("    {HANG}{}", kept(memory)));
@@ -52,8 +52,8 @@ pub(super) fn summary(out: &mut String, report: &Report, trace: usize) {
 }
 
 /// How often it gave no such number.
-fn missing<T>(memory: &TorchMemory, range: &Option<SampledRange<T>>) -> String {
-    let told = range.as_ref().map_or(0, |range| range.samples);
+fn missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
+    let told = range.map_or(0, |range| range.samples);
     match memory.samples - told {
         0 => String::new(),
         silent => format!(" (no answer {})", count(silent, "time")),
