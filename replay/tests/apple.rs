@@ -112,7 +112,7 @@ fn what_grows_and_does_not_leak_is_told_beside_what_leaks() {
         let (Some(pinned), Some(ratio)) = (side.pinned_bytes_per_step, side.amplification) else {
             panic!("known")
         };
-        assert_eq!(ratio.0, pinned.0 / (2.0 * MIB as f64));
+        assert_eq!(ratio, Quantity(pinned.0 / (2.0 * MIB as f64)));
     }
     let same = compare(&profiles[0], &profiles[0]);
     assert!(same.across.is_none() && !same.differs);
