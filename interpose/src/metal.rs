@@ -188,6 +188,7 @@ pub(crate) use double::all_devices;
 
 /// What `__DATA,__interpose` is on macOS, the loader's order is here.
 #[cfg(target_os = "linux")]
+#[allow(non_snake_case, reason = "Metal's names")]
 mod double {
     use std::ffi::{CStr, c_void};
 

@@ -38,7 +38,6 @@ use crate::streams::{OneStream, StreamFacts, StreamId};
 use crate::symbols::{SiteId, Stack, StackId, Symbols};
 use crate::torch_memory::TorchMemory;
 use crate::when::When;
-use crate::words::Words;
 use part::Part;
 pub use part::Since;
 
@@ -120,23 +119,6 @@ pub struct Analysis {
     pub since: Option<Since>,
     /// Of which stream all of this is; of all where there is none.
     pub stream: Option<StreamFacts>,
-}
-
-impl Analysis {
-    /// What things are called.
-    pub fn words(&self) -> Words {
-        Words::of(self.meta.text("pluggable"), metal::is_metal(&self.meta))
-    }
-
-    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
-    pub fn capacity(&self, ordinal: u8) -> Option<u64> {
-        self.total_bytes(ordinal).filter(|_| !metal::is_metal(&self.meta))
-    }
-
-    /// Its size as the driver tells it; of Metal's what is recommended.
-    pub fn total_bytes(&self, ordinal: u8) -> Option<u64> {
-        self.meta.number(&format!("device.{ordinal}.total_bytes"))
-    }
 }
 
 struct Pass {
@@ -414,11 +396,6 @@ impl Pass {
             kind if kind.is_driver_call() => self.driver_call(event, stack, site),
             _ => {}
         }
-    }
-
-    fn torch_said(&mut self, event: &Event) {
-        let exact = self.devices.only_metal();
-        self.torch_memory.sample(event, (self.time_ns, self.step), exact);
     }
 
     fn sample(&mut self, event: &Event) {

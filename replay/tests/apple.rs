@@ -109,9 +109,10 @@ fn what_grows_and_does_not_leak_is_told_beside_what_leaks() {
         let filled = 6.0 * 4.0 * MIB as f64 / (last - first) as f64;
         assert_eq!(side.leaked_bytes_per_step, Some(Quantity(2.0 * MIB as f64)));
         assert_eq!(side.other_growth_bytes_per_step, Some(Quantity(filled)));
-        let expected = side.pinned_bytes_per_step.map(|pinned| Quantity(pinned.0 / (2.0 * MIB as f64)));
-        assert!(expected.is_some());
-        assert_eq!(side.amplification, expected);
+        let (Some(pinned), Some(ratio)) = (side.pinned_bytes_per_step, side.amplification) else {
+            panic!("known")
+        };
+        assert_eq!(ratio, Quantity(pinned.0 / (2.0 * MIB as f64)));
     }
     let same = compare(&profiles[0], &profiles[0]);
     assert!(same.across.is_none() && !same.differs);
