@@ -3,7 +3,7 @@
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     let arguments: &[&str] = if std::env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("macos") {
-        // Whoever is linked to it finds it beside itself. What keeps it loaded is `src/mac/started.rs`.
+        // Whoever is linked to it finds it beside itself. What keeps it loaded is `src/started/mac.rs`.
         &["-Wl,-install_name,@rpath/libgpumemtrace.dylib"]
     } else {
         // `nodelete`: threads may be inside a hook at any time, so the library must never be unloaded.

@@ -30,7 +30,6 @@ mod process;
 mod said;
 #[cfg(target_os = "linux")]
 mod slots;
-#[cfg(target_os = "linux")]
 mod started;
 #[cfg(target_os = "linux")]
 mod torch;

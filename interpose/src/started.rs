@@ -1,22 +1,28 @@
 //! A recording that the program starts and ends itself, where nobody could start the program with us.
 //!
-//! Constraint: whoever is loaded into a running program has missed what came before, and must not guess it. Consequence: before the
-//! driver is loaded, everything is as if we had been preloaded, from then on ([`crate::slots`]). After that the addresses of the
-//! driver's functions are with their callers, and no call of the driver is recorded rather than some; PyTorch's blocks are, and
-//! what it holds already is told to us by who starts the recording, out of PyTorch's own snapshot.
+//! Constraint: whoever is loaded into a running program has missed what came before, and must not guess it; what can still be got between
+//! differs from system to system. Consequence: who may begin, once and only once, and who ends is here; what is begun is of the system.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(target_os = "linux")]
+pub(crate) use linux::is_without_driver;
+
+#[cfg(target_os = "macos")]
+mod mac;
+#[cfg(target_os = "macos")]
+use mac as system;
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumemtrace_format::event::pool_number;
-use gpumemtrace_format::{ApiId, Detail, EventKind};
-use gpumemtrace_recorder::{Draft, end_by_program, event, is_preloaded, is_recording};
+use gpumemtrace_recorder::{end_by_program, is_preloaded, is_recording, may_record};
 
 use crate::guard::quietly;
-use crate::slots::{self, Scope};
 
 static STARTED: AtomicBool = AtomicBool::new(false);
-static IS_WITHOUT_DRIVER: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// True if the program has asked for a recording, without having been started with us.
@@ -24,117 +30,37 @@ pub(crate) fn is_started() -> bool {
     STARTED.load(Ordering::Acquire)
 }
 
-/// True where no call of the driver is recorded, because that was there before us.
-pub(crate) fn is_without_driver() -> bool {
-    IS_WITHOUT_DRIVER.load(Ordering::Acquire)
+/// What the program is told. The Python package knows these numbers.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+#[allow(dead_code, reason = "not every answer is of every system")]
+enum Answer {
+    Failed = -1,
+    /// All that can be seen from now on.
+    Everything = 0,
+    /// PyTorch's blocks only: the driver has been loaded.
+    WithoutDriver = 1,
+    /// It has been, or will be, without this.
+    Already = 2,
+    /// A recording of this process has ended, and there is no other.
+    Over = 3,
+    /// Metal has no device.
+    NoDevice = 4,
 }
 
-/// What the program is told. The Python package knows these numbers.
-const EVERYTHING: c_int = 0;
-const WITHOUT_DRIVER: c_int = 1;
-const ALREADY: c_int = 2;
-const OVER: c_int = 3;
-const FAILED: c_int = -1;
-
-/// `int gpumemtrace_start(void)`: from now on GPU memory is recorded, by the settings of the environment. 0: all of it; 1: PyTorch's
-/// blocks only, because the driver has been loaded; 2: it has been, or will be, without this; 3: a recording of this process has
-/// ended, and there is no other.
+/// `int gpumemtrace_start(void)`: from now on GPU memory is recorded, by the settings of the environment. Answers as [`Answer`] numbers them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_start() -> c_int {
     let answer = quietly(|| {
-        if STOPPED.load(Ordering::Acquire) || !gpumemtrace_recorder::may_record() {
-            return Some(OVER);
+        if STOPPED.load(Ordering::Acquire) || !may_record() {
+            return Some(Answer::Over);
         }
         if is_recording() || is_preloaded() || is_started() {
-            return Some(ALREADY);
+            return Some(Answer::Already);
         }
-        let is_late = crate::cuda::is_loaded();
-        IS_WITHOUT_DRIVER.store(is_late, Ordering::Release);
-        STARTED.store(true, Ordering::Release);
-        #[cfg(feature = "metal-double")]
-        crate::metal::meet_all_devices();
-        slots::redirect(if is_late { Scope::WithoutDriver } else { Scope::All });
-        Some(if is_late { WITHOUT_DRIVER } else { EVERYTHING })
+        Some(system::begin(|| STARTED.store(true, Ordering::Release)))
     });
-    answer.unwrap_or(FAILED)
-}
-
-/// `void gpumemtrace_look_again(void)`: libraries may have been loaded since.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn gpumemtrace_look_again() {
-    quietly(|| {
-        if is_started() && !STOPPED.load(Ordering::Acquire) {
-            slots::look_again();
-        }
-        Some(())
-    });
-}
-
-/// `int gpumemtrace_attach(void)`: PyTorch's allocator is there, and no thread is inside it on this one: its tracker may be attached. 1 if
-/// it is.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn gpumemtrace_attach() -> c_int {
-    c_int::from(quietly(|| is_started().then(crate::torch::attach_now)) == Some(true))
-}
-
-/// A block that was handed to a tensor.
-const BLOCK: u32 = 0;
-/// A segment.
-const SEGMENT: u32 = 1;
-/// What is mapped, in one piece, of an expandable segment.
-const MAPPED: u32 = 2;
-
-/// What PyTorch held before anything was recorded.
-#[repr(C)]
-struct Held {
-    device: u32,
-    /// [`BLOCK`], [`SEGMENT`] or [`MAPPED`].
-    what: u32,
-    addr: u64,
-    size: u64,
-    /// 0: not told.
-    requested: u64,
-    stream: u64,
-    /// Both halves of PyTorch's id; `u64::MAX` where it is not told.
-    pool: [u64; 2],
-    /// Bytes of blocks and of segments, with this one.
-    allocated: u64,
-    reserved: u64,
-}
-
-/// `void gpumemtrace_held(const struct held *held)`: an entry of PyTorch's snapshot, as the line that tells it.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn gpumemtrace_held(held: *const Held) {
-    quietly(|| {
-        // SAFETY: null, or what is documented.
-        let held = unsafe { held.as_ref() }?;
-        if is_started() {
-            event(&draft(held)?);
-        }
-        Some(())
-    });
-}
-
-fn draft(held: &Held) -> Option<Draft> {
-    let pool = pool_number(held.pool[0], held.pool[1]);
-    let kind = match held.what {
-        BLOCK => EventKind::BLOCK_ALLOC,
-        SEGMENT => EventKind::SEGMENT_ALLOC,
-        MAPPED => EventKind::SEGMENT_MAP,
-        _ => return None,
-    };
-    let draft = Draft {
-        device: u8::try_from(held.device).ok()?,
-        addr: held.addr,
-        size: held.size,
-        ..Draft::new(kind, ApiId::default())
-    };
-    if kind != EventKind::BLOCK_ALLOC {
-        return Some(Draft { aux: [held.stream, pool], ..draft });
-    }
-    let detail = Detail { requested_bytes: held.requested, stream: held.stream, pool };
-    let detail = (held.requested > 0 && held.requested <= held.size).then_some(detail);
-    Some(Draft { aux: [held.allocated, held.reserved], detail, ..draft })
+    answer.unwrap_or(Answer::Failed) as c_int
 }
 
 /// `int gpumemtrace_stop(void)`: the recording is over, also one that has not begun yet, and its trace is finished. 1 if there was one.
@@ -147,43 +73,8 @@ extern "C" fn gpumemtrace_stop() -> c_int {
     c_int::from(stopped == Some(true))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use gpumemtrace_format::event::NO_POOL;
-
-    const HELD: Held = Held {
-        device: 1,
-        what: BLOCK,
-        addr: 0x200,
-        size: 512,
-        requested: 500,
-        stream: 7,
-        pool: [0, 3],
-        allocated: 512,
-        reserved: 2 << 20,
-    };
-
-    #[test]
-    fn what_was_held_is_an_allocation() {
-        let block = draft(&HELD).unwrap();
-        assert_eq!(
-            (block.kind, block.device, block.addr, block.size),
-            (EventKind::BLOCK_ALLOC, 1, 0x200, 512)
-        );
-        assert_eq!(block.aux, [512, 2 << 20]);
-        assert_eq!(block.detail, Some(Detail { requested_bytes: 500, stream: 7, pool: 3 }));
-        let segment = draft(&Held { what: SEGMENT, ..HELD }).unwrap();
-        assert_eq!((segment.kind, segment.aux, segment.detail), (EventKind::SEGMENT_ALLOC, [7, 3], None));
-        assert_eq!(draft(&Held { requested: 0, ..HELD }).unwrap().detail, None, "not told");
-        assert_eq!(draft(&Held { requested: 513, ..HELD }).unwrap().detail, None, "more than there is");
-        assert_eq!(draft(&Held { pool: [u64::MAX; 2], ..HELD }).unwrap().detail.unwrap().pool, NO_POOL);
-        assert_eq!(draft(&Held { what: MAPPED, ..HELD }).unwrap().kind, EventKind::SEGMENT_MAP);
-        assert!(draft(&Held { device: 300, ..HELD }).is_none() && draft(&Held { what: 3, ..HELD }).is_none());
-    }
-
-    #[test]
-    fn it_lies_as_the_package_has_it() {
-        assert_eq!((size_of::<Held>(), std::mem::offset_of!(Held, pool)), (72, 40));
-    }
+/// True once the program has ended its recording.
+#[cfg(target_os = "linux")]
+fn is_stopped() -> bool {
+    STOPPED.load(Ordering::Acquire)
 }

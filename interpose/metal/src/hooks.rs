@@ -98,7 +98,7 @@ impl Hooks {
         });
     }
 
-    /// The devices that were met, in the order of their numbers.
+    /// The devices that were met, in the order of their numbers. Once: where a thread has no autorelease pool, each name is lost.
     pub fn known_devices(&self) -> Vec<KnownDevice> {
         let seen =
             SEEN.iter().map(|device| device.load(Ordering::Acquire)).take_while(|device| !device.is_null());

@@ -3,16 +3,14 @@
 //! Constraint: libraries there find each other's functions by library, so a name of ours comes before nobody's; only what the loader reads
 //! at its start (`__DATA,__interpose`) stands before a function, in a process that was started with `DYLD_INSERT_LIBRARIES`. Consequence:
 //! this is for Metal's two functions that hand out devices (`interpose/metal`) and for the C library's two that end a process at once.
-//! All else is swizzled, which can also be done later: [`started`].
+//! All else is swizzled, which can also be done later: [`crate::started`].
 //!
 //! There is no CUDA here, and nothing of it in this library.
-
-mod started;
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_recorder::Sources;
 
-use crate::metal;
+use crate::{metal, started};
 
 fn register() {
     gpumemtrace_recorder::register(Sources {
