@@ -12,7 +12,7 @@ import os
 import sys
 import types
 
-import driven
+import metal_double
 
 MIB = 1 << 20
 SMALL, MIN_LARGE, ROUND_LARGE, PAGE = MIB, 10 * MIB, 2 * MIB, 4096
@@ -96,7 +96,7 @@ class Allocator:
             if at is not None:
                 return self.put(heap, at, size)
         total = self.heap_bytes(size)
-        made = driven.heap(self.device, total)
+        made = metal_double.heap(self.device, total)
         if not made:
             self.refused += 1
             return None
@@ -117,7 +117,7 @@ class Allocator:
 
     def put(self, heap, at, size):
         heap.buffers += 1
-        return Buffer(driven.heap_buffer_at(heap.made, size, at), heap, at, size)
+        return Buffer(metal_double.heap_buffer_at(heap.made, size, at), heap, at, size)
 
     def free(self, buffer):
         self.allocated, self.tensors = self.allocated - buffer.size, self.tensors - 1
@@ -128,12 +128,12 @@ class Allocator:
             for buffer in available:
                 buffer.heap.give_back(buffer.at, buffer.size)
                 buffer.heap.buffers -= 1
-                driven.release(buffer.made)
+                metal_double.release(buffer.made)
             available.clear()
             for heap in [heap for heap in self.heaps[small] if not heap.buffers]:
                 self.heaps[small].remove(heap)
                 self.reserved -= heap.total
-                driven.release(heap.made)
+                metal_double.release(heap.made)
 
     def memory_stats(self):
         cached = [buffer.size for available in self.available.values() for buffer in available]
@@ -141,7 +141,7 @@ class Allocator:
         return {"allocated": self.allocated, "reserved": self.reserved, "cached": sum(cached), "tensors": self.tensors, "heaps": heaps}
 
 
-default = Allocator(driven.default_device())
+default = Allocator(metal_double.default_device())
 
 
 def as_torch(beside=0):

@@ -3,11 +3,11 @@ and each fourth step one more that nothing lets go of. retained.py [STEPS] [--me
 
 import sys
 
-import driven
+import metal_double
 
 STEPS = int(sys.argv[1]) if sys.argv[1:] and sys.argv[1].isdigit() else 120
 HEAP, BLOCK = 8 << 20, 1 << 20
-device = driven.default_device()
+device = metal_double.default_device()
 heaps, free = [], []
 checked = []
 
@@ -15,7 +15,7 @@ checked = []
 def block():
     """A buffer at the first place of a heap that is free; a new heap where there is none."""
     if not free:
-        heaps.append(driven.heap(device, HEAP))
+        heaps.append(metal_double.heap(device, HEAP))
         free.extend((heaps[-1], at) for at in range(0, HEAP, BLOCK))
     heap, at = free.pop(0)
     return heap, at
@@ -23,18 +23,18 @@ def block():
 
 def allocate():
     heap, at = block()
-    return driven.heap_buffer_at(heap, BLOCK - 1000, at), (heap, at)
+    return metal_double.heap_buffer_at(heap, BLOCK - 1000, at), (heap, at)
 
 
 def give_back(held):
     made, place = held
-    driven.release(made)
+    metal_double.release(made)
     free.insert(0, place)
 
 
 def train():
     activations = [allocate() for _ in range(12)]  # line: activations
-    driven.release(driven.texture(device, 70_000))
+    metal_double.release(metal_double.texture(device, 70_000))
     for held in activations:
         give_back(held)
 
@@ -46,7 +46,7 @@ def validate():
 
 
 for number in range(STEPS):
-    driven.step()
+    metal_double.step()
     train()
     if number % 4 == 3:
         validate()

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 #: What the command says is read here sentence by sentence; test_filters.py is about how it is broken into lines.
 os.environ["COLUMNS"] = "200"
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
+PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
 
 
 def pytest_generate_tests(metafunc):

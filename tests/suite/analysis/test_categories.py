@@ -1,0 +1,199 @@
+"""What replay says each block of a peak is for, against what the program says: parameters(), .grad, optimizer.state."""
+
+import bisect
+import json
+from collections import defaultdict
+
+import pytest
+
+from conftest import REPOSITORY, gpumemtrace
+
+MODELS = ["mlp", "resnet18", "transformer", "lstm", "gpt"]
+OPTIMIZERS = ["sgd", "adamw", "rmsprop"]
+KINDS = ["parameters", "gradients", "optimizer_state", "activations", "inputs"]
+LEAST_F1 = 0.95
+
+
+class Lives:
+    """When each block came and went, in events of the allocator on its device: from the events, not from the report."""
+
+    def __init__(self, events):
+        self.lives = defaultdict(list)
+        counts, open_at = defaultdict(int), {}
+        for event in events:
+            if event["kind"] not in ("block_alloc", "block_free"):
+                continue
+            device, addr = int(event["dev"]), event["addr"]
+            counts[device] += 1
+            if event["kind"] == "block_alloc":
+                open_at[device, addr] = len(self.lives[device, addr])
+                self.lives[device, addr].append([counts[device], float("inf"), event["size"]])
+            else:
+                self.lives[device, addr][open_at.pop((device, addr))][1] = counts[device]
+
+    def block_at(self, device, addr, at):
+        """The birth of the block that was there after so many events."""
+        lives = self.lives[device, addr]
+        index = bisect.bisect_right(lives, at, key=lambda life: life[0]) - 1
+        assert index >= 0 and lives[index][1] > at, f"nothing at {addr:#x} after {at} events of device {device}"
+        return lives[index][0]
+
+
+def truth_of(run, lives):
+    """The kind of each block that has one, by device, address and birth."""
+    said = json.loads((run.folder / "truth.json").read_text())
+    kinds = {}
+    for device, addr, at, kind in said["truth"]:
+        kinds.setdefault((device, addr, lives.block_at(device, addr, at)), kind)
+    # What a forward pass leaves behind it and is nothing else; what never goes (workspaces) is no part of it.
+    for device, begin, end in said["passes"]:
+        for (of, addr), all_lives in lives.lives.items():
+            for born, died, _ in all_lives if of == device else ():
+                if begin < born <= end < died < float("inf"):
+                    kinds.setdefault((device, addr, born), "activations")
+    return kinds
+
+
+def scores(peak, kinds):
+    """Byte-weighted F1 of each kind, and the share of bytes about which both say the same."""
+    hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
+    for block in peak["blocks"]:
+        kind = kinds.get((peak["device"], block["addr"], block["born"]), "other")
+        category = block["category"] if block["category"] in KINDS else "other"
+        said[category] += block["bytes"]
+        true[kind] += block["bytes"]
+        if kind == category:
+            hits[kind] += block["bytes"]
+            agree += block["bytes"]
+    f1 = {kind: 2 * hits[kind] / (said[kind] + true[kind]) if said[kind] + true[kind] else None for kind in KINDS}
+    return f1, agree / peak["live_bytes"], true
+
+
+def check_sums(peak):
+    blocks = peak["blocks"]
+    assert sum(block["bytes"] for block in blocks) == peak["live_bytes"]
+    by_category, by_pass, by_site = defaultdict(int), defaultdict(int), defaultdict(lambda: defaultdict(int))
+    for block in blocks:
+        by_pass[block["pass"]] += block["bytes"]
+        by_category[block["category"]] += block["bytes"]
+        by_site[block["site"]][block["category"]] += block["bytes"]
+    assert {share["category"]: share["bytes"] for share in peak["categories"]} == by_category
+    assert {share["pass"]: share["bytes"] for share in peak["passes"]} == by_pass
+    for share in peak["categories"]:
+        assert sum(rule["bytes"] for rule in share["rules"]) == share["bytes"]
+        assert (share["confidence"] is None) == (share["category"] == "unknown")
+    sites = {site["site"]["id"]: {part["category"]: part["bytes"] for part in site["categories"]} for site in peak["sites"]}
+    assert sites == by_site
+
+
+# Beside the usual ones: state that is made with the optimizer, and state that is smaller than its parameters.
+OTHERS = [("mlp", "adagrad"), ("gpt", "adafactor")]
+
+
+@pytest.mark.parametrize("model,optimizer", [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS] + OTHERS)
+def test_blocks_are_what_the_program_says(run_python, torch_version, model, optimizer):
+    run = run_python(torch_version, "training/block_categories.py", model, optimizer, "--truth", "truth.json", SIMGPU_DEVICES=2, SIMGPU_CC="8.0")
+    report = run.report("--peak", "--blocks")
+    kinds = truth_of(run, Lives(run.events()))
+    assert len(report["peak"]) == 2
+    for peak in report["peak"]:
+        check_sums(peak)
+        f1, agreement, true = scores(peak, kinds)
+        print(peak["device"], {kind: score and round(score, 4) for kind, score in f1.items()}, round(agreement, 4), dict(true))
+        # Of what is there at all. The peak beside the optimizer's step has all that lasts, the other one what the passes need.
+        there = ["parameters", "gradients", "optimizer_state"] if peak["device"] == 1 else ["parameters", "activations", "inputs"]
+        assert all(true[kind] > 0 for kind in there)
+        assert all(score is None or score >= LEAST_F1 for score in f1.values()), (peak["device"], f1)
+        assert agreement >= LEAST_F1
+
+
+def said_of(run):
+    """The peak of the first device, its categories, and what is said of the tensors that the program names."""
+    peak = run.report("--peak", "--blocks")["peak"][0]
+    check_sums(peak)
+    by_addr = {block["addr"]: block for block in peak["blocks"]}
+    said = defaultdict(lambda: defaultdict(int))
+    for kind, addr, size in json.loads((run.folder / "truth.json").read_text()):
+        block = by_addr[addr]
+        assert (block["requested_bytes"], block["bytes"] % 512) == (size, 0)
+        said[kind][block["category"], block["confidence"]] += 1
+    return peak, {share["category"]: share for share in peak["categories"]}, {kind: dict(told) for kind, told in said.items()}
+
+
+def test_a_model_that_only_answers_has_no_activations(run_python, torch_version):
+    run = run_python(torch_version, "training/atypical_peaks.py", "serve", "--truth", "truth.json", SIMGPU_CC="8.0")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    assert not {"activations", "gradients", "optimizer_state"} & set(categories)
+    assert categories["temporaries"]["bytes"] > 0
+
+
+def test_parameters_without_a_module_are_told_by_the_size_of_their_gradients(run_python, torch_version):
+    run = run_python(torch_version, "training/atypical_peaks.py", "functional", "--truth", "truth.json", SIMGPU_CC="8.0")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
+    assert [categories[name]["bytes"] for name in ("gradients", "optimizer_state")] == [(256 + 300) * 512 * 4, (256 + 300) * 512 * 8]
+
+
+def test_a_copy_of_the_model_is_parameters_and_one_of_its_values_is_not_known(run_python, torch_version):
+    run = run_python(torch_version, "training/atypical_peaks.py", "average", "--truth", "truth.json", SIMGPU_CC="8.0")
+    _, _, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
+
+
+def test_what_a_killed_forward_pass_held_is_less_sure(run_python, torch_version):
+    run = run_python(torch_version, "training/atypical_peaks.py", "stopped", "--truth", "truth.json", SIMGPU_CC="8.0", check=False)
+    assert run.process.returncode == -9
+    peak, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    assert peak["step"] == 6 and peak["since_previous_step"]["step"] == 5
+    # Of each pair of layers 2,048 rows of 256 floats are kept, and five pairs were begun.
+    assert categories["activations"]["bytes"] >= 5 * 2048 * 256 * 4
+    assert categories["activations"]["confidence"] == "medium"
+    risen = peak["since_previous_step"]["changes"][0]
+    assert risen["category"] == "activations" and risen["rise_bytes"] > 4 * 2048 * 256 * 4
+
+
+def test_what_is_computed_again_for_the_backward_pass_is_activations(run_python, torch_version):
+    run = run_python(torch_version, "training/atypical_peaks.py", "checkpoint", "--truth", "truth.json", SIMGPU_CC="8.0")
+    _, categories, said = said_of(run)
+    assert said == {"parameters": {("parameters", "high"): 14}}
+    # At the peak one part of three has been computed again: four layers, a pair of which keeps one output.
+    assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
+    assert categories["activations"]["confidence"] == "high"
+
+
+def test_without_python_stacks_nothing_is_guessed(run_python, torch_version):
+    run = run_python(torch_version, "training/train.py", "--steps", 4, GPUMEMTRACE_STACKS="native", SIMGPU_CC="8.0")
+    peak = run.report("--peak", "--blocks")["peak"][0]
+    check_sums(peak)
+    assert {share["category"] for share in peak["categories"]} <= {"unknown", "workspaces"}
+    assert all(block["bytes"] == 8519680 for block in peak["blocks"] if block["category"] == "workspaces")
+
+
+def test_the_peak_by_named_parts_of_the_run(run_python, torch_version):
+    run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
+    peak = run.report("--peak")["peak"][0]
+    parts = {part["phase"]: part["bytes"] for part in peak["phases"]}
+    assert sum(parts.values()) == peak["live_bytes"]
+    assert parts["train"] > 0 and parts[None] >= sum(share["bytes"] for share in peak["categories"] if share["category"] == "parameters")
+    for site in peak["sites"]:
+        assert sum(part["bytes"] for part in site["phases"]) == site["bytes"]
+
+
+def test_the_text_says_what_it_is_for(run_python, torch_version):
+    run = run_python(torch_version, "training/train.py", "--steps", 4)
+    text = gpumemtrace("replay", run.trace, "--peak", "--blocks")
+    for words in ("By what it is for:", "parameters and buffers, confidence high", "Since the step before (step ", "Every block"):
+        assert words in text
+    gpumemtrace("replay", run.trace, "--blocks", code=2)
+
+
+def test_activations_that_a_leak_keeps_are_no_workspaces_for_their_round_size(run_python, torch_version):
+    """Each is as large as PyTorch's workspace for cuBLAS on Hopper; a thread has one of these."""
+    train = REPOSITORY / "scripts" / "leaklab" / "train.py"
+    run = run_python(torch_version, train, "retained_validation", "--steps", "6", "--batch", "128")
+    [peak] = run.report("--peak")["peak"]
+    of = {share["category"]: share["bytes"] for share in peak["categories"]}
+    assert of["unknown"] > 0.5 * peak["live_bytes"]
+    assert of.get("workspaces", 0) <= 64 << 20

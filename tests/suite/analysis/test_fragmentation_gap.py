@@ -1,0 +1,167 @@
+"""What PyTorch has reserved and no tensor uses, at any moment: against PyTorch's own statistics, its snapshot of segments, and what
+emptying its cache really gives back."""
+
+import json
+import re
+
+import pytest
+
+from conftest import gpumemtrace
+
+CONFS = {"segments": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
+STEPS = 30
+
+
+def run_with_holes(run_python, torch_version, tmp_path, conf, *flags, **extra):
+    """The run, what PyTorch said at the end of each step, and what the report says of these moments."""
+    run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json", *flags, **CONFS[conf], **extra)
+    witness = json.loads((tmp_path / "witness.json").read_text())
+    moments = [flag for step in range(1, len(witness) + 1) for flag in ("--at", f"step:{step}")]
+    report = run.report("--fragmentation", *moments)
+    gaps = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "at"]
+    assert len(gaps) == len(report["instants"]) == len(witness) == STEPS
+    return run, report, list(zip(witness, gaps, report["instants"]))
+
+
+def causes(gap):
+    return {cause["cause"]: cause["bytes"] for cause in gap["causes"]}
+
+
+def key(row):
+    return json.dumps([row["stream"], row["pool"], row["blocks"], row["expandable"]])
+
+
+KEPT = ("pinned", "stranded_stream", "stranded_pool")
+
+
+def kept_by_hand(groups, wanted):
+    """What blocks keep, from PyTorch's snapshot: free in segments that have a block, or are of a private pool."""
+    kept = dict.fromkeys(KEPT, 0)
+    for name, row in groups.items():
+        stream, pool, blocks, _ = json.loads(name)
+        if (pool, blocks) != (wanted["pool"], wanted["blocks"]):
+            is_private = pool not in (None, [0, 0]) and pool != wanted["pool"]
+            kept["stranded_pool"] += row["reserved"] - row["allocated"] if is_private else row["beside"]
+        else:
+            kept["stranded_stream" if stream != wanted["stream"] else "pinned"] += row["beside"]
+    return kept
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_every_byte_of_every_step_has_its_cause(run_python, torch_version, tmp_path, conf):
+    """Sums, groups of segments, and the cache: predicted from the trace, then emptied by PyTorch."""
+    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf)
+    emptied = 0
+    for step, (seen, gap, instant) in enumerate(moments, start=1):
+        assert instant["asked"] == f"step:{step}" and instant["step"] == gap["at"]["step"] == step
+        assert instant["live_bytes"] == gap["live_bytes"] == seen["allocated"]
+        assert instant["reserved_bytes"] == gap["reserved_bytes"] == seen["reserved"]
+        assert sum(site["bytes"] for site in instant["sites"]) == seen["allocated"]
+        assert gap["requested_bytes"] == seen["requested"]
+        by_cause = causes(gap)
+        assert sum(by_cause.values()) == gap["gap_bytes"] == seen["reserved"] - seen["requested"]
+        assert "unexplained" not in by_cause and "pending_free" not in by_cause
+        assert by_cause["rounding"] == seen["allocated"] - seen["requested"]
+        rows = {key(row): row for row in gap["pools"]}
+        # Where PyTorch does not tell pools in its snapshot, ours are not known either.
+        told = {name: row["reserved"] for name, row in seen["groups"].items()}
+        assert {name: row["reserved_bytes"] for name, row in rows.items()} == told
+        for name, row in seen["groups"].items():
+            ours = rows[name]
+            assert (ours["segments"], ours["allocated_bytes"], ours["largest_free_bytes"]) == (
+                row["segments"], row["allocated"], row["largest"])
+            assert ours["free_bytes"] == row["reserved"] - row["allocated"]
+        if conf == "segments":
+            assert {cause: by_cause.get(cause, 0) for cause in KEPT} == kept_by_hand(seen["groups"], gap["wanted"])
+        if "emptied" in seen:
+            emptied += seen["emptied"]
+            assert by_cause.get("cache", 0) == seen["emptied"], (step, by_cause)
+    assert emptied > 0
+    found = {cause for _, gap, _ in moments for cause in causes(gap)}
+    assert {"rounding", "stranded_stream", "stranded_pool", "pinned", "cache"} <= found
+    for point in report["gap_over_time"][0]["points"]:
+        assert sum(point["causes"].values()) == point["gap_bytes"] and "unexplained" not in point["causes"]
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_blocks_that_another_stream_still_uses_are_their_own_cause(run_python, torch_version, tmp_path, conf):
+    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, "--pending", SIMGPU_EVENT_DELAY_US=3000)
+    for seen, gap, _ in moments:
+        by_cause = causes(gap)
+        assert sum(by_cause.values()) == gap["gap_bytes"] == seen["reserved"] - seen["requested"]
+        assert "unexplained" not in by_cause and by_cause.get("pending_free", 0) == seen["pending"]
+    assert any(seen["pending"] for seen, *_ in moments)
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_without_pytorchs_tracker_next_to_nothing_is_unexplained(run_python, torch_version, tmp_path, conf):
+    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, GPUMEMTRACE_TRACKER="off")
+    for seen, gap, _ in moments:
+        by_cause = causes(gap)
+        assert gap["requested_bytes"] is None and gap["pools"] == gap["usable"] == []
+        assert sum(by_cause.values()) == gap["gap_bytes"] == seen["reserved"] - seen["allocated"]
+        assert by_cause.get("unexplained", 0) <= 0.01 * seen["reserved"]
+        if conf == "segments" and "emptied" in seen:
+            # Whose pool a segment is nobody tells then, so what private pools keep counts as cache.
+            assert by_cause.get("cache", 0) >= seen["emptied"]
+
+
+def test_times_are_moments_too_and_every_one_of_them_adds_up(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json")
+    first = run.report("--peak")["traces"][0]
+    started = int(re.search(r"started_ns=(\d+)", gpumemtrace("dump", run.trace)).group(1))
+    events = [int(event["time_ns"]) - started for event in run.events() if event["kind"].startswith("block_")]
+    moments = [*events[:: len(events) // 199][:199], first["duration_ns"]]
+    times = [flag for moment in moments for flag in ("--at", f"{moment}ns")]
+    report = run.report("--fragmentation", *times)
+    gaps = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "at"]
+    assert len(report["instants"]) == 200 and len(gaps) > 190
+    assert len({gap["gap_bytes"] for gap in gaps}) > 100
+    for gap in gaps:
+        assert sum(causes(gap).values()) == gap["gap_bytes"] and "unexplained" not in causes(gap)
+    # The last one is the end.
+    assert gaps[-1]["reserved_bytes"] == report["devices"][0]["end"]["reserved_bytes"]
+
+
+def test_what_free_pieces_are_good_for(run_python, torch_version, tmp_path):
+    """By hand: the sizes asked for, how often, and how often each goes into PyTorch's own free blocks."""
+    run, report, moments = run_with_holes(run_python, torch_version, tmp_path, "segments")
+    asked = {}
+    for event in run.events():
+        if event["kind"] == "block_alloc":
+            asked[event["size"]] = asked.get(event["size"], 0) + 1
+    for seen, gap, _ in moments:
+        largest = {name: row["largest"] for name, row in seen["groups"].items()}
+        for row in gap["usable"]:
+            mine = json.dumps([row["stream"], row["pool"], row["blocks"], False])
+            assert row["times"] <= asked[row["block_bytes"]]
+            assert (row["fit"] > 0) == (largest.get(mine, 0) >= row["block_bytes"])
+            assert row["fit"] * row["block_bytes"] <= row["free_bytes"]
+
+
+def test_a_moment_that_never_came_is_refused_in_a_sentence(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json", "--steps", "2")
+    for moment in ("step:99", "5h"):
+        assert gpumemtrace("replay", run.trace, "--at", moment, code=2) == ""
+    assert gpumemtrace("replay", run.trace, "--at", "soon", code=2) == ""
+    text = gpumemtrace("replay", run.trace, "--at", "step:1")
+    assert "at step:1 (" in text and "Device 0, at the moment asked for" in text
+
+
+def test_the_drivers_own_pool_has_a_row_of_its_own(run_python, torch_version, tmp_path):
+    """cudaMallocAsync: allocated bytes at any time, reserved bytes where PyTorch asked, as PyTorch said them."""
+    run = run_python(torch_version, "memory/async_pool.py", tmp_path / "witness.json",
+                     PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    said = json.loads((tmp_path / "witness.json").read_text())
+    witness = said["moments"]
+    report = run.report("--fragmentation")
+    assert report["fragmentation"] == []
+    [pool] = report["async_pools"]
+    assert (pool["device"], pool["pool"]) == (0, None)
+    unused = [reserved - allocated for allocated, reserved in witness]
+    assert pool["peak_allocated_bytes"] == said["peak"]
+    assert pool["allocated_bytes"] == witness[-1][0] == pool["last"]["allocated_bytes"]
+    assert pool["last"]["reserved_bytes"] == witness[-1][1]
+    assert pool["worst"]["unused_bytes"] == max(unused)
+    assert pool["answers"] >= len(witness)
+    assert "reserved and unused" in gpumemtrace("replay", run.trace, "--fragmentation")

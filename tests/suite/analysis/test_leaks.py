@@ -1,0 +1,90 @@
+"""A planted leak is named by its line, with its exact numbers; a clean training has none."""
+
+import json
+import sys
+
+import pytest
+
+from conftest import REPOSITORY, VENVS, WORKLOADS
+
+LAB = REPOSITORY / "scripts" / "leaklab"
+sys.path.insert(0, str(LAB))
+import lab  # noqa: E402
+
+#: One version is enough for fifty runs.
+FIRST_VERSION = next(iter(VENVS), None)
+
+LINE = next(
+    number for number, line in enumerate((WORKLOADS / "training/train.py").read_text().splitlines(), 1) if "planted leak" in line
+)
+
+
+@pytest.mark.parametrize("model,bytes_per_step", [("resnet18", 16 * 512 * 4 * 4 * 4), ("mlp", 32 * 256 * 4)])
+def test_the_planted_line_is_the_first_leak_with_its_exact_numbers(run_python, torch_version, model, bytes_per_step):
+    run = run_python(torch_version, "training/train.py", "--model", model, "--leak", "hook", "--steps", 12)
+    leak = run.report()["leaks"][0]
+    assert (leak["site"]["file"], leak["site"]["line"]) == (str(WORKLOADS / "training/train.py"), LINE)
+    assert leak["site"]["function"] == "keep_features"
+    assert (leak["blocks_per_step"], leak["bytes_per_step"]) == (1, bytes_per_step)
+    assert leak["blocks"] in (11, 12)
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
+@pytest.mark.parametrize("amp", [False, True], ids=["fp32", "amp"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_clean_training_has_no_leak(run_python, torch_version, model, amp, optimizer):
+    options = ["--amp"] if amp else []
+    run = run_python(torch_version, "training/train.py", "--model", model, "--steps", 15, "--optimizer", optimizer, *options)
+    assert run.report()["leaks"] == []
+
+
+def test_findings_have_an_exit_code_only_when_asked(run_python, torch_version):
+    run = run_python(torch_version, "training/train.py", "--leak", "hook", "--steps", 12)
+    run.report("--leaks", "--fail-on", "leak", code=3)
+    run.report("--leaks", code=0)
+    assert json.dumps(run.report("--leaks")["leaks"])
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
+@pytest.mark.parametrize("pattern", lab.PATTERNS)
+def test_the_leak_lab(run_python, torch_version, pattern, fixed):
+    """Eight mistakes of the field: found at their line, first, to the byte; and silent when mended."""
+    stats, options = "stats.json", ["--fixed"] if fixed else []
+    run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
+    said = json.loads((run.folder / stats).read_text())
+    assert lab.wrong(pattern, fixed, run.report(), said) == []
+
+
+@pytest.mark.parametrize("pattern,steps", [("retained_validation", 5), ("grad_scaler", 30)])
+def test_plain_leaks_are_found_early(run_python, torch_version, pattern, steps):
+    run = run_python(torch_version, LAB / "train.py", pattern, "--steps", steps, "--batch", 16)
+    first = run.report()["leaks"][0]
+    assert (first["site"]["file"], first["site"]["line"]) == lab.line_of(pattern)
+
+
+def line_of_kind(kind):
+    lines = (WORKLOADS / "training/leak_kinds.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {kind}"))
+
+
+@pytest.mark.parametrize("kind,found_as,bytes_per_step", [
+    ("device", "device", 3 << 20), ("pinned", "pinned_host", 1 << 20), ("pools", "reserved", 20 << 20),
+    ("stream", "reserved", None), ("gradients", "tensors", None),
+])
+def test_what_grows_beside_tensors_is_found_by_the_same_rules(run_python, torch_version, kind, found_as, bytes_per_step):
+    run = run_python(torch_version, "training/leak_kinds.py", kind)
+    leaks = run.report()["leaks"]
+    assert [(leak["kind"], leak["site"]["line"]) for leak in leaks] == [(found_as, line_of_kind(kind))]
+    if bytes_per_step:
+        assert leaks[0]["bytes_per_step"] == bytes_per_step
+    calls = [(call["file"], call["line"]) for call in leaks[0]["backward_calls"]]
+    backward = [(str(WORKLOADS / "training/leak_kinds.py"), line_of_kind("backward"))]
+    assert calls == (backward if kind == "gradients" else [])
+    if kind == "stream":
+        assert leaks[0]["evidence"]["stream"] is not None and leaks[0]["shape"] == "accelerating"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_healthy_runs_of_all_sorts_have_no_leak(run_python, seed):
+    report = run_python(FIRST_VERSION, "training/healthy.py", seed).report()
+    assert report["leaks"] == []

@@ -1,0 +1,111 @@
+"""Running out of memory with real PyTorch: the numbers are PyTorch's at that moment, and what is said to help does help."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import WORKLOADS, gpumemtrace
+
+MIB = 1 << 20
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+def line_of(mark):
+    lines = (WORKLOADS / "memory/oom.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# line: {mark}"))
+
+
+@pytest.fixture
+def run_out(run_python, torch_version, tmp_path):
+    """Runs out of memory: what the report says of it, and what PyTorch said."""
+
+    def run(reason, *flags, **extra):
+        name = "-".join([reason, *flags, *extra])
+        traced = run_python(torch_version, "memory/oom.py", reason, tmp_path / f"{name}.json", *flags, name=name,
+                            SIMGPU_MEM="512M", **extra)
+        report = traced.report("--oom", "--fragmentation", "--leaks")
+        return traced, report, json.loads((tmp_path / f"{name}.json").read_text())
+
+    return run
+
+
+def only(report, seen, reason):
+    """The one event, held against what PyTorch said when it raised the error."""
+    [oom] = report["oom"]
+    assert (Path(oom["site"]["file"]).name, oom["site"]["line"]) == ("oom.py", line_of(reason))
+    assert oom["live_bytes"] == seen["allocated"] == sum(site["bytes"] for site in oom["sites"])
+    assert oom["reserved_bytes"] == seen["reserved"]
+    assert oom["device_free_bytes"] >= seen["free_at_driver"]
+    assert oom["largest_free_block_bytes"] == seen["largest_free"].get("0 (0, 0) large", 0)
+    assert sum(cause["bytes"] for cause in oom["unused"]) == oom["reserved_bytes"] - seen["allocated"] + rounding(oom)
+    return oom
+
+
+def rounding(oom):
+    """Part of the blocks, not of what is beside them."""
+    return sum(cause["bytes"] for cause in oom["unused"] if cause["cause"] == "rounding")
+
+
+def remedy(oom, *words):
+    found = [one for one in oom["remedies"] if all(word in one["action"] for word in words)]
+    return found[0]["works"] if found else "not named"
+
+
+def unused(oom):
+    return {cause["cause"]: cause["bytes"] for cause in oom["unused"]}
+
+
+def test_a_leak_is_the_reason_and_without_it_there_is_room(run_out):
+    traced, report, seen = run_out("leak")
+    oom = only(report, seen, "leak" if report["oom"][0]["requested_bytes"] == 12 * MIB else "work")
+    [grown] = oom["growth"]
+    assert grown["site"]["line"] == line_of("leak")
+    assert grown["bytes"] == report["leaks"][0]["bytes"]
+    assert remedy(oom, "do not keep", f"oom.py:{line_of('leak')}") is True
+    assert remedy(oom, "expandable_segments") is False
+    assert run_out("leak", **EXPANDABLE)[2] is not None
+    assert run_out("leak", "--remedied")[2] is None
+    assert "do not keep" in gpumemtrace("replay", traced.trace, "--oom")
+
+
+def test_pieces_are_the_reason_and_expandable_segments_may_help(run_out):
+    traced, report, seen = run_out("pieces")
+    oom = only(report, seen, "pieces")
+    assert oom["requested_bytes"] == 100 * MIB <= seen["reserved"] - seen["allocated"]
+    assert unused(oom)["pinned"] == seen["reserved"] - seen["allocated"]
+    assert "that no tensor used" in oom["why"]
+    # Bytes alone do not tell; here it does help.
+    assert remedy(oom, "expandable_segments") is None
+    assert run_out("pieces", **EXPANDABLE)[2] is None
+
+
+def test_another_streams_holes_are_the_reason(run_out):
+    traced, report, seen = run_out("stream")
+    oom = only(report, seen, "stream")
+    assert unused(oom)["stranded_stream"] > oom["requested_bytes"]
+    assert remedy(oom, "one stream") is None
+    assert run_out("stream", "--remedied")[2] is None
+
+
+def test_another_pools_holes_are_the_reason(run_out, torch_version):
+    traced, report, seen = run_out("pool")
+    oom = only(report, seen, "pool")
+    assert unused(oom)["stranded_pool"] > oom["requested_bytes"]
+    assert remedy(oom, "memory pools") is None
+    assert run_out("pool", "--remedied")[2] is None
+
+
+def test_holes_among_small_blocks_are_no_pool_that_could_be_released(run_out):
+    traced, report, seen = run_out("small")
+    oom = only(report, seen, "small")
+    assert unused(oom)["stranded_pool"] == seen["reserved"] - seen["allocated"]
+    assert remedy(oom, "memory pools") == "not named"
+
+
+def test_nothing_helps_who_asks_for_more_than_there_is(run_out):
+    traced, report, seen = run_out("size")
+    oom = only(report, seen, "size")
+    assert "more than the whole device has" in oom["why"]
+    assert not [one for one in oom["remedies"] if one["works"]]
+    assert [verdict for verdict in traced.report()["verdicts"] if verdict["kind"] == "oom"]

@@ -1,0 +1,73 @@
+"""Steps, told by what the program does or says: the number found is the number there was."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conftest import LIBRARY, VENVS, environment, gpumemtrace, run_program
+
+RANGES = {"NVTX_INJECTION64_PATH": str(LIBRARY)}
+
+
+def steps_of(run):
+    true = int(run.process.stdout.splitlines()[-1])
+    report = run.report()
+    assert report["traces"][0]["complete"]
+    return report["steps"], true, report
+
+
+@pytest.mark.parametrize("way", ["plain", "amp", "accumulate", "gan"])
+def test_optimizers_tell_steps(run_python, torch_version, way):
+    found, true, report = steps_of(run_python(torch_version, "training/steps.py", way))
+    assert (found["source"], found["count"]) == ("optimizer", true)
+    assert report["leaks"] == []
+
+
+@pytest.mark.parametrize("model", ["resnet18", "transformer"])
+def test_of_other_models_too(run_python, torch_version, model):
+    found, true, _ = steps_of(run_python(torch_version, "training/steps.py", "plain", "--model", model))
+    assert (found["source"], found["count"]) == ("optimizer", true)
+
+
+def test_ranges_that_are_called_steps_are_steps(run_python, torch_version):
+    found, true, report = steps_of(run_python(torch_version, "training/steps.py", "ranges", "--leak", **RANGES))
+    assert (found["source"], found["count"], found["range"]) == ("nvtx", true, "train step #")
+    leak = report["leaks"][0]
+    assert (leak["site"]["file"].rsplit("/", 1)[-1], leak["bytes_per_step"]) == ("steps.py", 4096)
+
+
+def test_marks_come_before_everything_else(run_python, torch_version):
+    found, true, report = steps_of(run_python(torch_version, "training/steps.py", "marks", "--leak"))
+    assert (found["source"], found["count"]) == ("marks", true)
+    assert report["leaks"][0]["bytes_per_step"] == 4096
+
+
+@pytest.mark.parametrize("model", ["mlp", "transformer"])
+def test_where_nothing_tells_steps_they_are_what_comes_again(run_python, torch_version, model):
+    found, true, report = steps_of(run_python(torch_version, "training/steps.py", "serve", "--model", model))
+    assert (found["source"], found["count"]) == ("period", true)
+    assert report["leaks"] == []
+
+
+def test_phases_hold_and_leave_what_pytorch_says(run_python, torch_version):
+    run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
+    found, true, report = steps_of(run)
+    assert (found["source"], found["count"]) == ("optimizer", true)
+    turns = json.loads((run.folder / "phases.json").read_text())
+    assert [phase["name"] for phase in report["phases"]] == ["train", "eval of epoch #"]
+    for phase in report["phases"]:
+        own = [turn for turn in turns if turn[0].startswith(phase["name"].split()[0])]
+        assert phase["turns"] == len(own) == 3 and phase["time_ns"] > 0
+        peak, left = max(turn[2] for turn in own), sum(turn[3] - turn[1] for turn in own)
+        assert phase["devices"] == [{"device": 0, "peak_live_bytes": peak, "left_bytes": left}]
+    assert report["phases"][1]["devices"][0]["left_bytes"] > 0
+    text = gpumemtrace("replay", run.trace)
+    assert "  train: 3 times, " in text and "  eval of epoch #: 3 times, " in text and "left behind" in text
+
+
+def test_ranges_without_a_gpu_begin_no_recording(torch_version, tmp_path):
+    code = "import torch; torch.cuda.nvtx.range_push('step'); torch.cuda.nvtx.range_pop()"
+    python = Path(VENVS[torch_version]) / "bin" / "python"
+    run_program([python, "-c", code], tmp_path, env=environment(tmp_path, **RANGES), check=True)
+    assert not list(tmp_path.glob("*.trace*"))

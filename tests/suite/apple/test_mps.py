@@ -1,0 +1,288 @@
+"""PyTorch on Apple GPUs: what it says itself, sampled; and one program held against the same on CUDA. docs/mps.md.
+
+The double of Metal (tests/metal/metal_double.m) with an allocator as PyTorch's (tests/metal/mps_allocator.py), whose own count is the truth; on the other
+side real PyTorch on the simulated GPU, whose `memory_stats()` is. None of this has run on a Mac.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conftest import REPOSITORY, VENVS, environment, gpumemtrace, run_program, sentences
+from spec_reader import Trace
+from metal_runs import GOLDEN, METAL, built, marked_lines, run
+from spec_reader_check import compare as assert_the_specification_reads_it
+
+PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
+BOTH = METAL / "leak_patterns.py"
+MIB = 1 << 20
+#: What a report of an Apple GPU never says: they are of another backend.
+OF_CUDA = r"torch\.cuda|cuda|PYTORCH_ALLOC_CONF|PYTORCH_CUDA|from the driver|driver call|driver memory|reserved by PyTorch|PyTorch held|\bsegment"
+SECTIONS = ["--leaks", "--fragmentation", "--peak", "--timeline", "--oom"]
+
+
+def schema(name):
+    return json.loads((REPOSITORY / "docs" / name).read_text())
+
+
+def texts_of(trace, code=0):
+    """All that the command says in words of a trace: each section, and the sentences of the JSON form."""
+    report = json.loads(gpumemtrace("replay", trace, "--json", code=code))
+    jsonschema.validate(report, schema("report.schema.json"))
+    said = [verdict["summary"] for verdict in report["verdicts"]] + report["traces"][0]["notes"]
+    said += [gpumemtrace("replay", trace, *flags, code=code) for flags in ([], SECTIONS)]
+    return report, sentences(" ".join(said))
+
+
+def sampled(folder, *arguments, **how):
+    done = run(folder, sys.executable, METAL / "torch_mps_samples.py", *arguments, PYTHONPATH=PACKAGE, **how)
+    return done, json.loads(done.process.stdout)
+
+
+def span(values):
+    return {"samples": len(values), "least": min(values), "most": max(values), "last": values[-1]}
+
+
+def test_samples_are_what_the_allocator_counts_and_stand_beside_what_metal_held(tmp_path):
+    done, truth = sampled(tmp_path, 30)
+    steps = truth["steps"]
+    assert done.process.stderr == "", "asked before it was used, torch.mps would have failed"
+    assert Trace([done.trace]).torch_memory() == [(one["allocated"], one["reserved"] + truth["beside"]) for one in steps]
+    report, text = texts_of(done.trace)
+    memory, = report["torch_memory"]
+    points = [(point["tensor_bytes"], point["driver_bytes"], point["metal_bytes"], point["heap_bytes"], point["buffer_bytes"])
+              for point in memory["points"]]
+    assert points == [(one["allocated"], one["reserved"] + truth["beside"], one["reserved"], one["reserved"],
+                       one["allocated"] + one["cached"]) for one in steps]
+    assert (memory["samples"], memory["device"], memory["source"]) == (30, 0, "torch.mps")
+    assert memory["tensor_bytes"] == span([one["allocated"] for one in steps])
+    assert memory["driver_bytes"] == span([one["reserved"] + truth["beside"] for one in steps])
+    assert memory["kept_bytes"] == span([one["cached"] for one in steps]) and max(one["cached"] for one in steps) == 12 * MIB
+    assert memory["beyond_metal_bytes"] == span([truth["beside"]] * 30)
+    assert "which was asked 30 times: tensors: at most 10.30 MiB" in text and "sampled 30 times" in text
+    assert "held by what no recorded call of Metal shows: 3.00 MiB" in text
+    assert report["traces"][0]["events"]["torch_memory"] == 30
+    assert_the_specification_reads_it(Trace([done.trace]), done.trace)
+    since = json.loads(gpumemtrace("replay", done.trace, "--timeline", "--since", "step:20", "--json"))
+    assert since["torch_memory"][0]["samples"] < 30 and since["torch_memory"][0]["points"][0]["step"] >= 20
+
+
+@pytest.mark.parametrize("wrong", ["raises", "odd"])
+def test_what_pytorch_does_not_answer_is_unknown_and_no_trouble_of_the_programs(tmp_path, wrong):
+    done, truth = sampled(tmp_path, 30, wrong)
+    assert len(truth["steps"]) == 30
+    line, = done.process.stderr.splitlines()
+    assert line.startswith("gpumemtrace: torch.mps.current_allocated_memory()")
+    report, text = texts_of(done.trace)
+    memory, = report["torch_memory"]
+    assert (memory["samples"], memory["tensor_bytes"]["samples"], memory["driver_bytes"]["samples"]) == (30, 20, 30)
+    assert [point["tensor_bytes"] is None for point in memory["points"]] == [number % 3 == 2 for number in range(30)]
+    assert [tensors is None for tensors, _ in Trace([done.trace]).torch_memory()] == [number % 3 == 2 for number in range(30)]
+    assert memory["tensor_bytes"]["least"] > 0 and "(no answer 10 times)" in text
+
+
+def test_untraced_nobody_is_asked_and_the_program_is_the_same(tmp_path):
+    traced, untraced = tmp_path / "traced", tmp_path / "untraced"
+    traced.mkdir(), untraced.mkdir()
+    done, truth = sampled(untraced, 20, traced=False)
+    assert not done.trace.exists() and done.process.stderr == ""
+    assert sampled(traced, 20)[1] == truth
+
+
+@pytest.mark.parametrize("trace", [GOLDEN / "metal-retained.trace"])
+def test_what_was_never_sampled_is_said_to_be_unknown(trace):
+    report, text = texts_of(trace)
+    memory, = report["torch_memory"]
+    assert memory["samples"] == 0 and memory["points"] == []
+    assert {key for key, value in memory.items() if value is None} == {
+        "device", "tensor_bytes", "driver_bytes", "beyond_metal_bytes", "kept_bytes"}
+    assert "What tensors held inside these buffers is unknown" in text and "Unknown: it was never asked" in text
+    assert re.findall(OF_CUDA, text) == [], text
+
+
+def leak_lab(folder, backend, pattern, steps=48, options=(), program="program", **extra):
+    """One of leak_patterns.py's patterns, traced: the trace, and at each step's end what the allocator holds, reserves, and the program keeps.
+
+    What stands for PyTorch lies where packages do. `program`: the folder beside, in which the script is; the same on both unless said.
+    """
+    folder.mkdir()
+    home = folder.parent / program
+    packages = home / "site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    for name in ("mps_allocator.py", "metal_double.py"):
+        shutil.copy(METAL / name, packages)
+    shutil.copy(BOTH, home)
+    command = [home / BOTH.name, backend, pattern, str(steps), *options]
+    path = f"{packages}:{PACKAGE}"
+    if backend == "mps":
+        done = run(folder, sys.executable, *command, PYTHONPATH=path, **extra)
+        return done.trace, json.loads(done.process.stdout), done.process
+    python = Path(next(iter(VENVS.values()))) / "bin" / "python"
+    done = run_program([python, *command], folder, env=environment(folder, PYTHONPATH=path, **extra))
+    assert done.returncode == 0, done.stderr
+    return folder / "run.trace", json.loads(done.stdout), done
+
+
+def growth(told, side, column):
+    """Of a column of what the allocator said, in a step, over the steps that the comparison says that it looks at. Step 1 is the first."""
+    first, last = side["first_step"], side["last_step"]
+    return (told[last - 1][column] - told[first - 1][column]) / (last - first)
+
+
+def line_of(comment):
+    line, = (number for number, what in marked_lines(BOTH).items() if what == comment)
+    return line
+
+
+def compared(cuda, mps):
+    comparison = json.loads(gpumemtrace("compare", cuda, mps, "--json"))
+    jsonschema.validate(comparison, schema("comparison.schema.json"))
+    turned = json.loads(gpumemtrace("compare", mps, cuda, "--json"))["across"]
+    across = comparison["across"]
+    assert (across["backends"], turned["backends"]) == (["cuda", "mps"], ["mps", "cuda"])
+    assert turned["devices"] == [list(reversed(row)) for row in across["devices"]], "whichever is named first"
+    assert turned["pinned_per_leaked_tensor_byte"] == list(reversed(across["pinned_per_leaked_tensor_byte"]))
+    row, = across["devices"]
+    return across, row
+
+
+def reads(site):
+    return Path(site["file"]).name, site["line"]
+
+
+@pytest.fixture
+def needs_both():
+    built()
+    if not VENVS:
+        pytest.fail("GPUMEMTRACE_VENVS is not set: scripts/test makes the environments")
+
+
+@pytest.mark.parametrize("pattern, elsewhere", [("forward_hook", "program"), ("zero_grad", "checkout")])
+def test_one_leak_on_two_backends_is_one_row_with_what_each_pins(tmp_path, needs_both, pattern, elsewhere):
+    cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", pattern)
+    mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", pattern, program=elsewhere)
+    across, row = compared(cuda, mps)
+    for side, said in zip(row, (cuda_said, mps_said)):
+        assert side["leaked_bytes_per_step"] == pytest.approx(growth(said, side, 0)), "all that grows is what leaks"
+        assert growth(said, side, 2) <= side["leaked_bytes_per_step"] < 1.05 * growth(said, side, 2), "what the program keeps, in blocks"
+        assert side["pinned_bytes_per_step"] == pytest.approx(growth(said, side, 1)), "what the allocator reserved"
+        assert side["amplification"] == pytest.approx(growth(said, side, 1) / growth(said, side, 0)) and side["unknown"] is None
+        least, most = side["amplification_interval"]
+        assert least < side["amplification"] < most and side["other_growth_bytes_per_step"] == 0
+        assert side["device_bytes_per_step"] == side["pinned_bytes_per_step"]
+    assert row[0]["sampled_tensor_bytes_per_step"] is None, "torch.mps is no matter on CUDA"
+    assert row[1]["sampled_tensor_bytes_per_step"] == pytest.approx(growth(mps_said, row[1], 0))
+    leak, = across["leaks"]
+    assert {reads(leak[run]["site"]) for run in ("before", "after")} == {("leak_patterns.py", line_of(pattern))}
+    assert leak["before"]["bytes_per_step"] == leak["after"]["bytes_per_step"]
+    text = sentences(gpumemtrace("compare", cuda, mps))
+    assert f"leak_patterns.py:{line_of(pattern)} in" in text and "What the two do not tell in the same way" in text
+    assert "not found" not in text
+
+
+def test_a_small_tensor_that_takes_a_large_buffer_pins_more_on_mps_at_another_line(tmp_path, needs_both):
+    """The line is not the one that keeps it: what is wrong there is said, and what it costs is not."""
+    cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", "reused")
+    mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", "reused")
+    across, row = compared(cuda, mps)
+    leaked = growth(cuda_said, row[0], 2)
+    assert row[0]["leaked_bytes_per_step"] == pytest.approx(leaked) == 5 * MIB / 2
+    assert row[1]["leaked_bytes_per_step"] == pytest.approx(growth(mps_said, row[1], 2)) == 6 * MIB, "the buffers that are kept"
+    ratios = across["pinned_per_leaked_tensor_byte"]
+    assert ratios == [pytest.approx(growth(said, side, 1) / leaked) for side, said in zip(row, (cuda_said, mps_said))]
+    assert ratios[1] > 2 * ratios[0]
+    found = {run: [reads(leak[run]["site"]) for leak in across["leaks"] if leak[run]] for run in ("before", "after")}
+    assert found == {"before": [("leak_patterns.py", line_of("reused"))], "after": [("leak_patterns.py", line_of("needs_a_new_one"))]}
+    assert any("shows at the line that needed a new one" in sentence for sentence in across["not_comparable"])
+
+
+def test_a_heap_for_each_tensor_pins_what_leaks_and_no_more(tmp_path, needs_both):
+    cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "own_heaps")
+    mps, *_ = leak_lab(tmp_path / "mps", "mps", "own_heaps", HEAP_OF_ITS_OWN=1)
+    across, row = compared(cuda, mps)
+    assert row[1]["amplification"] == 1 and row[1]["leaked_bytes_per_step"] == 5 * MIB / 2
+    leak, = across["leaks"]
+    assert reads(leak["after"]["site"]) == ("leak_patterns.py", line_of("reused"))
+
+
+def test_what_is_mended_has_no_amplification_and_says_why(tmp_path, needs_both):
+    cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "forward_hook")
+    mps, *_ = leak_lab(tmp_path / "mps", "mps", "forward_hook", options=["--mended"])
+    across, (_, mended) = compared(cuda, mps)
+    assert mended["amplification"] is None and mended["unknown"] == "no leak was found" and mended["leaked_bytes_per_step"] is None
+    leak, = across["leaks"]
+    assert leak["after"] is None and across["pinned_per_leaked_tensor_byte"][1] is None
+    assert "MPS: the amplification is unknown: no leak was found." in sentences(gpumemtrace("compare", cuda, mps))
+
+
+def test_two_runs_on_one_backend_are_compared_as_ever(tmp_path):
+    golden = GOLDEN / "metal-retained.trace"
+    comparison = json.loads(gpumemtrace("compare", golden, golden, "--json"))
+    assert "across" not in comparison and not comparison["differs"]
+    both = json.loads(gpumemtrace("compare", GOLDEN / "with-reuse.trace", GOLDEN / "with-rows.trace", "--json"))
+    assert "across" not in both
+    different = gpumemtrace("compare", golden, GOLDEN / "metal-forward-hook.trace")
+    assert "peak of Metal heaps" in different and "peak from Metal" in different
+    assert re.findall(OF_CUDA, different) == []
+
+
+def test_out_of_memory_on_metal_is_said_in_its_words(tmp_path):
+    """Metal gives no more heaps: what is known of it is said, with the line; what is not known is not claimed."""
+    trace, said, process = leak_lab(tmp_path / "mps", "mps", "forward_hook", 400, DOUBLE_LIMIT=200 * MIB)
+    assert "MPS backend out of memory" in process.stderr and len(said) < 400 and said[-1][1] <= 200 * MIB
+    report, text = texts_of(trace)
+    failed, = (verdict for verdict in report["verdicts"] if verdict["kind"] == "failed_calls")
+    refused = int(re.search(r"(\d+) heaps were refused", process.stderr)[1])
+    assert refused >= 2 and failed["evidence"] == {"calls": refused, "out_of_memory": None}
+    assert f"{refused} calls of Metal that make memory gave nothing, the first at" in failed["summary"]
+    assert re.search(r"leak_patterns\.py:\d+ in forward\(\)", failed["summary"]) and "PYTORCH_MPS_HIGH_WATERMARK_RATIO" in text and "memory never ran out" not in text
+    assert re.findall(OF_CUDA, text) == [], text
+    assert "torch.mps.empty_cache()" in text or "cache" not in {cause["cause"] for gap in report["fragmentation"] for cause in gap["causes"]}
+
+
+GOLDENS = {"forward_hook": "forward_hook", "zero_grad": "zero_grad", "reused": "needs_a_new_one"}
+
+
+@pytest.mark.parametrize("pattern", list(GOLDENS))
+def test_the_kept_traces_of_leak_lab_patterns(pattern):
+    """Made by scripts/generate/metal-golden with CPython 3.11."""
+    golden = GOLDEN / f"metal-{pattern.replace('_', '-')}.trace"
+    report, text = texts_of(golden)
+    found = report["leaks"]
+    assert {leak["kind"] for leak in found} == {"tensors"}, "heaps are not memory beside PyTorch's"
+    assert [(leak["site"]["file"].rsplit("/", 1)[1], leak["site"]["line"]) for leak in found] == [("train.py", line_of(GOLDENS[pattern]))]
+    kept, period = {"forward_hook": (2 * MIB, 1), "zero_grad": (4 * MIB, 4), "reused": (6 * MIB, 1)}[pattern]
+    assert (found[0]["bytes_per_step"], found[0]["period_steps"]) == (kept / period, period)
+    memory, = report["torch_memory"]
+    steps = report["steps"]["count"]
+    assert memory["samples"] == steps and memory["beyond_metal_bytes"] == {"samples": steps, "least": 0, "most": 0, "last": 0}
+    assert "agreed each time, to the byte" in text and re.findall(OF_CUDA, text) == []
+    assert golden.stat().st_size < 16_000
+    assert_the_specification_reads_it(Trace([golden]), golden)
+
+
+@pytest.mark.parametrize("pattern", list(GOLDENS))
+def test_a_kept_trace_is_what_its_script_makes(tmp_path, pattern):
+    library, double, _ = built()
+    script = [sys.executable, REPOSITORY / "scripts" / "generate" / "metal-golden", "--library", library, "--double", double, tmp_path, pattern]
+    subprocess.run(script, check=True, capture_output=True)
+    name = f"metal-{pattern.replace('_', '-')}.trace"
+
+    def told(trace):
+        return [(line["kind"], line["dev"], line["size"], line["aux0"], line["aux1"]) for line in map(fields, dumped(trace))]
+
+    assert told(tmp_path / name) == told(GOLDEN / name)
+
+
+def dumped(trace):
+    return [line for line in gpumemtrace("dump", trace).splitlines() if line.startswith("seq=")]
+
+
+def fields(line):
+    return dict(part.split("=", 1) for part in line.split() if "=" in part)

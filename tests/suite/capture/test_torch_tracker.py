@@ -1,0 +1,111 @@
+"""PyTorch's own tracker where it cannot be had, or is not what we take it for; and traces of before there was one."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY, VENVS, gpumemtrace
+from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver
+
+UNKNOWN_VERSION, UNREADABLE = 2, 4
+GOLDEN = REPOSITORY / "tests" / "golden"
+
+
+def another_torch(version, folder, files):
+    """A folder for PYTHONPATH with the PyTorch of an environment, by links, in which some files are other ones."""
+    packages = next(Path(VENVS[version]).glob("lib/python3.*/site-packages"))
+    for package in packages.iterdir():
+        if package.name != "torch":
+            (folder / package.name).symlink_to(package)
+    for place in ("torch", "torch/lib"):
+        (folder / place).mkdir()
+        for entry in (packages / place).iterdir():
+            if entry.name != "lib" and f"{place}/{entry.name}" not in files:
+                (folder / place / entry.name).symlink_to(entry)
+    for name, change in files.items():
+        (folder / name).write_bytes(change((packages / name).read_bytes()))
+    return {"PYTHONPATH": folder}
+
+
+def run_without_tracker(run_python, version, tmp_path, files):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    run = run_python(version, "training/train.py", "--stats", tmp_path / "stats.json", **another_torch(version, packages, files))
+    lines = [line for line in run.process.stderr.splitlines() if line.startswith("gpumemtrace")]
+    assert len(lines) == 1 and "Every block and every driver call is." in lines[0], run.process.stderr
+    # The base hook is exact as ever.
+    assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
+    assert_calls_equal_driver(run.events(), run.calls())
+    assert all("requested" not in event for event in run.events())
+    return run, lines[0]
+
+
+def tracker_states(run):
+    return [event["aux0"] for event in run.events() if event["kind"] == "tracker"]
+
+
+@pytest.mark.parametrize("faked", ["9.9.9", "2.15.0a0+git123"])
+def test_an_unknown_version_is_recorded_by_the_base_hook_and_said(run_python, torch_version, faked, tmp_path):
+    fake = lambda text: re.sub(rb"__version__ = '[^']*'", b"__version__ = '%s'" % faked.encode(), text)
+    run, line = run_without_tracker(run_python, torch_version, tmp_path, {"torch/version.py": fake})
+    assert f"PyTorch {faked} is none of the versions" in line
+    assert tracker_states(run) == [UNKNOWN_VERSION]
+    assert run.report()["traces"][0]["torch_tracker"] == "unknown_version"
+    assert "(base hook only: this version's tracker is not known)" in gpumemtrace("replay", run.trace)
+
+
+def test_who_does_not_want_the_tracker_is_not_given_it(run_python, torch_version, tmp_path):
+    run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", GPUMEMTRACE_TRACKER="off")
+    assert "gpumemtrace" not in run.process.stderr
+    assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
+    assert all("requested" not in event for event in run.events())
+    assert run.report()["traces"][0]["torch_tracker"] == "not_wanted"
+
+
+def test_a_library_without_symbols_is_recorded_by_the_base_hook_and_said(run_python, torch_version, tmp_path):
+    strip = lambda library: library.replace(b"Native22NativeCachingAllocator", b"Native22NativeCachingAllocatoR")
+    run, line = run_without_tracker(run_python, torch_version, tmp_path, {"torch/lib/libc10_cuda.so": strip})
+    assert "has not the symbols of a wheel" in line
+    assert tracker_states(run) == [UNREADABLE]
+
+
+def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_path):
+    """Rounding, frees that wait for a stream, and segments, summed to the byte; and PyTorch's own sum of requests."""
+    run = run_python(torch_version, "training/allocator_matrix.py", "pools", "--history", tmp_path / "history.json", SIMGPU_EVENT_DELAY_US=3000)
+    report = run.report()
+    assert report["traces"][0]["torch_tracker"] == "attached"
+    assert "(allocator tracker on)" in gpumemtrace("replay", run.trace)
+    assert not [verdict for verdict in report["verdicts"] if verdict["kind"] in ("segment_mismatch", "total_mismatch")]
+    peak = next(gap for gap in report["fragmentation"] if gap["at"]["why"] == "peak_reserved")
+    causes = {cause["cause"]: cause["bytes"] for cause in peak["causes"]}
+    assert sum(causes.values()) == peak["gap_bytes"] == peak["reserved_bytes"] - peak["requested_bytes"]
+    assert "unexplained" not in causes and causes["rounding"] == peak["live_bytes"] - peak["requested_bytes"]
+    # The cache was emptied after the last block, which only the tracker tells.
+    assert report["devices"][0]["end"]["reserved_bytes"] == 0
+    # The same moment, from the history that PyTorch kept: what is live, requested and pending when most is reserved.
+    asked, pending, reserved, most, witness = {}, {}, 0, 0, None
+    for action, addr, size, *_ in json.loads((tmp_path / "history.json").read_text())[0]:
+        if action == "alloc":
+            asked[addr] = size
+            if reserved > most:
+                most, witness = reserved, (sum(asked.values()), set(pending))
+        elif action == "free_requested":
+            pending[addr] = asked.pop(addr)
+        elif action == "free_completed":
+            del pending[addr]
+        elif action in ("segment_alloc", "segment_map"):
+            reserved += size
+        elif action in ("segment_free", "segment_unmap"):
+            reserved -= size
+    assert (most, witness[0]) == (peak["reserved_bytes"], peak["requested_bytes"])
+    assert ("pending_free" in causes) == bool(witness[1])
+
+
+def test_a_trace_of_before_the_tracker_reads_as_it_did():
+    now = gpumemtrace("dump", "--stacks", GOLDEN / "before-details.trace")
+    assert now == (GOLDEN / "before-details.txt").read_text()
+    report = json.loads(gpumemtrace("replay", GOLDEN / "before-details.trace", "--json"))
+    assert report["traces"][0]["torch_tracker"] is None
+    assert all(gap["requested_bytes"] is None for gap in report["fragmentation"])

@@ -1,0 +1,118 @@
+"""`replay --follow` beside a program that runs: its totals while it runs, and at its end the report of any replay."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import COMMAND, DRIVER, WORKLOADS, environment, gpumemtrace
+
+
+class Followed:
+    """A program that goes on turn by turn, and who follows it."""
+
+    def __init__(self, folder, turns, traced=None, **how):
+        self.trace = folder / "run.trace"
+        self.follower = subprocess.Popen([COMMAND, "replay", "--follow", self.trace], text=True, stdout=subprocess.PIPE, **how)
+        driver = folder / "libcuda.so.1"
+        driver.symlink_to(DRIVER)
+        self.program = subprocess.Popen(
+            [sys.executable, WORKLOADS / "driver/driver_leak.py", driver, str(turns)], cwd=folder,
+            env=environment(folder, **(traced or {})), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+
+    def turns(self, last):
+        """Lets it go on until this turn is over, the last of ten."""
+        self.program.stdin.write("\n")
+        self.program.stdin.flush()
+        while self.program.stdout.readline() != f"turn {last}\n":
+            assert self.program.poll() is None
+
+    def wait_for(self, pattern):
+        seen = ""
+        while line := self.follower.stderr.readline():
+            seen += line
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"nothing like {pattern!r} was said:\n{seen}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (self.program, self.follower):
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_totals_are_told_while_a_program_runs_and_its_report_when_it_ends(tmp_path, end):
+    with Followed(tmp_path, 40, stderr=subprocess.PIPE) as followed:
+        followed.wait_for("has nothing in it yet; waiting")
+        for last in (9, 19, 29):
+            followed.turns(last)
+            # So few events are in no block yet: they come from the ring.
+            followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
+        if end == "kill":
+            followed.program.send_signal(signal.SIGKILL)
+        else:
+            followed.turns(39)
+        followed.program.wait()
+        report, _ = followed.follower.communicate(timeout=60)
+        assert followed.follower.returncode == 0
+        assert report == gpumemtrace("replay", followed.trace)
+        assert ("killed" in report) == (end == "kill")
+        assert f"{30 if end == 'kill' else 40}.00 MiB" in report
+
+
+def parts(folder):
+    return [int(re.search(r"part(\d+)", path.name)[1]) for path in folder.glob("run.*.part*.trace")]
+
+
+@pytest.mark.parametrize("limits", [{"GPUMEMTRACE_ROTATE": "1s"}, {"GPUMEMTRACE_ROTATE": "1s", "GPUMEMTRACE_KEEP": "8KiB"}],
+                         ids=["all kept", "oldest dropped"])
+def test_parts_are_followed_as_they_appear(tmp_path, limits):
+    with Followed(tmp_path, 1000, traced=limits, stderr=subprocess.PIPE) as followed:
+        last, seen, deadline = -1, set(), time.monotonic() + 120
+        # Until there were some, and where only so much is kept the first of them is gone.
+        while len(seen) < 3 or ("GPUMEMTRACE_KEEP" in limits and 1 in parts(tmp_path)):
+            seen.update(parts(tmp_path))
+            assert time.monotonic() < deadline and last < 990
+            last += 10
+            followed.turns(last)
+            followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
+        followed.program.send_signal(signal.SIGKILL)
+        followed.program.wait()
+        report, said = followed.follower.communicate(timeout=60)
+        code = 6 if "GPUMEMTRACE_KEEP" in limits else 0
+        assert (followed.follower.returncode, report) == (code, gpumemtrace("replay", followed.trace, code=code))
+        assert "killed" in report and "is another run's now" not in said
+
+
+def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):
+    ours, theirs = pty.openpty()
+    with Followed(tmp_path, 20, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "80"}) as followed:
+        os.close(theirs)
+        followed.turns(9)
+        seen = b""
+        while b"device 0: 10.00 MiB" not in seen:
+            assert select.select([ours], [], [], 60)[0], seen
+            seen += os.read(ours, 4096)
+        followed.follower.send_signal(signal.SIGINT)
+        assert followed.follower.wait(timeout=60) == 130
+        try:
+            while more := os.read(ours, 4096):
+                seen += more
+        except OSError:
+            pass  # The other end is closed.
+        os.close(ours)
+        drawn = seen[seen.index(b"\r\n") + 2:] if b"waiting" in seen else seen
+        assert drawn.endswith(b"\r\x1b[K"), drawn
+        assert b"\n" not in drawn, "lines that can be drawn over are not put below each other"
+        assert all(len(line) < 80 for line in re.split(rb"\r|\x1b\[K", drawn))

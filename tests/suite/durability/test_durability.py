@@ -1,0 +1,512 @@
+"""Whatever happens to the program, its machine or our files: the program ends as it does without us, and the trace has every call.
+
+One file for the whole matrix. Each program runs twice, with us and without, on the simulated driver; the driver's own log is the
+witness for the trace. A trace that lacks something says so. PyTorch is not needed: tests/workloads/driver/process_ends.c is the program.
+
+Not in it: quotas, and file systems that really cannot map (the refusal is injected).
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conftest import COMMAND, DRIVER, WORKLOADS, gpumemtrace
+from durability_case import Case, cannot, disk
+
+#: Rounds of SIGKILL at a random moment.
+KILLS = int(os.environ.get("GPUMEMTRACE_KILLS", "50"))
+
+
+@pytest.fixture(scope="module")
+def bin(tmp_path_factory):
+    """The programs, and the simulated driver under its name."""
+    folder = tmp_path_factory.mktemp("bin")
+    shutil.copy(DRIVER, folder / "libcuda.so.1")
+    compiler = shutil.which(os.environ.get("CC", "cc")) or cannot("there is no C compiler")
+    for name, options in [("process_ends", ["-l:libcuda.so.1", "-lpthread"]), ("deny_syscalls", []), ("deny_shared_maps.so", ["-shared", "-fPIC"]),
+                          ("deny_writer_memory.so", ["-shared", "-fPIC"])]:
+        source = WORKLOADS / "driver" / f"{name.removesuffix('.so')}.c"
+        subprocess.run([compiler, "-O1", "-g", "-Wall", "-Werror", "-o", folder / name, source, f"-L{folder}",
+                        f"-Wl,-rpath,{folder}", *options, "-ldl"], check=True)
+    return folder
+
+
+@pytest.fixture
+def case(tmp_path, bin):
+    return lambda name="traced": Case(tmp_path / name, bin)
+
+
+# Ways to end.
+
+ENDS = {
+    "works": "exit", "segv": "killed", "abort": "killed", "term": "killed", "int": "killed", "kill": "killed", "handled_segv": "exit",
+    "own_bus": "killed", "exit": "exit", "_exit": "exit", "quick_exit": "exit", "at_exit": "exit", "exit_in_thread": "exit",
+    "main_thread_ends": "exit", "fork_storm": "exit", "vfork": "exit", "spawn": "exit", "exec": "killed",
+    "no_more_files": "exit", "no_more_memory": "exit", "signals": "exit",
+}
+
+
+@pytest.mark.parametrize("ending", ENDS)
+def test_it_ends_as_it_would_without_us(case, bin, ending):
+    arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
+    alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
+    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    assert "worked" in traced.output
+    # A fork may call the driver, which logs it; only the first process has a trace.
+    pid = traced.facts()["pid"]
+    facts = traced.check_all_there(ENDS[ending], pid=pid)
+    assert facts["events"]["device_alloc"] >= 800
+    assert sorted(path.name for path in traced.folder.iterdir() if path.name.startswith("run")) == (
+        ["run.trace"] if ENDS[ending] == "exit" else ["run.trace", "run.trace.ring"])
+
+
+def test_it_closes_all_descriptors(case, bin):
+    """Also those of the driver's log, so the program's own count is the witness."""
+    alone, traced = (case(kind).run(bin / "process_ends", "closes_all", traced=kind == "traced") for kind in ("alone", "traced"))
+    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    facts = traced.facts()
+    assert facts["complete"] and facts["events"]["device_alloc"] == facts["events"]["device_free"] == 4 * 200 + 5000
+
+
+@pytest.mark.parametrize("ending", ["exit_in_storm", "exec_in_storm"])
+def test_it_ends_in_the_middle_of_a_storm(case, bin, ending):
+    arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
+    alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
+    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
+    pid = traced.facts()["pid"]
+    if ending == "exec_in_storm":
+        traced.check_all_there("killed", pid=pid)
+    else:
+        # Threads go on while the last words are written: what they did then is after the end of the recording.
+        assert traced.facts()["complete"]
+        assert sum(traced.facts()["events"].values()) >= 1600
+
+
+def test_a_program_that_replaces_itself_by_one_that_uses_the_gpu_leaves_both_traces(case, bin):
+    traced = case().run(bin / "process_ends", "exec", 200, bin / "process_ends", "works", 100)
+    assert (traced.code, traced.said) == (0, "")
+    assert traced.facts(trace=traced.folder / "run.1.trace")["end"] == "killed"
+    first = traced.facts(trace=traced.folder / "run.1.trace")["events"]["device_alloc"]
+    assert (first, traced.facts()["events"]["device_alloc"]) == (800, 400), "each has its own, and all of it"
+
+
+PYTHON = """
+import atexit, ctypes, os, signal, sys, threading
+driver = ctypes.CDLL("libcuda.so.1")
+def use(count=100):
+    for number in range(count):
+        pointer = ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(512 + number)) == 0
+        assert driver.cuMemFree_v2(pointer) == 0
+context = ctypes.c_void_p()
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)
+use()
+print("worked", flush=True)
+"""
+PYTHON_ENDS = {
+    "interrupt": ("os.kill(os.getpid(), signal.SIGINT)", "killed", 1),
+    "os._exit": ("os._exit(4)", "exit", 0),
+    "exit hook fails": ("atexit.register(lambda: 1 / 0); atexit.register(use)", "exit", 1),
+    "sys.exit in a thread": ("t = threading.Thread(target=lambda: (driver.cuCtxSetCurrent(context), use(), sys.exit(3))); t.start(); t.join(); use()", "exit", 0),
+    "os._exit in a thread": ("t = threading.Thread(target=lambda: os._exit(3)); t.start(); t.join()", "exit", 0),
+    "fork whose child uses the GPU": ("child = os.fork()\nif child == 0:\n    try:\n        use(3)\n    finally:\n        os._exit(8)\nprint(os.waitpid(child, 0)[1]); use()", "exit", 0),
+    "fault handler": ("import faulthandler; faulthandler.enable(); ctypes.string_at(8)", "killed", 1),
+    "handlers": ("print([signal.getsignal(number) for number in range(1, 65)])", "exit", 0),
+}
+
+
+@pytest.mark.parametrize("name", PYTHON_ENDS)
+def test_python_ends_as_it_would_without_us(case, bin, name):
+    ending, end, has_words = PYTHON_ENDS[name]
+    script = case("script").folder / "program.py"
+    script.write_text(PYTHON + ending + "\n")
+    alone, traced = (case(kind).run(sys.executable, script, traced=kind == "traced") for kind in ("alone", "traced"))
+    without_addresses = lambda text: [line for line in text.splitlines() if "0x" not in line]
+    assert (traced.code, traced.output) == (alone.code, alone.output)
+    assert without_addresses(traced.said) == without_addresses(alone.said) and bool(traced.said) == bool(has_words)
+    traced.check_all_there(end, pid=traced.facts()["pid"])
+
+
+# Kills.
+
+def test_sigkill_at_any_moment_costs_no_call(case, bin):
+    moment, missing, calls = random.Random(7), 0, 0
+    for number in range(KILLS):
+        traced = case(f"kill{number}")
+        process = traced.start(bin / "process_ends", "forever")
+        with process:
+            if number % 4:
+                process.stdout.readline()
+            time.sleep(moment.uniform(0, 0.06 if number % 3 else 0.01))
+            process.kill()
+        if not traced.trace.exists() or traced.trace.stat().st_size == 0:
+            # Before the first call was made.
+            assert not (traced.folder / "driver.log").exists() or not traced.log()
+            continue
+        calls += len(traced.log())
+        missing += traced.missing()
+        assert traced.facts()["complete"], traced.facts()["notes"]
+        shutil.rmtree(traced.folder)
+    print(f"{KILLS} kills, {calls} calls in the log, {missing} missing")
+    assert missing == 0 and calls > 100 * KILLS
+
+
+def test_two_runs_killed_in_one_folder_both_stay(case, bin):
+    traced = case()
+    pids = []
+    for _ in range(3):
+        with traced.start(bin / "process_ends", "forever") as process:
+            process.stdout.readline()
+            time.sleep(0.05)
+            pids.append(process.pid)
+            process.kill()
+    for name, pid in zip(("run.1.trace", "run.2.trace", "run.trace"), pids):
+        facts = traced.check_all_there("killed", trace=traced.folder / name, pid=pid)
+        assert facts["pid"] == pid and (traced.folder / f"{name}.ring").exists()
+
+
+def test_a_kill_in_the_middle_of_a_block(case, bin):
+    """The block is cut by hand at every kind of place: a kill there is too rare to wait for. The ring still has what was in it."""
+    traced = case()
+    with traced.start(bin / "process_ends", "forever") as process:
+        process.stdout.readline()
+        before = traced.trace.stat().st_size
+        while traced.trace.stat().st_size == before:
+            time.sleep(0.0005)
+        process.kill()
+    whole = traced.trace.read_bytes()
+    assert traced.missing() == 0
+    for cut in sorted({len(whole) - n for n in (1, 3, 20, 500)}):
+        traced.trace.write_bytes(whole[:cut])
+        report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
+        facts = json.loads(report.stdout)["traces"][0]
+        assert facts["complete"] == (report.returncode == 0) and report.returncode in (0, 6), "it says what it lacks"
+        assert facts["complete"] or facts["notes"]
+
+
+def test_the_kernels_killer(case, bin):
+    """The out-of-memory kill, in a memory cgroup of 40 MB below our own."""
+    own = next((line.split(":")[2].strip() for line in open("/proc/self/cgroup") if ":memory:" in line), None)
+    base = f"/sys/fs/cgroup/memory{own}" if own is not None else None
+    if base is None or not os.access(base, os.W_OK):
+        cannot("a memory cgroup cannot be made")
+    group = f"{base}/gpumemtrace-test-{os.getpid()}"
+    os.mkdir(group)
+    try:
+        with open(f"{group}/memory.limit_in_bytes", "w") as file:
+            file.write(str(40 << 20))
+
+        def enter():
+            with open(f"{group}/cgroup.procs", "w") as file:
+                file.write(str(os.getpid()))
+
+        alone, traced = (case(kind).run(bin / "process_ends", "out_of_memory", 200, traced=kind == "traced", before=enter)
+                         for kind in ("alone", "traced"))
+        killed = dict(line.split() for line in open(f"{group}/memory.oom_control"))["oom_kill"]
+    finally:
+        os.rmdir(group)
+    assert int(killed) == 2, "the kernel ended both"
+    assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said) == (-signal.SIGKILL, "worked\n", "")
+    traced.check_all_there("killed")
+
+
+# Room, rights and limits.
+
+def test_a_full_disk(case, bin):
+    """There is room for one thread's ring, and not for the others'."""
+    with disk(case("disk").folder, "512k") as folder:
+        traced = case().run(bin / "process_ends", "works", 5000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
+        assert (traced.code, traced.output) == (0, "worked\ndone\n")
+        assert len(traced.lines()) == 1, traced.said
+        traced.check_loss_is_told(trace=folder / "run.trace")
+        facts = traced.facts(code=6, trace=folder / "run.trace")
+        assert facts["losses"]["dropped_events"] == traced.missing(trace=folder / "run.trace", code=6) > 0
+
+
+def test_a_disk_that_fills_up(case, bin):
+    """The trace cannot grow any more; what the rings had room for is still there."""
+    with disk(case("disk").folder, "8m") as folder:
+        def fill(traced):
+            with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+        traced = in_parts(case, bin, fill, GPUMEMTRACE_OUTPUT=folder / "run.trace")
+        assert len(traced.lines()) == 1 and "No space left on device" in traced.said, traced.said
+        facts = traced.check_loss_is_told(trace=folder / "run.trace")
+        assert facts["events"]["device_alloc"] >= 4 * 500
+        # What comes after the end of the recording is missing, and nothing before it.
+        assert 0 <= traced.missing(trace=folder / "run.trace", code=6) <= 2 * 4 * 1000
+
+
+def test_no_room_at_the_start(case, bin):
+    with disk(case("disk").folder, "4k") as folder:
+        traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace")
+        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.said
+        assert "No space left on device" in traced.said and list(folder.iterdir()) == []
+
+
+def test_shared_memory_as_containers_have_it(case, bin):
+    with disk(case("disk").folder, "64m") as folder:
+        traced = case().run(bin / "process_ends", "works", 2000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
+        assert (traced.code, traced.said) == (0, "")
+        traced.check_all_there("exit", trace=folder / "run.trace")
+
+
+def not_above_modes():
+    """Root may write anywhere; a program that it starts from here may not."""
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["mode", "file system"])
+def test_a_folder_that_cannot_be_written(case, bin, how):
+    with disk(case("disk").folder, "1m", "mode=0555", *(["ro"] if how == "file system" else [])) as folder:
+        before = not_above_modes if how == "mode" else None
+        traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace", before=before, SIMGPU_LOG="")
+        assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.said
+        assert ("Permission denied" if how == "mode" else "Read-only file system") in traced.said
+
+
+def limits(which, value):
+    return lambda: resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
+
+
+def test_no_descriptor_is_left(case, bin):
+    """At the start: whatever the limit is, the program's own calls succeed or fail as without us."""
+    for most in (3, 4, 5, 6, 8, 16, 600):
+        alone, traced = (case(f"{most} {kind}").run(bin / "process_ends", "works", traced=kind == "traced",
+                                                    before=limits(resource.RLIMIT_NOFILE, most), SIMGPU_LOG="")
+                         for kind in ("alone", "traced"))
+        assert (traced.code, traced.output) == (alone.code, alone.output), most
+        if "worked" in alone.output:
+            assert len(traced.lines()) == (0 if traced.trace.exists() else 1), traced.said
+
+
+def test_files_may_not_grow(case, bin):
+    """The limit comes in the middle; the driver keeps no log then, so the program's own count is the witness."""
+    alone, traced = (case(kind).run(bin / "process_ends", "no_larger_files", 200, traced=kind == "traced", SIMGPU_LOG="")
+                     for kind in ("alone", "traced"))
+    assert (traced.code, traced.output) == (alone.code, alone.output) == (0, "worked\ndone\n")
+    assert len(traced.lines()) == 1, traced.said
+    facts = traced.check_loss_is_told()
+    assert facts["events"]["device_alloc"] >= 800
+
+
+def test_address_space_is_short(case, bin):
+    """From too little for anything to enough for all. What we take while we record, the program lacks; but we never end it, and
+    where we do not record, it has all of it. (An arena for each thread takes 128 MiB for a moment: by chance another thread then
+    fails, also without us.)"""
+    outcomes = set()
+    for megabytes in (1, 8, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 128, 160, 256, 512):
+        alone, traced = (case(f"{megabytes} {kind}").run(bin / "process_ends", "works", traced=kind == "traced", SIMGPU_LOG="",
+                                                         DURABLE_ROOM_MIB=megabytes, MALLOC_ARENA_MAX=1)
+                         for kind in ("alone", "traced"))
+        assert traced.code in (0, 1), (megabytes, traced.said)
+        assert len(traced.lines()) <= 1, traced.said
+        records = traced.trace.exists()
+        if not records:
+            assert (traced.code, traced.output) == (alone.code, alone.output), (megabytes, traced.said)
+        elif traced.output == alone.output and not traced.lines():
+            assert traced.facts()["complete"]
+        outcomes.add((records, traced.code))
+    assert {(False, 0), (True, 0)} <= outcomes, outcomes
+
+
+def test_there_is_no_memory_for_the_recorder(case, bin):
+    traced = in_parts(case, bin, lambda traced: (traced.folder / "refuse").touch(), preload=[bin / "deny_writer_memory.so"])
+    assert len(traced.lines()) == 1 and "no memory" in traced.said, traced.said
+    facts = traced.check_loss_is_told()
+    assert facts["events"]["device_alloc"] >= 4 * 500
+
+
+def test_a_small_stack(case, bin):
+    traced = case().run(bin / "process_ends", "works", before=limits(resource.RLIMIT_STACK, 128 << 10))
+    assert (traced.code, traced.output, traced.said) == (0, "worked\ndone\n", "")
+    traced.check_all_there("exit")
+
+
+@pytest.mark.parametrize("calls", ["membarrier", "process_vm_readv", "getrandom", "madvise", "renameat2", "fallocate", "setpriority",
+                                   "prctl", "membarrier,process_vm_readv,getrandom,madvise,fallocate,setpriority"])
+def test_a_sandbox_that_forbids(case, bin, calls):
+    alone, traced = (case(kind).run(bin / "deny_syscalls", calls, bin / "process_ends", "works", 2000, traced=kind == "traced")
+                     for kind in ("alone", "traced"))
+    assert (traced.code, traced.output) == (alone.code, alone.output)
+    if traced.trace.exists():
+        assert traced.said == ""
+        traced.check_all_there("exit", pid=traced.facts()["pid"])
+    else:
+        assert len(traced.lines()) == 1, traced.said
+
+
+def test_files_cannot_be_mapped(case, bin):
+    """Rings are in memory then; the report of a killed run says what that costs."""
+    how = {"preload": [bin / "deny_shared_maps.so"]}
+    traced = case().run(bin / "process_ends", "in_two_parts", 200, **how)
+    assert (traced.code, len(traced.lines())) == (0, 1), traced.said
+    assert "cannot map" in traced.said
+    facts = traced.check_all_there("exit")
+    assert any("in memory" in note for note in facts["notes"])
+    assert [path.name for path in traced.folder.iterdir() if path.name.startswith("run")] == ["run.trace"]
+    killed = case("killed")
+    with killed.start(bin / "process_ends", "forever", **how) as process:
+        process.stdout.readline()
+        time.sleep(0.3)
+        process.kill()
+    facts = killed.check_loss_is_told()
+    assert any("in memory" in note for note in facts["notes"])
+    assert sum(facts["events"].values()) > 1000, "what was written until shortly before"
+
+
+# What others do to our files.
+
+def in_parts(case, bin, between, **how):
+    """A program of three parts; `between` the first two somebody does something to its files, which is noticed before the third."""
+    traced = case()
+    with traced.start(bin / "process_ends", "in_two_parts", **how) as process:
+        assert process.stdout.readline() == "first part\n"
+        began = time.monotonic()
+        between(traced)
+        traced.held_up = time.monotonic() - began
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "second part\n"
+        time.sleep(0.6)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        traced.output, traced.said = process.communicate(timeout=60)
+        traced.code = process.returncode
+    assert (traced.code, traced.output) == (0, "done\n")
+    return traced
+
+
+def others_ring(traced):
+    return os.open(traced.ring, os.O_WRONLY | os.O_TRUNC)
+
+
+CUTS = {
+    "truncate": lambda traced: os.truncate(traced.ring, 0),
+    "open": lambda traced: os.close(others_ring(traced)),
+    "overwrite": lambda traced: traced.ring.write_text("something else"),
+    "copy": lambda traced: shutil.copy(sys.executable, traced.ring),
+    "shrink": lambda traced: os.truncate(traced.ring, 4096),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_the_ring_is_cut_by_another_program(case, bin, cut):
+    """The kernel holds the other up until the rings are in memory: no signal, and nothing is lost."""
+    time_to_settle = lambda traced: (time.sleep(0.3), CUTS[cut](traced))
+    traced = in_parts(case, bin, time_to_settle)
+    assert traced.held_up < 3
+    assert len(traced.lines()) == 1 and "open for writing" in traced.said, traced.said
+    facts = traced.check_all_there("exit")
+    assert any("in memory" in note for note in facts["notes"])
+
+
+def test_the_ring_is_cut_and_the_program_killed(case, bin):
+    traced = case()
+    with traced.start(bin / "process_ends", "forever") as process:
+        process.stdout.readline()
+        time.sleep(0.3)
+        os.truncate(traced.ring, 0)
+        time.sleep(0.3)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    facts = traced.check_loss_is_told()
+    assert sum(facts["events"].values()) > 1000
+
+
+def test_the_ring_is_read_while_it_is_written(case, bin):
+    def read(traced):
+        time.sleep(0.3)
+        for _ in range(3):
+            assert gpumemtrace("replay", traced.trace)
+            assert len(traced.ring.read_bytes()) > 4096
+    traced = in_parts(case, bin, read)
+    assert traced.said == "" and traced.held_up < 10
+    traced.check_all_there("exit")
+
+
+def test_the_ring_is_removed(case, bin):
+    traced = in_parts(case, bin, lambda traced: traced.ring.unlink())
+    assert len(traced.lines()) == 1 and "removed" in traced.said, traced.said
+    traced.check_all_there("exit")
+
+
+def test_another_file_takes_the_rings_name(case, bin):
+    def replace(traced):
+        (traced.folder / "other").write_text("mine")
+        os.replace(traced.folder / "other", traced.ring)
+    traced = in_parts(case, bin, replace)
+    traced.check_all_there("exit")
+    assert traced.ring.read_text() == "mine", "and it stays there"
+
+
+def test_both_files_are_renamed(case, bin):
+    def rename(traced):
+        traced.ring.rename(traced.folder / "other.trace.ring")
+        traced.trace.rename(traced.folder / "other.trace")
+    traced = in_parts(case, bin, rename)
+    assert traced.said == ""
+    traced.check_all_there("exit", trace=traced.folder / "other.trace")
+
+
+def test_the_trace_is_removed(case, bin):
+    traced = in_parts(case, bin, lambda traced: traced.trace.unlink())
+    assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
+    assert not traced.trace.exists() and not traced.ring.exists()
+
+
+def test_the_folder_is_removed(case, bin):
+    traced = in_parts(case, bin, lambda traced: shutil.rmtree(traced.folder))
+    assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
+
+
+@pytest.mark.parametrize("size", [0, 10, 100, 2000])
+def test_the_trace_is_cut(case, bin, size):
+    def cut(traced):
+        time.sleep(0.3)
+        os.truncate(traced.trace, min(size, traced.trace.stat().st_size - 1))
+    traced = in_parts(case, bin, cut)
+    assert len(traced.lines()) == 1 and "was cut" in traced.said, traced.said
+    report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
+    assert report.returncode == 6, report.stderr
+    facts = json.loads(report.stdout)["traces"][0]
+    assert any("cut" in note for note in facts["notes"]) and facts["notes"]
+
+
+# How the files are made.
+
+def test_files_are_private_and_never_made_through_a_link(case, bin):
+    for name in ("run.trace", "run.trace.ring"):
+        traced = case(name)
+        precious = traced.folder / "precious"
+        precious.write_text("mine")
+        (traced.folder / name).symlink_to(precious)
+        with traced.start(bin / "process_ends", "forever") as process:
+            process.stdout.readline()
+            for path in traced.folder.glob("run*"):
+                assert path.is_symlink() or path.stat().st_mode & 0o7777 == 0o600
+            process.kill()
+        assert precious.read_text() == "mine"
+        assert (traced.folder / name).is_symlink() == (name == "run.trace"), "a trace's name is refused, a ring's is ours to take"
+
+
+def test_the_mode_does_not_depend_on_the_programs(case, bin):
+    traced = case()
+    with traced.start(bin / "process_ends", "forever", before=lambda: os.umask(0)) as process:
+        process.stdout.readline()
+        assert {path.name: path.stat().st_mode & 0o7777 for path in traced.folder.glob("run*")} == {"run.trace": 0o600, "run.trace.ring": 0o600}
+        process.kill()

@@ -1,0 +1,192 @@
+"""Traces in parts: they replay as one file would, whatever happens to the program or to some of the files."""
+
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from conftest import dump, gpumemtrace, read_log
+from ground_truth import NOT_EVENTS
+from rotation_runs import parts, run, start
+
+def logged(folder):
+    return [(call["api"], call["addr"]) for call in read_log(folder / "driver.log") if call["api"] not in NOT_EVENTS]
+
+
+def traced(trace, code=0):
+    return [(event["api"], event["addr"]) for event in dump(trace, code=code)
+            if event["kind"] not in ("memory_sample", "primary_retain")]
+
+
+def memory_calls(calls):
+    return [call for call in calls if call[0].startswith("cuMem")]
+
+
+@pytest.mark.parametrize("limit", ["64KiB", "1s,64KiB"])
+def test_parts_hold_what_one_file_would(tmp_path, limit):
+    run(tmp_path, GPUMEMTRACE_ROTATE=limit)
+    assert len(parts(tmp_path)) >= 2
+    assert memory_calls(traced(tmp_path / "run.trace")) == memory_calls(logged(tmp_path))
+    for path in [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]:
+        assert path.stat().st_mode & 0o777 == 0o600
+    assert not (tmp_path / "run.trace.ring").exists()
+    report = gpumemtrace("replay", tmp_path / "run.trace", "--peak")
+    assert "Nothing lost" in report and "alloc_free.py" in report and "make()" in report
+    # In a symbolized copy they are one file, and sums are those of all.
+    gpumemtrace("symbolize", tmp_path / "run.trace", "-o", tmp_path / "copy.trace")
+    assert traced(tmp_path / "copy.trace") == traced(tmp_path / "run.trace")
+
+
+def same_by_sums(trace, code=0):
+    """What is in a trace by its sums is what reading it all says."""
+    summed = gpumemtrace("info", trace, code=code).splitlines()
+    assert "by the sums" in summed.pop()
+    read = gpumemtrace("info", trace, "--verify", code=code).splitlines()
+    assert [line.replace("at least ", "") for line in summed] == read
+    return read
+
+
+@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+def test_sums_say_what_reading_it_all_says(tmp_path, limit):
+    run(tmp_path, GPUMEMTRACE_ROTATE=limit)
+    assert any("ended: exit" in line for line in same_by_sums(tmp_path / "run.trace"))
+
+
+@pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
+def test_so_they_do_of_a_program_that_was_killed(tmp_path, limit):
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE=limit) as process:
+        process.stdout.readline()
+        time.sleep(1.0)
+        process.kill()
+    assert any("ended: killed" in line for line in same_by_sums(tmp_path / "run.trace"))
+
+
+def test_time_ends_a_part_too(tmp_path):
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="1s") as process:
+        deadline = time.monotonic() + 60
+        while len(parts(tmp_path)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    assert len(parts(tmp_path)) >= 2
+    calls = memory_calls(logged(tmp_path))
+    assert memory_calls(traced(tmp_path / "run.trace"))[: len(calls) - 1] == calls[:-1]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
+    moment = random.Random(number)
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+        process.stdout.readline()
+        time.sleep(moment.uniform(0, 1.0))
+        process.send_signal(signal.SIGKILL)
+    calls = memory_calls(logged(tmp_path))
+    events = [event for event in dump(tmp_path / "run.trace") if event["kind"] in ("device_alloc", "device_free")]
+    known = [(event["api"], event["addr"]) for event in events if not event["in_flight"]]
+    # The driver logs a call before it comes back.
+    assert known == calls[: len(known)] and len(calls) - len(known) <= sum(event["in_flight"] for event in events) <= 1
+
+
+def test_the_oldest_parts_are_dropped_and_the_report_says_so(tmp_path):
+    run(tmp_path, GPUMEMTRACE_KEEP="256KiB", count=300_000)
+    files = [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]
+    assert sum(path.stat().st_size for path in files) <= 320 << 10
+    first = int(re.search(r"part(\d+)", parts(tmp_path)[0].name)[1])
+    assert first > 1
+    events = traced(tmp_path / "run.trace", code=6)
+    all_calls = memory_calls(logged(tmp_path))
+    assert memory_calls(events) == all_calls[len(all_calls) - len(memory_calls(events)):]
+    head = gpumemtrace("replay", tmp_path / "run.trace", "--peak", code=6)
+    dropped = int(re.search(rf"the oldest {first - 1} parts with (\d+) events were dropped", head)[1])
+    kept = dump(tmp_path / "run.trace", code=6)
+    assert dropped + len(kept) == max(int(event["seq"]) for event in kept) + 1
+    assert "events are missing" not in head and "make()" in head
+
+
+def test_parts_that_somebody_removed_are_told(tmp_path):
+    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    whole = len(dump(tmp_path / "run.trace"))
+    second = parts(tmp_path)[1]
+    inside = len(dump(second, code=6))
+    second.unlink()
+    head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "1 part from 2 to 2 not found beside it" in head
+    assert len(dump(tmp_path / "run.trace", code=6)) < whole and inside > 0
+    next(tmp_path.glob("run.*.stacks.trace")).unlink()
+    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
+
+
+def test_damage_is_told_with_the_file_that_has_it(tmp_path):
+    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    first = parts(tmp_path)[0]
+    bytes_there = bytearray(first.read_bytes())
+    at = bytes_there.rindex(b"GMTB\x0c") + 100
+    bytes_there[at] ^= 1
+    first.write_bytes(bytes_there)
+    head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    place, name = re.search(r"damage at byte (\d+) of (\S+) \(", head).groups()
+    assert name.endswith(first.name) and int(place) == at - 100
+
+
+def test_a_later_run_keeps_the_parts_of_the_earlier_one(tmp_path):
+    run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
+    before = traced(tmp_path / "run.trace")
+    run(tmp_path, count=2000)
+    assert traced(tmp_path / "run.1.trace") == before
+    assert len(traced(tmp_path / "run.trace")) < len(before)
+
+
+def test_where_no_part_can_be_begun_recording_goes_on(tmp_path):
+    with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+        process.stdout.readline()
+        (tmp_path / "run.trace").rename(tmp_path / "elsewhere.trace")
+        deadline = time.monotonic() + 60
+        while (tmp_path / "elsewhere.trace").stat().st_size < 256 << 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.terminate()
+        stderr = process.stderr.read()
+    assert process.returncode == -signal.SIGTERM
+    assert stderr.count("\n") == 1 and "no new part" in stderr and "Recording goes on" in stderr
+    assert (tmp_path / "elsewhere.trace").stat().st_size >= 256 << 10
+
+
+def with_somebody_at(folder, what, deed):
+    """A run that is ended when it has said something about `deed`, done to the file that `what` names."""
+    with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
+        process.stdout.readline()
+        deadline = time.monotonic() + 60
+        while len(parts(folder)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        deed(next(folder.glob(what)))
+        line = process.stderr.readline()
+        time.sleep(0.5)
+        process.terminate()
+        assert process.stderr.read() == "" and process.wait() == -signal.SIGTERM
+    return line
+
+
+@pytest.mark.parametrize("what, least", [("run.trace", 8 << 10), ("run.*.stacks.trace", 100)])
+def test_a_file_that_is_cut_while_it_is_written_is_told(tmp_path, what, least):
+    def cut(path):
+        # A part that has just been begun has nothing to lose.
+        while path.stat().st_size < least:
+            time.sleep(0.001)
+        os.truncate(path, 20)
+    line = with_somebody_at(tmp_path, what, cut)
+    assert "was cut by another program" in line
+    head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "another program cut the trace" in head and "Incomplete" in head
+
+
+def test_the_part_that_is_written_is_removed(tmp_path):
+    line = with_somebody_at(tmp_path, "run.trace", lambda path: path.unlink())
+    assert "was removed. The program goes on" in line
+    assert not (tmp_path / "run.trace.ring").exists()
+
+
+def test_the_stacks_are_removed_while_they_are_written(tmp_path):
+    line = with_somebody_at(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
+    assert ".stacks.trace, which holds the stacks, was removed" in line
+    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)

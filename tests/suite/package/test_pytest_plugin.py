@@ -1,0 +1,118 @@
+"""Budgets of GPU memory for tests, judged under real PyTorch, with PyTorch's own counters as the witness."""
+
+import re
+import xml.etree.ElementTree
+from pathlib import Path
+
+import pluggy
+import pytest
+
+from conftest import VENVS, WORKLOADS, environment, run_program
+from installed_package import installed, wheel  # noqa: F401 (fixtures)
+
+
+@pytest.fixture(scope="session")
+def packages(installed, tmp_path_factory):  # noqa: F811
+    """What PyTorch's environments lack: pytest, as it is here, and the package out of its wheel."""
+    folder = tmp_path_factory.mktemp("pytest")
+    here = Path(pluggy.__file__).parents[1]
+    wanted = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py"}
+    for path in here.iterdir():
+        if re.split("[-.]", path.name)[0] in wanted:
+            (folder / path.name).symlink_to(path)
+    there = installed[max(installed)]
+    return there.command, f"{next(there.folder.glob('lib/python3.*/site-packages'))}:{folder}"
+
+
+def outcomes(folder):
+    """By test: passed, failed, skipped or error, with its message and its properties."""
+    found = {}
+    for case in xml.etree.ElementTree.parse(folder / "junit.xml").iter("testcase"):
+        verdict = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        properties = {item.get("name"): int(item.get("value")) for item in case.iter("property")}
+        text = "" if verdict is None else (verdict.get("message") or "") + (verdict.text or "")
+        found[case.get("name")] = ("passed" if verdict is None else verdict.tag, text, properties)
+    return found
+
+
+def run(version, packages, folder, *arguments, traced=True, **extra):
+    command, path = packages
+    env = environment(folder, traced=False, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE=1, **extra)
+    python = [Path(VENVS[version]) / "bin" / "python", "-m", "pytest", WORKLOADS / "package/memory_budgets.py", "-p", "no:cacheprovider",
+              "--rootdir", folder, "--strict-markers", "-o", "junit_family=xunit1", f"--junitxml={folder / 'junit.xml'}", *arguments]
+    done = run_program([*([command, "run", "--"] if traced else []), *python], folder, env=env)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    return outcomes(folder)
+
+
+def test_each_gets_its_verdict_with_pytorchs_numbers(torch_version, packages, tmp_path):
+    found = run(torch_version, packages, tmp_path)
+    assert len(found) == 12
+    for name, (verdict, text, properties) in found.items():
+        expected = "error" if "error" in name else "failure" if "fails" in name else "passed"
+        assert verdict == expected, (name, text)
+        # To the byte, and also for what was within its budget; but for a test that failed by itself nobody asks.
+        if "gpu0_peak_live_bytes" in properties:
+            # PyTorch was asked from before the run that does not count.
+            left = 0 if "once" in name else properties["torch_left"]
+            ours = properties["gpu0_peak_live_bytes"], properties["gpu0_left_bytes"]
+            assert ours == (properties["torch_peak"], left), name
+    judged = {name for name, (_, _, properties) in found.items() if "gpu0_peak_live_bytes" in properties}
+    assert set(found) - judged == {"test_by_itself_fails", "test_of_no_size_has_an_error", "test_without_a_mark_passes"}
+    over = found["test_over_by_a_block_fails"][1]
+    assert "at the peak of the test; its budget is 8.00 MiB (8,388,608 bytes)" in over and "8,389,120 bytes" in over
+    assert "left 4.00 MiB (4,194,304 bytes) of tensors behind on device 0; it may leave 0 B" in found["test_that_keeps_fails"][1]
+    assert "its own failure" in found["test_by_itself_fails"][1]
+    assert "'1 parsec' is no size" in found["test_of_no_size_has_an_error"][1]
+
+
+def test_what_is_not_recorded_is_not_passed(packages, tmp_path):
+    version = next(iter(VENVS))
+    for options, expected in ([], "skipped"), (["--gpumemtrace-required"], "error"):
+        for name, (verdict, text, _) in run(version, packages, tmp_path, *options, traced=False).items():
+            if "without_a_mark" in name:
+                assert verdict == "passed"
+            elif "no_size" in name:
+                assert verdict == "error"
+            else:
+                assert verdict == expected and "start it as `gpumemtrace run -- python -m pytest`" in text, (name, text)
+
+
+def test_where_no_trace_can_be_written_nothing_is_known(packages, tmp_path):
+    found = run(next(iter(VENVS)), packages, tmp_path, "-k", "first_of_all or gives_back", GPUMEMTRACE_OUTPUT="/nowhere/run.trace")
+    assert len(found) == 2
+    for name, (verdict, text, _) in found.items():
+        assert verdict == "failure" and "nothing is being recorded" in text, (name, text)
+
+
+def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
+    # It brings PyTorch with it: nothing is recorded when it begins.
+    (tmp_path / "test_late.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.gpu_memory_budget(peak='1 GiB')\n"
+        "@pytest.mark.gpu_no_leaks\n"
+        "def test_late(record_property):\n"
+        "    import torch\n"
+        "    torch.ones(1000, device='cuda')\n"
+        "    record_property('torch_peak', torch.cuda.max_memory_allocated())\n"
+        "@pytest.mark.gpu_memory_budget(peak='1 KiB')\n"
+        "def test_later():\n"
+        "    pass\n"
+    )
+    command, path = packages
+    python = Path(VENVS[next(iter(VENVS))]) / "bin" / "python"
+    env = environment(tmp_path, traced=False, PYTHONPATH=path)
+    done = run_program([command, "run", "--", python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={tmp_path / 'junit.xml'}",
+                        "test_late.py"], tmp_path, env=env)
+    found = outcomes(tmp_path)
+    verdict, text, properties = found["test_late"]
+    assert verdict == "passed", text + done.stdout
+    assert properties == {"torch_peak": 4096, "gpu0_peak_live_bytes": 4096, "gpu0_left_bytes": 0}
+    assert found["test_later"][0] == "passed"
+    # One that is over its budget in the first call of all is over it.
+    late = tmp_path / "test_late.py"
+    late.write_text(late.read_text().replace("1 GiB", "4095 B"))
+    run_program([command, "run", "--", python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={tmp_path / 'junit.xml'}",
+                 "test_late.py"], tmp_path, env=env)
+    verdict, text, _ = outcomes(tmp_path)["test_late"]
+    assert verdict == "failure" and "4.00 KiB (4,096 bytes)" in text, text

@@ -1,0 +1,63 @@
+"""The callbacks for PyTorch Lightning and Hugging Face's Trainer, in trainings of theirs. Witnesses: the trainers' own counts, and PyTorch's
+memory in a callback that comes after ours."""
+
+import pytest
+
+from installed_package import installed, packaged, trainers_of, wheel  # noqa: F401 (fixtures)
+
+SILENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def phases_of(report):
+    """By name: how often, and what tensors held at most and what was left."""
+    return {
+        phase["name"]: {"turns": phase["turns"], **{key: value for key, value in phase["devices"][0].items() if key != "device"}}
+        for phase in report["phases"]
+    }
+
+
+@pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
+def test_lightning(torch_version, packaged, name):
+    run = packaged(torch_version, "package/lightning_training.py", name, more=[trainers_of(torch_version)], **SILENT)
+    said = run.said
+    report, seen = said["report"], said["seen"]
+    # Two epochs of six batches, and a training that fails in its third.
+    assert said["global_steps"] == [12, 2] and seen["failed"]
+    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 15) == ("marks", seen["batches"])
+    phases = phases_of(report)
+    assert phases.pop("after")["turns"] == 1, "and it lies in none that the failure left open"
+    assert phases == seen["phases"]
+    assert {name: phase["turns"] for name, phase in phases.items()} == {
+        "sanity check": 1, "train": 4, "validation": 3, "test": 1, "predict": 1}
+
+
+def test_hugging_face(torch_version, packaged):
+    run = packaged(torch_version, "package/huggingface_training.py", more=[trainers_of(torch_version)], **SILENT)
+    said = run.said
+    report, seen = said["report"], said["seen"]
+    assert said["global_step"] == 6, "of two batches each"
+    assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", said["global_step"])
+    phases = phases_of(report)
+    assert {name: phase["turns"] for name, phase in phases.items()} == {
+        "train": 4, "evaluate": 3, "prediction": seen["evaluations"] - 3 + seen["predictions"]}
+    assert phases["evaluate"]["peak_live_bytes"] == max(seen["peaks"][:3])
+
+
+def test_without_a_trainer_the_package_is_there_and_says_what_is_missing(torch_version, packaged, tmp_path):
+    code = tmp_path / "asks.py"
+    code.write_text(
+        "import json\n"
+        "import gpumemtrace, gpumemtrace.huggingface, gpumemtrace.lightning\n"
+        "said = []\n"
+        "for module in gpumemtrace.huggingface, gpumemtrace.lightning:\n"
+        "    try:\n"
+        "        module.MemoryTrace\n"
+        "    except ImportError as error:\n"
+        "        said.append(str(error))\n"
+        "    assert not hasattr(module, 'something')\n"
+        "print(json.dumps(said))\n"
+    )
+    assert packaged(torch_version, code, by_run=False).said == [
+        "gpumemtrace.huggingface needs the package `transformers`",
+        "gpumemtrace.lightning needs PyTorch Lightning: the package `lightning` or `pytorch_lightning`",
+    ]

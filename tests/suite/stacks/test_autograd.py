@@ -1,0 +1,106 @@
+"""What backward threads allocate is shown at the forward line that they work for: they have no Python frames of their own.
+
+The oracle is PyTorch's anomaly mode, which keeps the traceback of each node's creation (workloads/training/anomaly_mode.py).
+"""
+
+import ast
+
+import pytest
+
+from conftest import WORKLOADS, gpumemtrace
+from stack_dump import stacks
+
+#: Markers are at least as large; no tensor is.
+MARKERS = 100_000_000
+NO_FRAME = ("?", 0, "?")
+VARIANTS = [("mlp",), ("resnet18", "--amp"), ("transformer",), ("transformer", "--custom"), ("mlp", "--double"),
+            ("transformer", "--checkpoint")]
+
+
+def line_of(script, text):
+    lines = (WORKLOADS / script).read_text().splitlines()
+    return [number for number, line in enumerate(lines, 1) if text in line]
+
+
+def allocated_for_nodes(run, expected):
+    """(event, node, traceback) for each allocation of a thread after one of the markers."""
+    markers = {size: (node, frames) for size, node, frames in expected}
+    current = {}
+    for event in run.events():
+        if event["kind"] != "block_alloc":
+            continue
+        requested = int(event.get("requested", event["size"]))
+        if requested > MARKERS and markers[requested][0] is None:
+            current.clear()
+        elif requested > MARKERS:
+            current[event["tid"]] = markers[requested]
+        elif event["tid"] in current:
+            yield event, *current[event["tid"]]
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
+def test_each_allocation_has_the_forward_line_that_anomaly_mode_knows(run_python, torch_version, variant):
+    run = run_python(torch_version, "training/anomaly_mode.py", "lines.txt", *variant)
+    expected = [ast.literal_eval(line) for line in (run.folder / "lines.txt").read_text().splitlines()]
+    stack = stacks(run.trace)
+    told = untold = own = 0
+    nodes = set()
+    for event, node, frames in allocated_for_nodes(run, expected):
+        found = stack(event["python"])
+        if not found:
+            # Gradients that are only accumulated have no number.
+            assert node == "torch::autograd::AccumulateGrad", node
+            untold += event["size"]
+        elif found[0] == NO_FRAME:
+            assert [(file, line, name.rsplit(".")[-1]) for file, line, name in found[1:]] == list(map(tuple, frames)), node
+            told += event["size"]
+            nodes.add(node)
+        else:
+            # Python code that the engine runs: a function's own backward, a forward pass computed again.
+            own += event["size"]
+    assert len(nodes) >= 3 and told > 0
+    assert own == 0 or "--custom" in variant or "--checkpoint" in variant
+    assert told + own >= 0.95 * (told + untold + own)
+
+
+@pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
+def test_gradients_are_shown_at_the_lines_that_computed(run_python, torch_version, model):
+    run = run_python(torch_version, "training/train.py", "--model", model)
+    stack = stacks(run.trace)
+    allocs = [event for event in run.events() if event["kind"] == "block_alloc"]
+    forward = sum(event["size"] for event in allocs if stack(event["python"])[:1] == [NO_FRAME])
+    nowhere = sum(event["size"] for event in allocs if not event["python"])
+    assert forward >= 0.95 * (forward + nowhere) > 0, "of what the backward pass allocates"
+    line = line_of("training/train.py", "criterion(model(")
+    report = run.report()
+    sites = next(peak for peak in report["peak"] if peak["layer"] == "torch")["sites"]
+    gradients = [share["site"] for share in sites if share["site"].get("backward")]
+    assert gradients
+    for site in gradients:
+        assert site["stack"][0]["function"] == "<backward>"
+        own = next(frame for frame in site["stack"] if frame.get("own"))
+        assert (own["file"], own["line"]) == (site["file"], site["line"])
+        assert [frame["line"] for frame in site["stack"] if frame["file"] and frame["file"].endswith("train.py")] == line
+    assert all(entry["site"]["file"] for entry in sites), "every byte has a line"
+    assert any("forward line" in note for note in report["traces"][0]["notes"])
+    text = gpumemtrace("replay", run.trace, "--peak")
+    assert ", its backward\n" in text
+
+
+def test_an_exception_in_the_backward_pass_goes_its_way(run_python, torch_version):
+    with_us, without = (
+        run_python(torch_version, "training/anomaly_mode.py", "lines.txt", "mlp", "--fail", traced=traced, name=str(traced))
+        for traced in (True, False)
+    )
+    assert with_us.process.stdout == without.process.stdout
+    assert "one of the variables needed for gradient computation has been modified" in with_us.process.stdout
+    # The thread works for nobody any more, and for others later.
+    stack = stacks(with_us.trace)
+    last = [event for event in with_us.events() if event["kind"] == "block_alloc" and stack(event["python"])[:1] == [NO_FRAME]][-1]
+    [line] = line_of("training/anomaly_mode.py", "torch.ones(4, device=device, requires_grad=True).exp().sum().backward()")
+    assert stack(last["python"])[1][1] == line
+
+
+def test_without_python_stacks_nothing_is_shown_at_a_line(run_python, torch_version):
+    run = run_python(torch_version, "training/train.py", GPUMEMTRACE_STACKS="none")
+    assert all(event["python"] == 0 for event in run.events())

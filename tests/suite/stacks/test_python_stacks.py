@@ -1,0 +1,130 @@
+"""Python stacks of programs made at random, frame for frame against sys._getframe(), on every CPython that is here.
+
+GPUMEMTRACE_STACK_SEEDS and GPUMEMTRACE_DROPPED make it more thorough (200000 functions take about 20 s for each CPython).
+Greenlets take part where GPUMEMTRACE_GREENLETS (interpreter=folder,...) says where their package is; by default they do not.
+"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import DRIVER, PYTHONS, WORKLOADS, dump, environment, gpumemtrace
+from stack_dump import stacks
+
+#: Frames of a stack that are recorded.
+MAX_DEPTH = 256
+SEEDS = range(int(os.environ.get("GPUMEMTRACE_STACK_SEEDS", 2)))
+DROPPED = int(os.environ.get("GPUMEMTRACE_DROPPED", 20_000))
+each_python = pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).resolve().name + "-" + Path(path).parts[-3])
+
+
+def run(tmp_path, python, *arguments, **more):
+    """Runs the workload; (lines of its output, its trace)."""
+    driver = tmp_path / "libcuda.so.1"
+    driver.symlink_to(DRIVER)
+    extra = more | ({"PYTHONPATH": packages(python)} if packages(python) else {})
+    done = subprocess.run(
+        [python, WORKLOADS / "stacks/python_stacks.py", driver, tmp_path / "expected.json", *map(str, arguments)],
+        cwd=tmp_path, env=environment(tmp_path, **extra), capture_output=True, text=True, timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "gpumemtrace" not in done.stderr
+    lines = (tmp_path / "expected.json").read_text().splitlines() if (tmp_path / "expected.json").exists() else []
+    return [ast.literal_eval(line) for line in lines], tmp_path / "run.trace"
+
+
+def packages(python):
+    """The folder with greenlet for an interpreter, if there is one."""
+    pairs = os.environ.get("GPUMEMTRACE_GREENLETS", "").split(",")
+    return dict(pair.split("=", 1) for pair in pairs if pair).get(python)
+
+
+def seen_by_size(trace):
+    stack = stacks(trace)
+    return {event["size"]: [list(frame) for frame in stack(event["python"])]
+            for event in dump(trace) if event["kind"] == "device_alloc"}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@each_python
+def test_a_program_made_at_random(tmp_path, python, seed):
+    expected, trace = run(tmp_path, python, "random", seed)
+    seen = seen_by_size(trace)
+    assert len(seen) == len(expected) > 150
+    for size, frames in expected:
+        # A line that CPython does not know is none; ours is 0 then.
+        assert seen[size] == [[file, line or 0, name] for file, line, name in frames[:MAX_DEPTH]], f"size {size}"
+    assert max(len(frames) for _, frames in expected) > MAX_DEPTH
+
+
+@pytest.mark.parametrize("depth", [1, 3, 20])
+@each_python
+def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(tmp_path, python, depth):
+    expected, trace = run(tmp_path, python, "random", 0, GPUMEMTRACE_DEPTH=depth)
+    seen = seen_by_size(trace)
+    for size, frames in expected:
+        assert seen[size] == [[file, line or 0, name] for file, line, name in frames[:depth]], f"size {size}"
+    losses = json.loads(gpumemtrace("replay", trace, "--json"))["traces"][0]["losses"]
+    assert losses["truncated_stacks"] >= sum(len(frames) > depth for _, frames in expected) > 0
+
+
+@each_python
+def test_functions_that_are_compiled_and_dropped(tmp_path, python):
+    _, trace = run(tmp_path, python, "dropped", DROPPED)
+    frames = {}
+    innermost = re.compile(r'frame id=(\d+) parent=\d+ .*?file="?(.*?)"? line=(\d+) function="?(.*?)"?(?: |$)')
+    for line in gpumemtrace("dump", trace, "--stacks").splitlines():
+        if found := innermost.match(line):
+            frames[found[1]] = found.group(2, 3, 4)
+    compared = 0
+    event = re.compile(r"seq=.* kind=device_alloc .*?size=(\d+) .*?python=(\d+)")
+    for line in gpumemtrace("dump", trace).splitlines():
+        if not (found := event.match(line)):
+            continue
+        i = int(found[1]) // 512 - 1
+        kind, blank = i // 1000 % 4, i % 3 if i // 500 % 2 else 0
+        file, line, name = frames[found[2]]
+        wanted = [("made.py", 2, f"f{i:06}"), (f"<made {i:06}>", 2, "f"), (f"<made {i:06}>", 2, f"f{i:06}"),
+                  ("made.py", 3, f"a_function_{i:06}_of_many.<locals>.inner")][kind]
+        if kind == 3 and name == "inner":
+            wanted = wanted[:2] + ("inner",)
+        assert (file, int(line), name) == (wanted[0], wanted[1] + blank, wanted[2])
+        compared += 1
+    assert compared == DROPPED
+
+
+@each_python
+def test_threads_that_run_the_same_functions_at_the_same_time(tmp_path, python):
+    expected, trace = run(tmp_path, python, "parallel", 250)
+    seen = seen_by_size(trace)
+    assert len(seen) == len(expected) == 1000
+    for size, frames in expected:
+        assert seen[size] == frames, f"size {size}"
+
+
+@each_python
+def test_a_sub_interpreter(tmp_path, python):
+    """A thread's slot holds one thread state: its frames are those of the sub-interpreter or those of its caller."""
+    expected, trace = run(tmp_path, python, "sub")
+    # Names of before 3.11; from then on they are the same, because nothing here is nested.
+    expected = dict(expected)
+    seen = seen_by_size(trace)
+    for size in (512, 1024):
+        assert seen[size] == expected[size]
+    assert seen[1 << 20] in (expected[1 << 20], expected[0])
+
+
+@pytest.mark.parametrize("how", [[], ["registered"]], ids=["finalizers", "at-exit"])
+@each_python
+def test_while_the_interpreter_ends(tmp_path, python, how):
+    expected, trace = run(tmp_path, python, "end", *how)
+    seen = seen_by_size(trace)
+    # Which finalizers an ending interpreter still calls is its own affair.
+    assert len(expected) == 2 if how else len(expected) >= 1
+    for size, frames in expected:
+        assert seen[size] == frames, f"size {size}"

@@ -1,0 +1,124 @@
+"""One program in a folder of its own, held against the driver's log: what test_durability.py is made of."""
+
+import contextlib
+import json
+import os
+import subprocess
+from collections import defaultdict
+
+import pytest
+
+from conftest import LIBRARY, driver_calls, dump, environment, gpumemtrace, read_log
+from ground_truth import NOT_EVENTS
+
+
+def cannot(what):
+    reason = f"not checked: {what} here"
+    pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)
+
+
+class Case:
+    """A folder in which one program runs, and what it leaves there."""
+
+    def __init__(self, folder, bin):
+        self.folder, self.bin = folder, bin
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def start(self, *command, traced=True, preload=(), before=None, **extra):
+        env = environment(self.folder, traced, LD_LIBRARY_PATH=self.bin, **extra)
+        libraries = [*preload, *([LIBRARY] if traced else [])]
+        if libraries:
+            env["LD_PRELOAD"] = ":".join(map(str, libraries))
+        return subprocess.Popen([*map(str, command)], cwd=self.folder, env=env, text=True, preexec_fn=before,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, *command, **how):
+        process = self.start(*command, **how)
+        try:
+            self.output, self.said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        self.code = process.returncode
+        return self
+
+    @property
+    def trace(self):
+        return self.folder / "run.trace"
+
+    @property
+    def ring(self):
+        return self.folder / "run.trace.ring"
+
+    def lines(self):
+        """What we said; the program itself says nothing to stderr."""
+        return [line for line in self.said.splitlines() if line.startswith("gpumemtrace: ")]
+
+    def facts(self, code=0, trace=None):
+        return json.loads(gpumemtrace("replay", trace or self.trace, "--json", code=code))["traces"][0]
+
+    def log(self):
+        """The driver's own. A kill may leave its last line cut: that call had not come back."""
+        path = self.folder / "driver.log"
+        text = path.read_text()
+        if not text.endswith("\n"):
+            path.write_text(text[: text.rfind("\n") + 1])
+        return [call for call in read_log(path) if call["api"] not in NOT_EVENTS]
+
+    def missing(self, trace=None, pid=None, code=0):
+        """Calls of the driver's log that the trace does not have; what it has must be what the log has, thread by thread."""
+        logged, placed, open_calls = defaultdict(list), defaultdict(list), defaultdict(list)
+        for call in self.log():
+            if pid in (None, call["pid"]):
+                logged[call["tid"]].append((call["api"], call["rc"], call["addr"] if call["rc"] == 0 else None))
+        events = dump(trace or self.trace, code=code)
+        for event in events:
+            if event["in_flight"]:
+                open_calls[int(event["tid"])].append(event)
+        for event in driver_calls([event for event in events if not event["in_flight"]]):
+            placed[event["tid"]].append((event["api"], event["rc"], event["addr"] if event["rc"] == 0 else None))
+        missing = 0
+        for thread, calls in logged.items():
+            # A call that the driver had finished and logged, and that had not come back to its caller, is in flight.
+            assert len(open_calls[thread]) <= 1
+            known = placed.pop(thread, [])
+            if known == calls[: len(known)]:
+                left = calls[len(known):]
+                if left and open_calls[thread] and open_calls[thread][0]["api"] == left[0][0]:
+                    left = left[1:]
+                missing += len(left)
+            else:
+                calls = iter(calls)
+                assert all(call in calls for call in known), "the trace has calls that were never made, or not in this order"
+                missing += len(logged[thread]) - len(known)
+        assert not placed, "threads that the log does not know"
+        return missing
+
+    def check_all_there(self, end=None, **which):
+        facts = self.facts(trace=which.get("trace"))
+        assert facts["complete"], facts["notes"]
+        assert self.missing(**which) == 0
+        if end:
+            assert facts["end"] == end
+        return facts
+
+    def check_loss_is_told(self, **which):
+        """Something is missing, and the report says so first of all."""
+        facts = self.facts(code=6, trace=which.get("trace"))
+        assert not facts["complete"] and facts["notes"]
+        head = gpumemtrace("replay", which.get("trace") or self.trace, code=6)
+        assert "Incomplete" in head
+        return facts
+
+
+@contextlib.contextmanager
+def disk(folder, size, *options):
+    """A small file system of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "none", folder], capture_output=True)
+    if mounted.returncode:
+        cannot("a small disk cannot be mounted")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)

@@ -1,0 +1,112 @@
+"""Programs that use the Python package, out of its wheel, beside a PyTorch whose environment is not ours to install into."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from conftest import PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
+
+#: torch-version=folder, of what scripts/setup/trainers has put there.
+TRAINERS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_TRAINERS", "").split(",") if pair)
+
+
+def version_of(python):
+    code = "import sys; print(*sys.version_info[:2])"
+    return tuple(map(int, subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()))
+
+
+def build(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
+    """What pip has hatchling build (a wheel, an editable one, an sdist), of the library and the command that are tested here, or of others."""
+    code = f"import sys, hatchling.build; hatchling.build.build_{kind}(sys.argv[1])"
+    env = os.environ | {"GPUMEMTRACE_PREBUILT": str(prebuilt)}
+    done = subprocess.run([sys.executable, "-c", code, folder], cwd=source, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [path] = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+class Installed:
+    """An environment of its own."""
+
+    def __init__(self, python, folder, own_pip=False):
+        self.python = folder / "bin" / "python"
+        self.command = folder / "bin" / "gpumemtrace"
+        # To unpack pip takes seconds; but the pip of these tests need not know the oldest Python.
+        self.pip_command = [self.python, "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", self.python]
+        self.folder = folder
+        subprocess.run([python, "-m", "venv", *([] if own_pip else ["--without-pip"]), folder], check=True, timeout=300)
+
+    def pip(self, command, *arguments):
+        options = ["--quiet", "--disable-pip-version-check"]
+        subprocess.run([*self.pip_command, command, *options, *arguments], check=True, timeout=300)
+
+    def install(self, wheel):
+        self.pip("install", "--no-index", "--no-deps", wheel)
+
+    def files(self):
+        return {path for path in self.folder.rglob("*") if "__pycache__" not in path.parts}
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory):
+    """By version of CPython: an environment each of the oldest and the newest that is here."""
+    assert PYTHONS, "GPUMEMTRACE_PYTHONS is not set: run scripts/test"
+    by_version = {version_of(python): python for python in reversed(PYTHONS)}
+    made = {}
+    for version in {min(by_version), max(by_version)}:
+        is_old = version != max(by_version)
+        made[version] = Installed(by_version[version], tmp_path_factory.mktemp("installed") / "venv", own_pip=is_old)
+        made[version].install(wheel)
+    return made
+
+
+def trainers_of(torch_version):
+    """The folder with trainers and notebooks for the environment of this PyTorch."""
+    if torch_version not in TRAINERS:
+        reason = f"GPUMEMTRACE_TRAINERS names no folder for torch {torch_version}: scripts/setup/trainers makes one"
+        pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)
+    return TRAINERS[torch_version]
+
+
+@dataclass
+class Packaged(Run):
+    """A program that has ended, whose last line was JSON, and which has left one trace."""
+
+    @property
+    def trace(self):
+        [trace] = self.folder.glob("*.trace")
+        return trace
+
+    @property
+    def said(self):
+        return json.loads(self.process.stdout.splitlines()[-1])
+
+
+@pytest.fixture
+def packaged(installed, tmp_path):
+    """Runs a workload with the package, by `gpumemtrace run` or by itself."""
+    there = installed[max(installed)]
+    site_packages = next(there.folder.glob("lib/python3.*/site-packages"))
+
+    def run(torch_version, script, *arguments, by_run=True, name="run", more=(), **extra):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        path = os.pathsep.join(map(str, (site_packages, *more)))
+        env = environment(folder, traced=False, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE=1, **extra)
+        python = Path(VENVS[torch_version]) / "bin" / "python"
+        command = [*([there.command, "run", "--"] if by_run else []), python, WORKLOADS / script, *map(str, arguments)]
+        done = run_program(command, folder, env=env)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        return Packaged(done, folder)
+
+    return run
