@@ -1,4 +1,4 @@
-//! Which programs macOS lets a library into: on programs that zig linked and rcodesign signed (`scripts/macho-samples`).
+//! Which programs macOS lets a library into: on programs that zig linked and rcodesign signed (`scripts/generate/macho-samples`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! Where PyTorch's `TraceEntry` and autograd's `Node` have their fields, by release. Written by `scripts/torch-abi` from the headers in the wheels.
+//! Where PyTorch's `TraceEntry` and autograd's `Node` have their fields, by release. Written by `scripts/generate/torch-abi` from the headers in the wheels.
 
 /// Offsets in bytes.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Layout {
 
 #[rustfmt::skip]
 pub(super) static LAYOUTS: &[Layout] = &[
-    // begin of what scripts/torch-abi writes
+    // begin of what scripts/generate/torch-abi writes
     Layout { release: "2.2", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: None, actions: 9 },
     Layout { release: "2.3", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: None, actions: 9 },
     Layout { release: "2.4", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: None, actions: 9 },
@@ -38,7 +38,7 @@ pub(super) static LAYOUTS: &[Layout] = &[
     Layout { release: "2.13", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 9 },
     Layout { release: "2.14", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 10 },
     Layout { release: "2.15", action: 0, device: 4, addr: 8, stream: 32, size: 40, pool: Some(48), actions: 10 },
-    // end of what scripts/torch-abi writes
+    // end of what scripts/generate/torch-abi writes
 ];
 
 /// A node of autograd's graph. Offsets in bytes.
@@ -54,7 +54,7 @@ pub(super) struct Node {
 
 #[rustfmt::skip]
 pub(super) static NODES: &[Node] = &[
-    // begin of what scripts/torch-abi writes
+    // begin of what scripts/generate/torch-abi writes
     Node { release: "2.1", number: 24, thread: 48 },
     Node { release: "2.2", number: 24, thread: 48 },
     Node { release: "2.3", number: 24, thread: 48 },
@@ -70,5 +70,5 @@ pub(super) static NODES: &[Node] = &[
     Node { release: "2.13", number: 16, thread: 40 },
     Node { release: "2.14", number: 16, thread: 40 },
     Node { release: "2.15", number: 16, thread: 40 },
-    // end of what scripts/torch-abi writes
+    // end of what scripts/generate/torch-abi writes
 ];

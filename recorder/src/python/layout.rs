@@ -2,7 +2,7 @@
 //!
 //! Constraint: the frames of a running thread can be read without the GIL only by their memory layout, and a wrong offset
 //! would read garbage. Consequence: 3.13 and later describe themselves (`described`, cookie checked); 3.8 to 3.12 have a
-//! table here, which `scripts/python-abi` holds against the headers of installed releases; either way the first capture
+//! table here, which `scripts/generate/python-abi` holds against the headers of installed releases; either way the first capture
 //! of a session is checked against the types it must find (`selftest`) before any frame is believed. The suites compare
 //! every stack with the one CPython itself sees.
 //!

@@ -1,7 +1,7 @@
 //! The self-description of 3.13 and later: `_Py_DebugOffsets`, the first bytes of `_PyRuntime`.
 //!
 //! Constraint: it is made for readers of the same release, and its own fields move from one version to the next.
-//! Consequence: the positions below belong to one version each (`scripts/python-abi` holds them against the headers), the
+//! Consequence: the positions below belong to one version each (`scripts/generate/python-abi` holds them against the headers), the
 //! cookie and the version must be right, and an offset that none of these structs can have refuses it all.
 //! In free-threaded builds objects have longer heads, and from 3.14 on code runs from copies that belong to the threads.
 
