@@ -32,7 +32,7 @@ CUDA has it; its failed calls are compared.
 def main():
     cells, versions, configurations, rows = {}, [], [], []
     for case in (case for file in sys.argv[1:] for case in ET.parse(file).iter("testcase")):
-        version, configuration, row = re.fullmatch(r"test_every_entry_and_every_call\[([^-]*)-([^-]*)-([^-]*)\]", case.get("name")).groups()
+        version, configuration, row = re.fullmatch(r"test_trace_equals_history_and_driver_log\[([^-]*)-([^-]*)-([^-]*)\]", case.get("name")).groups()
         numbers = {prop.get("name"): prop.get("value") for prop in case.iter("property")}
         passed = case.find("failure") is None and case.find("error") is None
         cells[version, configuration, row] = f"{numbers['entries']} / {numbers['calls']}" if passed else "**failed**"

@@ -1,6 +1,6 @@
-"""What all tests share: the built library and command, the environments, and how a program is run with and without us.
+"""Shared by all suites: the built library and command, the environments, and how programs are run.
 
-The environments are made by scripts/test; GPUMEMTRACE_VENVS is a comma-separated list of torch-version=folder.
+scripts/test makes the environments; GPUMEMTRACE_VENVS lists them as torch-version=folder,...
 """
 
 import json
@@ -18,9 +18,9 @@ RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "rel
 LIBRARY = RELEASE / "libgpumemtrace.so"
 COMMAND = RELEASE / "gpumemtrace"
 DRIVER = RELEASE / "libsimgpu_driver.so"
-# Whoever starts the tests in the background has SIGINT ignored, and programs would inherit that: what they do at it is tested.
+# A background shell ignores SIGINT, and programs would inherit that; tests send SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-#: What the command says is read here sentence by sentence; test_filters.py is about how it is broken into lines.
+#: Wide enough that no sentence is wrapped here; test_filters.py covers wrapping.
 os.environ["COLUMNS"] = "200"
 VENVS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_VENVS", "").split(",") if pair)
 PYTHONS = [pair for pair in os.environ.get("GPUMEMTRACE_PYTHONS", "").split(",") if pair]
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
 
 @dataclass
 class Run:
-    """A traced program that has ended."""
+    """A finished program and its folder."""
 
     process: subprocess.CompletedProcess
     folder: Path
@@ -49,16 +49,17 @@ class Run:
 
     def report(self, *flags, code=0):
         report = json.loads(gpumemtrace("replay", self.trace, *flags, "--json", code=code))
-        assert_it_adds_up(report)
+        assert_report_is_consistent(report)
         return report
 
     def calls(self):
-        """The simulator's own log."""
+        """Returns the simulated driver's log."""
         return read_log(self.folder / "driver.log")
 
 
-def assert_it_adds_up(report):
-    """What must hold of every report: parts sum to wholes, and with PyTorch's tracker and a whole trace nothing is unexplained."""
+def assert_report_is_consistent(report):
+    """Checks that parts sum to wholes; a complete trace with PyTorch's tracker leaves no byte
+    unexplained."""
     for peak in report.get("peak", []) + report.get("instants", []):
         whole = peak["live_bytes"] if peak["layer"] == "torch" else peak.get("device_bytes", peak["live_bytes"])
         assert sum(site["bytes"] for site in peak["sites"]) == whole
@@ -73,14 +74,14 @@ def assert_it_adds_up(report):
 
 
 def gpumemtrace(*arguments, code=0):
-    """Runs the command; its standard output."""
+    """Runs the command and returns its standard output."""
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=300)
     assert done.returncode == code, f"exit code {done.returncode}, not {code}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout
 
 
 def sentences(text):
-    """A text without its ends of lines, which may lie inside of sentences."""
+    """Joins the lines of a text, so that line breaks inside sentences do not matter."""
     return " ".join(text.split())
 
 
@@ -91,7 +92,7 @@ def parse_fields(line):
 
 
 def dump(trace, code=0):
-    """Every event of a trace, as `gpumemtrace dump` prints it."""
+    """Returns every event of a trace, as `gpumemtrace dump` prints it."""
     lines = gpumemtrace("dump", trace, code=code).splitlines()
     events = []
     for line in lines:
@@ -105,19 +106,20 @@ def dump(trace, code=0):
 
 
 def driver_calls(events):
-    """The events that are calls of the program which move memory: not those of PyTorch's allocator, and no questions."""
+    """Returns the program's driver calls that change memory: no allocator events, no queries."""
     return [event for event in events if event["api"] != "-" and event["kind"] != "memory_sample"]
 
 
 def held_after_each_call(trace):
-    """What replay says is held in each place (device ordinals, host, managed, foreign) after each driver call."""
+    """Returns replay's held bytes after each driver call, by place (device ordinal, host, managed,
+    foreign)."""
     lines = (line for line in gpumemtrace("dump", trace, "--totals").splitlines() if line.startswith("seq="))
     held = (parse_fields(line).get("held") for line in lines if " kind=memory_sample " not in line)
     return [dict(part.split(":") for part in places.split(",") if part) for places in held if places is not None]
 
 
 def read_log(path):
-    """The simulator's ground truth: one dict per driver call, in its own order."""
+    """Returns the simulator's log: one dict per driver call, in its order."""
     calls = []
     for line in path.read_text().splitlines():
         if line.startswith("#") or not line.strip():
@@ -131,7 +133,7 @@ def read_log(path):
 
 
 def environment(folder, traced=True, **extra):
-    """An environment without anything of the caller's that would change a result."""
+    """Returns an environment without variables of the caller that would change a result."""
     env = {key: value for key, value in os.environ.items()
            if not key.startswith(("GPUMEMTRACE_", "SIMGPU_", "PYTORCH_", "LD_")) and key not in ("RANK", "WORLD_SIZE")}
     env["SIMGPU_LOG"] = str(folder / "driver.log")
@@ -142,10 +144,10 @@ def environment(folder, traced=True, **extra):
 
 
 def run_program(command, folder, **how):
-    """Runs a program of PyTorch to its end.
+    """Runs a PyTorch program to its end.
 
-    PyTorch 2.15.0 aborts now and then after its work is done, traced or not (about one run in 60: a thread of its own is still
-    there when the process ends). That says nothing about us, so such a run is made again, in a folder as it was.
+    PyTorch 2.15.0 sometimes aborts after its work is done, traced or not (about one run in 60):
+    a thread of its own still runs when the process ends. Such a run is repeated, in a clean folder.
     """
     before = set(folder.iterdir())
     while True:
@@ -158,13 +160,13 @@ def run_program(command, folder, **how):
 
 @pytest.fixture
 def run_python(tmp_path):
-    """Runs a workload in a torch environment, traced unless told otherwise."""
+    """Runs a workload in a PyTorch environment, traced by default."""
 
     def run(torch_version, script, *arguments, traced=True, check=True, name="traced", own_libraries=False, **extra):
         folder = tmp_path / name
         folder.mkdir(exist_ok=True)
         if own_libraries:
-            # Where a real machine has them on the loader's path.
+            # A real machine has them on the loader's path.
             extra["LD_LIBRARY_PATH"] = next(Path(VENVS[torch_version]).rglob("libcuda.so.1")).parent
         python = Path(VENVS[torch_version]) / "bin" / "python"
         process = run_program([python, WORKLOADS / script, *map(str, arguments)], folder,

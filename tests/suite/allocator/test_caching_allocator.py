@@ -1,8 +1,8 @@
-"""gpumemtrace's caching allocator under real PyTorch, held against PyTorch's own and against a watch that knows neither.
+"""gpumemtrace's caching allocator under real PyTorch, compared with PyTorch's own.
 
-checked_allocator.c stands between PyTorch and us and ends the process at the first block that overlaps another, lies outside of the
-simulated driver's memory, changes streams, or comes back before its event is done. What the allocator says of itself is compared with
-what `torch.cuda.memory_stats()` says of the native one, figure by figure.
+checked_allocator.c sits between PyTorch and our allocator. It ends the process at the first block
+that overlaps another, lies outside the simulated driver's memory, changes streams, or is reused
+before its event completes. `torch.cuda.memory_stats()` of both allocators is compared key by key.
 """
 
 import json
@@ -16,17 +16,18 @@ from conftest import LIBRARY, RELEASE, REPOSITORY, WORKLOADS, gpumemtrace, sente
 from ground_truth import assert_calls_equal_driver
 
 MODELS = [model + amp for model in ("mlp", "resnet18", "transformer") for amp in ("", "-amp")]
-#: Of settings that our allocator does not have, and of pools by name.
+#: Statistics of settings that our allocator lacks, and of named pools.
 NOT_KEPT = ("oversize_", "max_split_size", "reserved_bytes_by_private_pools", "num_oom_rejections")
-#: How often free blocks are cut and joined depends on which of two equal ones is taken, and on the order in which autocast's and autograd's tables
-#: are emptied, which is that of addresses: two runs of the native allocator differ too. The model in cache/tests.rs holds these exactly.
+#: The number of splits depends on which of two equal blocks is taken, and on the address order in
+#: which the tables of autocast and autograd are emptied. Two runs of PyTorch's own allocator differ
+#: here too. The model in cache/tests.rs checks these figures exactly.
 BY_ORDER = ("inactive_split",)
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
 
 
 @pytest.fixture(scope="session")
 def watch(tmp_path_factory):
-    """The library that stands between."""
+    """Builds the checking library."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         reason = "not checked: there is no C compiler here"
@@ -39,7 +40,7 @@ def watch(tmp_path_factory):
 
 @pytest.fixture
 def plugged(run_python, torch_version):
-    """Runs a scenario of plugged.py; what it said, and the run."""
+    """Runs a scenario of allocator_scenarios.py; returns its output and the run."""
 
     def run(scenario, mode, *arguments, traced=False, check=True, **env):
         done = run_python(torch_version, "training/allocator_scenarios.py", scenario, mode, *arguments, traced=traced, check=check,
@@ -50,7 +51,7 @@ def plugged(run_python, torch_version):
 
 
 def assert_statistics_equal(own, native, exactly):
-    """Every figure of every device."""
+    """Compares every statistic of every device."""
     assert len(own["stats"]) == len(native["stats"])
     for own_stats, native_stats in zip(own["stats"], native["stats"]):
         kept = {name: value for name, value in native_stats.items() if not name.startswith((*NOT_KEPT, *BY_ORDER))}
@@ -59,26 +60,26 @@ def assert_statistics_equal(own, native, exactly):
             assert {name: own_stats[name] for name in kept} == kept
         else:
             assert {name: own_stats[name] for name in kept} == {name: pytest.approx(value, rel=0.01) for name, value in kept.items()}
-        # Old releases do not count the driver's calls.
+        # Older releases do not count driver calls.
         more = {name for name in own_stats if not name.startswith(BY_ORDER)} - set(kept)
         assert more <= {"num_sync_all_streams", "num_device_alloc", "num_device_free"}
 
 
 @pytest.mark.parametrize("scenario, memory", [*((model, "80G") for model in MODELS), ("graphs", "80G"), ("streams", "80G"),
                                               ("out_of_memory", "256M")])
-def test_every_figure_is_that_of_pytorchs_own(plugged, watch, torch_version, scenario, memory):
+def test_statistics_equal_native_allocator(plugged, watch, torch_version, scenario, memory):
     native, native_run = plugged(scenario, "native", "--one-thread", SIMGPU_MEM=memory)
     own, own_run = plugged(scenario, "global", "--one-thread", "--checked", watch, SIMGPU_MEM=memory)
-    assert own["handed_out"] >= 18, "the watch has seen it"
-    # In particular what was reserved at most.
-    # (2.12 alone takes another of two free blocks of the same size, which now and then has more at its end than is worth cutting off.)
+    assert own["handed_out"] >= 18, "the checker saw the allocations"
+    # This includes peak reserved. 2.12 alone picks another of two free blocks of equal size, which
+    # sometimes has a larger remainder than is worth splitting.
     assert_statistics_equal(own, native, exactly=not torch_version.startswith("2.12."))
-    # What was refused, and what went on.
+    # Refusals, and the retries that succeeded.
     assert own_run.process.stdout.splitlines()[:-1] == native_run.process.stdout.splitlines()[:-1]
 
 
 @pytest.mark.parametrize("scenario", [*MODELS, "data_parallel"])
-def test_threads_of_backward_need_no_more_than_with_pytorchs_own(plugged, watch, scenario):
+def test_backward_threads_reserve_no_more_than_native(plugged, watch, scenario):
     native, _ = plugged(scenario, "native", SIMGPU_DEVICES=2)
     own, _ = plugged(scenario, "global", "--checked", watch, SIMGPU_DEVICES=2)
     for own_stats, native_stats in zip(own["stats"], native["stats"]):
@@ -88,18 +89,18 @@ def test_threads_of_backward_need_no_more_than_with_pytorchs_own(plugged, watch,
 
 
 @pytest.mark.parametrize("scenario, delay_us", [("streams", 20_000), ("threads", 3_000)])
-def test_no_block_comes_back_before_its_event(plugged, watch, scenario, delay_us):
+def test_no_block_is_reused_before_its_event(plugged, watch, scenario, delay_us):
     own, _ = plugged(scenario, "global", "--checked", watch, SIMGPU_EVENT_DELAY_US=delay_us)
-    assert own["waited"] >= 600 and own["met_again"] > 0, "blocks waited, and were used again"
+    assert own["waited"] >= 600 and own["met_again"] > 0, "blocks waited for events and were reused"
 
 
-def test_the_watch_ends_an_allocator_that_forgets(plugged, watch):
+def test_checker_detects_missing_event_wait(plugged, watch):
     _, done = plugged("streams", "global", "--checked", watch, check=False, SIMGPU_EVENT_DELAY_US=20_000, CHECKED_FORGETS=1)
     assert done.process.returncode == -6 and "is still used by stream" in done.process.stderr
 
 
 @pytest.mark.parametrize("preloaded", [False, True], ids=["alone", "preloaded"])
-def test_the_trace_is_first_hand_and_says_whose_memory_it_is(plugged, preloaded):
+def test_trace_names_the_allocator_that_owns_memory(plugged, preloaded):
     own, done = plugged("transformer", "global", traced=preloaded)
     report = done.report("--fragmentation", "--peak")
     info = report["traces"][0]
@@ -113,7 +114,7 @@ def test_the_trace_is_first_hand_and_says_whose_memory_it_is(plugged, preloaded)
     peak = report["devices"][0]["peak"]
     assert peak["live_bytes"] == stats["allocated_bytes.all.peak"]
     assert peak["reserved_bytes"] == stats["reserved_bytes.all.peak"]
-    # Each segment is a call of the driver.
+    # Each segment is one driver allocation.
     given = {(event["addr"], event["size"]) for event in events if event["kind"] == "device_alloc"}
     assert {(event["addr"], event["size"]) for event in events if event["kind"] == "segment_alloc"} <= given
     if preloaded:
@@ -125,7 +126,7 @@ def test_the_trace_is_first_hand_and_says_whose_memory_it_is(plugged, preloaded)
     assert "reserved by PyTorch" not in text and "Reserved by PyTorch" not in text
 
 
-def test_out_of_memory_is_told_of_this_allocator(plugged):
+def test_oom_report_names_this_allocator(plugged):
     _, done = plugged("out_of_memory", "global", SIMGPU_MEM="256M")
     report = done.report("--oom")
     assert [oom["requested_bytes"] for oom in report["oom"]] == [30 << 20, 30 << 20, 100 << 20]
@@ -135,14 +136,14 @@ def test_out_of_memory_is_told_of_this_allocator(plugged):
     assert "use PyTorch's own allocator, with" in actions and "PyTorch does so itself" not in actions
 
 
-def test_segments_below_pytorchs_own_allocator(plugged, torch_version):
+def test_segments_under_native_allocator(plugged, torch_version):
     if tuple(map(int, torch_version.split(".")[:2])) < (2, 5):
         _, done = plugged("mlp", "segment", check=False)
         assert "has no torch.cuda.use_mem_pool, which the mode 'segment' needs: 2.5 is the first that has" in done.process.stderr
         return
     native, _ = plugged("mlp", "native")
     own, done = plugged("mlp", "segment", traced=True)
-    # Statistics are PyTorch's own, of which blocks of other pools are a part.
+    # The statistics are PyTorch's own and include blocks of other pools.
     for figure in ("allocated_bytes.all.peak", "allocation.all.allocated", "num_ooms"):
         assert own["stats"][0][figure] == native["stats"][0][figure]
     report = done.report("--fragmentation")
@@ -152,12 +153,12 @@ def test_segments_below_pytorchs_own_allocator(plugged, torch_version):
     events = done.events()
     assert_calls_equal_driver(events, done.calls())
     pools = {event["aux1"] for event in events if event["kind"] == "segment_alloc"}
-    assert pools - {0}, "segments of the pool (or, before 2.9, of one that is not told)"
+    assert pools - {0}, "segments of the pool (before 2.9, of an unknown one)"
     text = sentences(gpumemtrace("replay", done.trace, "--fragmentation"))
     assert "segments of a torch.cuda.MemPool through gpumemtrace" in text and "Reserved by PyTorch" in text
 
 
-def test_what_cannot_be_is_said_in_a_sentence(run_python, torch_version, tmp_path):
+def test_unsupported_setups_raise_one_sentence(run_python, torch_version, tmp_path):
     script = tmp_path / "program.py"
     script.write_text("""
 import gpumemtrace, torch
@@ -185,7 +186,7 @@ print(torch.ones(5, device="cuda").sum().item())
 
 
 @pytest.mark.parametrize("started", [False, True], ids=["alone", "started"])
-def test_what_the_program_says_is_recorded_without_a_preload(run_python, torch_version, tmp_path, started):
+def test_markers_are_recorded_without_preload(run_python, torch_version, tmp_path, started):
     script = tmp_path / "program.py"
     script.write_text(f"""
 import gpumemtrace, torch
@@ -210,7 +211,7 @@ print(len(gpumemtrace.leaks()["leaks"]), gpumemtrace.is_recording())
     assert [mark["name"] for mark in report["marks"]] == ["ready"]
 
 
-def test_peaks_begin_again(run_python, torch_version, tmp_path):
+def test_reset_peak_memory_stats(run_python, torch_version, tmp_path):
     script = tmp_path / "program.py"
     script.write_text("""
 import gpumemtrace, torch

@@ -1,4 +1,5 @@
-"""gpumemtrace as PyTorch's allocator: every tensor a driver call of its own, with the line that made it."""
+"""gpumemtrace as PyTorch's pluggable allocator: one driver call per tensor, at the line that made
+it."""
 
 import pytest
 
@@ -11,7 +12,7 @@ LINE = next(
 
 
 @pytest.mark.parametrize("preloaded", [False, True], ids=["alone", "preloaded"])
-def test_tensors_are_recorded_first_hand(run_python, torch_version, preloaded):
+def test_pluggable_allocator_records_every_tensor(run_python, torch_version, preloaded):
     run = run_python(torch_version, "memory/pluggable.py", LIBRARY, traced=preloaded)
     assert run.process.stdout == "refused\nwent on\n"
     report = run.report()

@@ -1,4 +1,4 @@
-"""What replay says each block of a peak is for, against what the program says: parameters(), .grad, optimizer.state."""
+"""Categories of blocks at the peak, compared with parameters(), .grad and optimizer.state."""
 
 import bisect
 import json
@@ -15,7 +15,7 @@ LEAST_F1 = 0.95
 
 
 class Lives:
-    """When each block came and went, in events of the allocator on its device: from the events, not from the report."""
+    """Lifetimes of blocks, in allocator events per device, computed from the events alone."""
 
     def __init__(self, events):
         self.lives = defaultdict(list)
@@ -32,7 +32,7 @@ class Lives:
                 self.lives[device, addr][open_at.pop((device, addr))][1] = counts[device]
 
     def block_at(self, device, addr, at):
-        """The birth of the block that was there after so many events."""
+        """Returns when the block that was live at `addr` after `at` events was allocated."""
         lives = self.lives[device, addr]
         index = bisect.bisect_right(lives, at, key=lambda life: life[0]) - 1
         assert index >= 0 and lives[index][1] > at, f"nothing at {addr:#x} after {at} events of device {device}"
@@ -40,12 +40,13 @@ class Lives:
 
 
 def truth_of(run, lives):
-    """The kind of each block that has one, by device, address and birth."""
+    """Returns the category of each known block, by device, address and allocation."""
     said = json.loads((run.folder / "truth.json").read_text())
     kinds = {}
     for device, addr, at, kind in said["truth"]:
         kinds.setdefault((device, addr, lives.block_at(device, addr, at)), kind)
-    # What a forward pass leaves behind it and is nothing else; what never goes (workspaces) is no part of it.
+    # Activations: left by a forward pass and in no other category. Workspaces that stay do not
+    # count.
     for device, begin, end in said["passes"]:
         for (of, addr), all_lives in lives.lives.items():
             for born, died, _ in all_lives if of == device else ():
@@ -55,7 +56,8 @@ def truth_of(run, lives):
 
 
 def scores(peak, kinds):
-    """Byte-weighted F1 of each kind, and the share of bytes about which both say the same."""
+    """Returns each category's F1, weighted by bytes, and the share of bytes with equal
+    categories."""
     hits, said, true, agree = defaultdict(int), defaultdict(int), defaultdict(int), 0
     for block in peak["blocks"]:
         kind = kinds.get((peak["device"], block["addr"], block["born"]), "other")
@@ -86,12 +88,13 @@ def check_sums(peak):
     assert sites == by_site
 
 
-# Beside the usual ones: state that is made with the optimizer, and state that is smaller than its parameters.
+# Beside the common optimizers: state made with the optimizer, and state smaller than its
+# parameters.
 OTHERS = [("mlp", "adagrad"), ("gpt", "adafactor")]
 
 
 @pytest.mark.parametrize("model,optimizer", [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS] + OTHERS)
-def test_blocks_are_what_the_program_says(run_python, torch_version, model, optimizer):
+def test_categories_match_the_program(run_python, torch_version, model, optimizer):
     run = run_python(torch_version, "training/block_categories.py", model, optimizer, "--truth", "truth.json", SIMGPU_DEVICES=2, SIMGPU_CC="8.0")
     report = run.report("--peak", "--blocks")
     kinds = truth_of(run, Lives(run.events()))
@@ -100,7 +103,8 @@ def test_blocks_are_what_the_program_says(run_python, torch_version, model, opti
         check_sums(peak)
         f1, agreement, true = scores(peak, kinds)
         print(peak["device"], {kind: score and round(score, 4) for kind, score in f1.items()}, round(agreement, 4), dict(true))
-        # Of what is there at all. The peak beside the optimizer's step has all that lasts, the other one what the passes need.
+        # Categories that the peak has: lasting memory beside optimizer.step(), else what passes
+        # need.
         there = ["parameters", "gradients", "optimizer_state"] if peak["device"] == 1 else ["parameters", "activations", "inputs"]
         assert all(true[kind] > 0 for kind in there)
         assert all(score is None or score >= LEAST_F1 for score in f1.values()), (peak["device"], f1)
@@ -108,7 +112,8 @@ def test_blocks_are_what_the_program_says(run_python, torch_version, model, opti
 
 
 def said_of(run):
-    """The peak of the first device, its categories, and what is said of the tensors that the program names."""
+    """Returns the peak of the first device, its categories, and those of tensors that the program
+    names."""
     peak = run.report("--peak", "--blocks")["peak"][0]
     check_sums(peak)
     by_addr = {block["addr"]: block for block in peak["blocks"]}
@@ -120,7 +125,7 @@ def said_of(run):
     return peak, {share["category"]: share for share in peak["categories"]}, {kind: dict(told) for kind, told in said.items()}
 
 
-def test_a_model_that_only_answers_has_no_activations(run_python, torch_version):
+def test_inference_has_no_activations(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "serve", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
@@ -128,42 +133,43 @@ def test_a_model_that_only_answers_has_no_activations(run_python, torch_version)
     assert categories["temporaries"]["bytes"] > 0
 
 
-def test_parameters_without_a_module_are_told_by_the_size_of_their_gradients(run_python, torch_version):
+def test_parameters_without_module_match_gradient_sizes(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "functional", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "medium"): 2}, "dataset": {("unknown", None): 1}}
     assert [categories[name]["bytes"] for name in ("gradients", "optimizer_state")] == [(256 + 300) * 512 * 4, (256 + 300) * 512 * 8]
 
 
-def test_a_copy_of_the_model_is_parameters_and_one_of_its_values_is_not_known(run_python, torch_version):
+def test_model_copy_is_parameters_and_value_copy_is_unknown(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "average", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, _, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}, "copies": {("parameters", "high"): 14}, "values": {("unknown", None): 14}}
 
 
-def test_what_a_killed_forward_pass_held_is_less_sure(run_python, torch_version):
+def test_killed_forward_pass_lowers_confidence(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "stopped", "--truth", "truth.json", SIMGPU_CC="8.0", check=False)
     assert run.process.returncode == -9
     peak, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
     assert peak["step"] == 6 and peak["since_previous_step"]["step"] == 5
-    # Of each pair of layers 2,048 rows of 256 floats are kept, and five pairs were begun.
+    # Each pair of layers keeps 2,048 rows of 256 floats; five pairs had begun.
     assert categories["activations"]["bytes"] >= 5 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "medium"
     risen = peak["since_previous_step"]["changes"][0]
     assert risen["category"] == "activations" and risen["rise_bytes"] > 4 * 2048 * 256 * 4
 
 
-def test_what_is_computed_again_for_the_backward_pass_is_activations(run_python, torch_version):
+def test_recomputed_activations_are_activations(run_python, torch_version):
     run = run_python(torch_version, "training/atypical_peaks.py", "checkpoint", "--truth", "truth.json", SIMGPU_CC="8.0")
     _, categories, said = said_of(run)
     assert said == {"parameters": {("parameters", "high"): 14}}
-    # At the peak one part of three has been computed again: four layers, a pair of which keeps one output.
+    # At the peak one of three parts is recomputed: four layers, of which each pair keeps one
+    # output.
     assert categories["activations"]["bytes"] >= 2 * 2048 * 256 * 4
     assert categories["activations"]["confidence"] == "high"
 
 
-def test_without_python_stacks_nothing_is_guessed(run_python, torch_version):
+def test_no_categories_without_python_stacks(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", "--steps", 4, GPUMEMTRACE_STACKS="native", SIMGPU_CC="8.0")
     peak = run.report("--peak", "--blocks")["peak"][0]
     check_sums(peak)
@@ -171,7 +177,7 @@ def test_without_python_stacks_nothing_is_guessed(run_python, torch_version):
     assert all(block["bytes"] == 8519680 for block in peak["blocks"] if block["category"] == "workspaces")
 
 
-def test_the_peak_by_named_parts_of_the_run(run_python, torch_version):
+def test_peak_by_phase(run_python, torch_version):
     run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
     peak = run.report("--peak")["peak"][0]
     parts = {part["phase"]: part["bytes"] for part in peak["phases"]}
@@ -181,7 +187,7 @@ def test_the_peak_by_named_parts_of_the_run(run_python, torch_version):
         assert sum(part["bytes"] for part in site["phases"]) == site["bytes"]
 
 
-def test_the_text_says_what_it_is_for(run_python, torch_version):
+def test_text_shows_categories(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", "--steps", 4)
     text = gpumemtrace("replay", run.trace, "--peak", "--blocks")
     for words in ("By what it is for:", "parameters and buffers, confidence high", "Since the step before (step ", "Every block"):
@@ -189,8 +195,8 @@ def test_the_text_says_what_it_is_for(run_python, torch_version):
     gpumemtrace("replay", run.trace, "--blocks", code=2)
 
 
-def test_activations_that_a_leak_keeps_are_no_workspaces_for_their_round_size(run_python, torch_version):
-    """Each is as large as PyTorch's workspace for cuBLAS on Hopper; a thread has one of these."""
+def test_leaked_activations_of_workspace_size_are_not_workspaces(run_python, torch_version):
+    """Each is as large as PyTorch's cuBLAS workspace on Hopper; a thread has one workspace only."""
     train = REPOSITORY / "scripts" / "leaklab" / "train.py"
     run = run_python(torch_version, train, "retained_validation", "--steps", "6", "--batch", "128")
     [peak] = run.report("--peak")["peak"]

@@ -1,17 +1,17 @@
-"""Who holds the device: the ledger against the simulator's bytes, by owner and to the byte."""
+"""Device memory by owner, compared with the simulator's bytes."""
 
 import pytest
 
 from conftest import gpumemtrace, parse_fields
 
 CONTEXT_BYTES = 450 << 20
-#: A whole number of the driver's pages: what it rounds up is in no call either.
+#: A multiple of the driver's page size: bytes added by rounding are in no call either.
 CUBLAS_BYTES = 8 << 20
 
 
 @pytest.mark.parametrize("segments", ["native", "expandable"])
 @pytest.mark.parametrize("model", ["mlp", "transformer"])
-def test_the_ledger_adds_up_to_the_simulators_bytes(run_python, torch_version, model, segments):
+def test_usage_by_owner_sums_to_simulator_bytes(run_python, torch_version, model, segments):
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
     run = run_python(torch_version, "training/train.py", "--model", model, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES,
                      SIMGPU_CUBLAS_BYTES=CUBLAS_BYTES, **conf)
@@ -25,13 +25,13 @@ def test_the_ledger_adds_up_to_the_simulators_bytes(run_python, torch_version, m
     cublas = [owner for owner in ledger if owner.startswith("libcublas.so")]
     handles = [call for call in run.calls() if call["api"] == "cuMemAlloc_v2" and call["size"] == CUBLAS_BYTES]
     assert len(cublas) == 1 and ledger[cublas[0]] == len(handles) * CUBLAS_BYTES > 0
-    assert set(ledger) <= {"torch blocks", "torch cache", cublas[0]}, "nobody else asked, and nobody is unknown"
+    assert set(ledger) <= {"torch blocks", "torch cache", cublas[0]}, "no other owner, and none unknown"
     assert ledger["torch blocks"] + ledger["torch cache"] == device["peak"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("segments", ["native", "expandable"])
-def test_each_sample_is_what_calls_handed_out_and_the_context(run_python, torch_version, segments):
-    """Samples are taken in a process that goes on allocating; each must be of its own moment."""
+def test_sample_equals_allocations_plus_context(run_python, torch_version, segments):
+    """Samples are taken while the process allocates; each must match its own time."""
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
     run = run_python(torch_version, "memory/meminfo_samples.py", SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES, **conf)
     samples = [parse_fields(line) for line in gpumemtrace("dump", "--totals", run.trace).splitlines()
@@ -43,16 +43,16 @@ def test_each_sample_is_what_calls_handed_out_and_the_context(run_python, torch_
         held = dict(part.split(":") for part in sample["held"].split(",") if part)
         assert int(sample["size"]) == int(held.get("0", 0)) + CONTEXT_BYTES, sample
     used = {int(call["used"]) for call in run.calls()}
-    assert {int(sample["size"]) for sample in by_program + by_recorder} <= used, "and each is the simulator's own number"
+    assert {int(sample["size"]) for sample in by_program + by_recorder} <= used, "each sample is a number of the simulator"
 
 
-def test_nvml_tells_what_this_process_uses(run_python, torch_version):
+def test_nvml_reports_bytes_of_process(run_python, torch_version):
     run = run_python(torch_version, "memory/meminfo_samples.py", "--seconds", 2.5, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES, own_libraries=True)
     residual = run.report()["devices"][0]["residual"]
     assert (residual["witness"], residual["bytes"]) == ("nvml", CONTEXT_BYTES)
 
 
-def test_what_is_in_no_call_is_shown_in_the_text(run_python, torch_version):
+def test_text_shows_memory_outside_calls(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES, SIMGPU_CUBLAS_BYTES=CUBLAS_BYTES)
     text = gpumemtrace("replay", run.trace)
     assert "450.00 MiB  came on top, in no call" in text

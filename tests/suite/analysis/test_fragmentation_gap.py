@@ -1,5 +1,5 @@
-"""What PyTorch has reserved and no tensor uses, at any moment: against PyTorch's own statistics, its snapshot of segments, and what
-emptying its cache really gives back."""
+"""Reserved memory that no tensor uses, compared with PyTorch's statistics, its snapshot of
+segments, and what emptying its cache really frees."""
 
 import json
 import re
@@ -13,7 +13,8 @@ STEPS = 30
 
 
 def run_with_holes(run_python, torch_version, tmp_path, conf, *flags, **extra):
-    """The run, what PyTorch said at the end of each step, and what the report says of these moments."""
+    """Returns the run, PyTorch's numbers at the end of each step, and the report for these
+    steps."""
     run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json", *flags, **CONFS[conf], **extra)
     witness = json.loads((tmp_path / "witness.json").read_text())
     moments = [flag for step in range(1, len(witness) + 1) for flag in ("--at", f"step:{step}")]
@@ -34,8 +35,9 @@ def key(row):
 KEPT = ("pinned", "stranded_stream", "stranded_pool")
 
 
-def kept_by_hand(groups, wanted):
-    """What blocks keep, from PyTorch's snapshot: free in segments that have a block, or are of a private pool."""
+def pinned_by_hand(groups, wanted):
+    """Returns bytes pinned by blocks, from PyTorch's snapshot: free bytes in segments with a block
+    or of a private pool."""
     kept = dict.fromkeys(KEPT, 0)
     for name, row in groups.items():
         stream, pool, blocks, _ = json.loads(name)
@@ -48,8 +50,8 @@ def kept_by_hand(groups, wanted):
 
 
 @pytest.mark.parametrize("conf", CONFS)
-def test_every_byte_of_every_step_has_its_cause(run_python, torch_version, tmp_path, conf):
-    """Sums, groups of segments, and the cache: predicted from the trace, then emptied by PyTorch."""
+def test_every_byte_of_the_gap_has_a_cause(run_python, torch_version, tmp_path, conf):
+    """Checks sums, groups of segments, and the cache: predicted from the trace, then emptied."""
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf)
     emptied = 0
     for step, (seen, gap, instant) in enumerate(moments, start=1):
@@ -63,7 +65,7 @@ def test_every_byte_of_every_step_has_its_cause(run_python, torch_version, tmp_p
         assert "unexplained" not in by_cause and "pending_free" not in by_cause
         assert by_cause["rounding"] == seen["allocated"] - seen["requested"]
         rows = {key(row): row for row in gap["pools"]}
-        # Where PyTorch does not tell pools in its snapshot, ours are not known either.
+        # If PyTorch's snapshot lacks pools, the trace lacks them too.
         told = {name: row["reserved"] for name, row in seen["groups"].items()}
         assert {name: row["reserved_bytes"] for name, row in rows.items()} == told
         for name, row in seen["groups"].items():
@@ -72,7 +74,7 @@ def test_every_byte_of_every_step_has_its_cause(run_python, torch_version, tmp_p
                 row["segments"], row["allocated"], row["largest"])
             assert ours["free_bytes"] == row["reserved"] - row["allocated"]
         if conf == "segments":
-            assert {cause: by_cause.get(cause, 0) for cause in KEPT} == kept_by_hand(seen["groups"], gap["wanted"])
+            assert {cause: by_cause.get(cause, 0) for cause in KEPT} == pinned_by_hand(seen["groups"], gap["wanted"])
         if "emptied" in seen:
             emptied += seen["emptied"]
             assert by_cause.get("cache", 0) == seen["emptied"], (step, by_cause)
@@ -84,7 +86,7 @@ def test_every_byte_of_every_step_has_its_cause(run_python, torch_version, tmp_p
 
 
 @pytest.mark.parametrize("conf", CONFS)
-def test_blocks_that_another_stream_still_uses_are_their_own_cause(run_python, torch_version, tmp_path, conf):
+def test_pending_frees_of_other_streams_are_a_cause(run_python, torch_version, tmp_path, conf):
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, "--pending", SIMGPU_EVENT_DELAY_US=3000)
     for seen, gap, _ in moments:
         by_cause = causes(gap)
@@ -94,7 +96,7 @@ def test_blocks_that_another_stream_still_uses_are_their_own_cause(run_python, t
 
 
 @pytest.mark.parametrize("conf", CONFS)
-def test_without_pytorchs_tracker_next_to_nothing_is_unexplained(run_python, torch_version, tmp_path, conf):
+def test_gap_without_tracker_is_almost_fully_explained(run_python, torch_version, tmp_path, conf):
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, GPUMEMTRACE_TRACKER="off")
     for seen, gap, _ in moments:
         by_cause = causes(gap)
@@ -102,11 +104,11 @@ def test_without_pytorchs_tracker_next_to_nothing_is_unexplained(run_python, tor
         assert sum(by_cause.values()) == gap["gap_bytes"] == seen["reserved"] - seen["allocated"]
         assert by_cause.get("unexplained", 0) <= 0.01 * seen["reserved"]
         if conf == "segments" and "emptied" in seen:
-            # Whose pool a segment is nobody tells then, so what private pools keep counts as cache.
+            # Pools are unknown then, so bytes pinned by private pools count as cache.
             assert by_cause.get("cache", 0) >= seen["emptied"]
 
 
-def test_times_are_moments_too_and_every_one_of_them_adds_up(run_python, torch_version, tmp_path):
+def test_snapshots_by_time_add_up(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json")
     first = run.report("--peak")["traces"][0]
     started = int(re.search(r"started_ns=(\d+)", gpumemtrace("dump", run.trace)).group(1))
@@ -119,12 +121,12 @@ def test_times_are_moments_too_and_every_one_of_them_adds_up(run_python, torch_v
     assert len({gap["gap_bytes"] for gap in gaps}) > 100
     for gap in gaps:
         assert sum(causes(gap).values()) == gap["gap_bytes"] and "unexplained" not in causes(gap)
-    # The last one is the end.
+    # The last snapshot is the end.
     assert gaps[-1]["reserved_bytes"] == report["devices"][0]["end"]["reserved_bytes"]
 
 
-def test_what_free_pieces_are_good_for(run_python, torch_version, tmp_path):
-    """By hand: the sizes asked for, how often, and how often each goes into PyTorch's own free blocks."""
+def test_fit_of_common_sizes_into_free_blocks(run_python, torch_version, tmp_path):
+    """Computes by hand how often requests of each common size fit into PyTorch's free blocks."""
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, "segments")
     asked = {}
     for event in run.events():
@@ -139,7 +141,7 @@ def test_what_free_pieces_are_good_for(run_python, torch_version, tmp_path):
             assert row["fit"] * row["block_bytes"] <= row["free_bytes"]
 
 
-def test_a_moment_that_never_came_is_refused_in_a_sentence(run_python, torch_version, tmp_path):
+def test_unreached_snapshot_is_refused_in_one_line(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "memory/fragmentation_gap.py", tmp_path / "witness.json", "--steps", "2")
     for moment in ("step:99", "5h"):
         assert gpumemtrace("replay", run.trace, "--at", moment, code=2) == ""
@@ -148,8 +150,8 @@ def test_a_moment_that_never_came_is_refused_in_a_sentence(run_python, torch_ver
     assert "at step:1 (" in text and "Device 0, at the moment asked for" in text
 
 
-def test_the_drivers_own_pool_has_a_row_of_its_own(run_python, torch_version, tmp_path):
-    """cudaMallocAsync: allocated bytes at any time, reserved bytes where PyTorch asked, as PyTorch said them."""
+def test_driver_pool_has_its_own_row(run_python, torch_version, tmp_path):
+    """cudaMallocAsync: allocated bytes at any time; reserved bytes where PyTorch queried them."""
     run = run_python(torch_version, "memory/async_pool.py", tmp_path / "witness.json",
                      PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
     said = json.loads((tmp_path / "witness.json").read_text())

@@ -1,4 +1,5 @@
-"""Who holds what leaks, with real PyTorch: the names are the program's own, nothing of the program is changed, and what is not known is said."""
+"""References that keep leaked tensors alive, with real PyTorch; the scan must not change the
+program."""
 
 import json
 import os
@@ -21,7 +22,7 @@ STEPS = 12
 
 
 @pytest.fixture
-def run_asked(torch_version, tmp_path):
+def run_with_holders(torch_version, tmp_path):
     """Runs a program with `gpumemtrace run --holders`."""
 
     def run(script, *arguments, code=0, options=(), python=(), **extra):
@@ -35,16 +36,16 @@ def run_asked(torch_version, tmp_path):
 
 
 def held(run):
-    """Each leak's names, with its number of blocks by name."""
+    """Returns each leak's names with the number of blocks per name."""
     report = run.report("--leaks")
     jsonschema.validate(report, json.loads((REPOSITORY / "docs" / "report.schema.json").read_text()))
     for leak in report["leaks"]:
         if leak["holders"] is not None:
-            assert_it_adds_up(leak)
+            assert_leak_is_consistent(leak)
     return report
 
 
-def assert_it_adds_up(leak):
+def assert_leak_is_consistent(leak):
     seen = leak["holders_seen"]
     for what in ("blocks", "bytes"):
         assert sum(one[what] for one in leak["holders"] + seen["unresolved"]) == seen[what]
@@ -58,9 +59,10 @@ def line_of(mark):
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
-def test_the_leak_lab(run_asked, pattern, fixed):
-    """Each of the eight mistakes is a list of the script's: that is named for every block of every finding, and nothing where it is mended."""
-    run = run_asked(LAB / "train.py", pattern, *["--fixed"] * fixed, "--steps", 30, "--batch", 16, **lab.CONF)
+def test_leak_lab_holders(run_with_holders, pattern, fixed):
+    """A list in the script holds every block of each of the eight mistakes; fixed forms have no
+    leak."""
+    run = run_with_holders(LAB / "train.py", pattern, *["--fixed"] * fixed, "--steps", 30, "--batch", 16, **lab.CONF)
     report = held(run)
     [look] = report["holders"]
     assert (look["when"], look["failed"], look["leaks"]) == ("exit", None, len(report["leaks"]))
@@ -84,8 +86,8 @@ def test_the_leak_lab(run_asked, pattern, fixed):
     ("both", "held.kept", "list", ["tensor"]),
     ("graph", "held.total", "Tensor", ["grad_fn chain"]),
 ])
-def test_every_way_to_keep_a_tensor_has_the_name_that_its_user_knows(run_asked, holder, name, kind, chain):
-    run = run_asked(HELD, holder, "--steps", STEPS, code=7)
+def test_each_kind_of_reference_has_its_user_visible_name(run_with_holders, holder, name, kind, chain):
+    run = run_with_holders(HELD, holder, "--steps", STEPS, code=7)
     [leak] = held(run)["leaks"]
     assert leak["site"]["line"] == line_of("factor" if holder == "graph" else "new")
     [found] = leak["holders"]
@@ -94,33 +96,33 @@ def test_every_way_to_keep_a_tensor_has_the_name_that_its_user_knows(run_asked, 
     assert "done []" in run.process.stdout
 
 
-def test_what_no_name_leads_to_is_said_to_be_so(run_asked):
-    run = run_asked(HELD, "unnamed", code=7)
+def test_unreachable_blocks_are_reported(run_with_holders):
+    run = run_with_holders(HELD, "unnamed", code=7)
     [leak] = held(run)["leaks"]
     assert leak["holders"] == []
     assert leak["holders_seen"]["unresolved"] == [{"why": "no_name", "blocks": STEPS, "bytes": STEPS << 20}]
     assert "are in tensors that no name leads to" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
-def test_what_was_gone_by_then_is_said_to_be_so(run_asked):
-    """A variable of a function that has returned."""
-    run = run_asked(HELD, "local", code=7)
+def test_blocks_freed_before_scan_are_reported(run_with_holders):
+    """A local variable of a function that has returned."""
+    run = run_with_holders(HELD, "local", code=7)
     [leak] = held(run)["leaks"]
     assert leak["holders"] is None and leak["holders_seen"] is None
     assert "Who holds it is not known" in gpumemtrace("replay", run.trace, "--leaks")
 
 
-def test_objects_that_raise_whatever_they_are_asked_are_not_asked(run_asked):
-    run = run_asked(HELD, "rude", code=7)
+def test_scan_calls_no_python_code_of_objects(run_with_holders):
+    run = run_with_holders(HELD, "rude", code=7)
     [leak] = held(run)["leaks"]
     assert {holder["name"] for holder in leak["holders"]} == {"held.rude['of']"}
     assert leak["holders_seen"]["unresolved"] == []
-    assert "done []" in run.process.stdout, "somebody asked them"
+    assert "done []" in run.process.stdout, "the scan called an object"
 
 
-def test_functions_for_what_a_graph_saves_are_not_called(run_asked, torch_version):
-    """Those of activation checkpoints would compute it anew."""
-    run = run_asked(HELD, "hooked", code=7)
+def test_saved_tensor_hooks_are_not_called(run_with_holders, torch_version):
+    """Unpack hooks of activation checkpoints would recompute the activation."""
+    run = run_with_holders(HELD, "hooked", code=7)
     [leak] = held(run)["leaks"]
     assert "done []" in run.process.stdout
     python = Path(VENVS[torch_version]) / "bin" / "python"
@@ -131,9 +133,9 @@ def test_functions_for_what_a_graph_saves_are_not_called(run_asked, torch_versio
         assert [(one["why"], one["blocks"]) for one in leak["holders_seen"]["unresolved"]] == [("saved_unread", STEPS)]
 
 
-def test_a_walk_ends_at_its_limit_and_says_so(run_asked):
-    """A tenth of a second is too little for two million objects by any computer, so what no name leads to is not found to be so."""
-    run = run_asked(HELD, "unnamed", "--objects", 2_000_000, options=["--holders-limit", "0.1"], code=7)
+def test_scan_stops_at_time_limit_and_reports_it(run_with_holders):
+    """No computer walks two million objects in 0.1 s, so missing references are not claimed."""
+    run = run_with_holders(HELD, "unnamed", "--objects", 2_000_000, options=["--holders-limit", "0.1"], code=7)
     report = held(run)
     [look], [leak] = report["holders"], report["leaks"]
     assert look["is_cut"] is True and look["limit_ns"] == 100_000_000 and look["objects"] > 0
@@ -141,18 +143,18 @@ def test_a_walk_ends_at_its_limit_and_says_so(run_asked):
     assert "ended at its limit of 100" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
-def test_what_comes_near_is_found_in_a_large_heap(run_asked):
-    run = run_asked(HELD, "list", "--objects", 2_000_000, options=["--holders-limit", "60"], code=7)
+def test_near_references_are_found_in_large_heap(run_with_holders):
+    run = run_with_holders(HELD, "list", "--objects", 2_000_000, options=["--holders-limit", "60"], code=7)
     report = held(run)
     assert report["holders"][0]["is_cut"] is False
     assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["held.kept"]
 
 
 @pytest.mark.parametrize("holder", ["list", "keyed", "closure", "graph"])
-def test_a_look_changes_nothing(run_asked, tmp_path, holder):
-    """Neither references, nor the number of objects, nor anything that PyTorch counts."""
+def test_scan_changes_nothing(run_with_holders, tmp_path, holder):
+    """Reference counts, number of objects and PyTorch's counters stay the same."""
     path = {"PYTHONPATH": str(PACKAGE), "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    run_asked(HELD, holder, "--measure", tmp_path / "measured.json", code=7, **path)
+    run_with_holders(HELD, holder, "--measure", tmp_path / "measured.json", code=7, **path)
     measured = json.loads((tmp_path / "measured.json").read_text())
     assert measured["before"] == measured["after"]
     assert len(measured["before"]["refcounts"]) > 10 and len(measured["before"]["stats"]) > 50
@@ -162,40 +164,41 @@ def test_a_look_changes_nothing(run_asked, tmp_path, holder):
         assert sum(one["blocks"] for one in leak["holders"]) == leak["blocks"] == STEPS
 
 
-def test_when_memory_runs_out_the_program_goes_on(run_asked):
-    run = run_asked(HELD, "oom", code=7)
+def test_scan_at_oom_lets_program_continue(run_with_holders):
+    run = run_with_holders(HELD, "oom", code=7)
     report = held(run)
-    assert [look["when"] for look in report["holders"]] == ["oom", "oom", "oom", "exit"], "of five, three are looked at"
+    assert [look["when"] for look in report["holders"]] == ["oom", "oom", "oom", "exit"], "three of five errors are scanned"
     assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["held.kept"]
     assert json.loads(run.process.stdout.split("done ")[1]) == ["oom"] * 5
     kinds = [event["kind"] for event in run.events() if event["kind"] in ("oom", "holders")]
     assert kinds[:2] == ["oom", "holders"]
 
 
-def test_an_error_that_ends_the_program_keeps_the_names_of_its_functions(run_asked):
-    """Its traceback has their variables, at the end too."""
-    run = run_asked(HELD, "raises", code=1)
+def test_fatal_error_keeps_function_names(run_with_holders):
+    """The traceback keeps the functions' variables, also at exit."""
+    run = run_with_holders(HELD, "raises", code=1)
     report = held(run)
     [holder] = report["leaks"][0]["holders"]
     assert holder["name"].endswith("held.run() local history") and holder["items"] == STEPS
     assert run.process.stderr.count("ValueError: the end") == 1
 
 
-def test_at_a_signal_the_names_are_those_of_that_moment(run_asked):
-    run = run_asked(HELD, "signal", options=["--holders-signal", "usr2"], code=7)
+def test_scan_at_signal(run_with_holders):
+    run = run_with_holders(HELD, "signal", options=["--holders-signal", "usr2"], code=7)
     assert [look["when"] for look in held(run)["holders"]] == ["signal", "exit"]
     assert "done []" in run.process.stdout and "Traceback" not in run.process.stderr
 
 
-def test_local_variables_have_the_name_of_their_function(run_asked, tmp_path):
+def test_local_variables_are_named_by_function(run_with_holders, tmp_path):
     path = {"PYTHONPATH": str(PACKAGE), "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"}
-    run_asked(HELD, "local", "--measure", tmp_path / "measured.json", code=7, **path)
+    run_with_holders(HELD, "local", "--measure", tmp_path / "measured.json", code=7, **path)
     [holder] = json.loads((tmp_path / "measured.json").read_text())["looks"][0]["leaks"][0]["holders"]
     assert (holder["name"], holder["type"], holder["items"]) == ("held.run() local history", "list", STEPS)
 
 
-def test_looking_at_variables_keeps_none_of_them():
-    """In this Python: what a frame was asked for goes when the function drops it, and what `locals()` gave is whole."""
+def test_reading_variables_keeps_none_alive():
+    """Runs in this Python: values read from a frame are released with the function; `locals()` is
+    whole."""
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
@@ -225,8 +228,9 @@ assert function() == plain()
         subprocess.run([python, "-c", program, PACKAGE], check=True)
 
 
-def test_the_program_sees_no_difference(torch_version, run_asked, tmp_path):
-    """The path, the modules that hook into imports, and another sitecustomize are as without; a Python that is told to see nothing is left alone."""
+def test_injection_is_invisible_to_the_program(torch_version, run_with_holders, tmp_path):
+    """sys.path, import hooks and other sitecustomize modules are unchanged, also in isolated
+    mode."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.came_first = True\n")
     script = tmp_path / "sees.py"
@@ -238,33 +242,33 @@ def test_the_program_sees_no_difference(torch_version, run_asked, tmp_path):
         "torch.zeros(5, device='cuda')\n"
         "sys.exit(5)\n"
     )
-    # Others run at the same time: their folders are not this one's.
+    # Other tests run at the same time, so this one has its own temporary folder.
     (tmp_path / "tmp").mkdir()
     path = {"PYTHONPATH": str(tmp_path / "site"), "TMPDIR": str(tmp_path / "tmp")}
-    asked = run_asked(script, code=5, **path)
+    asked = run_with_holders(script, code=5, **path)
     python = Path(VENVS[torch_version]) / "bin" / "python"
     plain = run_program([python, script], tmp_path, env=environment(tmp_path, traced=False, **path))
     hide = lambda text: " ".join(word for word in text.split() if not word.startswith("0x"))  # noqa: E731
     assert hide(asked.process.stdout) == hide(plain.stdout) and plain.returncode == 5
     assert [line for line in asked.process.stderr.splitlines() if not line.startswith("gpumemtrace: wrote")] == []
-    assert list((tmp_path / "tmp").glob("gpumemtrace-*")) == [], "what was written for the command is gone"
+    assert list((tmp_path / "tmp").glob("gpumemtrace-*")) == [], "temporary files are removed"
     script.write_text("import torch\ntorch.zeros(5, device='cuda')\n")
-    apart = run_asked(script, python=["-I"])
+    apart = run_with_holders(script, python=["-I"])
     assert "nobody looked who holds what leaks" in apart.process.stderr
 
 
-def test_a_look_that_cannot_be_made_says_why(run_asked, tmp_path):
-    """The program's command is another one."""
+def test_failed_scan_reports_cause(run_with_holders, tmp_path):
+    """GPUMEMTRACE_COMMAND names a missing program."""
     script = tmp_path / "other.py"
     script.write_text(f"import os, sys\nos.environ['GPUMEMTRACE_COMMAND'] = '/nonexistent'\nsys.argv = ['held.py', 'list']\n"
                       f"exec(compile(open({str(HELD)!r}).read(), {str(HELD)!r}, 'exec'))\n")
-    run = run_asked(script, code=7)
+    run = run_with_holders(script, code=7)
     [look] = run.report("--leaks")["holders"]
     assert "cannot be started" in look["failed"] and look["walk_ns"] is None
     assert "and could not" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
-def test_wrong_options_are_refused():
+def test_invalid_options_are_refused():
     for options in (["--holders", "--holders-signal", "KILL"], ["--holders-limit", "1"], ["--holders", "--holders-limit", "0"]):
         done = subprocess.run([COMMAND, "run", *options, "--", "true"], capture_output=True, text=True)
         assert done.returncode == 2, options

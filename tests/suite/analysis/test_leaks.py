@@ -1,4 +1,4 @@
-"""A planted leak is named by its line, with its exact numbers; a clean training has none."""
+"""A planted leak is reported at its line with exact numbers; a clean training has none."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ LAB = REPOSITORY / "scripts" / "leaklab"
 sys.path.insert(0, str(LAB))
 import lab  # noqa: E402
 
-#: One version is enough for fifty runs.
+#: Fifty runs use one version only.
 FIRST_VERSION = next(iter(VENVS), None)
 
 LINE = next(
@@ -20,7 +20,7 @@ LINE = next(
 
 
 @pytest.mark.parametrize("model,bytes_per_step", [("resnet18", 16 * 512 * 4 * 4 * 4), ("mlp", 32 * 256 * 4)])
-def test_the_planted_line_is_the_first_leak_with_its_exact_numbers(run_python, torch_version, model, bytes_per_step):
+def test_planted_leak_is_first_with_exact_numbers(run_python, torch_version, model, bytes_per_step):
     run = run_python(torch_version, "training/train.py", "--model", model, "--leak", "hook", "--steps", 12)
     leak = run.report()["leaks"][0]
     assert (leak["site"]["file"], leak["site"]["line"]) == (str(WORKLOADS / "training/train.py"), LINE)
@@ -32,13 +32,13 @@ def test_the_planted_line_is_the_first_leak_with_its_exact_numbers(run_python, t
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
 @pytest.mark.parametrize("amp", [False, True], ids=["fp32", "amp"])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_a_clean_training_has_no_leak(run_python, torch_version, model, amp, optimizer):
+def test_clean_training_has_no_leak(run_python, torch_version, model, amp, optimizer):
     options = ["--amp"] if amp else []
     run = run_python(torch_version, "training/train.py", "--model", model, "--steps", 15, "--optimizer", optimizer, *options)
     assert run.report()["leaks"] == []
 
 
-def test_findings_have_an_exit_code_only_when_asked(run_python, torch_version):
+def test_leaks_set_exit_code_only_on_request(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", "--leak", "hook", "--steps", 12)
     run.report("--leaks", "--fail-on", "leak", code=3)
     run.report("--leaks", code=0)
@@ -47,8 +47,9 @@ def test_findings_have_an_exit_code_only_when_asked(run_python, torch_version):
 
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
-def test_the_leak_lab(run_python, torch_version, pattern, fixed):
-    """Eight mistakes of the field: found at their line, first, to the byte; and silent when mended."""
+def test_leak_lab_findings(run_python, torch_version, pattern, fixed):
+    """Eight common mistakes: each is the first finding, at its line, to the byte; the fixed form
+    has none."""
     stats, options = "stats.json", ["--fixed"] if fixed else []
     run = run_python(torch_version, LAB / "train.py", pattern, *options, "--steps", 34, "--batch", 16, "--stats", stats, **lab.CONF)
     said = json.loads((run.folder / stats).read_text())
@@ -56,7 +57,7 @@ def test_the_leak_lab(run_python, torch_version, pattern, fixed):
 
 
 @pytest.mark.parametrize("pattern,steps", [("retained_validation", 5), ("grad_scaler", 30)])
-def test_plain_leaks_are_found_early(run_python, torch_version, pattern, steps):
+def test_plain_leaks_are_found_after_few_steps(run_python, torch_version, pattern, steps):
     run = run_python(torch_version, LAB / "train.py", pattern, "--steps", steps, "--batch", 16)
     first = run.report()["leaks"][0]
     assert (first["site"]["file"], first["site"]["line"]) == lab.line_of(pattern)
@@ -71,7 +72,7 @@ def line_of_kind(kind):
     ("device", "device", 3 << 20), ("pinned", "pinned_host", 1 << 20), ("pools", "reserved", 20 << 20),
     ("stream", "reserved", None), ("gradients", "tensors", None),
 ])
-def test_what_grows_beside_tensors_is_found_by_the_same_rules(run_python, torch_version, kind, found_as, bytes_per_step):
+def test_growth_beside_tensors_is_found(run_python, torch_version, kind, found_as, bytes_per_step):
     run = run_python(torch_version, "training/leak_kinds.py", kind)
     leaks = run.report()["leaks"]
     assert [(leak["kind"], leak["site"]["line"]) for leak in leaks] == [(found_as, line_of_kind(kind))]
@@ -85,6 +86,6 @@ def test_what_grows_beside_tensors_is_found_by_the_same_rules(run_python, torch_
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_healthy_runs_of_all_sorts_have_no_leak(run_python, seed):
+def test_random_healthy_runs_have_no_leak(run_python, seed):
     report = run_python(FIRST_VERSION, "training/healthy.py", seed).report()
     assert report["leaks"] == []

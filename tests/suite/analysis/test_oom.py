@@ -1,4 +1,4 @@
-"""Running out of memory with real PyTorch: the numbers are PyTorch's at that moment, and what is said to help does help."""
+"""Out-of-memory errors of real PyTorch: the numbers are PyTorch's, and suggested remedies work."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ def line_of(mark):
 
 @pytest.fixture
 def run_out(run_python, torch_version, tmp_path):
-    """Runs out of memory: what the report says of it, and what PyTorch said."""
+    """Runs out of memory; returns the report's events and PyTorch's numbers."""
 
     def run(reason, *flags, **extra):
         name = "-".join([reason, *flags, *extra])
@@ -31,7 +31,7 @@ def run_out(run_python, torch_version, tmp_path):
 
 
 def only(report, seen, reason):
-    """The one event, held against what PyTorch said when it raised the error."""
+    """Returns the single event after comparing it with PyTorch's numbers at the error."""
     [oom] = report["oom"]
     assert (Path(oom["site"]["file"]).name, oom["site"]["line"]) == ("oom.py", line_of(reason))
     assert oom["live_bytes"] == seen["allocated"] == sum(site["bytes"] for site in oom["sites"])
@@ -43,7 +43,7 @@ def only(report, seen, reason):
 
 
 def rounding(oom):
-    """Part of the blocks, not of what is beside them."""
+    """Returns the rounding, which is part of the blocks."""
     return sum(cause["bytes"] for cause in oom["unused"] if cause["cause"] == "rounding")
 
 
@@ -56,7 +56,7 @@ def unused(oom):
     return {cause["cause"]: cause["bytes"] for cause in oom["unused"]}
 
 
-def test_a_leak_is_the_reason_and_without_it_there_is_room(run_out):
+def test_oom_by_leak_and_not_without_it(run_out):
     traced, report, seen = run_out("leak")
     oom = only(report, seen, "leak" if report["oom"][0]["requested_bytes"] == 12 * MIB else "work")
     [grown] = oom["growth"]
@@ -69,18 +69,18 @@ def test_a_leak_is_the_reason_and_without_it_there_is_room(run_out):
     assert "do not keep" in gpumemtrace("replay", traced.trace, "--oom")
 
 
-def test_pieces_are_the_reason_and_expandable_segments_may_help(run_out):
+def test_oom_by_fragmentation_suggests_expandable_segments(run_out):
     traced, report, seen = run_out("pieces")
     oom = only(report, seen, "pieces")
     assert oom["requested_bytes"] == 100 * MIB <= seen["reserved"] - seen["allocated"]
     assert unused(oom)["pinned"] == seen["reserved"] - seen["allocated"]
     assert "that no tensor used" in oom["why"]
-    # Bytes alone do not tell; here it does help.
+    # Bytes alone do not prove it; in this run it does help.
     assert remedy(oom, "expandable_segments") is None
     assert run_out("pieces", **EXPANDABLE)[2] is None
 
 
-def test_another_streams_holes_are_the_reason(run_out):
+def test_oom_by_free_blocks_of_other_stream(run_out):
     traced, report, seen = run_out("stream")
     oom = only(report, seen, "stream")
     assert unused(oom)["stranded_stream"] > oom["requested_bytes"]
@@ -88,7 +88,7 @@ def test_another_streams_holes_are_the_reason(run_out):
     assert run_out("stream", "--remedied")[2] is None
 
 
-def test_another_pools_holes_are_the_reason(run_out, torch_version):
+def test_oom_by_free_blocks_of_other_pool(run_out, torch_version):
     traced, report, seen = run_out("pool")
     oom = only(report, seen, "pool")
     assert unused(oom)["stranded_pool"] > oom["requested_bytes"]
@@ -96,14 +96,14 @@ def test_another_pools_holes_are_the_reason(run_out, torch_version):
     assert run_out("pool", "--remedied")[2] is None
 
 
-def test_holes_among_small_blocks_are_no_pool_that_could_be_released(run_out):
+def test_oom_by_free_bytes_among_small_blocks(run_out):
     traced, report, seen = run_out("small")
     oom = only(report, seen, "small")
     assert unused(oom)["stranded_pool"] == seen["reserved"] - seen["allocated"]
     assert remedy(oom, "memory pools") == "not named"
 
 
-def test_nothing_helps_who_asks_for_more_than_there_is(run_out):
+def test_oom_by_request_larger_than_device(run_out):
     traced, report, seen = run_out("size")
     oom = only(report, seen, "size")
     assert "more than the whole device has" in oom["why"]

@@ -1,4 +1,5 @@
-"""Several processes under torchrun, each with a device of its own: who grew first, and who needs more."""
+"""Several processes under torchrun, one device each: which rank grew first, and which needs
+more."""
 
 import json
 import re
@@ -19,7 +20,7 @@ def line_of(mark):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A run for each version of PyTorch: rank 1 leaks, rank 2 holds more from the start."""
+    """One run per PyTorch version: rank 1 leaks, rank 2 holds more from the start."""
     made = {}
 
     def run(torch_version):
@@ -41,9 +42,9 @@ def traces(folder):
     return [folder / f"run.rank{rank}.trace" for rank in range(RANKS)]
 
 
-def test_each_rank_has_its_row_and_pytorchs_numbers(runs, torch_version):
+def test_each_rank_has_a_row_with_pytorch_numbers(runs, torch_version):
     folder = runs(torch_version)
-    # In any order: ranks are told by what the files say.
+    # Traces in any order: the files name their ranks.
     report = json.loads(gpumemtrace("replay", *reversed(traces(folder)), "--json"))
     rows = report["ranks"]["rows"]
     assert [row["rank"] for row in rows] == list(range(RANKS))
@@ -54,7 +55,7 @@ def test_each_rank_has_its_row_and_pytorchs_numbers(runs, torch_version):
     assert report["ranks"]["missing_ranks"] == 0
 
 
-def test_the_rank_that_grew_first_is_named_with_its_line(runs, torch_version):
+def test_first_growing_rank_is_named_with_its_line(runs, torch_version):
     report = json.loads(gpumemtrace("replay", *traces(runs(torch_version)), "--json"))
     first = report["ranks"]["first_cause"]
     assert report["ranks"]["rows"][first["row"]]["rank"] == 1
@@ -63,7 +64,7 @@ def test_the_rank_that_grew_first_is_named_with_its_line(runs, torch_version):
     assert [leak["trace"] for leak in report["leaks"]] == [1]
 
 
-def test_the_rank_that_needs_more_is_named_with_what_makes_the_difference(runs, torch_version):
+def test_largest_rank_is_named_with_the_differing_line(runs, torch_version):
     report = json.loads(gpumemtrace("replay", *traces(runs(torch_version)), "--json"))
     ranks = report["ranks"]
     assert ranks["rows"][ranks["worst"]]["rank"] == 2
@@ -74,7 +75,7 @@ def test_the_rank_that_needs_more_is_named_with_what_makes_the_difference(runs, 
     assert "rank 2" in verdict["summary"]
 
 
-def test_a_rank_whose_trace_is_not_there_is_missed(runs, torch_version):
+def test_missing_rank_is_reported(runs, torch_version):
     some = traces(runs(torch_version))[1:]
     report = json.loads(gpumemtrace("replay", *some, "--json"))
     assert report["ranks"]["missing_ranks"] == 1

@@ -1,4 +1,5 @@
-"""Steps, told by what the program does or says: the number found is the number there was."""
+"""Step boundaries from optimizers, ranges, marks or repetition: the number found must be the true
+one."""
 
 import json
 from pathlib import Path
@@ -18,39 +19,39 @@ def steps_of(run):
 
 
 @pytest.mark.parametrize("way", ["plain", "amp", "accumulate", "gan"])
-def test_optimizers_tell_steps(run_python, torch_version, way):
+def test_steps_from_optimizers(run_python, torch_version, way):
     found, true, report = steps_of(run_python(torch_version, "training/steps.py", way))
     assert (found["source"], found["count"]) == ("optimizer", true)
     assert report["leaks"] == []
 
 
 @pytest.mark.parametrize("model", ["resnet18", "transformer"])
-def test_of_other_models_too(run_python, torch_version, model):
+def test_steps_of_other_models(run_python, torch_version, model):
     found, true, _ = steps_of(run_python(torch_version, "training/steps.py", "plain", "--model", model))
     assert (found["source"], found["count"]) == ("optimizer", true)
 
 
-def test_ranges_that_are_called_steps_are_steps(run_python, torch_version):
+def test_steps_from_ranges_named_step(run_python, torch_version):
     found, true, report = steps_of(run_python(torch_version, "training/steps.py", "ranges", "--leak", **RANGES))
     assert (found["source"], found["count"], found["range"]) == ("nvtx", true, "train step #")
     leak = report["leaks"][0]
     assert (leak["site"]["file"].rsplit("/", 1)[-1], leak["bytes_per_step"]) == ("steps.py", 4096)
 
 
-def test_marks_come_before_everything_else(run_python, torch_version):
+def test_marks_override_other_step_sources(run_python, torch_version):
     found, true, report = steps_of(run_python(torch_version, "training/steps.py", "marks", "--leak"))
     assert (found["source"], found["count"]) == ("marks", true)
     assert report["leaks"][0]["bytes_per_step"] == 4096
 
 
 @pytest.mark.parametrize("model", ["mlp", "transformer"])
-def test_where_nothing_tells_steps_they_are_what_comes_again(run_python, torch_version, model):
+def test_steps_from_repetition(run_python, torch_version, model):
     found, true, report = steps_of(run_python(torch_version, "training/steps.py", "serve", "--model", model))
     assert (found["source"], found["count"]) == ("period", true)
     assert report["leaks"] == []
 
 
-def test_phases_hold_and_leave_what_pytorch_says(run_python, torch_version):
+def test_phase_bytes_equal_pytorch(run_python, torch_version):
     run = run_python(torch_version, "training/steps.py", "phases", "--phases", "phases.json")
     found, true, report = steps_of(run)
     assert (found["source"], found["count"]) == ("optimizer", true)
@@ -66,7 +67,7 @@ def test_phases_hold_and_leave_what_pytorch_says(run_python, torch_version):
     assert "  train: 3 times, " in text and "  eval of epoch #: 3 times, " in text and "left behind" in text
 
 
-def test_ranges_without_a_gpu_begin_no_recording(torch_version, tmp_path):
+def test_ranges_without_gpu_start_no_recording(torch_version, tmp_path):
     code = "import torch; torch.cuda.nvtx.range_push('step'); torch.cuda.nvtx.range_pop()"
     python = Path(VENVS[torch_version]) / "bin" / "python"
     run_program([python, "-c", code], tmp_path, env=environment(tmp_path, **RANGES), check=True)

@@ -1,4 +1,5 @@
-"""Verdicts on real runs of PyTorch: each is there where it is deserved, with PyTorch's own numbers, and nowhere else."""
+"""Verdicts on real PyTorch runs: each appears where it applies, with PyTorch's numbers, and only
+there."""
 
 import json
 
@@ -8,11 +9,11 @@ from conftest import WORKLOADS
 
 MIB = 1 << 20
 DEVICE = 4096 * MIB
-# What may be said of each way to treat the device.
+# Allowed verdicts per workload.
 WAYS = {
     "healthy": {},
     "pressure": {"high_pressure": "warning"},
-    # Each of its pieces is there for a moment only.
+    # Each fragment exists only briefly.
     "cache": {"cache_pressure": "info", "reserved_overhang": "info", "transient_spike": "info"},
     "spike": {"transient_spike": "warning"},
     "hidden": {"hidden_memory": "info"},
@@ -31,7 +32,7 @@ def verdicts_on(run_python, torch_version, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_gets_the_words_that_it_deserves(verdicts_on, way):
+def test_run_gets_exactly_its_verdicts(verdicts_on, way):
     verdicts, said = verdicts_on(way)
     assert {kind: verdict["severity"] for kind, verdict in verdicts.items()} == WAYS[way]
     evidence = {kind: verdict["evidence"] for kind, verdict in verdicts.items()}
@@ -47,23 +48,23 @@ def test_a_run_gets_the_words_that_it_deserves(verdicts_on, way):
         line = next(number for number, line in enumerate(lines, 1) if line.endswith("# line: spike"))
         assert f"verdicts.py:{line} in" in spike["more_by_site"][0]["place"]
         assert spike["peak_bytes"] == said["peak_live"] and spike["usual_bytes"] < said["peak_live"] - 3300 * MIB
-        # Steps are counted from 0; the first mark begins step 1.
+        # Steps count from 0; the first mark begins step 1.
         assert spike["step"] == 121
     if way == "hidden":
         assert 1400 * MIB <= evidence["hidden_memory"]["bytes"] < 1450 * MIB
 
 
-def test_pieces_for_which_an_allocation_fails_are_critical(verdicts_on):
+def test_fragmentation_that_fails_an_allocation_is_critical(verdicts_on):
     verdicts, said = verdicts_on("pieces", "memory/oom.py", "512M")
     pieces = verdicts["fragmentation_like"]
     assert pieces["severity"] == "critical"
-    # When the last segment is taken there are ten, with 15 MiB free in each.
+    # When the last segment is allocated there are ten, with 15 MiB free in each.
     assert pieces["evidence"]["unusable_bytes"] == 150 * MIB
     assert pieces["evidence"]["reserved_bytes"] == said["reserved"]
     assert verdicts["oom"]["severity"] == "critical"
 
 
-def test_what_leaks_is_creep_with_its_rate(verdicts_on):
+def test_leak_is_creep_with_rate(verdicts_on):
     verdicts, said = verdicts_on("leak", "memory/oom.py", "512M")
     creep = verdicts["creep_confirmed"]["evidence"]
     assert creep["bytes_per_step"] == 12 * MIB

@@ -1,6 +1,7 @@
-"""What belongs to macOS and can be tried where there is none: the wheel, and the package in a Python that says it is there.
+"""macOS support that can be tested on Linux: the wheel, and the package in a Python that claims
+macOS.
 
-Witnesses: pip, which decides what it takes for a Mac; zig, which was asked for the systems that the samples name.
+Oracles: pip decides which wheel fits a Mac; zig built the samples for the systems they name.
 """
 
 import json
@@ -14,13 +15,13 @@ import zlib
 import pytest
 
 from conftest import DRIVER, LIBRARY, REPOSITORY, dump, environment, gpumemtrace
-from installed_package import build
+from installed_package import build_distribution
 
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace"
 
 
 def sample(name):
-    """A program that scripts/generate/macho-samples made."""
+    """Returns a Mach-O program that scripts/generate/macho-samples built."""
     return zlib.decompress((REPOSITORY / "tests" / "golden" / "macho" / f"{name}.zlib").read_bytes())
 
 
@@ -36,13 +37,13 @@ def prebuilt(folder, library, command):
 def wheel_of(tmp_path):
     def make(library, command):
         (tmp_path / "wheel").mkdir()
-        return build("wheel", tmp_path / "wheel", prebuilt=prebuilt(tmp_path / "built", library, command))
+        return build_distribution("wheel", tmp_path / "wheel", prebuilt=prebuilt(tmp_path / "built", library, command))
 
     return make
 
 
 def takes(wheel, platform):
-    """Whether pip would install it there."""
+    """Returns whether pip would install the wheel on that platform."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps",
                "--only-binary=:all:", "--python-version=3.12", f"--platform={platform}", f"--find-links={wheel.parent}",
                f"--dest={wheel.parent / platform}", "gpumemtrace"]
@@ -50,7 +51,7 @@ def takes(wheel, platform):
 
 
 @pytest.mark.parametrize("newest, tag", [("plain", "macosx_11_0_arm64"), ("for-macos-14", "macosx_15_0_arm64")])
-def test_a_wheel_for_macos_is_for_the_system_of_its_files(wheel_of, newest, tag):
+def test_wheel_tag_matches_minimum_macos_of_its_files(wheel_of, newest, tag):
     wheel = wheel_of(sample("plain"), sample(newest))
     assert wheel.name.endswith(f"-py3-none-{tag}.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -60,14 +61,14 @@ def test_a_wheel_for_macos_is_for_the_system_of_its_files(wheel_of, newest, tag)
         assert archive.read(command) == sample(newest) and archive.getinfo(command).external_attr >> 16 & 0o111
         assert not any(name.endswith(".so") for name in names)
     assert takes(wheel, tag) and takes(wheel, "macosx_15_0_arm64")
-    # 14.2 is not all of 14; and nobody else is to get it.
+    # 14.2 does not cover all of 14, and no other platform takes the wheel.
     assert takes(wheel, "macosx_14_0_arm64") is (newest == "plain")
     for other in ("macosx_10_15_x86_64", "macosx_15_0_x86_64", "manylinux_2_28_x86_64", "manylinux_2_28_aarch64"):
         assert not takes(wheel, other), other
 
 
 @pytest.mark.parametrize("other", ["x86_64", "arm64e", "universal", None])
-def test_files_for_different_systems_make_no_wheel(tmp_path, other):
+def test_build_refuses_files_for_different_systems(tmp_path, other):
     files = prebuilt(tmp_path / "built", sample("plain"), sample(other) if other else LIBRARY.read_bytes())
     code = "import sys, hatchling.build; hatchling.build.build_wheel(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=REPOSITORY, capture_output=True, text=True, timeout=300,
@@ -104,7 +105,8 @@ print(json.dumps(said))
 
 
 def in_a_package(folder, code, *arguments):
-    """Runs it with a package whose library is there under both names; that of the other system is none."""
+    """Runs code with a package that has the library under both names; the other system's is
+    invalid."""
     there = folder / "packages" / "gpumemtrace"
     shutil.copytree(PACKAGE, there, ignore=shutil.ignore_patterns("__pycache__"))
     (there / "lib").mkdir()
@@ -116,7 +118,7 @@ def in_a_package(folder, code, *arguments):
     return subprocess.run([sys.executable, "-c", code, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
-def test_on_macos_a_program_starts_its_recording_and_pytorch_is_asked_nothing(tmp_path):
+def test_macos_start_does_not_query_pytorch(tmp_path):
     done = in_a_package(tmp_path, STARTS, "darwin")
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
@@ -127,7 +129,7 @@ def test_on_macos_a_program_starts_its_recording_and_pytorch_is_asked_nothing(tm
     assert said["refused"].startswith("PyTorch takes allocators for CUDA only")
 
 
-def test_on_linux_the_other_library_is_taken(tmp_path):
+def test_linux_uses_the_linux_library(tmp_path):
     done = in_a_package(tmp_path, STARTS, "linux")
     assert done.returncode != 0 and "libgpumemtrace.so" in done.stderr
 
@@ -136,7 +138,7 @@ OURS = {"linux": "/v/my/libgpumemtrace.so", "darwin": "/v/my venv/libgpumemtrace
 
 
 @pytest.mark.parametrize("platform, variable", [("linux", "LD_PRELOAD"), ("darwin", "DYLD_INSERT_LIBRARIES")])
-def test_a_reader_is_started_without_the_library_and_with_what_else_there_was(platform, variable):
+def test_reader_starts_without_library_and_keeps_other_preloads(platform, variable):
     code = """
 import json, sys
 from gpumemtrace import _system
@@ -150,7 +152,7 @@ for value in json.loads(sys.argv[2]):
 """
     ours = OURS[platform]
     cases = {ours: None, "": None, f"{ours}:/a/other.x": "/a/other.x", f"/a/x:{ours}:/b/y": "/a/x:/b/y", "/a/x": "/a/x"}
-    # A space is part of a name on macOS, and ends one for glibc.
+    # On macOS a space is part of a name; for glibc it ends one.
     cases["/a b"] = "/a b" if platform == "darwin" else "/a:b"
     done = subprocess.run([sys.executable, "-c", code, platform, json.dumps(list(cases)), variable], capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": str(PACKAGE.parent), "PYTHONDONTWRITEBYTECODE": "1"})

@@ -1,6 +1,7 @@
-"""Metal's memory, under GCC's Objective-C runtime: the hooks for macOS before a double of Metal's classes (tests/metal/metal_double.m).
+"""Metal's memory under GCC's Objective-C runtime: the macOS hooks on a double of Metal's classes.
 
-The double writes down what it does, in its own order; the trace must say the same. None of this has run on a Mac: docs/mps.md.
+The double (tests/metal/metal_double.m) logs what it does, in order; the trace must agree. None of
+this has run on a Mac: see docs/mps.md.
 """
 
 import json
@@ -16,8 +17,9 @@ from conftest import LIBRARY, dump, gpumemtrace
 from metal_runs import GOLDEN, METAL, built, marked_lines, run
 from stack_dump import FIELD
 
-class Truth:
-    """The double's log: what happened on each thread, and to which object. One object's lines are in order, whoever wrote them."""
+class DoubleLog:
+    """The double's log: per thread, each operation and its object. Lines of one object are in
+    order."""
 
     def __init__(self, path):
         self.by_thread, self.births, live = defaultdict(list), [], {}
@@ -36,15 +38,16 @@ class Truth:
 
 
 def kinds_of(what, born):
-    """The kinds of event that a line of the log is."""
+    """Returns the kinds of event that one line of the log causes."""
     ends = {"direct": ["device_free"], "heap": ["segment_free", "device_free"], "block": ["block_free"], "import": ["external_destroy"]}
     begins = {"direct": ["device_alloc"], "heap": ["device_alloc", "segment_alloc"], "block": ["block_alloc"],
               "import": ["external_import"], "purgeable": ["purgeable"]}
     return ends[born] if what == "end" else begins[what]
 
 
-def assert_it_is_the_truth(trace, truth):
-    """Every line of the log is in the trace, on its thread, in its order, with its bytes, and nothing else is."""
+def assert_trace_equals_log(trace, truth):
+    """Checks that the trace has the log's operations per thread, in order, with sizes, and no
+    others."""
     events = [event for event in dump(trace) if event["rc"] == 0]
     by_thread = defaultdict(list)
     for event in events:
@@ -66,13 +69,13 @@ def assert_it_is_the_truth(trace, truth):
                     places[of] = event["aux0"] if what == "import" else event["addr"]
                 elif kind in ("segment_free", "block_free"):
                     assert event["size"] > 0
-        assert next(told, None) is None, "more than happened"
+        assert next(told, None) is None, "the trace has more events than the log"
     for event, of in later:
         assert places[of] == (event["aux0"] if event["kind"] == "external_destroy" else event["addr"]), (event, of)
 
 
 def lines_of(trace):
-    """(file, line) of the innermost Python frame, by its number."""
+    """Maps each Python node to (file, line) of its innermost frame."""
     frames = {}
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
         if line.startswith("frame "):
@@ -82,18 +85,19 @@ def lines_of(trace):
 
 
 @pytest.mark.parametrize("other", ["", "before", "after"])
-def test_everything_is_told_once_in_order_and_by_its_line(tmp_path, other):
-    """Both devices: the second's classes override what they inherit and call it; one buffer changes its class while it lives; another
-    library swizzles the same methods before us, or after us."""
+def test_every_operation_is_recorded_once_in_order_with_line(tmp_path, other):
+    """Covers both devices: classes of the second override inherited methods and call them. One
+    buffer changes its class while it lives; another library swizzles the same methods before or
+    after us."""
     done = run(tmp_path, sys.executable, METAL / "event_kinds.py", other)
     untraced = tmp_path / "untraced"
     untraced.mkdir()
     assert run(untraced, sys.executable, METAL / "event_kinds.py", other, traced=False).process.stdout == done.process.stdout
     if other:
-        assert all(int(calls) > 0 for calls in done.process.stdout.split()), "the other library was not there"
-    truth = Truth(tmp_path / "double.log")
-    assert truth.left == 2, "the buffers of foreign memory"
-    assert_it_is_the_truth(done.trace, truth)
+        assert all(int(calls) > 0 for calls in done.process.stdout.split()), "the other library did not swizzle"
+    truth = DoubleLog(tmp_path / "double.log")
+    assert truth.left == 2, "only the buffers of foreign memory are live"
+    assert_trace_equals_log(done.trace, truth)
     events, frames, comments = done.events(), lines_of(done.trace), marked_lines(METAL / "event_kinds.py")
     called = {"device_alloc": {"direct", "heap", "failed"}, "segment_alloc": {"heap"}, "block_alloc": {"block"},
               "external_import": {"import"}, "purgeable": {"purgeable"}}
@@ -106,15 +110,15 @@ def test_everything_is_told_once_in_order_and_by_its_line(tmp_path, other):
     assert {event["dev"] for event in events} == {"0", "1"}
 
 
-def test_names_are_those_of_the_methods_that_the_program_calls(tmp_path):
+def test_api_names_are_methods_that_the_program_calls(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "event_kinds.py")
     names = re.findall(r' kind=(\S+) api="(-\[MTL[^"]*)"', gpumemtrace("dump", done.trace))
-    assert ("device_alloc", "-[MTLDevice newBufferWithBytes:length:options:]") in names, "and not of the one that this calls"
+    assert ("device_alloc", "-[MTLDevice newBufferWithBytes:length:options:]") in names, "the outer method is named, not the one it calls"
     assert ("external_import", "-[MTLDevice newBufferWithBytesNoCopy:length:options:deallocator:]") in names
     assert ("device_alloc", "-[MTLDevice newTextureWithDescriptor:]") in names and ("device_free", "-[MTLHeap dealloc]") in names
 
 
-def test_blocks_lie_in_their_heap_where_the_heap_has_them(tmp_path):
+def test_block_addresses_lie_in_their_heap(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "event_kinds.py")
     heaps, offsets = {}, defaultdict(list)
     for event in done.events():
@@ -127,11 +131,11 @@ def test_blocks_lie_in_their_heap_where_the_heap_has_them(tmp_path):
     assert [at for each in offsets.values() for at in each] == said and 4096 in said
 
 
-def test_eight_threads_lose_nothing(tmp_path):
+def test_eight_threads_lose_no_event(tmp_path):
     done = run(tmp_path, built()[2], 8, 3000)
-    truth = Truth(tmp_path / "double.log")
+    truth = DoubleLog(tmp_path / "double.log")
     assert truth.left == 0 and len(truth.by_thread) == 9 and len(truth.births) > 20_000
-    assert_it_is_the_truth(done.trace, truth)
+    assert_trace_equals_log(done.trace, truth)
     report = done.report()
     trace, = report["traces"]
     assert trace["complete"] and trace["mode"] == ["preload", "metal"] and trace["losses"]["uncovered_calls"] == 0
@@ -141,31 +145,32 @@ def test_eight_threads_lose_nothing(tmp_path):
 
 
 def lost_under_valgrind(folder, rounds):
-    """Bytes that nothing points to any more, and accesses that were wrong."""
+    """Returns leaked bytes and invalid accesses under valgrind."""
     folder.mkdir()
     log = folder / "valgrind.log"
     run(folder, shutil.which("valgrind"), "--leak-check=full", "--errors-for-leak-kinds=none", f"--log-file={log}", built()[2], 2, rounds)
     text = log.read_text()
-    assert (folder / "run.trace").exists() and Truth(folder / "double.log").left == 0
+    assert (folder / "run.trace").exists() and DoubleLog(folder / "double.log").left == 0
     lost = [int(re.search(rf"{kind} lost: ([\d,]+) bytes", text)[1].replace(",", "")) for kind in ("definitely", "indirectly")]
     return sum(lost), int(re.search(r"ERROR SUMMARY: (\d+) errors", text)[1])
 
 
-def test_nothing_leaks(tmp_path):
-    """GCC's runtime itself loses something at its start and with each method that is added to a class: not more, the longer it lasts."""
+def test_hooks_leak_no_memory(tmp_path):
+    """GCC's runtime leaks at start and per added method; the loss must not grow with the rounds."""
     if not shutil.which("valgrind"):
         pytest.skip("no valgrind here")
     few, many = (lost_under_valgrind(tmp_path / str(rounds), rounds) for rounds in (300, 1500))
     assert few == many and few[1] == 0 and few[0] < 4096
 
 
-def test_what_a_device_says_of_itself_is_in_the_trace(tmp_path):
+def test_device_properties_are_recorded(tmp_path):
     devices = run(tmp_path, sys.executable, METAL / "event_kinds.py").report()["devices"]
     assert [(device["name"], device["total_bytes"]) for device in devices] == [("Apple M0 Double", 96 << 30)] * 2
 
 
-def test_a_recording_may_begin_when_the_program_has_memory(tmp_path):
-    """What is made from then on is told, also in a heap of before, once a heap's class is known; nothing is made up of what was there."""
+def test_late_start_records_new_objects_only(tmp_path):
+    """Objects made after the start are recorded, also in older heaps once their class is known.
+    Nothing is invented for older objects."""
     library = built()[0]
     done = run(tmp_path, sys.executable, METAL / "late_start.py", library, traced=False)
     assert done.process.stdout.split() == ["0", "2", "1"]
@@ -179,32 +184,33 @@ def test_a_recording_may_begin_when_the_program_has_memory(tmp_path):
     assert any("what Metal had handed out by then is not known" in note for note in trace["notes"])
 
 
-def test_the_shipped_library_has_nothing_of_it():
+def test_release_library_contains_no_metal_hooks():
     image = LIBRARY.read_bytes()
     assert b"cuMemAlloc_v2" in image and b"MTL" not in image and b"class_addMethod" not in image
 
 
-def test_a_retained_list_is_found_and_a_mended_one_is_not(tmp_path):
+def test_retained_list_is_a_leak_and_fixed_one_is_not(tmp_path):
     done = run(tmp_path, sys.executable, METAL / "retained.py")
-    judge_retained(done.report("--leaks"), done.report("--fragmentation"), steps=120)
+    assert_retained_leak(done.report("--leaks"), done.report("--fragmentation"), steps=120)
     mended = tmp_path / "mended"
     mended.mkdir()
     assert run(mended, sys.executable, METAL / "retained.py", "120", "--mended").report("--leaks")["leaks"] == []
 
 
-def test_the_kept_trace_of_a_retained_list():
-    """Made by the double once, with CPython 3.11: retained.py, 120 steps."""
+def test_golden_trace_of_retained_list():
+    """The double made this trace once, with CPython 3.11: retained.py, 120 steps."""
     golden = GOLDEN / "metal-retained.trace"
     report = json.loads(gpumemtrace("replay", golden, "--leaks", "--fragmentation", "--json"))
-    judge_retained(report, report, steps=120)
+    assert_retained_leak(report, report, steps=120)
     told = {kind: count for kind, count in report["traces"][0]["events"].items() if count}
     assert told == {"marks": 120, "device_alloc": 126, "device_free": 120, "segment_alloc": 6, "block_alloc": 1470, "block_free": 1440}
     text = " ".join(gpumemtrace("replay", golden, "--leaks", "--fragmentation").split())
     assert "retained.py" in text and "Reserved by Metal heaps" in text and "torch.mps.empty_cache()" in text
 
 
-def judge_retained(leaks, gap, steps):
-    """One leak, its line, every byte; heaps less their live buffers; all of it from Metal."""
+def assert_retained_leak(leaks, gap, steps):
+    """Checks one leak, its line and bytes; heaps minus their live buffers; and Metal as the
+    source."""
     assert leaks["traces"][0]["mode"] == ["preload", "metal"]
     block, heap = (1 << 20) - 768, 8 << 20
     line, = (number for number, what in marked_lines(METAL / "retained.py").items() if what == "retained")

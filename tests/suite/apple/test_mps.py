@@ -1,7 +1,8 @@
-"""PyTorch on Apple GPUs: what it says itself, sampled; and one program held against the same on CUDA. docs/mps.md.
+"""PyTorch on Apple GPUs: samples of torch.mps, and one program compared between MPS and CUDA.
 
-The double of Metal (tests/metal/metal_double.m) with an allocator as PyTorch's (tests/metal/mps_allocator.py), whose own count is the truth; on the other
-side real PyTorch on the simulated GPU, whose `memory_stats()` is. None of this has run on a Mac.
+The MPS side is the double of Metal (tests/metal/metal_double.m) with an allocator like PyTorch's
+(tests/metal/mps_allocator.py); that allocator's counts are the ground truth. The CUDA side is real
+PyTorch on the simulated GPU, checked by `memory_stats()`. None of this has run on a Mac.
 """
 
 import json
@@ -22,7 +23,7 @@ from spec_reader_check import compare as assert_the_specification_reads_it
 PACKAGE = REPOSITORY / "pytorch-allocator-shim" / "python"
 BOTH = METAL / "leak_patterns.py"
 MIB = 1 << 20
-#: What a report of an Apple GPU never says: they are of another backend.
+#: Words of the CUDA backend that no report of an Apple GPU contains.
 OF_CUDA = r"torch\.cuda|cuda|PYTORCH_ALLOC_CONF|PYTORCH_CUDA|from the driver|driver call|driver memory|reserved by PyTorch|PyTorch held|\bsegment"
 SECTIONS = ["--leaks", "--fragmentation", "--peak", "--timeline", "--oom"]
 
@@ -32,7 +33,7 @@ def schema(name):
 
 
 def texts_of(trace, code=0):
-    """All that the command says in words of a trace: each section, and the sentences of the JSON form."""
+    """Returns the report, and all text that the command prints for a trace."""
     report = json.loads(gpumemtrace("replay", trace, "--json", code=code))
     jsonschema.validate(report, schema("report.schema.json"))
     said = [verdict["summary"] for verdict in report["verdicts"]] + report["traces"][0]["notes"]
@@ -49,10 +50,10 @@ def span(values):
     return {"samples": len(values), "least": min(values), "most": max(values), "last": values[-1]}
 
 
-def test_samples_are_what_the_allocator_counts_and_stand_beside_what_metal_held(tmp_path):
+def test_samples_equal_allocator_counts_beside_metal_bytes(tmp_path):
     done, truth = sampled(tmp_path, 30)
     steps = truth["steps"]
-    assert done.process.stderr == "", "asked before it was used, torch.mps would have failed"
+    assert done.process.stderr == "", "torch.mps fails if queried before its first use"
     assert Trace([done.trace]).torch_memory() == [(one["allocated"], one["reserved"] + truth["beside"]) for one in steps]
     report, text = texts_of(done.trace)
     memory, = report["torch_memory"]
@@ -74,7 +75,7 @@ def test_samples_are_what_the_allocator_counts_and_stand_beside_what_metal_held(
 
 
 @pytest.mark.parametrize("wrong", ["raises", "odd"])
-def test_what_pytorch_does_not_answer_is_unknown_and_no_trouble_of_the_programs(tmp_path, wrong):
+def test_failing_torch_mps_is_unknown_and_harmless(tmp_path, wrong):
     done, truth = sampled(tmp_path, 30, wrong)
     assert len(truth["steps"]) == 30
     line, = done.process.stderr.splitlines()
@@ -87,7 +88,7 @@ def test_what_pytorch_does_not_answer_is_unknown_and_no_trouble_of_the_programs(
     assert memory["tensor_bytes"]["least"] > 0 and "(no answer 10 times)" in text
 
 
-def test_untraced_nobody_is_asked_and_the_program_is_the_same(tmp_path):
+def test_untraced_program_is_not_sampled(tmp_path):
     traced, untraced = tmp_path / "traced", tmp_path / "untraced"
     traced.mkdir(), untraced.mkdir()
     done, truth = sampled(untraced, 20, traced=False)
@@ -96,7 +97,7 @@ def test_untraced_nobody_is_asked_and_the_program_is_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("trace", [GOLDEN / "metal-retained.trace"])
-def test_what_was_never_sampled_is_said_to_be_unknown(trace):
+def test_missing_samples_are_reported_as_unknown(trace):
     report, text = texts_of(trace)
     memory, = report["torch_memory"]
     assert memory["samples"] == 0 and memory["points"] == []
@@ -107,9 +108,11 @@ def test_what_was_never_sampled_is_said_to_be_unknown(trace):
 
 
 def leak_lab(folder, backend, pattern, steps=48, options=(), program="program", **extra):
-    """One of leak_patterns.py's patterns, traced: the trace, and at each step's end what the allocator holds, reserves, and the program keeps.
+    """Traces one pattern of leak_patterns.py.
 
-    What stands for PyTorch lies where packages do. `program`: the folder beside, in which the script is; the same on both unless said.
+    Returns the trace and, per step, the bytes that the allocator holds, reserves and the program
+    keeps. The stand-in for PyTorch lies in site-packages. `program` names the script's folder; by
+    default both backends use the same one.
     """
     folder.mkdir()
     home = folder.parent / program
@@ -129,10 +132,11 @@ def leak_lab(folder, backend, pattern, steps=48, options=(), program="program", 
     return folder / "run.trace", json.loads(done.stdout), done
 
 
-def growth(told, side, column):
-    """Of a column of what the allocator said, in a step, over the steps that the comparison says that it looks at. Step 1 is the first."""
+def growth(rows, side, column):
+    """Returns the growth per step of one column, over the steps that the comparison covers (from
+    1)."""
     first, last = side["first_step"], side["last_step"]
-    return (told[last - 1][column] - told[first - 1][column]) / (last - first)
+    return (rows[last - 1][column] - rows[first - 1][column]) / (last - first)
 
 
 def line_of(comment):
@@ -146,7 +150,7 @@ def compared(cuda, mps):
     turned = json.loads(gpumemtrace("compare", mps, cuda, "--json"))["across"]
     across = comparison["across"]
     assert (across["backends"], turned["backends"]) == (["cuda", "mps"], ["mps", "cuda"])
-    assert turned["devices"] == [list(reversed(row)) for row in across["devices"]], "whichever is named first"
+    assert turned["devices"] == [list(reversed(row)) for row in across["devices"]], "the order of arguments does not matter"
     assert turned["pinned_per_leaked_tensor_byte"] == list(reversed(across["pinned_per_leaked_tensor_byte"]))
     row, = across["devices"]
     return across, row
@@ -164,19 +168,19 @@ def needs_both():
 
 
 @pytest.mark.parametrize("pattern, elsewhere", [("forward_hook", "program"), ("zero_grad", "checkout")])
-def test_one_leak_on_two_backends_is_one_row_with_what_each_pins(tmp_path, needs_both, pattern, elsewhere):
+def test_leak_on_two_backends_is_one_row(tmp_path, needs_both, pattern, elsewhere):
     cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", pattern)
     mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", pattern, program=elsewhere)
     across, row = compared(cuda, mps)
     for side, said in zip(row, (cuda_said, mps_said)):
-        assert side["leaked_bytes_per_step"] == pytest.approx(growth(said, side, 0)), "all that grows is what leaks"
-        assert growth(said, side, 2) <= side["leaked_bytes_per_step"] < 1.05 * growth(said, side, 2), "what the program keeps, in blocks"
-        assert side["pinned_bytes_per_step"] == pytest.approx(growth(said, side, 1)), "what the allocator reserved"
+        assert side["leaked_bytes_per_step"] == pytest.approx(growth(said, side, 0)), "only the leak grows"
+        assert growth(said, side, 2) <= side["leaked_bytes_per_step"] < 1.05 * growth(said, side, 2), "bytes that the program keeps, in blocks"
+        assert side["pinned_bytes_per_step"] == pytest.approx(growth(said, side, 1)), "bytes that the allocator reserved"
         assert side["amplification"] == pytest.approx(growth(said, side, 1) / growth(said, side, 0)) and side["unknown"] is None
         least, most = side["amplification_interval"]
         assert least < side["amplification"] < most and side["other_growth_bytes_per_step"] == 0
         assert side["device_bytes_per_step"] == side["pinned_bytes_per_step"]
-    assert row[0]["sampled_tensor_bytes_per_step"] is None, "torch.mps is no matter on CUDA"
+    assert row[0]["sampled_tensor_bytes_per_step"] is None, "torch.mps is not sampled on CUDA"
     assert row[1]["sampled_tensor_bytes_per_step"] == pytest.approx(growth(mps_said, row[1], 0))
     leak, = across["leaks"]
     assert {reads(leak[run]["site"]) for run in ("before", "after")} == {("leak_patterns.py", line_of(pattern))}
@@ -186,8 +190,8 @@ def test_one_leak_on_two_backends_is_one_row_with_what_each_pins(tmp_path, needs
     assert "not found" not in text
 
 
-def test_a_small_tensor_that_takes_a_large_buffer_pins_more_on_mps_at_another_line(tmp_path, needs_both):
-    """The line is not the one that keeps it: what is wrong there is said, and what it costs is not."""
+def test_small_tensor_in_large_buffer_pins_more_on_mps(tmp_path, needs_both):
+    """The reported line is where the waste happens; its cost shows up at another line."""
     cuda, cuda_said, _ = leak_lab(tmp_path / "cuda", "cuda", "reused")
     mps, mps_said, _ = leak_lab(tmp_path / "mps", "mps", "reused")
     across, row = compared(cuda, mps)
@@ -202,7 +206,7 @@ def test_a_small_tensor_that_takes_a_large_buffer_pins_more_on_mps_at_another_li
     assert any("shows at the line that needed a new one" in sentence for sentence in across["not_comparable"])
 
 
-def test_a_heap_for_each_tensor_pins_what_leaks_and_no_more(tmp_path, needs_both):
+def test_heap_per_tensor_pins_only_leaked_bytes(tmp_path, needs_both):
     cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "own_heaps")
     mps, *_ = leak_lab(tmp_path / "mps", "mps", "own_heaps", HEAP_OF_ITS_OWN=1)
     across, row = compared(cuda, mps)
@@ -211,7 +215,7 @@ def test_a_heap_for_each_tensor_pins_what_leaks_and_no_more(tmp_path, needs_both
     assert reads(leak["after"]["site"]) == ("leak_patterns.py", line_of("reused"))
 
 
-def test_what_is_mended_has_no_amplification_and_says_why(tmp_path, needs_both):
+def test_fixed_program_has_no_amplification(tmp_path, needs_both):
     cuda, *_ = leak_lab(tmp_path / "cuda", "cuda", "forward_hook")
     mps, *_ = leak_lab(tmp_path / "mps", "mps", "forward_hook", options=["--mended"])
     across, (_, mended) = compared(cuda, mps)
@@ -221,7 +225,7 @@ def test_what_is_mended_has_no_amplification_and_says_why(tmp_path, needs_both):
     assert "MPS: the amplification is unknown: no leak was found." in sentences(gpumemtrace("compare", cuda, mps))
 
 
-def test_two_runs_on_one_backend_are_compared_as_ever(tmp_path):
+def test_same_backend_comparison_has_no_backend_section(tmp_path):
     golden = GOLDEN / "metal-retained.trace"
     comparison = json.loads(gpumemtrace("compare", golden, golden, "--json"))
     assert "across" not in comparison and not comparison["differs"]
@@ -232,8 +236,8 @@ def test_two_runs_on_one_backend_are_compared_as_ever(tmp_path):
     assert re.findall(OF_CUDA, different) == []
 
 
-def test_out_of_memory_on_metal_is_said_in_its_words(tmp_path):
-    """Metal gives no more heaps: what is known of it is said, with the line; what is not known is not claimed."""
+def test_oom_on_metal_uses_metal_terms(tmp_path):
+    """Metal refuses more heaps: the report names the line and claims nothing else."""
     trace, said, process = leak_lab(tmp_path / "mps", "mps", "forward_hook", 400, DOUBLE_LIMIT=200 * MIB)
     assert "MPS backend out of memory" in process.stderr and len(said) < 400 and said[-1][1] <= 200 * MIB
     report, text = texts_of(trace)
@@ -250,12 +254,12 @@ GOLDENS = {"forward_hook": "forward_hook", "zero_grad": "zero_grad", "reused": "
 
 
 @pytest.mark.parametrize("pattern", list(GOLDENS))
-def test_the_kept_traces_of_leak_lab_patterns(pattern):
-    """Made by scripts/generate/metal-golden with CPython 3.11."""
+def test_golden_traces_of_leak_patterns(pattern):
+    """scripts/generate/metal-golden made these traces with CPython 3.11."""
     golden = GOLDEN / f"metal-{pattern.replace('_', '-')}.trace"
     report, text = texts_of(golden)
     found = report["leaks"]
-    assert {leak["kind"] for leak in found} == {"tensors"}, "heaps are not memory beside PyTorch's"
+    assert {leak["kind"] for leak in found} == {"tensors"}, "heaps count as PyTorch's memory"
     assert [(leak["site"]["file"].rsplit("/", 1)[1], leak["site"]["line"]) for leak in found] == [("train.py", line_of(GOLDENS[pattern]))]
     kept, period = {"forward_hook": (2 * MIB, 1), "zero_grad": (4 * MIB, 4), "reused": (6 * MIB, 1)}[pattern]
     assert (found[0]["bytes_per_step"], found[0]["period_steps"]) == (kept / period, period)
@@ -268,16 +272,16 @@ def test_the_kept_traces_of_leak_lab_patterns(pattern):
 
 
 @pytest.mark.parametrize("pattern", list(GOLDENS))
-def test_a_kept_trace_is_what_its_script_makes(tmp_path, pattern):
+def test_metal_golden_script_reproduces_golden_traces(tmp_path, pattern):
     library, double, _ = built()
     script = [sys.executable, REPOSITORY / "scripts" / "generate" / "metal-golden", "--library", library, "--double", double, tmp_path, pattern]
     subprocess.run(script, check=True, capture_output=True)
     name = f"metal-{pattern.replace('_', '-')}.trace"
 
-    def told(trace):
+    def event_fields(trace):
         return [(line["kind"], line["dev"], line["size"], line["aux0"], line["aux1"]) for line in map(fields, dumped(trace))]
 
-    assert told(tmp_path / name) == told(GOLDEN / name)
+    assert event_fields(tmp_path / name) == event_fields(GOLDEN / name)
 
 
 def dumped(trace):

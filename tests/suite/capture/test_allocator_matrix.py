@@ -1,8 +1,11 @@
-"""PyTorch's allocator, entry by entry: the trace against the history that PyTorch itself keeps, and against the driver's log.
+"""Compares the trace, entry by entry, with the history that PyTorch's allocator keeps and the
+driver's log.
 
-A cell of the matrix is a version of PyTorch, a way its allocator is set up, and a workload (tests/workloads/training/allocator_matrix.py). In each
-cell the trace must hold, device by device, the entries of `_snapshot()['device_traces']` one for one (action, address, size,
-stream, and pool where PyTorch tells it), and, thread by thread, every memory call of the driver's log. The suite runs a part; scripts/matrix runs all of it.
+A cell of the matrix is a PyTorch version, an allocator setup, and a workload
+(tests/workloads/training/allocator_matrix.py). In each cell the trace must have, per device, the
+entries of `_snapshot()['device_traces']` (action, address, size, stream, and pool where PyTorch
+reports it) and, per thread, every memory call of the driver's log. This suite runs some cells;
+scripts/matrix runs all.
 """
 
 import collections
@@ -36,11 +39,11 @@ PART += [("expandable", row) for row in ("pools", "graph", "oom")]
 PART += [("cudaMallocAsync", "mlp"), ("cudaMallocAsync", "oom"), ("no caching", "mlp"), ("no caching", "oom")]
 CELLS = ALL if os.environ.get("GPUMEMTRACE_MATRIX") == "all" else PART
 
-#: States of the tracker, as a `tracker` event tells them.
+#: States of the tracker, as in a `tracker` event.
 ATTACHED, NO_TRACKER, OTHER_ALLOCATOR, CACHE_OFF = 1, 3, 5, 6
-#: A pool that the version of PyTorch does not tell.
+#: The pool, where PyTorch's version does not report it.
 NO_POOL = (1 << 64) - 1
-#: Events of PyTorch's allocator and what its history calls them.
+#: Names in PyTorch's history for events of its allocator.
 ACTIONS = {
     "block_alloc": "alloc", "block_free": "free_requested", "block_free_completed": "free_completed", "oom": "oom",
     "segment_alloc": "segment_alloc", "segment_free": "segment_free", "segment_map": "segment_map",
@@ -49,7 +52,8 @@ ACTIONS = {
 
 
 def history_of(events, device):
-    """The entries of one device until the program looked at its history. What the trace does not know is None."""
+    """Returns the entries of one device up to its snapshot. Fields that the trace lacks are
+    None."""
     entries = []
     for event in events:
         if event["kind"] == "torch_snapshot":
@@ -70,11 +74,11 @@ def history_of(events, device):
 
 
 def calls_by_thread(calls, apis):
-    """Per thread: what the driver was asked and answered."""
+    """Returns per thread: arguments and results of the driver calls."""
     threads = collections.defaultdict(list)
     for call in calls:
         if call["api"] in apis:
-            # The driver is told the size of what it gives, not of what it gets back; the log knows both.
+            # A free has no size argument; the log has the size all the same.
             size = call["size"] if "Free" not in call["api"] and "Release" not in call["api"] else None
             threads[call["tid"]].append((call["api"], call["addr"] if call["rc"] == 0 else None, size, call["rc"]))
     return dict(threads)
@@ -87,13 +91,13 @@ def assert_equal_lists(ours, theirs, what):
 
 
 @pytest.mark.parametrize("configuration,row", CELLS, ids=lambda value: value.replace(" ", "_"))
-def test_every_entry_and_every_call(run_python, torch_version, configuration, row, tmp_path, record_property):
+def test_trace_equals_history_and_driver_log(run_python, torch_version, configuration, row, tmp_path, record_property):
     is_cached = configuration in ("native", "expandable")
     has_tracker = not torch_version.startswith("2.1.")
     env = CONFIGURATIONS[configuration] | ROWS[row]
     run = run_python(torch_version, "training/allocator_matrix.py", row, "--history", tmp_path / "history.json", check=False, **env)
     if run.process.returncode != 0:
-        # PyTorch 2.15.0 ends so now and then, also without us, when all work is done. The trace must be complete all the same.
+        # PyTorch 2.15.0 sometimes aborts at exit, also untraced. The trace must be complete anyway.
         aborted = (-6, "terminate called without an active exception")
         assert torch_version == "2.15.0" and (run.process.returncode, run.process.stderr.splitlines()[-1]) == aborted, run.process
     events = run.events()
@@ -110,11 +114,11 @@ def test_every_entry_and_every_call(run_python, torch_version, configuration, ro
     for device, theirs in enumerate(json.loads((tmp_path / "history.json").read_text())):
         ours = history_of(events, device)
         if not has_tracker:
-            # The report has rounded sizes and no stream; it comes for what is asked for and given back.
+            # The profiler hook has rounded sizes, no stream, and only requests and frees.
             theirs = [[action, addr if action != "oom" else None, None, None, None]
                       for action, addr, *_ in theirs if action in ("alloc", "free_requested", "oom")]
             ours = ours[:len(theirs)]
-        # In its history PyTorch tells pools later than to its trackers.
+        # PyTorch's history learns the pool later than its trackers do.
         ours = [our[:4] + [our[4] if their[4] is not None else None] for our, their in zip(ours, theirs)] + ours[len(theirs):]
         assert_equal_lists(ours, theirs, f"entry of device {device}")
         compared += len(theirs)

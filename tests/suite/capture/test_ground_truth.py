@@ -1,4 +1,5 @@
-"""The trace against two witnesses that know nothing of it: PyTorch's own statistics and the simulated driver's log."""
+"""Compares traces with two independent oracles: PyTorch's statistics and the simulated driver's
+log."""
 
 import itertools
 import json
@@ -10,7 +11,7 @@ from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver, a
 CONFIGURATIONS = list(itertools.product(["mlp", "resnet18", "transformer"], ["fp32", "amp"], ["native", "expandable"]))
 
 @pytest.mark.parametrize("model,precision,segments", CONFIGURATIONS, ids=lambda value: value)
-def test_a_training_is_recorded_to_the_byte(run_python, torch_version, model, precision, segments, tmp_path):
+def test_training_is_recorded_to_the_byte(run_python, torch_version, model, precision, segments, tmp_path):
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
     amp = ["--amp"] if precision == "amp" else []
     run = run_python(torch_version, "training/train.py", "--model", model, *amp, "--stats", tmp_path / "stats.json", **conf)
@@ -22,8 +23,8 @@ def test_a_training_is_recorded_to_the_byte(run_python, torch_version, model, pr
 
 
 @pytest.mark.parametrize("graphed", [False, True], ids=["eager", "graphed"])
-def test_the_drivers_own_allocator_is_recorded_to_the_byte(run_python, torch_version, graphed):
-    """Stream-ordered memory, and what of it becomes nodes of a graph when a stream is captured."""
+def test_driver_pool_is_recorded_to_the_byte(run_python, torch_version, graphed):
+    """Covers stream-ordered memory, and its graph nodes when a stream is captured."""
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     run = run_python(torch_version, "memory/async_allocator.py", *(["--graph"] if graphed else []), **conf)
     events, calls = run.events(), run.calls()
@@ -34,7 +35,7 @@ def test_the_drivers_own_allocator_is_recorded_to_the_byte(run_python, torch_ver
     assert run.report()["traces"][0]["losses"]["uncovered_calls"] == 0
 
 
-def test_a_quick_exit_leaves_exactly_what_torch_counted(run_python, torch_version, tmp_path):
+def test_quick_exit_keeps_torch_counts(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "training/train.py", "--quick-exit", "--stats", tmp_path / "stats.json")
     events = run.events()
     stats = json.loads((tmp_path / "stats.json").read_text())
@@ -46,15 +47,15 @@ def test_a_quick_exit_leaves_exactly_what_torch_counted(run_python, torch_versio
 
 
 @pytest.mark.parametrize("segments", ["native", "expandable"])
-def test_functions_found_at_other_addresses_are_recorded_all_the_same(run_python, torch_version, segments, tmp_path):
-    """cuGetProcAddress need not give the addresses that the driver exports."""
+def test_functions_at_other_addresses_are_recorded(run_python, torch_version, segments, tmp_path):
+    """cuGetProcAddress may return other addresses than the driver's exports."""
     conf = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if segments == "expandable" else {}
     run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", SIMGPU_ALT_PROCADDR=1, **conf)
     assert_calls_equal_driver(run.events(), run.calls())
 
 
-def test_a_failed_call_is_an_event_and_moves_no_memory(run_python, torch_version, tmp_path):
-    """PyTorch empties its cache and asks again; the trace has the failure, the frees and the second try."""
+def test_failed_call_is_recorded_and_retry_succeeds(run_python, torch_version, tmp_path):
+    """PyTorch empties its cache and retries; the trace has the failure, the frees and the retry."""
     run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", SIMGPU_FAIL="cuMemAlloc_v2:3")
     events = run.events()
     assert [event["rc"] for event in events if event["api"] == "cuMemAlloc_v2" and event["rc"]] == [2]
@@ -63,7 +64,7 @@ def test_a_failed_call_is_an_event_and_moves_no_memory(run_python, torch_version
     assert run.report()["devices"][0]["peak"]["device_bytes"] == max(int(call["used"]) for call in run.calls())
 
 
-def test_the_report_repeats_torchs_own_peaks(run_python, torch_version, tmp_path):
+def test_report_peaks_equal_torch(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "training/train.py", "--model", "resnet18", "--stats", tmp_path / "stats.json")
     stats = json.loads((tmp_path / "stats.json").read_text())
     report = run.report()

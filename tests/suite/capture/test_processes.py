@@ -1,4 +1,4 @@
-"""Many devices, threads, ranks and children: each process has its own trace, and each trace is exact."""
+"""Many devices, threads, ranks and children: each process has its own exact trace."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from conftest import COMMAND, VENVS, WORKLOADS, environment, gpumemtrace, run_program
 
-#: Events of each rank's threads, and children of the fork storm: little for a quick run; scripts/checks/soak asks for more.
+#: Events per rank thread, and children of the fork storm. scripts/checks/soak raises both.
 SCALE = int(os.environ.get("GPUMEMTRACE_SCALE", "1"))
 FORKS = int(os.environ.get("GPUMEMTRACE_FORKS", "60"))
 
@@ -27,7 +27,7 @@ def traces(folder):
 
 
 def totals(trace):
-    """Per device: allocations, frees, bytes allocated, as the report counts them."""
+    """Returns per device: allocations, frees and allocated bytes, as the report counts them."""
     report = json.loads(gpumemtrace("replay", trace, "--json"))
     facts = report["traces"][0]
     assert all(count == 0 for count in facts["losses"].values()), facts["losses"]
@@ -59,11 +59,11 @@ def assert_equal_to_torch(trace, stats):
     return sum(count for (_, kind), count in counts.items() if not kind.endswith("_bytes"))
 
 
-def test_ranks_have_files_of_their_own_that_say_who_they_are(torch_version, tmp_path):
+def test_each_rank_has_its_own_trace(torch_version, tmp_path):
     ranks, threads, pairs = 8, 8, 400 * SCALE
     start(torch_version, tmp_path, "-m", "torch.distributed.run", "--nproc-per-node", ranks, WORKLOADS / "memory/alloc_storm.py",
           "--gloo", "--threads", threads, "--pairs", pairs, "--stats", tmp_path, SIMGPU_DEVICES=ranks, OMP_NUM_THREADS=1)
-    assert traces(tmp_path) == [f"run.rank{rank}.trace" for rank in range(ranks)], "and the launcher has none"
+    assert traces(tmp_path) == [f"run.rank{rank}.trace" for rank in range(ranks)], "the launcher has no trace"
     events = 0
     for rank in range(ranks):
         trace = tmp_path / f"run.rank{rank}.trace"
@@ -77,7 +77,7 @@ def test_ranks_have_files_of_their_own_that_say_who_they_are(torch_version, tmp_
     assert events >= ranks * threads * pairs * 2 - 1000
 
 
-def test_many_threads_on_several_devices(torch_version, tmp_path):
+def test_64_threads_on_4_devices(torch_version, tmp_path):
     start(torch_version, tmp_path, WORKLOADS / "memory/alloc_storm.py", "--threads", 64, "--devices", 4, "--pairs", 200 * SCALE,
           "--stats", tmp_path, SIMGPU_DEVICES=4)
     stats = json.loads((tmp_path / "stats.0.json").read_text())
@@ -90,10 +90,10 @@ def test_many_threads_on_several_devices(torch_version, tmp_path):
         assert device["peak"]["reserved_bytes"] == own["reserved_bytes.all.peak"]
 
 
-def test_forks_in_a_storm(torch_version, tmp_path):
+def test_fork_storm_leaves_one_trace(torch_version, tmp_path):
     start(torch_version, tmp_path, WORKLOADS / "memory/alloc_storm.py", "--threads", 3, "--pairs", max(20_000, 200 * FORKS),
           "--forks", FORKS, "--stats", tmp_path)
-    assert traces(tmp_path) == ["run.trace"], "a child left a file"
+    assert traces(tmp_path) == ["run.trace"], "a child left a trace"
     assert_equal_to_torch(tmp_path / "run.trace", json.loads((tmp_path / "stats.0.json").read_text()))
 
 
@@ -105,7 +105,7 @@ STARTERS = {
 
 
 @pytest.mark.parametrize("way", STARTERS, ids=str)
-def test_a_child_that_uses_the_gpu_has_a_trace_of_its_own(torch_version, tmp_path, way):
+def test_gpu_child_has_its_own_trace(torch_version, tmp_path, way):
     script = tmp_path / "parent.py"
     script.write_text(f"""
 import sys, torch
@@ -130,7 +130,7 @@ if __name__ == "__main__":
     assert len(pids) == 2, "two processes, two traces"
 
 
-def test_a_program_that_replaces_itself_leaves_two_traces(torch_version, tmp_path):
+def test_exec_leaves_two_traces(torch_version, tmp_path):
     script = tmp_path / "again.py"
     script.write_text("""
 import os, sys, torch

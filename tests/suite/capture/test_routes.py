@@ -1,5 +1,8 @@
-"""Every way to a driver function leads through us: each route is a small C program in tests/routes, and every row of the table
-is called through three of them. The witness is the simulated driver's log."""
+"""Every way to a driver function goes through the recorder. The oracle is the simulated driver's
+log.
+
+Each route is a small C program in tests/routes; three of them call every row of the table.
+"""
 
 import shutil
 import subprocess
@@ -11,7 +14,7 @@ from conftest import DRIVER, LIBRARY, REPOSITORY, driver_calls, gpumemtrace, hel
 from ground_truth import NOT_EVENTS, assert_calls_equal_driver, assert_held_equals_driver
 from route_programs import MIB, ROUTES, place  # noqa: F401 (fixture)
 
-def test_a_program_linked_to_the_driver(place):
+def test_linked_program(place):
     done = place.run(place.program("linked_program", "-l:libcuda.so.1"))
     assert (done.returncode, done.stderr) == (0, "")
     place.check_all_recorded([2, 4, 6])
@@ -19,23 +22,23 @@ def test_a_program_linked_to_the_driver(place):
 
 @pytest.mark.parametrize("name,sizes", [("dlsym_lookup", [2]), ("get_proc_address", [2, 4, 6, 8]), ("dlerror", [2]), ("driver_reload", [2, 2, 2])])
 @pytest.mark.parametrize("addresses", ["exported", "other"])
-def test_a_program_that_looks_functions_up(place, name, sizes, addresses):
+def test_program_that_looks_functions_up(place, name, sizes, addresses):
     program = place.program(name)
-    assert place.run(program, traced=False).returncode == 0, "it works without us"
+    assert place.run(program, traced=False).returncode == 0, "the program works untraced"
     (place.folder / "driver.log").unlink()
     done = place.run(program, SIMGPU_ALT_PROCADDR=int(addresses == "other"))
     assert (done.returncode, done.stderr) == (0, "")
     place.check_all_recorded(sizes)
 
 
-def test_a_module_in_a_scope_of_its_own(place):
+def test_module_loaded_with_rtld_local(place):
     module = place.compile("extension.so", ROUTES / "linked_extension.c", "-l:libcuda.so.1")
     done = place.run(place.program("dlopen_libraries"), module)
     assert (done.returncode, done.stderr) == (0, "")
     place.check_all_recorded([2])
 
 
-def test_two_runtimes_and_a_linked_module_in_one_process(place):
+def test_two_runtimes_and_a_linked_module(place):
     runtimes = [place.compile(f"runtime{version}.so", ROUTES / "bundled_runtime.c") for version in (12, 13)]
     module = place.compile("extension.so", ROUTES / "linked_extension.c", "-l:libcuda.so.1")
     done = place.run(place.program("dlopen_libraries"), *runtimes, module)
@@ -43,17 +46,17 @@ def test_two_runtimes_and_a_linked_module_in_one_process(place):
     place.check_all_recorded([2, 4, 6])
 
 
-def test_a_library_that_forwards_still_does(place):
+def test_rtld_next_forwarder_still_forwards(place):
     place.compile("libforwarder.so", ROUTES / "rtld_next_forwarder.c")
     program = place.program("forwarded_program", "-Wl,--no-as-needed", "-lforwarder", "-l:libcuda.so.1")
-    assert place.run(program, traced=False).returncode == 0, "it works without us"
+    assert place.run(program, traced=False).returncode == 0, "the program works untraced"
     (place.folder / "driver.log").unlink()
     done = place.run(program)
     assert (done.returncode, done.stderr) == (0, "")
     place.check_all_recorded([2, 4])
 
 
-def test_a_forwarder_that_is_preloaded_before_us_still_forwards(place):
+def test_forwarder_preloaded_before_us_still_forwards(place):
     forwarder = place.compile("libforwarder.so", ROUTES / "rtld_next_forwarder.c")
     program = place.program("forwarded_program", "-Wl,--no-as-needed", "-lforwarder", "-l:libcuda.so.1")
     done = place.run(program, LD_PRELOAD=f"{forwarder}:{LIBRARY}")
@@ -61,7 +64,7 @@ def test_a_forwarder_that_is_preloaded_before_us_still_forwards(place):
     place.check_all_recorded([2, 4])
 
 
-def test_a_second_copy_of_the_driver_works_and_is_counted(place):
+def test_second_driver_copy_works_and_is_counted(place):
     (place.folder / "other").mkdir()
     second = shutil.copy(DRIVER, place.folder / "other" / "libcuda.so.1")
     done = place.run(place.program("two_drivers"), place.folder / "libcuda.so.1", second)
@@ -71,7 +74,7 @@ def test_a_second_copy_of_the_driver_works_and_is_counted(place):
     assert place.uncovered() == 3, "the other's primary context, allocation and free"
 
 
-def test_functions_that_only_share_a_name_are_counted_and_left_alone(place):
+def test_functions_with_known_name_but_other_version_are_counted_only(place):
     done = place.run(place.program("unknown_functions"))
     assert (done.returncode, done.stderr) == (0, "")
     assert [event["size"] for event in place.events() if event["kind"] == "device_alloc"] == [4 * MIB]
@@ -81,17 +84,17 @@ def test_functions_that_only_share_a_name_are_counted_and_left_alone(place):
     assert "5 calls" in head and "are not recorded: cu" in head, head
 
 
-def test_deepbind_goes_past_us_and_we_say_so(place):
+def test_deepbind_is_not_intercepted_and_reported(place):
     runtime = place.compile("runtime12.so", ROUTES / "bundled_runtime.c")
     done = place.run(place.program("dlopen_libraries"), "-d", runtime)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("gpumemtrace: the CUDA driver was loaded, but ") and done.stderr.count("\n") == 1
     assert not (place.folder / "run.trace").exists()
-    assert len(place.calls()) == 3, "the program did what it does without us"
+    assert len(place.calls()) == 3, "the program works as untraced"
 
 
-def test_deepbind_beside_an_ordinary_user_costs_only_its_own_calls(place):
-    """A limit: the other module's calls are in nobody's count."""
+def test_deepbind_beside_intercepted_module_loses_only_its_own_calls(place):
+    """A known limit: calls of the other module are counted nowhere."""
     ordinary, bound = (place.compile(name, ROUTES / "bundled_runtime.c") for name in ("ordinary.so", "bound.so"))
     done = place.run(place.program("dlopen_libraries"), ordinary, "-d", bound)
     assert (done.returncode, done.stderr) == (0, "")
@@ -99,7 +102,7 @@ def test_deepbind_beside_an_ordinary_user_costs_only_its_own_calls(place):
     assert [call["size"] for call in place.calls() if call["api"] == "cuMemAlloc_v2"] == [2 * MIB, 6 * MIB]
 
 
-def test_a_tracer_that_comes_late_says_so_and_breaks_nothing(place):
+def test_recorder_loaded_after_driver_reports_and_breaks_nothing(place):
     done = place.run(place.program("late_preload"), LIBRARY, traced=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("gpumemtrace: loaded after the CUDA driver: ") and done.stderr.count("\n") == 1
@@ -116,7 +119,7 @@ def every_row(place, route, mode, **extra):
 
 
 def rows():
-    """The rows of the table in the built library, as its traces list them."""
+    """Returns the rows of the table in the built library, as its traces list them."""
     sys.path.insert(0, str(ROUTES))
     from every_row import VERSIONS
 
@@ -130,25 +133,25 @@ def listed_apis(trace):
 
 @pytest.mark.parametrize("addresses", ["exported", "other"])
 @pytest.mark.parametrize("route", ["dlsym", "proc_address", "linked"])
-def test_every_row_is_recorded_and_replay_holds_what_the_driver_holds(place, route, addresses):
+def test_every_row_is_recorded_and_held_bytes_equal_driver(place, route, addresses):
     done = every_row(place, route, "work", SIMGPU_ALT_PROCADDR=int(addresses == "other"))
     assert (done.returncode, done.stderr) == (0, "")
     called, trace = set(done.stdout.split()), place.folder / "run.trace"
-    assert called == rows() == listed_apis(trace), "a row without a test, or a test without its row"
+    assert called == rows() == listed_apis(trace), "a row without a call, or a call without a row"
     events, calls = place.events(), place.calls()
     assert_calls_equal_driver(events, calls)
     assert {event["api"] for event in events} - {"-"} == called
     assert place.uncovered() == 0
     held = assert_held_equals_driver(trace, calls)
     without_slack = [call for call in calls if call["slack"] == "0" and call["dev"] == "0"]
-    assert len(without_slack) > 100, "most calls leave nothing that nobody asked for: there the two are simply equal"
+    assert len(without_slack) > 100, "most calls need no page rounding"
     assert {"host", "managed", "foreign"} <= set(held[-1]) and set(held[-1].values()) == {"0"}, held[-1]
     checker = REPOSITORY / "simgpu" / "tests" / "check_log.py"
     assert subprocess.run([sys.executable, checker, "--quiet", place.folder / "driver.log"]).returncode == 0
 
 
 @pytest.mark.parametrize("route", ["dlsym", "proc_address", "linked"])
-def test_every_failed_call_is_an_event_that_moves_nothing(place, route):
+def test_every_failed_call_is_recorded_without_bytes(place, route):
     plan = ",".join(f"{name}:1:999" for name in sorted(rows()))
     done = every_row(place, route, "fail", SIMGPU_FAIL=plan)
     assert (done.returncode, done.stderr) == (0, "")
@@ -160,7 +163,7 @@ def test_every_failed_call_is_an_event_that_moves_nothing(place, route):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_calls_are_accounted_as_the_driver_does(place, seed):
+def test_random_calls_are_accounted_like_the_driver(place, seed):
     program = ROUTES / "random_calls.py"
     done = place.run(sys.executable, program, place.folder, str(seed), "1500", SIMGPU_DEVICES=2, SIMGPU_MEM="1G")
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Recordings that a program starts itself, where nobody could start it with us. Witnesses: PyTorch, and the simulated driver's log."""
+"""Recordings that a program starts itself. Oracles: PyTorch, and the simulated driver's log."""
 
 import json
 
@@ -10,14 +10,14 @@ from installed_package import installed, packaged, wheel  # noqa: F401 (fixtures
 LATE = "recording began after the program had loaded the driver"
 
 
-def check_moments(run, whole):
-    """At each mark what PyTorch said it held and had reserved, to the byte, also of what is older than the recording."""
+def check_marks(run, whole):
+    """Compares allocated and reserved bytes at each mark with PyTorch's, older memory included."""
     names = [name for name, _ in run.said["moments"]]
     report = whole.report(*(word for name in names for word in ("--at", f"mark:{name}")))
     for name, held in run.said["moments"]:
         at = next((one for one in report["instants"] if one["asked"] == f"mark:{name}"), None)
         if at is None:
-            assert held == {"live_bytes": 0, "reserved_bytes": 0}, "no device was known by then"
+            assert held == {"live_bytes": 0, "reserved_bytes": 0}, "no device was known before the first call"
         else:
             known = {key: at[key] or 0 for key in held}
             assert known == held, name
@@ -36,35 +36,35 @@ def started(packaged):  # noqa: F811
 
 
 @pytest.mark.parametrize("when", ["import", "first"])
-def test_before_the_first_gpu_call_everything_is_recorded(torch_version, started, when):
+def test_start_before_first_gpu_call_records_everything(torch_version, started, when):
     run = started(torch_version, when)
     assert run.said["recording"] is False and run.process.stderr == ""
-    report = check_moments(run, run)
+    report = check_marks(run, run)
     trace = report["traces"][0]
     assert (trace["mode"], trace["torch_tracker"], trace["complete"]) == (["started"], "attached", True)
     assert not any(LATE in note for note in trace["notes"])
-    # Call for call what the driver did until then; what it did later is in nobody's trace.
+    # The trace has the driver's calls until the stop, and no later one.
     ours = [event for event in driver_calls(dump(run.trace)) if event["kind"] == "device_alloc"]
     theirs = [call for call in run.calls() if call["api"] == "cuMemAlloc_v2"]
     assert ours and [(event["addr"], event["size"]) for event in ours] == [
         (call["addr"], call["size"]) for call in theirs[: len(ours)]]
-    assert [call["size"] for call in theirs[len(ours):]] == [78 << 20], "what came after the end"
+    assert [call["size"] for call in theirs[len(ours):]] == [78 << 20], "the allocation after the stop"
     assert report["devices"][0]["end"]["device_bytes"] == run.said["before stop"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("when", ["asked", "held"])
-def test_after_that_pytorchs_blocks_are_and_the_trace_says_so(torch_version, started, when):
+def test_late_start_records_pytorch_blocks_only(torch_version, started, when):
     run = started(torch_version, when)
     assert run.process.stderr.startswith("gpumemtrace: loaded after the CUDA driver: ") and run.process.stderr.count("\n") == 1
     assert run.said["recording"] is (when == "held")
-    report = check_moments(run, run)
+    report = check_marks(run, run)
     trace = report["traces"][0]
     assert (trace["mode"], trace["torch_tracker"], trace["complete"]) == (["started"], "attached", True)
     assert any(LATE in note for note in trace["notes"])
-    assert not driver_calls(dump(run.trace)), "all of its calls or none"
+    assert not driver_calls(dump(run.trace)), "driver calls are recorded from the start or not at all"
     assert all(device["end"]["device_bytes"] is None for device in report["devices"])
     if when == "held":
-        # What was there is of the line that started the recording, in its streams, and every byte of the gap is explained.
+        # Older memory belongs to the line that started the recording; the gap is fully explained.
         begun = next(one for one in report["instants"] if one["asked"] == "mark:begun")
         assert [site["site"]["function"] for site in begun["sites"]] == ["<module>"]
         assert begun["sites"][0]["site"]["file"].endswith("start_stop.py"), begun["sites"]
@@ -72,17 +72,17 @@ def test_after_that_pytorchs_blocks_are_and_the_trace_says_so(torch_version, sta
         assert of_side["devices"][0]["peak"]["live_bytes"] == 5 << 20
 
 
-def test_expandable_segments_are_known_too(torch_version, started):
+def test_late_start_knows_expandable_segments(torch_version, started):
     conf = "expandable_segments:True"
     run = started(torch_version, "held", PYTORCH_CUDA_ALLOC_CONF=conf, PYTORCH_ALLOC_CONF=conf)
-    report = check_moments(run, run)
+    report = check_marks(run, run)
     assert report["traces"][0]["torch_tracker"] == "attached"
     assert report["devices"][0]["end"]["reserved_bytes"] == run.said["before stop"]["reserved_bytes"]
 
 
 @pytest.mark.parametrize("extra", [{"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"},
                                    {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}], ids=["async", "uncached"])
-def test_where_pytorchs_allocator_tells_nothing_the_program_goes_on_and_nothing_is_made_up(torch_version, packaged, extra):  # noqa: F811
+def test_late_start_without_allocator_history(torch_version, packaged, extra):  # noqa: F811
     run = packaged(torch_version, "package/start_stop.py", "held", by_run=False, **extra)
     assert run.said["children"][1] == 7
     for trace in run.folder.glob("*.trace"):
@@ -98,25 +98,25 @@ def streams(run):
 
 
 @pytest.mark.parametrize("when", ["first", "held"])
-def test_lines_steps_and_the_backward_pass_are_as_always(torch_version, started, when):
+def test_late_start_has_lines_steps_and_backward(torch_version, started, when):
     run = started(torch_version, when)
     report = run.report()
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 4)
     events = [event for event in dump(run.trace) if event["kind"] == "block_alloc"]
     by_address = {event["addr"]: event for event in events}
     for address in run.said["parameters"] + run.said["gradients"]:
-        assert by_address[address]["python"], "a line of the program's"
+        assert by_address[address]["python"], "a line of the program"
     backward = [site for peak in report["peak"] for site in peak["sites"] if site["site"].get("backward")]
     assert backward and all(site["site"]["file"].endswith("start_stop.py") for site in backward)
 
 
 @pytest.mark.parametrize("when", ["import", "first", "asked", "held", "thread"])
-def test_the_end_is_the_end(torch_version, started, when):
+def test_stop_ends_the_trace(torch_version, started, when):
     run = started(torch_version, when)
     said = run.said
     assert said["again"] is None and said["states"] == [False, True]
     assert "a process is recorded once" in said["refused"] and said["children"] == [7, 7]
-    # Beside a thread that allocates all the while, the very first looks come before all segments are told; from then on they are.
+    # Beside an allocating thread, the first snapshots precede the segments; later ones have all.
     report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
     assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []
     assert report["devices"][0]["end"]["live_bytes"] == said["before stop"]["live_bytes"]
@@ -128,9 +128,9 @@ def test_the_end_is_the_end(torch_version, started, when):
     assert "Nothing lost" in sentences(gpumemtrace("replay", run.trace))
 
 
-def test_under_run_it_is_recorded_already_and_may_be_ended(torch_version, packaged):  # noqa: F811
+def test_start_under_run_is_a_no_op_and_stop_works(torch_version, packaged):  # noqa: F811
     run = packaged(torch_version, "package/start_stop.py", "first")
-    assert run.said["path"] == str(run.folder / "run.trace"), "the name that `run` gave it"
-    report = check_moments(run, run)
+    assert run.said["path"] == str(run.folder / "run.trace"), "the path that `run` chose"
+    report = check_marks(run, run)
     assert report["traces"][0]["mode"] == ["preload"] and run.said["children"] == [7, 7]
     assert report["traces"][0]["complete"] and "later" not in [mark["name"] for mark in run.report()["marks"]]

@@ -1,4 +1,5 @@
-"""PyTorch's own tracker where it cannot be had, or is not what we take it for; and traces of before there was one."""
+"""Runs in which PyTorch's trace tracker is missing or unknown; and a trace older than the
+tracker."""
 
 import json
 import re
@@ -14,7 +15,7 @@ GOLDEN = REPOSITORY / "tests" / "golden"
 
 
 def another_torch(version, folder, files):
-    """A folder for PYTHONPATH with the PyTorch of an environment, by links, in which some files are other ones."""
+    """Links an environment's PyTorch into a folder for PYTHONPATH and replaces some files."""
     packages = next(Path(VENVS[version]).glob("lib/python3.*/site-packages"))
     for package in packages.iterdir():
         if package.name != "torch":
@@ -35,7 +36,7 @@ def run_without_tracker(run_python, version, tmp_path, files):
     run = run_python(version, "training/train.py", "--stats", tmp_path / "stats.json", **another_torch(version, packages, files))
     lines = [line for line in run.process.stderr.splitlines() if line.startswith("gpumemtrace")]
     assert len(lines) == 1 and "Every block and every driver call is." in lines[0], run.process.stderr
-    # The base hook is exact as ever.
+    # The profiler hook stays exact.
     assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
     assert_calls_equal_driver(run.events(), run.calls())
     assert all("requested" not in event for event in run.events())
@@ -47,7 +48,7 @@ def tracker_states(run):
 
 
 @pytest.mark.parametrize("faked", ["9.9.9", "2.15.0a0+git123"])
-def test_an_unknown_version_is_recorded_by_the_base_hook_and_said(run_python, torch_version, faked, tmp_path):
+def test_unknown_version_falls_back_to_profiler_hook(run_python, torch_version, faked, tmp_path):
     fake = lambda text: re.sub(rb"__version__ = '[^']*'", b"__version__ = '%s'" % faked.encode(), text)
     run, line = run_without_tracker(run_python, torch_version, tmp_path, {"torch/version.py": fake})
     assert f"PyTorch {faked} is none of the versions" in line
@@ -56,7 +57,7 @@ def test_an_unknown_version_is_recorded_by_the_base_hook_and_said(run_python, to
     assert "(base hook only: this version's tracker is not known)" in gpumemtrace("replay", run.trace)
 
 
-def test_who_does_not_want_the_tracker_is_not_given_it(run_python, torch_version, tmp_path):
+def test_tracker_can_be_disabled(run_python, torch_version, tmp_path):
     run = run_python(torch_version, "training/train.py", "--stats", tmp_path / "stats.json", GPUMEMTRACE_TRACKER="off")
     assert "gpumemtrace" not in run.process.stderr
     assert_blocks_equal_torch(run.events(), json.loads((tmp_path / "stats.json").read_text()))
@@ -64,15 +65,16 @@ def test_who_does_not_want_the_tracker_is_not_given_it(run_python, torch_version
     assert run.report()["traces"][0]["torch_tracker"] == "not_wanted"
 
 
-def test_a_library_without_symbols_is_recorded_by_the_base_hook_and_said(run_python, torch_version, tmp_path):
+def test_library_without_symbols_falls_back_to_profiler_hook(run_python, torch_version, tmp_path):
     strip = lambda library: library.replace(b"Native22NativeCachingAllocator", b"Native22NativeCachingAllocatoR")
     run, line = run_without_tracker(run_python, torch_version, tmp_path, {"torch/lib/libc10_cuda.so": strip})
     assert "has not the symbols of a wheel" in line
     assert tracker_states(run) == [UNREADABLE]
 
 
-def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_path):
-    """Rounding, frees that wait for a stream, and segments, summed to the byte; and PyTorch's own sum of requests."""
+def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
+    """Rounding, frees that wait for a stream, and segments add up; PyTorch's sum of requests
+    agrees."""
     run = run_python(torch_version, "training/allocator_matrix.py", "pools", "--history", tmp_path / "history.json", SIMGPU_EVENT_DELAY_US=3000)
     report = run.report()
     assert report["traces"][0]["torch_tracker"] == "attached"
@@ -82,9 +84,9 @@ def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_
     causes = {cause["cause"]: cause["bytes"] for cause in peak["causes"]}
     assert sum(causes.values()) == peak["gap_bytes"] == peak["reserved_bytes"] - peak["requested_bytes"]
     assert "unexplained" not in causes and causes["rounding"] == peak["live_bytes"] - peak["requested_bytes"]
-    # The cache was emptied after the last block, which only the tracker tells.
+    # The cache was emptied after the last block; only the tracker records that.
     assert report["devices"][0]["end"]["reserved_bytes"] == 0
-    # The same moment, from the history that PyTorch kept: what is live, requested and pending when most is reserved.
+    # From PyTorch's history: live, requested and pending bytes when most is reserved.
     asked, pending, reserved, most, witness = {}, {}, 0, 0, None
     for action, addr, size, *_ in json.loads((tmp_path / "history.json").read_text())[0]:
         if action == "alloc":
@@ -103,7 +105,7 @@ def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_
     assert ("pending_free" in causes) == bool(witness[1])
 
 
-def test_a_trace_of_before_the_tracker_reads_as_it_did():
+def test_golden_trace_without_tracker():
     now = gpumemtrace("dump", "--stacks", GOLDEN / "before-details.trace")
     assert now == (GOLDEN / "before-details.txt").read_text()
     report = json.loads(gpumemtrace("replay", GOLDEN / "before-details.trace", "--json"))

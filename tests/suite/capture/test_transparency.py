@@ -1,4 +1,4 @@
-"""We are a guest: the program behaves as without us, and who uses no GPU never notices."""
+"""A traced program behaves as untraced, and a program without GPU calls leaves no file."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_shell_leaves_no_file(tmp_path):
+def test_shell_leaves_no_file(tmp_path):
     done = traced(["bash", "-c", "ls / >/dev/null; echo hello | cat; exit 7"], tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 7)
     assert files(tmp_path) == []
@@ -35,19 +35,19 @@ for _ in range(3):
 """
 
 
-def test_our_own_function_is_never_taken_for_pytorchs(tmp_path):
-    """Under another name we are a library like others, in which what PyTorch does not have is looked for."""
+def test_own_functions_are_not_taken_for_pytorch(tmp_path):
+    """Under its own name the library is searched like any other for symbols that PyTorch lacks."""
     ours = tmp_path / "renamed.so"
     shutil.copy(LIBRARY, ours)
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
-    # What does not come back is ended: it would fill the disk.
+    # A recursion is killed before it fills the disk.
     subprocess.run(["timeout", "-s", "KILL", "20", sys.executable, "-c", REPORTS_WITHOUT_PYTORCH, driver], cwd=tmp_path, check=True,
                    env=environment(tmp_path, LD_PRELOAD=ours, GPUMEMTRACE_TRACKER="off"))
     assert [event["kind"] for event in dump(tmp_path / "run.trace")].count("block_alloc") == 3
 
 
-def test_a_script_that_uses_no_gpu_leaves_no_file(tmp_path, torch_version):
+def test_script_without_gpu_leaves_no_file(tmp_path, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     code = "import torch; print(torch.ones(3).sum().item(), torch.cuda.is_available())"
     done = traced([python, "-c", code], tmp_path)
@@ -55,7 +55,7 @@ def test_a_script_that_uses_no_gpu_leaves_no_file(tmp_path, torch_version):
     assert not [name for name in files(tmp_path) if "trace" in name]
 
 
-def test_data_workers_leave_no_file_of_their_own(tmp_path, torch_version):
+def test_data_loader_workers_leave_no_file(tmp_path, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     code = """
 import torch
@@ -73,7 +73,7 @@ for start in ("fork", "spawn"):
     assert [name for name in files(tmp_path) if "trace" in name] == ["run.trace"]
 
 
-def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
+def test_output_and_exit_code_are_unchanged(tmp_path, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     endings = {
         "normal": "",
@@ -99,7 +99,7 @@ def test_output_and_exit_code_are_the_programs_own(tmp_path, torch_version):
         assert report["traces"][0]["end"] == ("killed" if name in ("abort", "killed") else "exit"), name
 
 
-def test_run_returns_what_the_program_returned(tmp_path, torch_version):
+def test_run_returns_exit_code_of_program(tmp_path, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     env = environment(tmp_path, traced=False)
     for code, expected in [("raise SystemExit(9)", 9), ("import os; os.kill(os.getpid(), 11)", 139)]:
@@ -114,7 +114,7 @@ def test_run_returns_what_the_program_returned(tmp_path, torch_version):
     assert "Crashed" in end, "the parent saw the signal"
 
 
-def test_exec_leaves_one_trace_of_each_program(tmp_path, torch_version):
+def test_exec_leaves_one_trace_per_program(tmp_path, torch_version):
     python = Path(VENVS[torch_version]) / "bin" / "python"
     second = "import torch; torch.ones(1 << 20, device='cuda')"
     first = f"import os, sys, torch; torch.ones(1000, device='cuda'); os.execv(sys.executable, [sys.executable, '-c', {second!r}])"
@@ -137,13 +137,13 @@ def test_native_stacks_name_their_modules(tmp_path, torch_version):
     assert "libc10_cuda.so" in text and "libtorch_python.so" in text
 
 
-def test_the_library_exports_no_runtime_function():
+def test_library_exports_no_runtime_function():
     names = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout.split("\n")
     exported = {line.split()[-1] for line in names if line}
     assert not [name for name in exported if name.startswith("cuda")]
     assert "dlsym" in exported and "cuMemAlloc_v2" in exported
 
 
-def test_the_library_stays_loaded():
+def test_library_stays_loaded():
     flags = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True).stdout
     assert "NODELETE" in flags

@@ -1,4 +1,4 @@
-"""Traces of real PyTorch held against budgets."""
+"""Checks traces of real PyTorch against memory budgets."""
 
 import json
 import subprocess
@@ -11,13 +11,13 @@ from conftest import COMMAND, REPOSITORY, VENVS, gpumemtrace
 DEMO = REPOSITORY / "scripts" / "demo_train.py"
 VERSION = next(iter(VENVS), None)
 LEAK_LINE = next(number for number, text in enumerate(DEMO.read_text().splitlines(), 1) if "features.append(" in text)
-#: Of one step: a batch of eight, 512 channels of 4 by 4.
+#: Leaked bytes per step: a batch of 8, 512 channels of 4 by 4 floats.
 LEAK_BYTES = 8 * 512 * 4 * 4 * 4
 
 
 @pytest.fixture
 def demo(run_python):
-    """The demo, as it is or mended."""
+    """Runs the demo, leaky or with --fixed."""
 
     def run(*options, name="traced"):
         return run_python(VERSION, DEMO, "--steps", 12, "--batch", 8, *options, name=name)
@@ -32,7 +32,7 @@ def refused(*arguments, code):
     return done.stderr
 
 
-def test_what_a_run_wrote_another_keeps_to_and_a_leak_does_not(demo, tmp_path):
+def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
     mended, again, leaky = demo("--fixed"), demo("--fixed", name="again"), demo(name="leaky")
     budget, markdown, junit = tmp_path / "budget.toml", tmp_path / "summary.md", tmp_path / "junit.xml"
     gpumemtrace("check", mended.trace, "--budget", budget, "--write")
@@ -49,7 +49,7 @@ def test_what_a_run_wrote_another_keeps_to_and_a_leak_does_not(demo, tmp_path):
     named = {one["name"]: one for one in outcome["budgets"]}
     assert named["leaks.bytes_per_step"]["over_by"] == LEAK_BYTES
     assert named["leaks.bytes_per_step"]["of"][0]["site"]["line"] == LEAK_LINE
-    # The same numbers as in the report, which PyTorch's own are held against elsewhere.
+    # The numbers are the report's; other suites compare those with PyTorch's.
     device = leaky.report()["devices"][0]
     assert named["peak.live"]["measured"] == device["peak"]["live_bytes"]
     assert named["peak.reserved"]["measured"] == device["peak"]["reserved_bytes"]
@@ -64,7 +64,7 @@ def test_what_a_run_wrote_another_keeps_to_and_a_leak_does_not(demo, tmp_path):
     assert len(rows) == len(cases) and all(row.count("|") == 6 for row in rows)
 
 
-def test_a_line_and_a_function_have_budgets_of_their_own(demo, tmp_path):
+def test_budgets_per_line_and_function(demo, tmp_path):
     leaky, budget = demo(), tmp_path / "budget.toml"
     held = next(share for share in leaky.report("--peak")["peak"][0]["sites"] if share["site"]["line"] == LEAK_LINE)["bytes"]
     for pattern in (f"demo_train.py:{LEAK_LINE}", "look_at_features", "scripts/demo_train.py:look_*"):
@@ -74,12 +74,12 @@ def test_a_line_and_a_function_have_budgets_of_their_own(demo, tmp_path):
             assert [one["measured"] for one in outcome["budgets"]] == [held, LEAK_BYTES, 1]
 
 
-def test_a_misspelt_key_is_refused_and_what_is_unknown_does_not_pass(demo, run_python, tmp_path):
+def test_unknown_key_is_refused_and_unknown_value_fails(demo, run_python, tmp_path):
     budget = tmp_path / "budget.toml"
     budget.write_text("[peak]\nlive = '1 GiB'\nlife = '1 GiB'\n")
     said = refused("check", tmp_path / "never.trace", "--budget", budget, code=2)
     assert "line 3: unknown field `life`, expected one of `live`, `reserved`, `device`" in said
-    # A program that has no steps.
+    # This program has no steps.
     once = tmp_path / "once.py"
     once.write_text("import torch\nkept = torch.empty(1 << 20, device='cuda')\n")
     run = run_python(VERSION, once, name="once")
@@ -89,7 +89,7 @@ def test_a_misspelt_key_is_refused_and_what_is_unknown_does_not_pass(demo, run_p
     assert "2 of 3 budgets unknown" in text and "ok       peak.live" in text
     budget.write_text("if_unknown = 'pass'\n" + budget.read_text())
     gpumemtrace("check", run.trace, "--budget", budget)
-    # What it writes itself says nothing of steps, and is kept.
+    # A budget written from it has no step limits, and the trace is within it.
     written = tmp_path / "written.toml"
     gpumemtrace("check", run.trace, "--budget", written, "--write")
     assert "not known: no steps were recognised" in written.read_text()

@@ -1,4 +1,5 @@
-"""Two runs of real PyTorch side by side: the same program gives nothing, one tensor more is found at its line, to the byte."""
+"""Compares runs of real PyTorch: equal programs do not differ; one extra tensor is found at its
+line."""
 
 import json
 import subprocess
@@ -21,8 +22,8 @@ def compare(before, after, *flags, code=0):
     return json.loads(gpumemtrace("compare", before.trace, after.trace, "--json", *flags, code=code))
 
 
-def same(before, after):
-    """Nothing differs, in the text too."""
+def assert_same(before, after):
+    """Checks that JSON and text report no difference."""
     text = gpumemtrace("compare", before.trace, after.trace, "--fail-on", "any")
     assert "No difference" in text, text
     comparison = compare(before, after)
@@ -35,13 +36,13 @@ def same(before, after):
     ["training/train.py", "--model", "transformer", "--steps", 10, "--amp"],
     ["training/train.py", "--model", "resnet18", "--steps", 6, "--optimizer", "sgd", "--leak", "hook"],
 ], ids=["demo", "transformer", "resnet18"])
-def test_the_same_program_twice_is_no_difference(run_python, torch_version, arguments):
+def test_same_program_twice_does_not_differ(run_python, torch_version, arguments):
     runs = [run_python(torch_version, *arguments, name=name) for name in ("one", "two")]
-    same(*runs)
-    same(runs[0], runs[0])
+    assert_same(*runs)
+    assert_same(runs[0], runs[0])
 
 
-def test_one_tensor_more_is_found_at_its_line_to_the_byte(run_python, torch_version):
+def test_extra_tensor_is_found_at_its_line_to_the_byte(run_python, torch_version):
     runs = [run_python(torch_version, "training/reproducible.py", "--keep", keep, "--stats", "stats.json", name=name)
             for name, keep in (("without", 0), ("with", MIB))]
     said = [json.loads((run.folder / "stats.json").read_text()) for run in runs]
@@ -61,29 +62,29 @@ def test_one_tensor_more_is_found_at_its_line_to_the_byte(run_python, torch_vers
     retained = totals["retained_bytes"]
     assert retained["change"] == MIB
     assert comparison["leaks"] == []
-    # The other way round it went.
+    # In the other direction the tensor disappears.
     back = compare(runs[1], runs[0], "--fail-on", "growth")
     assert [(line["status"], line["retained_bytes"]["change"]) for line in back["lines"]] == [("disappeared", -MIB)]
 
 
-def test_another_checkout_with_lines_put_in_is_no_difference(run_python, torch_version, tmp_path):
+def test_moved_lines_in_other_checkout_do_not_differ(run_python, torch_version, tmp_path):
     here = run_python(torch_version, "training/reproducible.py", "--keep", MIB)
     copy = tmp_path / "another" / "checkout"
     copy.mkdir(parents=True)
     lines = KEPT.read_text().splitlines()
-    # At the top, above a function, and between lines that allocate.
+    # Insert lines at the top, above a function, and between lines that allocate.
     for at in sorted((lines.index("kept = []"), lines.index("def train():"), lines.index("    loss.backward()"), 0), reverse=True):
         indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
         lines[at:at] = [f"{indent}# A comment."] * 3
     (copy / "reproducible.py").write_text("\n".join(lines) + "\n")
     there = run_python(torch_version, copy / "reproducible.py", "--keep", MIB, name="there")
-    same(here, there)
-    # A line that is put in above and allocates is the only one that is new.
+    assert_same(here, there)
+    # An inserted line that allocates is the only new one.
     text = (copy / "reproducible.py").read_text().replace("    optimizer.zero_grad()\n",
                                                   "    noise = torch.randn(300, 256, device=device)\n    optimizer.zero_grad()\n")
     (copy / "reproducible.py").write_text(text)
     more = run_python(torch_version, copy / "reproducible.py", "--keep", MIB, name="more")
-    # What it holds at the peak may move others in and out of it; what is allocated in a step is its own.
+    # It may move others in and out of the peak, but bytes per step are its own.
     changed = [line for line in compare(here, more)["lines"] if line["bytes_per_step"]["change"] or line["retained_bytes"]["change"]]
     [line] = changed
     assert (line["status"], line["after"]["function"]) == ("appeared", "step")
@@ -91,7 +92,7 @@ def test_another_checkout_with_lines_put_in_is_no_difference(run_python, torch_v
     assert line["bytes_per_step"]["change"] == 300 * 256 * 4
 
 
-def test_runs_of_unequal_length_are_compared_by_steps(run_python, torch_version):
+def test_runs_of_unequal_length_are_compared_per_step(run_python, torch_version):
     short, long = (run_python(torch_version, "training/reproducible.py", "--steps", steps, name=f"steps{steps}") for steps in (10, 25))
     comparison = compare(short, long)
     assert [total["name"] for total in comparison["totals"]] == ["steps"]
@@ -99,7 +100,7 @@ def test_runs_of_unequal_length_are_compared_by_steps(run_python, torch_version)
     gpumemtrace("compare", short.trace, long.trace, "--fail-on", "growth")
 
 
-def test_a_leak_that_came_is_told_and_one_that_went(run_python, torch_version):
+def test_appeared_and_disappeared_leaks_are_reported(run_python, torch_version):
     leaky, mended = (run_python(torch_version, DEMO, "--steps", 12, "--batch", 8, *options, name=name)
                      for name, options in (("leaky", []), ("mended", ["--fixed"])))
     comparison = compare(mended, leaky, "--fail-on", "leaks", code=3)
@@ -111,13 +112,13 @@ def test_a_leak_that_came_is_told_and_one_that_went(run_python, torch_version):
     assert gone["status"] == "disappeared"
 
 
-def test_a_trace_in_parts_is_the_run_that_it_is(tmp_path):
+def test_rotated_trace_equals_single_file(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for folder, more in ((whole, {}), (parts, {"GPUMEMTRACE_ROTATE": "64KiB"})):
         folder.mkdir()
         rotation_runs.run(folder, **more)
     assert len(rotation_runs.parts(parts)) >= 2
-    # Driver memory of a program without PyTorch and without steps.
+    # The program has driver memory only: no PyTorch and no steps.
     text = gpumemtrace("compare", whole / "run.trace", parts / "run.trace", "--fail-on", "any")
     assert "No difference" in text and "no steps were recognised: compared as a whole" in text
 
@@ -152,7 +153,7 @@ int main(int count, char **arguments) {
 
 
 @pytest.mark.parametrize("symbols", ["-g", "-s"], ids=["named", "stripped"])
-def test_a_native_program_is_compared_by_its_functions(tmp_path, symbols):
+def test_native_program_is_compared_by_function(tmp_path, symbols):
     above = "__attribute__((used)) int more(int n) { int sum = 0; for (int i = 0; i < n; i++) sum += i * i; return sum; }"
     extra = "    allocate(&kept[3], 1 << 19);"
     runs = []
@@ -166,7 +167,7 @@ def test_a_native_program_is_compared_by_its_functions(tmp_path, symbols):
         subprocess.run([folder / "program", driver], cwd=folder, env=environment(folder), check=True)
         runs.append(Run(None, folder))
     before, moved, more = runs
-    same(before, moved)
+    assert_same(before, moved)
     [line] = compare(before, more)["lines"]
     assert (line["status"], line["at_peak_bytes"]["change"]) == ("appeared", 1 << 19)
     if symbols == "-g":

@@ -1,4 +1,4 @@
-"""Parts of a report against PyTorch's own numbers of the same part; and texts that fit where they are shown."""
+"""Filtered reports equal PyTorch's numbers for the same selection; texts fit the terminal."""
 
 import json
 import os
@@ -11,18 +11,18 @@ import pytest
 from conftest import COMMAND, gpumemtrace
 
 STEPS = 40
-#: Sentences in one line each, whatever the width of the terminal that runs the tests.
+#: Each sentence on one line, whatever the width of the terminal that runs the tests.
 WIDE = {"COLUMNS": "200", "LC_ALL": "C.UTF-8"}
 
 
 def clean(**extra):
-    """An environment in which nothing is said of terminals."""
+    """Returns an environment without terminal settings."""
     ours = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "CI", "GITHUB_ACTIONS", "TERM", "LC_ALL", "LC_CTYPE", "LANG")
     return {key: value for key, value in os.environ.items() if key not in ours} | {"GPUMEMTRACE_CACHE": "off"} | extra
 
 
 def replay(*arguments, code=0, **extra):
-    """Standard output and standard error of a replay that is no terminal's."""
+    """Returns standard output and standard error of a replay whose output is no terminal."""
     done = subprocess.run([COMMAND, "replay", *map(str, arguments)], capture_output=True, text=True, timeout=120,
                           env=clean(**(extra or WIDE)))
     assert done.returncode == code, done.stdout[-2000:] + done.stderr
@@ -39,11 +39,11 @@ def parts(run_python, torch_version):
     return run, json.loads(run.process.stdout)
 
 
-def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
+def test_filtered_reports_equal_pytorch(parts):
     run, said = parts
     whole = report(run.trace)
 
-    # From a step on: PyTorch was told to forget its peak there.
+    # From a step on: PyTorch's peak was reset there.
     half = report(run.trace, "--since", f"step:{said['half']['step']}")
     device = half["devices"][0]
     assert device["peak"]["live_bytes"] == said["half"]["peak_bytes"] < whole["devices"][0]["peak"]["live_bytes"]
@@ -51,10 +51,10 @@ def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
     assert half["traces"][0]["since"]["step"] == half["timeline"]["points"][0]["step"] == said["half"]["step"]
     assert sum(site["bytes"] for site in half["peak"][0]["sites"]) == said["half"]["peak_bytes"]
     functions = {site["site"]["function"] for site in half["peak"][0]["sites"]}
-    assert "on_the_default_stream" in functions, "what was held before is there with its line"
+    assert "on_the_default_stream" in functions, "memory from before the step has its line"
     (leak,) = [leak for leak in half["leaks"] if leak["kind"] == "tensors"]
     assert (leak["site"]["function"], leak["bytes_per_step"]) == ("keep", 1 << 20)
-    # The same by time, at a moment of PyTorch's choosing: the event of that mark.
+    # The same by time, at the event of a mark that PyTorch's numbers belong to.
     marks = [event for event in run.events() if event["kind"] == "mark"]
     started = next(line for line in gpumemtrace("dump", run.trace).splitlines() if line.startswith("# meta started_ns="))
     moment = int(marks[said["half"]["step"] - 1]["time_ns"]) - int(started.split("=")[1])
@@ -62,7 +62,7 @@ def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
     assert by_time["devices"][0]["peak"]["live_bytes"] == said["half"]["peak_bytes"]
     assert not [verdict for verdict in by_time["verdicts"] if verdict["kind"] in ("unmatched_blocks", "total_mismatch")]
 
-    # Of a stream: PyTorch's snapshot has its segments.
+    # Per stream: PyTorch's snapshot has its segments.
     for name, stream in said["streams"].items():
         of = report(run.trace, "--stream", name)
         assert of["devices"][0]["end"]["live_bytes"] == stream["live_bytes"]
@@ -76,7 +76,7 @@ def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
     assert {site["site"]["function"] for site in side["peak"][0]["sites"]} == {"on_the_side_stream"}
     assert len(said["streams"]) == 2
 
-    # Of a device.
+    # Per device.
     for ordinal, device in enumerate(said["devices"]):
         of = report(run.trace, "--device", ordinal)
         (only,) = of["devices"]
@@ -87,7 +87,7 @@ def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
         assert {part["device"] for part in of["peak"] + of["fragmentation"] + of["timelines"]} == {ordinal}
     assert len(report(run.trace, "--device", "0,1")["devices"]) == 2
 
-    # Of lines, in the report and in text.
+    # Per line, in JSON and in text.
     for pattern in ("filtered_run.py:on_the_side_stream", "on_the_side_*", "*"):
         of = report(run.trace, "--site", pattern)
         for peak, all_of_it in zip(of["peak"], whole["peak"], strict=True):
@@ -101,14 +101,14 @@ def test_each_part_of_a_run_is_what_pytorch_says_of_it(parts):
     shown, errors = replay(run.trace, "--site", "no_such_function")
     assert errors.count("\n") == 1 and "no_such_function" in errors
 
-    # So many rows.
+    # A limited number of rows.
     top = report(run.trace, "--top", 1)
     assert [len(peak["sites"]) for peak in top["peak"]] == [1, 1]
     assert top["peak"][0]["left_out"]["bytes"] + top["peak"][0]["sites"][0]["bytes"] == top["peak"][0]["live_bytes"]
     assert "left_out" not in json.dumps(whole)
 
 
-def test_what_is_not_there_is_refused_in_a_sentence(parts):
+def test_unmatched_filter_is_refused_in_one_line(parts):
     run, said = parts
     for arguments, says in [
         (["--since", "step:100000"], "never came"), (["--since", "1h"], "never came"), (["--since", "soon"], "no moment"),
@@ -121,13 +121,13 @@ def test_what_is_not_there_is_refused_in_a_sentence(parts):
             assert errors.count("\n") == 1, errors
 
 
-def test_a_stream_is_not_guessed_where_nobody_told_it(run_python, torch_version):
+def test_unknown_stream_is_not_guessed(run_python, torch_version):
     run = run_python(torch_version, "memory/filtered_run.py", 4, GPUMEMTRACE_TRACKER="off")
     _, errors = replay(run.trace, "--stream", "0", code=2)
     assert "not_wanted" in errors or "tracker" in errors
 
 
-def test_ranks_are_told_apart_without_reading_the_others(run_python, torch_version):
+def test_rank_filter_does_not_read_other_traces(run_python, torch_version):
     runs = {rank: run_python(torch_version, "memory/filtered_run.py", 4 + rank, name=f"rank{rank}", RANK=rank, WORLD_SIZE=2)
             for rank in (0, 1)}
     traces = [next(run.folder.glob("*.trace")) for run in runs.values()]
@@ -141,20 +141,20 @@ def test_ranks_are_told_apart_without_reading_the_others(run_python, torch_versi
     assert str(other) in errors and str(other) not in shown
     _, errors = replay(*traces, "--rank", 5, code=2)
     assert "there are ranks 0, 1" in errors
-    # The end of the other is cut off: whoever read it would see that.
+    # The other trace is truncated, which reading it would report.
     traces[0].write_bytes(traces[0].read_bytes()[:-200])
     report(*traces, "--rank", 1)
     assert report(*traces, "--rank", 0, code=6)
 
 
 def columns(line):
-    """Columns that a terminal gives it."""
+    """Returns the number of terminal columns of a line."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in line)
     return wide + sum(not unicodedata.combining(char) for char in line)
 
 
 def in_a_terminal(arguments, width, **extra):
-    """What a terminal of that width is sent."""
+    """Returns the output sent to a terminal of that width."""
     main, other = pty.openpty()
     import fcntl
     import struct
@@ -183,7 +183,7 @@ SECTIONS = ("--leaks", "--timeline", "--fragmentation", "--peak", "--oom", "--st
 
 @pytest.fixture
 def named_oddly(run_python, torch_version, tmp_path):
-    """A run whose code lies deep, in a file whose name is wide and holds what steers a terminal."""
+    """A run with deep code in a file whose name has wide characters and terminal controls."""
     import conftest
     folder = tmp_path / ("a_long_name_of_a_folder" * 4) / "模型\x1b[31m"
     folder.mkdir(parents=True)
@@ -192,7 +192,7 @@ def named_oddly(run_python, torch_version, tmp_path):
     return run_python(torch_version, script, STEPS)
 
 
-def test_texts_fit_the_terminal_and_hold_nothing_that_steers_it(named_oddly):
+def test_texts_fit_terminal_and_contain_no_controls(named_oddly):
     trace = named_oddly.trace.relative_to(named_oddly.folder)
     os.chdir(named_oddly.folder)
     for width in (40, 80, 120, 200):
@@ -201,19 +201,19 @@ def test_texts_fit_the_terminal_and_hold_nothing_that_steers_it(named_oddly):
             shown = in_a_terminal(["replay", trace, *sections], width, **extra)
             piped, _ = replay(trace, *sections, LC_ALL="C.UTF-8", COLUMNS=str(width))
             assert ESCAPE.search(shown) and not ESCAPE.search(piped)
-            assert ESCAPE.sub("", shown) == piped, "a pipe gets what a terminal of the same width does"
+            assert ESCAPE.sub("", shown) == piped, "a pipe gets the text of a terminal of equal width"
             for line in piped.splitlines():
                 assert columns(line) <= width, (width, sections, line)
             assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", piped)
             if "--peak" in sections and width > 40:
                 assert "訓練模型檔案.py:" in piped, "the name of the file is whole"
     piped, _ = replay(trace, LC_ALL="C.UTF-8")
-    assert max(map(columns, piped.splitlines())) <= 80, "nobody says how wide a pipe is"
+    assert max(map(columns, piped.splitlines())) <= 80, "a pipe has no width, so 80 columns"
     raw, _ = replay(trace, "--json", LC_ALL="C.UTF-8")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", raw)
 
 
-def test_colours_and_blocks_are_where_they_may_be(parts):
+def test_colour_and_unicode_follow_environment(parts):
     run, _ = parts
     terminal = {"LC_ALL": "C.UTF-8", "TERM": "xterm"}
     for extra, arguments, has_color in [
@@ -234,7 +234,7 @@ def test_colours_and_blocks_are_where_they_may_be(parts):
         assert ("#" in shown) == is_ascii and "^" in shown
 
 
-def test_sizes_are_in_the_unit_that_was_asked_for(parts):
+def test_sizes_use_requested_unit(parts):
     run, said = parts
     peak = report(run.trace)["devices"][0]["peak"]["live_bytes"]
     for unit, text in [("bytes", f"{peak:,} B"), ("MiB", f"{peak / 2**20:,.2f} MiB"), ("kib", f"{peak / 2**10:,.2f} KiB"),

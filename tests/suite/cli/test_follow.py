@@ -1,4 +1,5 @@
-"""`replay --follow` beside a program that runs: its totals while it runs, and at its end the report of any replay."""
+"""`replay --follow` beside a running program: totals while it runs, the normal report at its
+end."""
 
 import os
 import pty
@@ -15,7 +16,7 @@ from conftest import COMMAND, DRIVER, WORKLOADS, environment, gpumemtrace
 
 
 class Followed:
-    """A program that goes on turn by turn, and who follows it."""
+    """A program that advances turn by turn, and a replay that follows it."""
 
     def __init__(self, folder, turns, traced=None, **how):
         self.trace = folder / "run.trace"
@@ -28,7 +29,7 @@ class Followed:
         )
 
     def turns(self, last):
-        """Lets it go on until this turn is over, the last of ten."""
+        """Lets the program run until turn `last` is over, a multiple of ten."""
         self.program.stdin.write("\n")
         self.program.stdin.flush()
         while self.program.stdout.readline() != f"turn {last}\n":
@@ -52,12 +53,12 @@ class Followed:
 
 
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_totals_are_told_while_a_program_runs_and_its_report_when_it_ends(tmp_path, end):
+def test_follow_prints_totals_then_report(tmp_path, end):
     with Followed(tmp_path, 40, stderr=subprocess.PIPE) as followed:
         followed.wait_for("has nothing in it yet; waiting")
         for last in (9, 19, 29):
             followed.turns(last)
-            # So few events are in no block yet: they come from the ring.
+            # These few events are in no block yet and come from the ring.
             followed.wait_for(rf"device 0: {last + 1}\.00 MiB from the driver")
         if end == "kill":
             followed.program.send_signal(signal.SIGKILL)
@@ -77,10 +78,10 @@ def parts(folder):
 
 @pytest.mark.parametrize("limits", [{"GPUMEMTRACE_ROTATE": "1s"}, {"GPUMEMTRACE_ROTATE": "1s", "GPUMEMTRACE_KEEP": "8KiB"}],
                          ids=["all kept", "oldest dropped"])
-def test_parts_are_followed_as_they_appear(tmp_path, limits):
+def test_follow_reads_new_parts(tmp_path, limits):
     with Followed(tmp_path, 1000, traced=limits, stderr=subprocess.PIPE) as followed:
         last, seen, deadline = -1, set(), time.monotonic() + 120
-        # Until there were some, and where only so much is kept the first of them is gone.
+        # Wait for two full parts; with a size limit, until the first one is gone.
         while len(seen) < 3 or ("GPUMEMTRACE_KEEP" in limits and 1 in parts(tmp_path)):
             seen.update(parts(tmp_path))
             assert time.monotonic() < deadline and last < 990
@@ -95,7 +96,7 @@ def test_parts_are_followed_as_they_appear(tmp_path, limits):
         assert "killed" in report and "is another run's now" not in said
 
 
-def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):
+def test_follow_redraws_one_terminal_line_and_erases_it(tmp_path):
     ours, theirs = pty.openpty()
     with Followed(tmp_path, 20, stderr=theirs, env=os.environ | {"TERM": "xterm", "COLUMNS": "80"}) as followed:
         os.close(theirs)
@@ -110,9 +111,9 @@ def test_on_a_terminal_one_line_is_drawn_and_an_interrupt_erases_it(tmp_path):
             while more := os.read(ours, 4096):
                 seen += more
         except OSError:
-            pass  # The other end is closed.
+            pass  # EIO: the other end is closed.
         os.close(ours)
         drawn = seen[seen.index(b"\r\n") + 2:] if b"waiting" in seen else seen
         assert drawn.endswith(b"\r\x1b[K"), drawn
-        assert b"\n" not in drawn, "lines that can be drawn over are not put below each other"
+        assert b"\n" not in drawn, "the status line is redrawn in place"
         assert all(len(line) < 80 for line in re.split(rb"\r|\x1b\[K", drawn))

@@ -1,4 +1,4 @@
-"""scripts/gpu-validate, rehearsed: what it will say of a real GPU is believed only because it finds planted faults here."""
+"""Rehearses scripts/gpu-validate on the simulated GPU, where it must find planted faults."""
 
 import os
 import shutil
@@ -10,12 +10,12 @@ from conftest import COMMAND, LIBRARY, REPOSITORY, VENVS, environment
 
 SCRIPT = REPOSITORY / "scripts" / "gpu-validate"
 
-#: What the simulated GPU can rehearse, and not answer.
+#: Checks that the simulated GPU can run but not decide.
 BLIND = ["device_memory: context", "addresses", "capture, queries", "libraries", "libraries, NCCL, 2 processes", "overhead"]
 
 
 def validate(folder, torch_version, *arguments, code=0, library=LIBRARY, command=COMMAND):
-    """The rows it writes, by name, as (verdict, detail); and the whole text."""
+    """Returns its result rows as {name: (verdict, detail)}, and the whole text."""
     output = folder / "result.md"
     python = Path(VENVS[torch_version]) / "bin" / "python"
     done = subprocess.run(
@@ -29,7 +29,7 @@ def validate(folder, torch_version, *arguments, code=0, library=LIBRARY, command
     return {row[0]: tuple(row[1:]) for row in rows if len(row) == 3}, text
 
 
-def test_a_rehearsal_finds_nothing_different_and_says_what_it_could_not_try(torch_version, tmp_path):
+def test_rehearsal_finds_no_difference_and_lists_untried_checks(torch_version, tmp_path):
     rows, text = validate(tmp_path, torch_version)
     assert text.startswith("# gpumemtrace on a SIMULATED GPU") and "Nothing below was measured on a GPU" in text
     assert "**DIFFERENT**" not in text and "Not finished" not in text
@@ -41,7 +41,7 @@ def test_a_rehearsal_finds_nothing_different_and_says_what_it_could_not_try(torc
     assert len(others) == 11 and set(others.values()) == {"equal"}, others
 
 
-def test_a_library_that_records_nothing_is_found_out(torch_version, tmp_path):
+def test_library_that_records_nothing_is_detected(torch_version, tmp_path):
     other = next(path for path in map(Path, ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/libm.so.6", "/usr/lib/libm.so.6"])
                 if path.exists())
     impostor = tmp_path / "libgpumemtrace.so"
@@ -51,8 +51,8 @@ def test_a_library_that_records_nothing_is_found_out(torch_version, tmp_path):
     assert "no trace was written" in rows["kill"][1]
 
 
-def test_one_missing_event_is_found(torch_version, tmp_path):
-    """A command that keeps one line back stands for a recorder that missed a call."""
+def test_one_missing_event_is_detected(torch_version, tmp_path):
+    """A command that withholds one line stands for a recorder that missed a call."""
     for kind, name, says in (("block_free", "capture, CUDA graph", "running total"), ("map", "expandable", "mapped bytes")):
         command = tmp_path / "gpumemtrace"
         command.write_text(f"""#!/usr/bin/env bash
@@ -64,8 +64,8 @@ set -o pipefail
         assert rows[name][0] == "**DIFFERENT**" and says in rows[name][1], rows
 
 
-def test_a_simulated_result_is_written_only_where_it_was_asked_for(torch_version, tmp_path):
-    """Checked on a copy, because the default place lies beside the folder of the script; the name of the GPU proves nothing."""
+def test_simulated_result_needs_explicit_output(torch_version, tmp_path):
+    """Uses a copy of the script, because the default output lies beside its folder."""
     script = tmp_path / "scripts" / "gpu-validate"
     script.parent.mkdir()
     shutil.copy(SCRIPT, script)

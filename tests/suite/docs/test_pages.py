@@ -1,6 +1,7 @@
-"""Every command that docs/ shows is run, and prints what the page says; what is left out of an output hides no number.
+"""Runs every command that docs/ shows and compares its output with the page; omissions hide no
+number.
 
-How a page is read is in pages.py; how one is written, in CONTRIBUTING.md.
+support/docs_pages.py says how a page is read, CONTRIBUTING.md how one is written.
 """
 
 import ast
@@ -21,7 +22,7 @@ README = REPOSITORY / "README.md"
 ALL = sorted(PAGES.rglob("*.md"))
 NAMES = [str(page.relative_to(PAGES)) for page in ALL]
 RUN = [page for page in ALL if any(block.language == "console" and not block.not_run for block in blocks(page.read_text()))]
-#: Sessions that are shown and not run; another one is a line here, so that somebody decides it.
+#: Sessions that are shown only. Each needs a line here, so that skipping one is a decision.
 NOT_RUN = [
     ("index.md", "it installs into your environment"),
     ("mps.md", "it is what a Mac says"),
@@ -33,7 +34,7 @@ SUBCOMMANDS = ("run", "replay", "compare", "check", "info", "dump", "symbolize",
 
 
 class Reader:
-    """Holds each output against its page, and keeps what is wrong."""
+    """Compares each output with its page and collects the differences."""
 
     def __init__(self):
         self.wrong, self.failed = [], None
@@ -50,7 +51,7 @@ class Reader:
         return self.wrong + ([f"{self.failed}\nand the page does not say so: $ echo $?"] if self.failed else [])
 
 
-def complaints(text):
+def page_differences(text):
     return docs_pages.read_again(text, Reader).end()
 
 
@@ -61,12 +62,12 @@ def versions():
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(PAGES)))
-def test_what_a_page_shows_is_what_is_printed(page):
-    wrong = complaints(page.read_text())
+def test_page_output_matches_command_output(page):
+    wrong = page_differences(page.read_text())
     assert not wrong, "\n\n".join([*wrong, f"if the page is what is wrong: scripts/docs --update {page.relative_to(REPOSITORY)}"])
 
 
-def test_each_session_is_run_or_says_why_not():
+def test_each_session_is_run_or_gives_a_reason():
     not_run = []
     for page in ALL:
         for block in blocks(page.read_text()):
@@ -78,12 +79,12 @@ def test_each_session_is_run_or_says_why_not():
                     not_run.append((str(page.relative_to(PAGES)), block.not_run))
             else:
                 typed = [line for line in block.lines if re.match(rf"\$ |(sudo |[A-Z_]+=\S+ )*(gpumemtrace ({'|'.join(SUBCOMMANDS)})|pip|scripts/)\b", line)]
-                assert not typed, f"{place}: {typed[0]!r} is a command, and nobody runs it: make the block ```console"
+                assert not typed, f"{place}: {typed[0]!r} is a command that no test runs: make the block ```console"
     assert not_run == NOT_RUN
 
 
-def test_what_is_no_session_can_be_read():
-    """Pieces of Python compile; what they import of ours is there."""
+def test_python_fragments_compile():
+    """Python fragments compile, and names that they import from the package exist."""
     known = set(re.findall(r'^    "(\w+)"', (REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/__init__.py").read_text(), re.M))
     for page in [*ALL, README]:
         for block in blocks(page.read_text()):
@@ -102,7 +103,7 @@ def shown_outputs():
                     yield f"{page.name}: $ {command.text}", command.shown
 
 
-def test_what_is_left_out_is_narrow():
+def test_omissions_are_narrow():
     for place, shown in shown_outputs():
         for number, line in enumerate(shown):
             if ANY_TEXT in line:
@@ -111,14 +112,14 @@ def test_what_is_left_out_is_narrow():
                 assert shown[number - 1:number] != [ANY_LINES], f"{place}: {ANY_LINES} twice"
 
 
-def test_no_page_has_a_path_of_a_machine():
+def test_pages_contain_no_machine_path():
     for page in [*ALL, README]:
         found = re.search(r"/tmp/|/home/\w|/root/|/work/|/Users/", page.read_text())
         assert not found, f"{page.name}: {found[0]}"
 
 
-def test_a_wrong_number_is_found_wherever_a_page_has_one():
-    """Each number of each output of each page, changed: byte counts, line numbers, steps, exit codes."""
+def test_any_changed_number_is_detected():
+    """Changes each number of each output of each page: bytes, line numbers, steps, exit codes."""
     changed = 0
     for place, shown in shown_outputs():
         printed = [line.replace(ANY_TEXT, "something") for line in shown if line != ANY_LINES]
@@ -148,7 +149,7 @@ def test_a_wrong_number_is_found_wherever_a_page_has_one():
     ([f"after{ANY_TEXT}(exit 0)"], ["after(exit 0)"], False),
     ([f"the library {ANY_TEXT}"], ["the library " + "x" * 161], False),
 ])
-def test_how_a_page_is_compared(shown, printed, is_right):
+def test_comparison_of_shown_and_printed_lines(shown, printed, is_right):
     assert (difference(shown, printed) is None) == is_right
 
 
@@ -172,19 +173,19 @@ Peak of device 0: 4,096 B held by tensors (4,096 bytes), … in
 """
 
 
-def test_a_page_with_a_wrong_byte_or_a_wrong_line_fails():
-    """The same through the real command: the page as it is printed, and the same page with one figure that is wrong."""
+def test_page_with_wrong_byte_or_line_fails():
+    """Uses the real command: a page as printed passes, and with one wrong figure it fails."""
     right = PAGE.replace("      > three", "    > three")
-    assert complaints(right) == []
+    assert page_differences(right) == []
     for wrong in [right.replace("(4,096 bytes)", "(4,095 bytes)"), right.replace("three.py:2", "three.py:3"),
                   right.replace("wrote run.trace", "wrote x.trace")]:
-        assert len(complaints(wrong)) == 1
+        assert len(page_differences(wrong)) == 1
     fails = right.replace("$ gpumemtrace run --", "$ false\n$ gpumemtrace run --")
-    assert len(complaints(fails)) == 1
-    assert complaints(fails.replace("$ false\n", "$ false\n$ echo $?\n1\n")) == []
+    assert len(page_differences(fails)) == 1
+    assert page_differences(fails.replace("$ false\n", "$ false\n$ echo $?\n1\n")) == []
 
 
-def test_update_keeps_what_was_left_out():
+def test_update_keeps_omissions():
     printed = ["head", "after 1.5 s (exit 0)", "one", "two", "three", "size 12 B"]
     assert updated([], printed) == ["head", "after … (exit 0)", *printed[2:]]
     assert updated(["head", f"after {ANY_TEXT} (exit 0)", ANY_LINES, "size 11 B"], printed)[:2] == ["head", f"after {ANY_TEXT} (exit 0)"]
@@ -193,7 +194,7 @@ def test_update_keeps_what_was_left_out():
     assert updated(["head", ANY_LINES, "three", "size 11 B"], printed) == kept
     assert difference(updated(["nothing", "of", ANY_LINES, "this"], printed), printed) is None
 
-    # Whatever the page had and whatever is printed: what --update writes is right.
+    # For random pages and outputs, what --update writes matches the output.
     random = Random(7)
     for _ in range(20_000):
         printed = random.choices(["a", "b", "c", "after 1.5 s (exit 0)"], k=random.randrange(7))
@@ -204,12 +205,12 @@ def test_update_keeps_what_was_left_out():
 
 
 def options_of(subcommand):
-    """Each option, and whether it takes a value."""
+    """Returns each option of a subcommand, and whether it takes a value."""
     text = subprocess.run([COMMAND, subcommand, "--help"], capture_output=True, text=True, check=True).stdout
     return {name: bool(value) for name, value in re.findall(r"^\s+(?:-\w, )?(--[\w-]+)( <)?", text, re.M)}
 
 
-def test_options_that_pages_name_are_there():
+def test_options_named_in_pages_exist():
     named = 0
     for subcommand in SUBCOMMANDS:
         known = options_of(subcommand) | {"-o": True}
@@ -218,7 +219,7 @@ def test_options_that_pages_name_are_there():
                 skip = False
                 for word in words.split():
                     if skip or not word.startswith("-"):
-                        # Of `run`, what follows the program is the program's.
+                        # Words after the program belong to the program that `run` starts.
                         if not skip and subcommand == "run":
                             break
                         skip = False
@@ -231,14 +232,14 @@ def test_options_that_pages_name_are_there():
     assert named > 60
 
 
-def test_each_command_has_its_page():
+def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
     commands = set(re.findall(r"^  (\w+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
     assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")}
 
 
-def test_the_readme():
-    """Its list of commands, in order, with the demonstration's program; and the finding that it begins with."""
+def test_readme_commands():
+    """Runs the README's commands in order on the demo, and compares the finding it begins with."""
     text = README.read_text()
     fences = [block for block in blocks(text) if not block.language]
     commands = [re.split(r"\s+# |; or:", line)[0].rstrip() for block in fences for line in block.lines
@@ -272,7 +273,7 @@ def test_the_readme():
 
 @pytest.fixture
 def mkdocs():
-    """The mkdocs that scripts/docs has put into target/."""
+    """Returns the mkdocs that scripts/docs installed in target/."""
     target = RELEASE.parent
     done = subprocess.run([REPOSITORY / "scripts" / "docs", "--possible"], capture_output=True, text=True,
                           env={**os.environ, "CARGO_TARGET_DIR": str(target)})
@@ -286,7 +287,7 @@ def build(mkdocs, folder):
                           env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
 
 
-def test_the_site_builds_and_a_broken_link_does_not(mkdocs, tmp_path):
+def test_site_builds_and_broken_link_fails(mkdocs, tmp_path):
     shutil.copy(REPOSITORY / "mkdocs.yml", tmp_path)
     shutil.copytree(PAGES, tmp_path / "docs")
     done = build(mkdocs, tmp_path)
@@ -294,7 +295,7 @@ def test_the_site_builds_and_a_broken_link_does_not(mkdocs, tmp_path):
     made = {str(path.relative_to(tmp_path / "site")) for path in (tmp_path / "site").rglob("*")}
     assert {name.replace(".md", ".html") for name in NAMES} <= made
     assert {"report.schema.json", "comparison.schema.json", "check.schema.json"} <= made
-    # Nothing is fetched from elsewhere when a page is read.
+    # Pages load nothing from other hosts.
     for page in (tmp_path / "site").rglob("*.html"):
         assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?://', page.read_text()), page
     for broken in ["[a page](nowhere.md)", "[a heading](concepts.md#nowhere)"]:

@@ -1,4 +1,4 @@
-"""A reader that was written from docs/trace-format.md alone sees what the command sees."""
+"""A reader written from docs/trace-format.md alone reads the same events as the command."""
 
 import subprocess
 import sys
@@ -9,8 +9,8 @@ from conftest import DRIVER, REPOSITORY, WORKLOADS, environment, gpumemtrace
 from spec_reader import Trace
 from spec_reader_check import compare
 
-def check_sums(trace):
-    """The last sums of a trace that is one file, and where they are."""
+def check_index(trace):
+    """Checks the last index of a single-file trace, and its position."""
     last = trace.indexes[-1]
     assert last["placed"] == len(trace.events) == trace.end["events"]
     kinds = {}
@@ -26,15 +26,15 @@ def check_sums(trace):
         assert index["previous"] == (0 if before is None else index["at"] - before)
 
 
-def test_a_training(torch_version, run_python):
+def test_reader_agrees_on_training(torch_version, run_python):
     run = run_python(torch_version, "training/train.py", "--model", "mlp", GPUMEMTRACE_STACKS="both")
     trace = Trace([run.trace])
     compare(trace, run.trace)
-    check_sums(trace)
+    check_index(trace)
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
-def test_a_storm_of_driver_calls(tmp_path, limit):
+def test_reader_agrees_on_many_driver_calls(tmp_path, limit):
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
     subprocess.run([sys.executable, WORKLOADS / "driver/alloc_free.py", driver, "120000"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
@@ -45,16 +45,16 @@ def test_a_storm_of_driver_calls(tmp_path, limit):
     compare(trace, tmp_path / "run.trace")
     if not limit:
         assert len(trace.indexes) >= 1
-        check_sums(trace)
+        check_index(trace)
 
 
 @pytest.mark.parametrize("name", ["with-sums", "with-rows", "with-reuse"])
-def test_a_kept_trace_reads_as_it_did(name):
-    """From PyTorch 2.15.0 and CPython 3.12: details, links, forward lines, sums. The first is the last of version 1, the others
-    the first of versions 2 and 3. Kept for ever, as tests/golden says."""
+def test_golden_trace_reads_unchanged(name):
+    """Made by PyTorch 2.15.0 and CPython 3.12, with details, links, forward lines and sums. The
+    first is the last of version 1, the others the first of versions 2 and 3; see tests/golden."""
     golden = REPOSITORY / "tests" / "golden" / f"{name}.trace"
     assert gpumemtrace("dump", "--stacks", golden) == golden.with_suffix(".txt").read_text()
     trace = Trace([golden])
-    check_sums(trace)
+    check_index(trace)
     assert {node: link for node, link in trace.links.items() if link == 3}, "no forward line"
     assert sum("requested" in event for event in trace.events) > 10

@@ -1,9 +1,11 @@
-"""Whatever happens to the program, its machine or our files: the program ends as it does without us, and the trace has every call.
+"""A program ends as it does untraced, whatever happens to it, its machine or our files; the trace
+is whole.
 
-One file for the whole matrix. Each program runs twice, with us and without, on the simulated driver; the driver's own log is the
-witness for the trace. A trace that lacks something says so. PyTorch is not needed: tests/workloads/driver/process_ends.c is the program.
+Each program runs twice on the simulated driver, traced and untraced. The driver's log is the oracle
+for the trace, and an incomplete trace says so. No PyTorch is needed: the program is
+tests/workloads/driver/process_ends.c.
 
-Not in it: quotas, and file systems that really cannot map (the refusal is injected).
+Not covered: quotas, and file systems that really refuse to map (the refusal is injected).
 """
 
 import contextlib
@@ -21,18 +23,18 @@ import time
 import pytest
 
 from conftest import COMMAND, DRIVER, WORKLOADS, gpumemtrace
-from durability_case import Case, cannot, disk
+from durability_case import Case, disk, skip_or_fail
 
-#: Rounds of SIGKILL at a random moment.
+#: Rounds of SIGKILL at a random time.
 KILLS = int(os.environ.get("GPUMEMTRACE_KILLS", "50"))
 
 
 @pytest.fixture(scope="module")
 def bin(tmp_path_factory):
-    """The programs, and the simulated driver under its name."""
+    """Builds the programs beside the simulated driver, which is named libcuda.so.1."""
     folder = tmp_path_factory.mktemp("bin")
     shutil.copy(DRIVER, folder / "libcuda.so.1")
-    compiler = shutil.which(os.environ.get("CC", "cc")) or cannot("there is no C compiler")
+    compiler = shutil.which(os.environ.get("CC", "cc")) or skip_or_fail("there is no C compiler")
     for name, options in [("process_ends", ["-l:libcuda.so.1", "-lpthread"]), ("deny_syscalls", []), ("deny_shared_maps.so", ["-shared", "-fPIC"]),
                           ("deny_writer_memory.so", ["-shared", "-fPIC"])]:
         source = WORKLOADS / "driver" / f"{name.removesuffix('.so')}.c"
@@ -57,12 +59,12 @@ ENDS = {
 
 
 @pytest.mark.parametrize("ending", ENDS)
-def test_it_ends_as_it_would_without_us(case, bin, ending):
+def test_program_ends_as_untraced(case, bin, ending):
     arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
     alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
     assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
     assert "worked" in traced.output
-    # A fork may call the driver, which logs it; only the first process has a trace.
+    # A forked child may call the driver, which logs it; only the parent has a trace.
     pid = traced.facts()["pid"]
     facts = traced.check_all_there(ENDS[ending], pid=pid)
     assert facts["events"]["device_alloc"] >= 800
@@ -70,8 +72,8 @@ def test_it_ends_as_it_would_without_us(case, bin, ending):
         ["run.trace"] if ENDS[ending] == "exit" else ["run.trace", "run.trace.ring"])
 
 
-def test_it_closes_all_descriptors(case, bin):
-    """Also those of the driver's log, so the program's own count is the witness."""
+def test_program_closes_all_descriptors(case, bin):
+    """The program closes the driver's log too, so its own count is the oracle."""
     alone, traced = (case(kind).run(bin / "process_ends", "closes_all", traced=kind == "traced") for kind in ("alone", "traced"))
     assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
     facts = traced.facts()
@@ -79,7 +81,7 @@ def test_it_closes_all_descriptors(case, bin):
 
 
 @pytest.mark.parametrize("ending", ["exit_in_storm", "exec_in_storm"])
-def test_it_ends_in_the_middle_of_a_storm(case, bin, ending):
+def test_program_ends_while_threads_allocate(case, bin, ending):
     arguments = (bin / "process_ends", ending, 200, "/bin/echo", "another program")
     alone, traced = case("alone").run(*arguments, traced=False), case().run(*arguments)
     assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said)
@@ -87,17 +89,17 @@ def test_it_ends_in_the_middle_of_a_storm(case, bin, ending):
     if ending == "exec_in_storm":
         traced.check_all_there("killed", pid=pid)
     else:
-        # Threads go on while the last words are written: what they did then is after the end of the recording.
+        # Other threads go on while the end is written; their later calls are not recorded.
         assert traced.facts()["complete"]
         assert sum(traced.facts()["events"].values()) >= 1600
 
 
-def test_a_program_that_replaces_itself_by_one_that_uses_the_gpu_leaves_both_traces(case, bin):
+def test_exec_into_gpu_program_leaves_two_traces(case, bin):
     traced = case().run(bin / "process_ends", "exec", 200, bin / "process_ends", "works", 100)
     assert (traced.code, traced.said) == (0, "")
     assert traced.facts(trace=traced.folder / "run.1.trace")["end"] == "killed"
     first = traced.facts(trace=traced.folder / "run.1.trace")["events"]["device_alloc"]
-    assert (first, traced.facts()["events"]["device_alloc"]) == (800, 400), "each has its own, and all of it"
+    assert (first, traced.facts()["events"]["device_alloc"]) == (800, 400), "each program has its own complete trace"
 
 
 PYTHON = """
@@ -128,7 +130,7 @@ PYTHON_ENDS = {
 
 
 @pytest.mark.parametrize("name", PYTHON_ENDS)
-def test_python_ends_as_it_would_without_us(case, bin, name):
+def test_python_ends_as_untraced(case, bin, name):
     ending, end, has_words = PYTHON_ENDS[name]
     script = case("script").folder / "program.py"
     script.write_text(PYTHON + ending + "\n")
@@ -139,9 +141,9 @@ def test_python_ends_as_it_would_without_us(case, bin, name):
     traced.check_all_there(end, pid=traced.facts()["pid"])
 
 
-# Kills.
+# SIGKILL.
 
-def test_sigkill_at_any_moment_costs_no_call(case, bin):
+def test_sigkill_at_random_time_loses_no_call(case, bin):
     moment, missing, calls = random.Random(7), 0, 0
     for number in range(KILLS):
         traced = case(f"kill{number}")
@@ -152,7 +154,7 @@ def test_sigkill_at_any_moment_costs_no_call(case, bin):
             time.sleep(moment.uniform(0, 0.06 if number % 3 else 0.01))
             process.kill()
         if not traced.trace.exists() or traced.trace.stat().st_size == 0:
-            # Before the first call was made.
+            # The kill came before the first driver call.
             assert not (traced.folder / "driver.log").exists() or not traced.log()
             continue
         calls += len(traced.log())
@@ -163,7 +165,7 @@ def test_sigkill_at_any_moment_costs_no_call(case, bin):
     assert missing == 0 and calls > 100 * KILLS
 
 
-def test_two_runs_killed_in_one_folder_both_stay(case, bin):
+def test_two_killed_runs_in_one_folder_both_remain(case, bin):
     traced = case()
     pids = []
     for _ in range(3):
@@ -177,8 +179,9 @@ def test_two_runs_killed_in_one_folder_both_stay(case, bin):
         assert facts["pid"] == pid and (traced.folder / f"{name}.ring").exists()
 
 
-def test_a_kill_in_the_middle_of_a_block(case, bin):
-    """The block is cut by hand at every kind of place: a kill there is too rare to wait for. The ring still has what was in it."""
+def test_block_cut_by_kill_is_recovered_from_ring(case, bin):
+    """Truncates the block by hand at every kind of offset: a kill there is too rare to wait for.
+    The ring file still has the block's records."""
     traced = case()
     with traced.start(bin / "process_ends", "forever") as process:
         process.stdout.readline()
@@ -192,16 +195,16 @@ def test_a_kill_in_the_middle_of_a_block(case, bin):
         traced.trace.write_bytes(whole[:cut])
         report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
         facts = json.loads(report.stdout)["traces"][0]
-        assert facts["complete"] == (report.returncode == 0) and report.returncode in (0, 6), "it says what it lacks"
+        assert facts["complete"] == (report.returncode == 0) and report.returncode in (0, 6), "an incomplete trace is reported"
         assert facts["complete"] or facts["notes"]
 
 
-def test_the_kernels_killer(case, bin):
-    """The out-of-memory kill, in a memory cgroup of 40 MB below our own."""
+def test_kernel_oom_kill(case, bin):
+    """The kernel's OOM kill, in a memory cgroup of 40 MB below our own."""
     own = next((line.split(":")[2].strip() for line in open("/proc/self/cgroup") if ":memory:" in line), None)
     base = f"/sys/fs/cgroup/memory{own}" if own is not None else None
     if base is None or not os.access(base, os.W_OK):
-        cannot("a memory cgroup cannot be made")
+        skip_or_fail("a memory cgroup cannot be made")
     group = f"{base}/gpumemtrace-test-{os.getpid()}"
     os.mkdir(group)
     try:
@@ -217,26 +220,26 @@ def test_the_kernels_killer(case, bin):
         killed = dict(line.split() for line in open(f"{group}/memory.oom_control"))["oom_kill"]
     finally:
         os.rmdir(group)
-    assert int(killed) == 2, "the kernel ended both"
+    assert int(killed) == 2, "the kernel killed both"
     assert (traced.code, traced.output, traced.said) == (alone.code, alone.output, alone.said) == (-signal.SIGKILL, "worked\n", "")
     traced.check_all_there("killed")
 
 
-# Room, rights and limits.
+# Disk space, permissions and resource limits.
 
-def test_a_full_disk(case, bin):
-    """There is room for one thread's ring, and not for the others'."""
+def test_full_disk(case, bin):
+    """The disk has space for the ring of one thread only."""
     with disk(case("disk").folder, "512k") as folder:
         traced = case().run(bin / "process_ends", "works", 5000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert (traced.code, traced.output) == (0, "worked\ndone\n")
         assert len(traced.lines()) == 1, traced.said
-        traced.check_loss_is_told(trace=folder / "run.trace")
+        traced.check_loss_is_reported(trace=folder / "run.trace")
         facts = traced.facts(code=6, trace=folder / "run.trace")
         assert facts["losses"]["dropped_events"] == traced.missing(trace=folder / "run.trace", code=6) > 0
 
 
-def test_a_disk_that_fills_up(case, bin):
-    """The trace cannot grow any more; what the rings had room for is still there."""
+def test_disk_fills_up_while_recording(case, bin):
+    """The trace cannot grow; records that fit into the rings survive."""
     with disk(case("disk").folder, "8m") as folder:
         def fill(traced):
             with contextlib.suppress(OSError), open(folder / "filler", "wb", buffering=0) as file:
@@ -244,20 +247,20 @@ def test_a_disk_that_fills_up(case, bin):
                     file.write(bytes(4096))
         traced = in_parts(case, bin, fill, GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert len(traced.lines()) == 1 and "No space left on device" in traced.said, traced.said
-        facts = traced.check_loss_is_told(trace=folder / "run.trace")
+        facts = traced.check_loss_is_reported(trace=folder / "run.trace")
         assert facts["events"]["device_alloc"] >= 4 * 500
-        # What comes after the end of the recording is missing, and nothing before it.
+        # Only calls after the end of the recording are missing.
         assert 0 <= traced.missing(trace=folder / "run.trace", code=6) <= 2 * 4 * 1000
 
 
-def test_no_room_at_the_start(case, bin):
+def test_no_space_at_start(case, bin):
     with disk(case("disk").folder, "4k") as folder:
         traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert (traced.code, traced.output, len(traced.lines())) == (0, "worked\ndone\n", 1), traced.said
         assert "No space left on device" in traced.said and list(folder.iterdir()) == []
 
 
-def test_shared_memory_as_containers_have_it(case, bin):
+def test_small_shared_memory_as_in_containers(case, bin):
     with disk(case("disk").folder, "64m") as folder:
         traced = case().run(bin / "process_ends", "works", 2000, GPUMEMTRACE_OUTPUT=folder / "run.trace")
         assert (traced.code, traced.said) == (0, "")
@@ -265,13 +268,13 @@ def test_shared_memory_as_containers_have_it(case, bin):
 
 
 def not_above_modes():
-    """Root may write anywhere; a program that it starts from here may not."""
+    """Root ignores file modes, so the program drops that capability."""
     for capability in (1, 2):
         ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["mode", "file system"])
-def test_a_folder_that_cannot_be_written(case, bin, how):
+def test_unwritable_output_folder(case, bin, how):
     with disk(case("disk").folder, "1m", "mode=0555", *(["ro"] if how == "file system" else [])) as folder:
         before = not_above_modes if how == "mode" else None
         traced = case().run(bin / "process_ends", "works", GPUMEMTRACE_OUTPUT=folder / "run.trace", before=before, SIMGPU_LOG="")
@@ -283,8 +286,8 @@ def limits(which, value):
     return lambda: resource.setrlimit(which, (value, resource.getrlimit(which)[1]))
 
 
-def test_no_descriptor_is_left(case, bin):
-    """At the start: whatever the limit is, the program's own calls succeed or fail as without us."""
+def test_descriptor_limit(case, bin):
+    """Whatever the limit at start, the program's own calls succeed or fail as they do untraced."""
     for most in (3, 4, 5, 6, 8, 16, 600):
         alone, traced = (case(f"{most} {kind}").run(bin / "process_ends", "works", traced=kind == "traced",
                                                     before=limits(resource.RLIMIT_NOFILE, most), SIMGPU_LOG="")
@@ -294,20 +297,21 @@ def test_no_descriptor_is_left(case, bin):
             assert len(traced.lines()) == (0 if traced.trace.exists() else 1), traced.said
 
 
-def test_files_may_not_grow(case, bin):
-    """The limit comes in the middle; the driver keeps no log then, so the program's own count is the witness."""
+def test_file_size_limit(case, bin):
+    """The limit is set midway. The driver keeps no log then, so the program's own count is the
+    oracle."""
     alone, traced = (case(kind).run(bin / "process_ends", "no_larger_files", 200, traced=kind == "traced", SIMGPU_LOG="")
                      for kind in ("alone", "traced"))
     assert (traced.code, traced.output) == (alone.code, alone.output) == (0, "worked\ndone\n")
     assert len(traced.lines()) == 1, traced.said
-    facts = traced.check_loss_is_told()
+    facts = traced.check_loss_is_reported()
     assert facts["events"]["device_alloc"] >= 800
 
 
-def test_address_space_is_short(case, bin):
-    """From too little for anything to enough for all. What we take while we record, the program lacks; but we never end it, and
-    where we do not record, it has all of it. (An arena for each thread takes 128 MiB for a moment: by chance another thread then
-    fails, also without us.)"""
+def test_address_space_limit(case, bin):
+    """Covers limits from too little for anything to enough for all. While recording we use address
+    space that the program may miss, but never end it; without a recording it has all of it. (Each
+    thread's arena takes 128 MiB briefly, so another thread may fail by chance, also untraced.)"""
     outcomes = set()
     for megabytes in (1, 8, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 128, 160, 256, 512):
         alone, traced = (case(f"{megabytes} {kind}").run(bin / "process_ends", "works", traced=kind == "traced", SIMGPU_LOG="",
@@ -324,14 +328,14 @@ def test_address_space_is_short(case, bin):
     assert {(False, 0), (True, 0)} <= outcomes, outcomes
 
 
-def test_there_is_no_memory_for_the_recorder(case, bin):
+def test_no_memory_for_writer_thread(case, bin):
     traced = in_parts(case, bin, lambda traced: (traced.folder / "refuse").touch(), preload=[bin / "deny_writer_memory.so"])
     assert len(traced.lines()) == 1 and "no memory" in traced.said, traced.said
-    facts = traced.check_loss_is_told()
+    facts = traced.check_loss_is_reported()
     assert facts["events"]["device_alloc"] >= 4 * 500
 
 
-def test_a_small_stack(case, bin):
+def test_small_stack_limit(case, bin):
     traced = case().run(bin / "process_ends", "works", before=limits(resource.RLIMIT_STACK, 128 << 10))
     assert (traced.code, traced.output, traced.said) == (0, "worked\ndone\n", "")
     traced.check_all_there("exit")
@@ -339,7 +343,7 @@ def test_a_small_stack(case, bin):
 
 @pytest.mark.parametrize("calls", ["membarrier", "process_vm_readv", "getrandom", "madvise", "renameat2", "fallocate", "setpriority",
                                    "prctl", "membarrier,process_vm_readv,getrandom,madvise,fallocate,setpriority"])
-def test_a_sandbox_that_forbids(case, bin, calls):
+def test_sandbox_denies_system_calls(case, bin, calls):
     alone, traced = (case(kind).run(bin / "deny_syscalls", calls, bin / "process_ends", "works", 2000, traced=kind == "traced")
                      for kind in ("alone", "traced"))
     assert (traced.code, traced.output) == (alone.code, alone.output)
@@ -350,8 +354,8 @@ def test_a_sandbox_that_forbids(case, bin, calls):
         assert len(traced.lines()) == 1, traced.said
 
 
-def test_files_cannot_be_mapped(case, bin):
-    """Rings are in memory then; the report of a killed run says what that costs."""
+def test_rings_in_memory_if_files_cannot_be_mapped(case, bin):
+    """Rings then live in memory; the report of a killed run says what that costs."""
     how = {"preload": [bin / "deny_shared_maps.so"]}
     traced = case().run(bin / "process_ends", "in_two_parts", 200, **how)
     assert (traced.code, len(traced.lines())) == (0, 1), traced.said
@@ -364,15 +368,16 @@ def test_files_cannot_be_mapped(case, bin):
         process.stdout.readline()
         time.sleep(0.3)
         process.kill()
-    facts = killed.check_loss_is_told()
+    facts = killed.check_loss_is_reported()
     assert any("in memory" in note for note in facts["notes"])
-    assert sum(facts["events"].values()) > 1000, "what was written until shortly before"
+    assert sum(facts["events"].values()) > 1000, "events written until shortly before the kill"
 
 
-# What others do to our files.
+# Other processes change our files.
 
 def in_parts(case, bin, between, **how):
-    """A program of three parts; `between` the first two somebody does something to its files, which is noticed before the third."""
+    """Runs a program of three parts. `between` changes its files after the first part; the recorder
+    notices before the third."""
     traced = case()
     with traced.start(bin / "process_ends", "in_two_parts", **how) as process:
         assert process.stdout.readline() == "first part\n"
@@ -405,8 +410,9 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_the_ring_is_cut_by_another_program(case, bin, cut):
-    """The kernel holds the other up until the rings are in memory: no signal, and nothing is lost."""
+def test_ring_truncated_by_other_process(case, bin, cut):
+    """The kernel's lease holds the truncation up until the rings are in memory: no SIGBUS, no
+    loss."""
     time_to_settle = lambda traced: (time.sleep(0.3), CUTS[cut](traced))
     traced = in_parts(case, bin, time_to_settle)
     assert traced.held_up < 3
@@ -415,7 +421,7 @@ def test_the_ring_is_cut_by_another_program(case, bin, cut):
     assert any("in memory" in note for note in facts["notes"])
 
 
-def test_the_ring_is_cut_and_the_program_killed(case, bin):
+def test_ring_truncated_and_program_killed(case, bin):
     traced = case()
     with traced.start(bin / "process_ends", "forever") as process:
         process.stdout.readline()
@@ -424,11 +430,11 @@ def test_the_ring_is_cut_and_the_program_killed(case, bin):
         time.sleep(0.3)
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    facts = traced.check_loss_is_told()
+    facts = traced.check_loss_is_reported()
     assert sum(facts["events"].values()) > 1000
 
 
-def test_the_ring_is_read_while_it_is_written(case, bin):
+def test_ring_read_while_written(case, bin):
     def read(traced):
         time.sleep(0.3)
         for _ in range(3):
@@ -439,22 +445,22 @@ def test_the_ring_is_read_while_it_is_written(case, bin):
     traced.check_all_there("exit")
 
 
-def test_the_ring_is_removed(case, bin):
+def test_ring_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: traced.ring.unlink())
     assert len(traced.lines()) == 1 and "removed" in traced.said, traced.said
     traced.check_all_there("exit")
 
 
-def test_another_file_takes_the_rings_name(case, bin):
+def test_ring_name_taken_by_other_file(case, bin):
     def replace(traced):
         (traced.folder / "other").write_text("mine")
         os.replace(traced.folder / "other", traced.ring)
     traced = in_parts(case, bin, replace)
     traced.check_all_there("exit")
-    assert traced.ring.read_text() == "mine", "and it stays there"
+    assert traced.ring.read_text() == "mine", "the other file is unchanged"
 
 
-def test_both_files_are_renamed(case, bin):
+def test_trace_and_ring_renamed(case, bin):
     def rename(traced):
         traced.ring.rename(traced.folder / "other.trace.ring")
         traced.trace.rename(traced.folder / "other.trace")
@@ -463,19 +469,19 @@ def test_both_files_are_renamed(case, bin):
     traced.check_all_there("exit", trace=traced.folder / "other.trace")
 
 
-def test_the_trace_is_removed(case, bin):
+def test_trace_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: traced.trace.unlink())
     assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
     assert not traced.trace.exists() and not traced.ring.exists()
 
 
-def test_the_folder_is_removed(case, bin):
+def test_output_folder_removed(case, bin):
     traced = in_parts(case, bin, lambda traced: shutil.rmtree(traced.folder))
     assert len(traced.lines()) == 1 and "was removed" in traced.said, traced.said
 
 
 @pytest.mark.parametrize("size", [0, 10, 100, 2000])
-def test_the_trace_is_cut(case, bin, size):
+def test_trace_truncated(case, bin, size):
     def cut(traced):
         time.sleep(0.3)
         os.truncate(traced.trace, min(size, traced.trace.stat().st_size - 1))
@@ -487,9 +493,9 @@ def test_the_trace_is_cut(case, bin, size):
     assert any("cut" in note for note in facts["notes"]) and facts["notes"]
 
 
-# How the files are made.
+# Creation of the files.
 
-def test_files_are_private_and_never_made_through_a_link(case, bin):
+def test_files_are_private_and_not_created_through_symlink(case, bin):
     for name in ("run.trace", "run.trace.ring"):
         traced = case(name)
         precious = traced.folder / "precious"
@@ -501,10 +507,10 @@ def test_files_are_private_and_never_made_through_a_link(case, bin):
                 assert path.is_symlink() or path.stat().st_mode & 0o7777 == 0o600
             process.kill()
         assert precious.read_text() == "mine"
-        assert (traced.folder / name).is_symlink() == (name == "run.trace"), "a trace's name is refused, a ring's is ours to take"
+        assert (traced.folder / name).is_symlink() == (name == "run.trace"), "a symlink is refused for the trace and replaced for the ring"
 
 
-def test_the_mode_does_not_depend_on_the_programs(case, bin):
+def test_file_mode_ignores_umask(case, bin):
     traced = case()
     with traced.start(bin / "process_ends", "forever", before=lambda: os.umask(0)) as process:
         process.stdout.readline()

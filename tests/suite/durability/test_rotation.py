@@ -1,4 +1,5 @@
-"""Traces in parts: they replay as one file would, whatever happens to the program or to some of the files."""
+"""Rotated traces replay as one file would, also after a crash of the program or the loss of a
+part."""
 
 import os
 import random
@@ -26,7 +27,7 @@ def memory_calls(calls):
 
 
 @pytest.mark.parametrize("limit", ["64KiB", "1s,64KiB"])
-def test_parts_hold_what_one_file_would(tmp_path, limit):
+def test_rotated_trace_equals_single_file(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
     assert len(parts(tmp_path)) >= 2
     assert memory_calls(traced(tmp_path / "run.trace")) == memory_calls(logged(tmp_path))
@@ -35,13 +36,13 @@ def test_parts_hold_what_one_file_would(tmp_path, limit):
     assert not (tmp_path / "run.trace.ring").exists()
     report = gpumemtrace("replay", tmp_path / "run.trace", "--peak")
     assert "Nothing lost" in report and "alloc_free.py" in report and "make()" in report
-    # In a symbolized copy they are one file, and sums are those of all.
+    # A symbolized copy is one file; its index counts all parts.
     gpumemtrace("symbolize", tmp_path / "run.trace", "-o", tmp_path / "copy.trace")
     assert traced(tmp_path / "copy.trace") == traced(tmp_path / "run.trace")
 
 
-def same_by_sums(trace, code=0):
-    """What is in a trace by its sums is what reading it all says."""
+def index_equals_full_read(trace, code=0):
+    """Checks that the index of a trace equals a full read of it."""
     summed = gpumemtrace("info", trace, code=code).splitlines()
     assert "by the sums" in summed.pop()
     read = gpumemtrace("info", trace, "--verify", code=code).splitlines()
@@ -50,21 +51,21 @@ def same_by_sums(trace, code=0):
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
-def test_sums_say_what_reading_it_all_says(tmp_path, limit):
+def test_index_equals_full_read(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
-    assert any("ended: exit" in line for line in same_by_sums(tmp_path / "run.trace"))
+    assert any("ended: exit" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
-def test_so_they_do_of_a_program_that_was_killed(tmp_path, limit):
+def test_index_equals_full_read_after_kill(tmp_path, limit):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE=limit) as process:
         process.stdout.readline()
         time.sleep(1.0)
         process.kill()
-    assert any("ended: killed" in line for line in same_by_sums(tmp_path / "run.trace"))
+    assert any("ended: killed" in line for line in index_equals_full_read(tmp_path / "run.trace"))
 
 
-def test_time_ends_a_part_too(tmp_path):
+def test_time_limit_rotates(tmp_path):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE="1s") as process:
         deadline = time.monotonic() + 60
         while len(parts(tmp_path)) < 2 and time.monotonic() < deadline:
@@ -76,7 +77,7 @@ def test_time_ends_a_part_too(tmp_path):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
+def test_kill_at_random_time_loses_no_call(tmp_path, number):
     moment = random.Random(number)
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
         process.stdout.readline()
@@ -85,11 +86,11 @@ def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
     calls = memory_calls(logged(tmp_path))
     events = [event for event in dump(tmp_path / "run.trace") if event["kind"] in ("device_alloc", "device_free")]
     known = [(event["api"], event["addr"]) for event in events if not event["in_flight"]]
-    # The driver logs a call before it comes back.
+    # The driver logs a call before it returns.
     assert known == calls[: len(known)] and len(calls) - len(known) <= sum(event["in_flight"] for event in events) <= 1
 
 
-def test_the_oldest_parts_are_dropped_and_the_report_says_so(tmp_path):
+def test_oldest_parts_are_dropped_and_reported(tmp_path):
     run(tmp_path, GPUMEMTRACE_KEEP="256KiB", count=300_000)
     files = [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]
     assert sum(path.stat().st_size for path in files) <= 320 << 10
@@ -105,7 +106,7 @@ def test_the_oldest_parts_are_dropped_and_the_report_says_so(tmp_path):
     assert "events are missing" not in head and "make()" in head
 
 
-def test_parts_that_somebody_removed_are_told(tmp_path):
+def test_removed_parts_are_reported(tmp_path):
     run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
     whole = len(dump(tmp_path / "run.trace"))
     second = parts(tmp_path)[1]
@@ -118,7 +119,7 @@ def test_parts_that_somebody_removed_are_told(tmp_path):
     assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
 
 
-def test_damage_is_told_with_the_file_that_has_it(tmp_path):
+def test_damage_names_the_damaged_file(tmp_path):
     run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
     first = parts(tmp_path)[0]
     bytes_there = bytearray(first.read_bytes())
@@ -130,7 +131,7 @@ def test_damage_is_told_with_the_file_that_has_it(tmp_path):
     assert name.endswith(first.name) and int(place) == at - 100
 
 
-def test_a_later_run_keeps_the_parts_of_the_earlier_one(tmp_path):
+def test_later_run_keeps_earlier_parts(tmp_path):
     run(tmp_path, GPUMEMTRACE_ROTATE="64KiB")
     before = traced(tmp_path / "run.trace")
     run(tmp_path, count=2000)
@@ -138,7 +139,7 @@ def test_a_later_run_keeps_the_parts_of_the_earlier_one(tmp_path):
     assert len(traced(tmp_path / "run.trace")) < len(before)
 
 
-def test_where_no_part_can_be_begun_recording_goes_on(tmp_path):
+def test_recording_continues_if_rotation_fails(tmp_path):
     with start(tmp_path, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
         process.stdout.readline()
         (tmp_path / "run.trace").rename(tmp_path / "elsewhere.trace")
@@ -152,8 +153,9 @@ def test_where_no_part_can_be_begun_recording_goes_on(tmp_path):
     assert (tmp_path / "elsewhere.trace").stat().st_size >= 256 << 10
 
 
-def with_somebody_at(folder, what, deed):
-    """A run that is ended when it has said something about `deed`, done to the file that `what` names."""
+def with_file_changed(folder, what, deed):
+    """Applies `deed` to the file that `what` names, and ends the run after the recorder's
+    message."""
     with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
         process.stdout.readline()
         deadline = time.monotonic() + 60
@@ -168,25 +170,25 @@ def with_somebody_at(folder, what, deed):
 
 
 @pytest.mark.parametrize("what, least", [("run.trace", 8 << 10), ("run.*.stacks.trace", 100)])
-def test_a_file_that_is_cut_while_it_is_written_is_told(tmp_path, what, least):
+def test_truncation_while_writing_is_reported(tmp_path, what, least):
     def cut(path):
-        # A part that has just been begun has nothing to lose.
+        # A part that was just opened has no data to lose.
         while path.stat().st_size < least:
             time.sleep(0.001)
         os.truncate(path, 20)
-    line = with_somebody_at(tmp_path, what, cut)
+    line = with_file_changed(tmp_path, what, cut)
     assert "was cut by another program" in line
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
     assert "another program cut the trace" in head and "Incomplete" in head
 
 
-def test_the_part_that_is_written_is_removed(tmp_path):
-    line = with_somebody_at(tmp_path, "run.trace", lambda path: path.unlink())
+def test_current_part_removed(tmp_path):
+    line = with_file_changed(tmp_path, "run.trace", lambda path: path.unlink())
     assert "was removed. The program goes on" in line
     assert not (tmp_path / "run.trace.ring").exists()
 
 
-def test_the_stacks_are_removed_while_they_are_written(tmp_path):
-    line = with_somebody_at(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
+def test_stacks_file_removed_while_written(tmp_path):
+    line = with_file_changed(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
     assert ".stacks.trace, which holds the stacks, was removed" in line
     assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of a training: the trace opens, says how it ended, and has every call that was made."""
+"""SIGKILL at random times of a training: the trace opens, reports the kill, and has every call."""
 
 import os
 import random
@@ -12,12 +12,12 @@ import pytest
 from conftest import COMMAND, VENVS, WORKLOADS, driver_calls, dump, environment, gpumemtrace, read_log
 from ground_truth import NOT_EVENTS
 
-# More of them, now and then: GPUMEMTRACE_KILLS=1000.
+# GPUMEMTRACE_KILLS=1000 makes a long run.
 KILLS = int(os.environ.get("GPUMEMTRACE_KILLS", 20))
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
+def test_kill_at_random_time_loses_no_call(tmp_path, number):
     moment = random.Random(number)
     torch_version = sorted(VENVS)[number % len(VENVS)]
     python = Path(VENVS[torch_version]) / "bin" / "python"
@@ -43,7 +43,7 @@ def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
     key = lambda event: (event["api"], event["tid"], event["rc"], event["addr"] if event["rc"] == 0 else None)
     known = [key(event) for event in traced]
     logged = [key(call) for call in calls]
-    # A call that the driver had finished and logged, and that had not come back to its caller, is in flight in the trace.
+    # A call that the driver logged but that had not returned is in flight in the trace.
     assert known == logged[: len(known)]
     for call in calls[len(known):]:
         assert any(event["api"] == call["api"] and event["tid"] == call["tid"] for event in in_flight), call
@@ -57,7 +57,7 @@ def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
     assert "killed" in head
 
 
-def test_a_trace_can_be_read_while_its_program_runs(tmp_path):
+def test_trace_is_readable_while_program_runs(tmp_path):
     python = Path(next(iter(VENVS.values()))) / "bin" / "python"
     with subprocess.Popen(
         [python, WORKLOADS / "training/train.py", "--forever"], cwd=tmp_path, env=environment(tmp_path),

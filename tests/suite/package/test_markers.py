@@ -1,4 +1,4 @@
-"""What a program says of itself: marks, and all that it says before its first GPU call. The witness is PyTorch."""
+"""Marks, phases and steps, also those before the first GPU call. The oracle is PyTorch."""
 
 import subprocess
 
@@ -6,42 +6,42 @@ from conftest import COMMAND, gpumemtrace, sentences
 from installed_package import installed, packaged, wheel  # noqa: F401 (fixtures)
 
 
-def test_what_is_said_before_the_first_gpu_call_is_part_of_the_run(torch_version, packaged):
+def test_markers_before_first_gpu_call_are_recorded(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
     told, report = run.said, run.report()
     phases = {phase.pop("name"): phase for phase in report["phases"]}
-    assert set(phases) == {"around", "of another thread", "turn"}, "and what was over by then held nothing"
+    assert set(phases) == {"around", "of another thread", "turn"}, "phases before the first call held nothing"
     for name in ("around", "of another thread"):
         assert phases[name]["turns"] == 1
         assert phases[name]["devices"] == [{"device": 0} | told[name]], name
     assert phases["turn"]["turns"] == 3
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", told["step"]) == ("marks", 4)
     assert report["traces"][0]["complete"]
-    # In the order in which it was said.
+    # In call order.
     kinds = [event["kind"] for event in run.events() if event["kind"] in ("mark", "phase_begin", "phase_end")]
     assert kinds[:6] == ["mark", "mark", "phase_begin", "phase_begin", "mark", "mark"]
 
 
-def test_who_uses_no_gpu_leaves_nothing_whatever_it_says(torch_version, packaged):
+def test_markers_without_gpu_leave_no_file(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py", "nothing")
     assert not list(run.folder.glob("*.trace*"))
     assert run.process.stderr.startswith("gpumemtrace: no trace was found: the command made no GPU call")
 
 
-def test_marks_are_moments_of_the_run(torch_version, packaged):
+def test_marks_select_points_in_time(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
     told = run.said["marks"]
     marks = run.report()["marks"]
     assert [mark["name"] for mark in marks] == [name for name, _, _ in told]
     assert [mark["step"] for mark in marks] == [step for _, _, step in told]
     assert sorted(mark["time_ns"] for mark in marks) == [mark["time_ns"] for mark in marks]
-    # Each by its name, as PyTorch held it then.
+    # Each mark by name, with PyTorch's bytes at that time.
     asked = ["mark:loaded 2", "mark:turn", "mark:turn#2", "mark:turn#3", "mark:the end: 100 %"]
     report = run.report(*(word for name in asked for word in ("--at", name)))
     held = {instant["asked"]: instant["live_bytes"] for instant in report["instants"]}
     expected = [live for name, live, _ in told if name in ("turn", "the end: 100 %")]
     assert [held[name] for name in asked[1:]] == expected and not held.get("mark:loaded 2")
-    # From one on.
+    # From one mark on.
     since = run.report("--since", "mark:turn#3")
     assert [mark["name"] for mark in since["marks"]] == ["turn", "the end: 100 %"]
     assert since["traces"][0]["since"]["step"] == 4
@@ -49,10 +49,10 @@ def test_marks_are_moments_of_the_run(torch_version, packaged):
     text = gpumemtrace("replay", run.trace, "--timeline")
     for letter, (name, _, step) in zip("abcdef", told):
         assert f"{letter} {name} (" in text and f"step {step})" in text, text
-    assert "mark" not in run.report("--peak"), "they are the timeline's"
+    assert "mark" not in run.report("--peak"), "marks belong to the timeline"
 
 
-def test_a_mark_that_was_never_made_is_refused_with_those_that_were(torch_version, packaged):
+def test_unknown_mark_lists_known_marks(torch_version, packaged):
     run = packaged(torch_version, "package/early_markers.py")
     for option in ("--at", "--since"):
         done = subprocess.run([COMMAND, "replay", run.trace, option, "mark:nobody"], capture_output=True, text=True)

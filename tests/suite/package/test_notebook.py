@@ -1,4 +1,4 @@
-"""The cell magic, in a shell of IPython and in a kernel. The witness is what the cells themselves allocate and keep."""
+"""The cell magic in an IPython shell and in a kernel; the cells' own allocations are the oracle."""
 
 import pytest
 
@@ -10,7 +10,7 @@ KEPT_NAME = "gpumemtrace: the recording was started before, and its trace keeps 
 
 
 def blocks(text):
-    """What is printed after a cell: its first line, and the rows of each list."""
+    """Parses the text printed after a cell: its first line, and the rows of each list."""
     lines = [line.strip() for line in text.rstrip().splitlines()]
     begin = next(index for index, line in enumerate(lines) if line.startswith("GPU memory of this cell"))
     rows = {}
@@ -24,7 +24,7 @@ def blocks(text):
 
 @pytest.mark.parametrize("where", ["shell", "kernel"])
 @pytest.mark.parametrize("by_run", [True, False])
-def test_each_cell_is_told_what_it_held_and_left(torch_version, packaged, where, by_run):
+def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, where, by_run):
     run = packaged(torch_version, "package/notebook.py", where, by_run=by_run, more=[trainers_of(torch_version)],
                    IPYTHONDIR="ipython", JUPYTER_RUNTIME_DIR="runtime")
     load, plain, nothing, first, define, failing, other, clearing, asked = run.said
@@ -43,11 +43,11 @@ def test_each_cell_is_told_what_it_held_and_left(torch_version, packaged, where,
         "GPU memory of this cell, device 0: at most 8.00 MiB of tensors, 4.00 MiB before it, 4.00 MiB left behind",
         {"at the peak": [KEEPS.format("another"), MAKES], "left behind": [MAKES]},
     )
-    # What the cell between them held is not of this one.
+    # Bytes of the cell in between do not belong to this one.
     assert blocks(clearing) == (
         "GPU memory of this cell, device 0: at most 8.00 MiB of tensors, 8.00 MiB before it, 8.00 MiB less after it",
         {"at the peak": [KEEPS.format("another"), MAKES]},
     )
     assert asked == "0\n"
     [cell] = run.report()["phases"]
-    assert (cell["name"], cell["turns"]) == ("cell", 3), "the one without a GPU call was over before the recording began"
+    assert (cell["name"], cell["turns"]) == ("cell", 3), "the cell without a GPU call ended before the recording began"

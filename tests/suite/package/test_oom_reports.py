@@ -1,4 +1,4 @@
-"""The report that is left beside the trace where PyTorch runs out of GPU memory."""
+"""The report written beside the trace when PyTorch runs out of GPU memory."""
 
 import json
 
@@ -8,7 +8,7 @@ from installed_package import installed, packaged, wheel  # noqa: F401 (fixtures
 KINDS = ["KeyError", "OutOfMemoryError", "OutOfMemoryError", "OutOfMemoryError"]
 
 
-def test_the_report_is_left_and_the_error_goes_on(torch_version, packaged):
+def test_oom_writes_report_and_error_propagates(torch_version, packaged):
     run = packaged(torch_version, "memory/oom_capture.py")
     told = run.said
     assert told["kinds"] == KINDS and all(told["same"]) and told["context"] == [True, True, True] and told["answer"] == 42
@@ -20,17 +20,17 @@ def test_the_report_is_left_and_the_error_goes_on(torch_version, packaged):
     assert oom["site"]["function"] == "too_much" and oom["site"]["file"].endswith("oom_capture.py")
     text = sentences((run.folder / "run.oom.txt").read_text())
     assert "Out of memory" in text and "oom_capture.py:" in text and "in too_much()" in text and "4.00 TiB were asked for" in text
-    # The second report has what the first one has.
+    # The second report includes the first error.
     assert len(json.loads((run.folder / "named oom.json").read_text())["oom"]) == 2
     said = run.process.stderr.splitlines()
     assert said[0] == f"gpumemtrace: out of GPU memory; the report is in {run.folder / 'run.oom.txt'}"
     assert said[2].startswith("gpumemtrace: the report on running out of GPU memory could not be made: ") and "nowhere" in said[2]
-    # It is the same report that the whole trace gives of the same moment.
+    # It equals the report of the whole trace for the same error.
     whole = run.report("--oom")["oom"]
     assert len(whole) == 3 and whole[0]["requested_bytes"] == oom["requested_bytes"] and whole[0]["sites"] == oom["sites"]
 
 
-def test_where_nothing_is_recorded_it_says_so_once(torch_version, packaged):
+def test_oom_without_recording_warns_once(torch_version, packaged):
     run = packaged(torch_version, "memory/oom_capture.py", by_run=False)
     assert run.said["kinds"] == KINDS and run.said["files"] == [[]] * 4
     [line] = run.process.stderr.splitlines()

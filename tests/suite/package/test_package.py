@@ -1,4 +1,4 @@
-"""The Python package as users get it: a wheel in an environment of its own, and nothing set in the environment."""
+"""The Python package as installed: a wheel in its own environment, with no variables set."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import DRIVER, PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, dump, environment, gpumemtrace, run_program
-from installed_package import Installed, build, installed, version_of, wheel  # noqa: F401 (fixtures)
+from installed_package import PackageEnvironment, build_distribution, installed, version_of, wheel  # noqa: F401 (fixtures)
 
 VERSION = re.search(r'^version = "(.+)"', (REPOSITORY / "Cargo.toml").read_text(), re.M)[1]
 
@@ -23,7 +23,7 @@ def package(request, installed):
 
 
 def bare(folder):
-    """An environment in which nothing says where anything is: neither library nor command."""
+    """Returns an environment without the paths of library and command."""
     env = environment(folder, traced=False)
     return {key: value for key, value in env.items() if not key.startswith(("PYTHON", "CARGO_"))} | {"PATH": "/usr/bin:/bin"}
 
@@ -37,7 +37,7 @@ def run(command, folder, code=0):
     return done
 
 
-def test_one_wheel_holds_what_belongs_to_it(wheel):
+def test_wheel_contents_and_tag(wheel):
     glibc = re.fullmatch(rf"gpumemtrace-{re.escape(VERSION)}-py3-none-manylinux_2_(\d+)_x86_64\.whl", wheel.name)[1]
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
@@ -49,16 +49,16 @@ def test_one_wheel_holds_what_belongs_to_it(wheel):
         expected = {str(path.relative_to(sources)) for path in sources.rglob("*.py")} | {"gpumemtrace/py.typed"}
         assert {name for name in names if not name.startswith(info)} == expected | set(binaries)
         assert b"\nRequires-Python: >=3.8\n" in archive.read(f"{info}/METADATA")
-    # What the linker wrote down, as another reader sees it: the tag promises neither more nor less.
+    # The linker's version needs, read by another tool, must equal the tag.
     needs = subprocess.run(["readelf", "-VW", RELEASE / "libgpumemtrace.so", RELEASE / "gpumemtrace"],
                            capture_output=True, text=True, check=True).stdout
     assert int(glibc) == max(int(minor) for minor in re.findall(r"Name: GLIBC_2\.(\d+)", needs))
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda python: Path(python).resolve().name)
-def test_every_cpython_runs_it_and_keeps_nothing_of_it(python, wheel, tmp_path):
-    """The wheel that is published, if scripts/wheel has made it; else the one of this machine."""
-    fresh = Installed(python, tmp_path / "venv", own_pip=version_of(python) < (3, 9))
+def test_every_cpython_installs_runs_and_uninstalls(python, wheel, tmp_path):
+    """Tests the published wheel if scripts/wheel built it, else this machine's."""
+    fresh = PackageEnvironment(python, tmp_path / "venv", own_pip=version_of(python) < (3, 9))
     before = fresh.files()
     fresh.install(os.environ.get("GPUMEMTRACE_WHEEL") or wheel)
     done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
@@ -69,7 +69,7 @@ def test_every_cpython_runs_it_and_keeps_nothing_of_it(python, wheel, tmp_path):
     assert fresh.files() == before
 
 
-def test_run_needs_nothing_set(package, tmp_path):
+def test_run_needs_no_variables(package, tmp_path):
     done = run([package.command, "run", "--", package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
     said = json.loads(done.stdout)
     trace = tmp_path / "run.trace"
@@ -81,7 +81,7 @@ def test_run_needs_nothing_set(package, tmp_path):
     turn = ["mark", "phase_begin", "device_alloc", "phase_begin", "phase_end", "phase_end",
             "phase_begin", "device_alloc", "device_free", "phase_end"]
     assert marks == turn * 5
-    # What it saw of itself half way is what there was by then, and the whole is what there was in the end.
+    # The report from inside covers the first half; the report at the end covers all.
     half, whole = said["report"], json.loads(gpumemtrace("replay", trace, "--json"))
     assert (half["traces"][0]["end"], whole["traces"][0]["end"]) == ("running", "exit")
     assert (half["steps"]["source"], half["steps"]["count"]) == ("marks", 3)
@@ -90,27 +90,27 @@ def test_run_needs_nothing_set(package, tmp_path):
     assert turns(half) == {"turn #": 2, "inner": 2, "decorated": 2}
     assert turns(whole) == {"turn #": 5, "inner": 5, "decorated": 5}
     assert half["traces"][0]["events"]["device_alloc"] == said["allocated"]
-    # By the line of the program, and none of the package's.
+    # Lines are the program's, never the package's.
     assert all("gpumemtrace/_" not in site["site"].get("file", "") for peak in whole["peak"] for site in peak["sites"])
-    # A report of a trace that is not our own, from a program that nobody traces.
+    # An untraced program reports on another process's trace.
     code = f"import gpumemtrace, json; print(json.dumps(gpumemtrace.report({str(trace)!r}, '--peak')))"
     asked = json.loads(run([package.python, "-c", code], tmp_path).stdout)
     assert asked == json.loads(gpumemtrace("replay", trace, "--peak", "--json"))
 
 
-def test_a_leak_is_found_from_inside(package, tmp_path):
+def test_leaks_from_inside_the_program(package, tmp_path):
     run([package.command, "run", "--", package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "60"], tmp_path)
     code = "import gpumemtrace; print([leak['site']['function'] for leak in gpumemtrace.leaks('run.trace')['leaks']])"
     assert run([package.python, "-c", code], tmp_path).stdout == "['keep']\n"
 
 
-def test_untraced_it_does_nothing(package, tmp_path):
+def test_untraced_calls_do_nothing(package, tmp_path):
     done = run([package.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
     assert json.loads(done.stdout)["recording"] == {"is_recording": False, "refused": "NotRecording"}
     assert not list(tmp_path.glob("*.trace*")) and done.stderr == ""
 
 
-def test_the_module_is_the_command(package, tmp_path):
+def test_module_runs_the_command(package, tmp_path):
     done = run([package.python, "-m", "gpumemtrace", "run", "--output", "here.trace", "--", package.python, WORKLOADS / "package/markers.py",
                 "libcuda.so.1", "5"], tmp_path)
     assert json.loads(done.stdout)["recording"]["path"] == str(tmp_path / "here.trace")
@@ -118,7 +118,7 @@ def test_the_module_is_the_command(package, tmp_path):
     assert run([package.python, "-m", "gpumemtrace", "replay"], tmp_path, code=2).stderr
 
 
-def test_a_file_or_a_module_is_run_with_the_python_of_the_package(package, tmp_path):
+def test_run_uses_python_of_the_package(package, tmp_path):
     (tmp_path / "asked.py").write_text("import runpy, sys; print(sys.prefix); runpy.run_path(sys.argv.pop(1), run_name='__main__')")
     arguments = [WORKLOADS / "package/markers.py", "libcuda.so.1", "5"]
     for command in [package.command, "run"], [package.python, "-m", "gpumemtrace", "run"]:
@@ -129,7 +129,7 @@ def test_a_file_or_a_module_is_run_with_the_python_of_the_package(package, tmp_p
             (tmp_path / "run.trace").unlink()
 
 
-def test_a_program_starts_and_ends_its_recording(package, tmp_path):
+def test_start_and_stop_from_inside(package, tmp_path):
     (tmp_path / "starts.py").write_text("""
 import gpumemtrace, json, runpy, sys
 gpumemtrace.start()
@@ -143,12 +143,12 @@ print(json.dumps([path, [mark["name"] for mark in gpumemtrace.report(path)["mark
     assert said["recording"]["path"] == ended[0] == str(tmp_path / "run.trace") and ended[1] == ["started"]
     whole = json.loads(gpumemtrace("replay", ended[0], "--json"))
     assert (whole["steps"]["source"], whole["steps"]["count"]) == ("marks", 5) and whole["traces"][0]["mode"] == ["started"]
-    # 5 turns of two allocations, of which one is given back.
+    # 5 turns of two allocations, one of them freed.
     events = [event["kind"] for event in dump(tmp_path / "run.trace")]
     assert (events.count("device_alloc"), events.count("device_free")) == (10, 5)
 
 
-def test_what_cannot_be_done_is_said(package, tmp_path):
+def test_errors_name_the_cause(package, tmp_path):
     code = """
 import gpumemtrace
 try:
@@ -181,8 +181,8 @@ except TypeError as error:
     ]
 
 
-def test_nothing_is_left_when_it_is_uninstalled(wheel, tmp_path):
-    fresh = Installed(sys.executable, tmp_path / "venv")
+def test_uninstall_leaves_no_file(wheel, tmp_path):
+    fresh = PackageEnvironment(sys.executable, tmp_path / "venv")
     before = fresh.files()
     fresh.install(wheel)
     assert fresh.command.exists()
@@ -191,25 +191,25 @@ def test_nothing_is_left_when_it_is_uninstalled(wheel, tmp_path):
     assert fresh.files() == before and not list(fresh.folder.rglob("*gpumemtrace*"))
 
 
-def test_an_editable_installation_works_the_same(tmp_path):
-    fresh = Installed(sys.executable, tmp_path / "venv")
+def test_editable_install(tmp_path):
+    fresh = PackageEnvironment(sys.executable, tmp_path / "venv")
     (tmp_path / "wheel").mkdir()
-    fresh.install(build("editable", tmp_path / "wheel"))
+    fresh.install(build_distribution("editable", tmp_path / "wheel"))
     done = run([fresh.command, "run", "--", fresh.python, WORKLOADS / "package/markers.py", "libcuda.so.1", "5"], tmp_path)
     said = json.loads(done.stdout)
     assert said["recording"]["is_recording"] and said["report"]["steps"]["count"] == 3
     assert said["file"] == str(REPOSITORY / "pytorch-allocator-shim" / "python" / "gpumemtrace" / "__init__.py")
 
 
-def test_an_sdist_has_all_that_a_build_needs(wheel, tmp_path):
+def test_sdist_builds_the_same_wheel(wheel, tmp_path):
     for name in ("sdist", "wheel"):
         (tmp_path / name).mkdir()
-    with tarfile.open(build("sdist", tmp_path / "sdist")) as archive:
+    with tarfile.open(build_distribution("sdist", tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path / "source", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     [source] = (tmp_path / "source").iterdir()
-    again = build("wheel", tmp_path / "wheel", source)
+    again = build_distribution("wheel", tmp_path / "wheel", source)
     assert (again.name, again.read_bytes()) == (wheel.name, wheel.read_bytes())
-    # Cargo finds every member of the workspace, every file that is compiled in, and the versions that were tested.
+    # Cargo finds each workspace member, each included file and the tested versions.
     cargo = ["cargo", "metadata", "--locked", "--offline", "--no-deps", "--format-version=1"]
     here, there = (json.loads(subprocess.run(cargo, cwd=folder, capture_output=True, check=True).stdout)
                    for folder in (REPOSITORY, source))
@@ -219,11 +219,11 @@ def test_an_sdist_has_all_that_a_build_needs(wheel, tmp_path):
     assert files(there) == files(here)
 
 
-def test_phases_and_steps_of_a_training(torch_version, installed, tmp_path):
+def test_phases_and_steps_of_training(torch_version, installed, tmp_path):
     there = installed[max(installed)]
     packages = next(there.folder.glob("lib/python3.*/site-packages"))
     python = Path(VENVS[torch_version]) / "bin" / "python"
-    # Only what it says of itself is set: PyTorch's environment is not ours to install into.
+    # PYTHONPATH only: PyTorch's environment is left as it is.
     env = environment(tmp_path, traced=False, PYTHONPATH=packages)
     done = run_program([there.command, "run", "--", python, WORKLOADS / "package/annotated_training.py"], tmp_path, env=env)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Budgets of GPU memory for tests, judged under real PyTorch, with PyTorch's own counters as the witness."""
+"""Memory budgets for tests under real PyTorch; PyTorch's counters are the oracle."""
 
 import re
 import xml.etree.ElementTree
@@ -13,7 +13,7 @@ from installed_package import installed, wheel  # noqa: F401 (fixtures)
 
 @pytest.fixture(scope="session")
 def packages(installed, tmp_path_factory):  # noqa: F811
-    """What PyTorch's environments lack: pytest, as it is here, and the package out of its wheel."""
+    """What PyTorch's environments lack: this pytest, and the package from its wheel."""
     folder = tmp_path_factory.mktemp("pytest")
     here = Path(pluggy.__file__).parents[1]
     wanted = {"pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py"}
@@ -25,7 +25,7 @@ def packages(installed, tmp_path_factory):  # noqa: F811
 
 
 def outcomes(folder):
-    """By test: passed, failed, skipped or error, with its message and its properties."""
+    """Returns by test: passed, failure, skipped or error, with message and properties."""
     found = {}
     for case in xml.etree.ElementTree.parse(folder / "junit.xml").iter("testcase"):
         verdict = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
@@ -45,15 +45,15 @@ def run(version, packages, folder, *arguments, traced=True, **extra):
     return outcomes(folder)
 
 
-def test_each_gets_its_verdict_with_pytorchs_numbers(torch_version, packages, tmp_path):
+def test_verdicts_have_pytorch_numbers(torch_version, packages, tmp_path):
     found = run(torch_version, packages, tmp_path)
     assert len(found) == 12
     for name, (verdict, text, properties) in found.items():
         expected = "error" if "error" in name else "failure" if "fails" in name else "passed"
         assert verdict == expected, (name, text)
-        # To the byte, and also for what was within its budget; but for a test that failed by itself nobody asks.
+        # To the byte, also within budget. Tests that failed by themselves are not measured.
         if "gpu0_peak_live_bytes" in properties:
-            # PyTorch was asked from before the run that does not count.
+            # PyTorch's counters start before the repetition that does not count.
             left = 0 if "once" in name else properties["torch_left"]
             ours = properties["gpu0_peak_live_bytes"], properties["gpu0_left_bytes"]
             assert ours == (properties["torch_peak"], left), name
@@ -66,7 +66,7 @@ def test_each_gets_its_verdict_with_pytorchs_numbers(torch_version, packages, tm
     assert "'1 parsec' is no size" in found["test_of_no_size_has_an_error"][1]
 
 
-def test_what_is_not_recorded_is_not_passed(packages, tmp_path):
+def test_unrecorded_test_does_not_pass(packages, tmp_path):
     version = next(iter(VENVS))
     for options, expected in ([], "skipped"), (["--gpumemtrace-required"], "error"):
         for name, (verdict, text, _) in run(version, packages, tmp_path, *options, traced=False).items():
@@ -78,15 +78,15 @@ def test_what_is_not_recorded_is_not_passed(packages, tmp_path):
                 assert verdict == expected and "start it as `gpumemtrace run -- python -m pytest`" in text, (name, text)
 
 
-def test_where_no_trace_can_be_written_nothing_is_known(packages, tmp_path):
+def test_unwritable_trace_fails_the_budget(packages, tmp_path):
     found = run(next(iter(VENVS)), packages, tmp_path, "-k", "first_of_all or gives_back", GPUMEMTRACE_OUTPUT="/nowhere/run.trace")
     assert len(found) == 2
     for name, (verdict, text, _) in found.items():
         assert verdict == "failure" and "nothing is being recorded" in text, (name, text)
 
 
-def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
-    # It brings PyTorch with it: nothing is recorded when it begins.
+def test_budget_covers_test_that_starts_recording(packages, tmp_path):
+    # This test imports PyTorch, so no recording runs when it begins.
     (tmp_path / "test_late.py").write_text(
         "import pytest\n"
         "@pytest.mark.gpu_memory_budget(peak='1 GiB')\n"
@@ -109,7 +109,7 @@ def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
     assert verdict == "passed", text + done.stdout
     assert properties == {"torch_peak": 4096, "gpu0_peak_live_bytes": 4096, "gpu0_left_bytes": 0}
     assert found["test_later"][0] == "passed"
-    # One that is over its budget in the first call of all is over it.
+    # A test over its budget in the very first GPU call fails.
     late = tmp_path / "test_late.py"
     late.write_text(late.read_text().replace("1 GiB", "4095 B"))
     run_program([command, "run", "--", python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={tmp_path / 'junit.xml'}",

@@ -1,4 +1,5 @@
-"""The package writes sizes as the command does: one table of both, that of the command's own test (replay/src/units.rs)."""
+"""The package formats sizes as the command does, by the command's own table
+(replay/src/units.rs)."""
 
 import ast
 import importlib.util
@@ -13,7 +14,7 @@ def number(text):
     return eval(compile(ast.parse(text, mode="eval"), "units.rs", "eval"), {"__builtins__": {}})
 
 
-def test_sizes_are_the_commands():
+def test_package_formats_sizes_as_command():
     path = REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/_sizes.py"
     spec = importlib.util.spec_from_file_location("sizes", path)
     spec.loader.exec_module(sizes := importlib.util.module_from_spec(spec))

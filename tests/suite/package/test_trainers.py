@@ -1,5 +1,7 @@
-"""The callbacks for PyTorch Lightning and Hugging Face's Trainer, in trainings of theirs. Witnesses: the trainers' own counts, and PyTorch's
-memory in a callback that comes after ours."""
+"""The callbacks for PyTorch Lightning and Hugging Face's Trainer, in real trainings.
+
+Oracles: the trainers' own counts, and PyTorch's memory in a callback that runs after ours.
+"""
 
 import pytest
 
@@ -9,7 +11,7 @@ SILENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def phases_of(report):
-    """By name: how often, and what tensors held at most and what was left."""
+    """Returns by phase name: count, peak of allocated bytes, and bytes left at its end."""
     return {
         phase["name"]: {"turns": phase["turns"], **{key: value for key, value in phase["devices"][0].items() if key != "device"}}
         for phase in report["phases"]
@@ -17,25 +19,25 @@ def phases_of(report):
 
 
 @pytest.mark.parametrize("name", ["lightning.pytorch", "pytorch_lightning"])
-def test_lightning(torch_version, packaged, name):
+def test_lightning_phases_match_pytorch(torch_version, packaged, name):
     run = packaged(torch_version, "package/lightning_training.py", name, more=[trainers_of(torch_version)], **SILENT)
     said = run.said
     report, seen = said["report"], said["seen"]
-    # Two epochs of six batches, and a training that fails in its third.
+    # Two epochs of six batches, and a training that fails in its third batch.
     assert said["global_steps"] == [12, 2] and seen["failed"]
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 15) == ("marks", seen["batches"])
     phases = phases_of(report)
-    assert phases.pop("after")["turns"] == 1, "and it lies in none that the failure left open"
+    assert phases.pop("after")["turns"] == 1, "the failed training left no phase open"
     assert phases == seen["phases"]
     assert {name: phase["turns"] for name, phase in phases.items()} == {
         "sanity check": 1, "train": 4, "validation": 3, "test": 1, "predict": 1}
 
 
-def test_hugging_face(torch_version, packaged):
+def test_huggingface_phases_match_pytorch(torch_version, packaged):
     run = packaged(torch_version, "package/huggingface_training.py", more=[trainers_of(torch_version)], **SILENT)
     said = run.said
     report, seen = said["report"], said["seen"]
-    assert said["global_step"] == 6, "of two batches each"
+    assert said["global_step"] == 6, "steps of two batches each"
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", said["global_step"])
     phases = phases_of(report)
     assert {name: phase["turns"] for name, phase in phases.items()} == {
@@ -43,7 +45,7 @@ def test_hugging_face(torch_version, packaged):
     assert phases["evaluate"]["peak_live_bytes"] == max(seen["peaks"][:3])
 
 
-def test_without_a_trainer_the_package_is_there_and_says_what_is_missing(torch_version, packaged, tmp_path):
+def test_missing_trainer_raises_clear_error(torch_version, packaged, tmp_path):
     code = tmp_path / "asks.py"
     code.write_text(
         "import json\n"

@@ -1,6 +1,7 @@
-"""What backward threads allocate is shown at the forward line that they work for: they have no Python frames of their own.
+"""Attributes allocations of backward threads to forward lines: these threads have no Python frames.
 
-The oracle is PyTorch's anomaly mode, which keeps the traceback of each node's creation (workloads/training/anomaly_mode.py).
+The oracle is PyTorch's anomaly mode, which keeps the traceback that created each node
+(workloads/training/anomaly_mode.py).
 """
 
 import ast
@@ -10,7 +11,7 @@ import pytest
 from conftest import WORKLOADS, gpumemtrace
 from stack_dump import stacks
 
-#: Markers are at least as large; no tensor is.
+#: Marker allocations are at least this large; no tensor of the workload is.
 MARKERS = 100_000_000
 NO_FRAME = ("?", 0, "?")
 VARIANTS = [("mlp",), ("resnet18", "--amp"), ("transformer",), ("transformer", "--custom"), ("mlp", "--double"),
@@ -23,7 +24,7 @@ def line_of(script, text):
 
 
 def allocated_for_nodes(run, expected):
-    """(event, node, traceback) for each allocation of a thread after one of the markers."""
+    """Yields (event, node, traceback) for each allocation that a thread makes after a marker."""
     markers = {size: (node, frames) for size, node, frames in expected}
     current = {}
     for event in run.events():
@@ -39,7 +40,7 @@ def allocated_for_nodes(run, expected):
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
-def test_each_allocation_has_the_forward_line_that_anomaly_mode_knows(run_python, torch_version, variant):
+def test_backward_allocations_match_anomaly_mode(run_python, torch_version, variant):
     run = run_python(torch_version, "training/anomaly_mode.py", "lines.txt", *variant)
     expected = [ast.literal_eval(line) for line in (run.folder / "lines.txt").read_text().splitlines()]
     stack = stacks(run.trace)
@@ -48,7 +49,7 @@ def test_each_allocation_has_the_forward_line_that_anomaly_mode_knows(run_python
     for event, node, frames in allocated_for_nodes(run, expected):
         found = stack(event["python"])
         if not found:
-            # Gradients that are only accumulated have no number.
+            # Nodes that only accumulate gradients have no sequence number.
             assert node == "torch::autograd::AccumulateGrad", node
             untold += event["size"]
         elif found[0] == NO_FRAME:
@@ -56,7 +57,7 @@ def test_each_allocation_has_the_forward_line_that_anomaly_mode_knows(run_python
             told += event["size"]
             nodes.add(node)
         else:
-            # Python code that the engine runs: a function's own backward, a forward pass computed again.
+            # Python code run by the engine: a custom backward, or a recomputed forward pass.
             own += event["size"]
     assert len(nodes) >= 3 and told > 0
     assert own == 0 or "--custom" in variant or "--checkpoint" in variant
@@ -64,13 +65,13 @@ def test_each_allocation_has_the_forward_line_that_anomaly_mode_knows(run_python
 
 
 @pytest.mark.parametrize("model", ["mlp", "resnet18", "transformer"])
-def test_gradients_are_shown_at_the_lines_that_computed(run_python, torch_version, model):
+def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, model):
     run = run_python(torch_version, "training/train.py", "--model", model)
     stack = stacks(run.trace)
     allocs = [event for event in run.events() if event["kind"] == "block_alloc"]
     forward = sum(event["size"] for event in allocs if stack(event["python"])[:1] == [NO_FRAME])
     nowhere = sum(event["size"] for event in allocs if not event["python"])
-    assert forward >= 0.95 * (forward + nowhere) > 0, "of what the backward pass allocates"
+    assert forward >= 0.95 * (forward + nowhere) > 0, "share of the backward pass's bytes"
     line = line_of("training/train.py", "criterion(model(")
     report = run.report()
     sites = next(peak for peak in report["peak"] if peak["layer"] == "torch")["sites"]
@@ -87,20 +88,20 @@ def test_gradients_are_shown_at_the_lines_that_computed(run_python, torch_versio
     assert ", its backward\n" in text
 
 
-def test_an_exception_in_the_backward_pass_goes_its_way(run_python, torch_version):
+def test_exception_in_backward_propagates(run_python, torch_version):
     with_us, without = (
         run_python(torch_version, "training/anomaly_mode.py", "lines.txt", "mlp", "--fail", traced=traced, name=str(traced))
         for traced in (True, False)
     )
     assert with_us.process.stdout == without.process.stdout
     assert "one of the variables needed for gradient computation has been modified" in with_us.process.stdout
-    # The thread works for nobody any more, and for others later.
+    # After the exception the thread is idle, then serves other backward passes.
     stack = stacks(with_us.trace)
     last = [event for event in with_us.events() if event["kind"] == "block_alloc" and stack(event["python"])[:1] == [NO_FRAME]][-1]
     [line] = line_of("training/anomaly_mode.py", "torch.ones(4, device=device, requires_grad=True).exp().sum().backward()")
     assert stack(last["python"])[1][1] == line
 
 
-def test_without_python_stacks_nothing_is_shown_at_a_line(run_python, torch_version):
+def test_no_lines_without_python_stacks(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", GPUMEMTRACE_STACKS="none")
     assert all(event["python"] == 0 for event in run.events())

@@ -1,4 +1,4 @@
-"""Python call sites against CPython's own view of the same stacks."""
+"""Compares recorded Python call sites with the stacks that CPython reports for the same calls."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from stack_dump import stacks
 
 
 @pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(path).name)
-def test_every_shape_of_code_is_seen_as_cpython_sees_it(tmp_path, python):
+def test_call_sites_match_cpython_for_every_kind_of_code(tmp_path, python):
     assert PYTHONS, "GPUMEMTRACE_PYTHONS is not set: run scripts/test"
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
@@ -27,5 +27,5 @@ def test_every_shape_of_code_is_seen_as_cpython_sees_it(tmp_path, python):
     assert len(allocations) == len(expected) > 300
     for size, frames in expected.items():
         seen = [list(frame) for frame in stack(allocations[int(size)]["python"])]
-        # What CPython names differently from 3.11 on is the qualified name only.
+        # Since 3.11 CPython reports qualified names; nothing else differs between versions.
         assert seen == frames, f"size {size}"

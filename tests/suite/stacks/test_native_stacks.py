@@ -1,7 +1,7 @@
-"""Native stacks of real PyTorch, held against what the modules' own files say.
+"""Checks native stacks of real PyTorch against the modules on disk.
 
-The unit tests compare with another unwinder; here the witnesses are the files: before a return address lies a call, the
-outermost frame is where the thread began, and the libraries follow each other as they use each other.
+The unit tests compare with another unwinder. Here the modules are the oracle: a call precedes each
+return address, the outermost frame is the thread's entry, and libraries follow their call order.
 """
 
 import struct
@@ -12,13 +12,13 @@ import pytest
 
 from conftest import gpumemtrace, parse_fields
 
-#: A call on x86-64 ends at its return address: e8 and four bytes, or ff /2 with its operand of up to five more.
+#: On x86-64 a call ends at its return address: e8 plus 4 bytes, or ff /2 plus up to 5 more bytes.
 INDIRECT_CALL_LENGTHS = range(2, 8)
 
 
 @cache
 def segments(path):
-    """(address, bytes) of what a module loads as code."""
+    """Returns (address, bytes) of each executable segment of a module."""
     image = Path(path).read_bytes()
     offset, = struct.unpack_from("<Q", image, 32)
     size, count = struct.unpack_from("<HH", image, 54)
@@ -48,7 +48,7 @@ def follows_a_call(path, offset):
 
 
 class Stacks:
-    """The native stacks of a trace."""
+    """The native stacks of one trace."""
 
     def __init__(self, trace):
         self.nodes = {}
@@ -59,7 +59,7 @@ class Stacks:
                 self.nodes[int(node["id"])] = (int(node["parent"]), node["module"], offset)
 
     def frames(self, node):
-        """(module, offset), innermost first."""
+        """Returns (module, offset) pairs, innermost first."""
         found = []
         while node:
             node, module, offset = self.nodes[node]
@@ -72,22 +72,22 @@ def traced(request, run_python, torch_version):
     return run_python(torch_version, "training/train.py", "--model", request.param, GPUMEMTRACE_STACKS="both")
 
 
-def test_native_stacks_are_those_of_the_program(traced):
+def test_native_stacks_reach_thread_entry_through_calls(traced):
     events, stacks = traced.events(), Stacks(traced.trace)
     assert traced.report()["traces"][0]["losses"]["truncated_stacks"] == 0
     with_stack = [event for event in events if event["native"]]
     assert len(with_stack) > 200 and all(event["native"] for event in events if event["kind"] == "block_alloc")
 
-    # What goes back tells whose line it was, not through which functions it went.
+    # Frees record the line only, without native frames.
     frees = [event for event in events if event["kind"] == "block_free"]
     assert frees and all(bool(event["native"]) != bool(event["python"]) for event in frees)
 
-    # Every return address lies after a call, in a module that is known.
+    # Every return address follows a call in a known module.
     for _, module, offset in stacks.nodes.values():
         assert module != "?", "an address in no module"
         assert module.startswith("linux-vdso") or follows_a_call(module, offset), (module, offset)
 
-    # Every stack reaches the place where its thread began.
+    # Every stack reaches the entry point of its thread.
     main = events[0]["tid"]
     for node, tid in {(event["native"], event["tid"]) for event in with_stack}:
         module, offset = stacks.frames(node)[-1]
@@ -97,7 +97,7 @@ def test_native_stacks_are_those_of_the_program(traced):
             assert Path(module).name.startswith(("libc.so", "libpthread")), (module, offset)
 
 
-def test_libraries_follow_each_other_as_they_use_each_other(traced):
+def test_library_order_matches_call_order(traced):
     events, stacks = traced.events(), Stacks(traced.trace)
     main = events[0]["tid"]
     expected = ["libgpumemtrace.so", "libc10", "libtorch_", "libtorch_python.so", "python"]
@@ -110,12 +110,12 @@ def test_libraries_follow_each_other_as_they_use_each_other(traced):
         places = [next((at for at, name in enumerate(names) if wanted in name), None) for wanted in expected]
         assert names[0] == "libgpumemtrace.so" and places[1] is not None, names
         in_order += None not in places and places == sorted(places)
-        # Whoever allocates was called by Python in the end, and Python by the program.
+        # Every allocation of this program goes through Python.
         assert "python" in names[-1], names
     assert total > 50 and in_order == total
 
 
-def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(run_python, torch_version):
+def test_depth_limit_keeps_innermost_frames(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", GPUMEMTRACE_STACKS="native", GPUMEMTRACE_DEPTH=9)
     events, stacks = run.events(), Stacks(run.trace)
     depths = {len(stacks.frames(event["native"])) for event in events if event["kind"] == "block_alloc"}

@@ -1,7 +1,7 @@
-"""Python stacks of programs made at random, frame for frame against sys._getframe(), on every CPython that is here.
+"""Compares Python stacks of random programs with sys._getframe(), on every available CPython.
 
-GPUMEMTRACE_STACK_SEEDS and GPUMEMTRACE_DROPPED make it more thorough (200000 functions take about 20 s for each CPython).
-Greenlets take part where GPUMEMTRACE_GREENLETS (interpreter=folder,...) says where their package is; by default they do not.
+GPUMEMTRACE_STACK_SEEDS and GPUMEMTRACE_DROPPED enlarge the run (200000 functions take about 20 s
+per CPython). GPUMEMTRACE_GREENLETS (interpreter=folder,...) adds greenlets; by default none run.
 """
 
 import ast
@@ -16,7 +16,7 @@ import pytest
 from conftest import DRIVER, PYTHONS, WORKLOADS, dump, environment, gpumemtrace
 from stack_dump import stacks
 
-#: Frames of a stack that are recorded.
+#: The recorder keeps at most this many frames of a stack.
 MAX_DEPTH = 256
 SEEDS = range(int(os.environ.get("GPUMEMTRACE_STACK_SEEDS", 2)))
 DROPPED = int(os.environ.get("GPUMEMTRACE_DROPPED", 20_000))
@@ -24,7 +24,7 @@ each_python = pytest.mark.parametrize("python", PYTHONS, ids=lambda path: Path(p
 
 
 def run(tmp_path, python, *arguments, **more):
-    """Runs the workload; (lines of its output, its trace)."""
+    """Runs the workload; returns the lines of its output and its trace."""
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
     extra = more | ({"PYTHONPATH": packages(python)} if packages(python) else {})
@@ -39,7 +39,7 @@ def run(tmp_path, python, *arguments, **more):
 
 
 def packages(python):
-    """The folder with greenlet for an interpreter, if there is one."""
+    """Returns the folder with greenlet for an interpreter, or None."""
     pairs = os.environ.get("GPUMEMTRACE_GREENLETS", "").split(",")
     return dict(pair.split("=", 1) for pair in pairs if pair).get(python)
 
@@ -52,19 +52,19 @@ def seen_by_size(trace):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @each_python
-def test_a_program_made_at_random(tmp_path, python, seed):
+def test_random_programs_match_getframe(tmp_path, python, seed):
     expected, trace = run(tmp_path, python, "random", seed)
     seen = seen_by_size(trace)
     assert len(seen) == len(expected) > 150
     for size, frames in expected:
-        # A line that CPython does not know is none; ours is 0 then.
+        # CPython reports None for an unknown line; the trace has 0.
         assert seen[size] == [[file, line or 0, name] for file, line, name in frames[:MAX_DEPTH]], f"size {size}"
     assert max(len(frames) for _, frames in expected) > MAX_DEPTH
 
 
 @pytest.mark.parametrize("depth", [1, 3, 20])
 @each_python
-def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(tmp_path, python, depth):
+def test_depth_limit_keeps_innermost_frames(tmp_path, python, depth):
     expected, trace = run(tmp_path, python, "random", 0, GPUMEMTRACE_DEPTH=depth)
     seen = seen_by_size(trace)
     for size, frames in expected:
@@ -74,7 +74,7 @@ def test_stacks_of_a_chosen_depth_keep_their_innermost_frames(tmp_path, python, 
 
 
 @each_python
-def test_functions_that_are_compiled_and_dropped(tmp_path, python):
+def test_functions_compiled_and_dropped(tmp_path, python):
     _, trace = run(tmp_path, python, "dropped", DROPPED)
     frames = {}
     innermost = re.compile(r'frame id=(\d+) parent=\d+ .*?file="?(.*?)"? line=(\d+) function="?(.*?)"?(?: |$)')
@@ -99,7 +99,7 @@ def test_functions_that_are_compiled_and_dropped(tmp_path, python):
 
 
 @each_python
-def test_threads_that_run_the_same_functions_at_the_same_time(tmp_path, python):
+def test_concurrent_threads_run_the_same_functions(tmp_path, python):
     expected, trace = run(tmp_path, python, "parallel", 250)
     seen = seen_by_size(trace)
     assert len(seen) == len(expected) == 1000
@@ -108,10 +108,10 @@ def test_threads_that_run_the_same_functions_at_the_same_time(tmp_path, python):
 
 
 @each_python
-def test_a_sub_interpreter(tmp_path, python):
-    """A thread's slot holds one thread state: its frames are those of the sub-interpreter or those of its caller."""
+def test_sub_interpreter(tmp_path, python):
+    """A thread slot holds one thread state: either the sub-interpreter's or its caller's."""
     expected, trace = run(tmp_path, python, "sub")
-    # Names of before 3.11; from then on they are the same, because nothing here is nested.
+    # Before 3.11 names are unqualified; nothing here is nested, so both forms are equal.
     expected = dict(expected)
     seen = seen_by_size(trace)
     for size in (512, 1024):
@@ -121,10 +121,10 @@ def test_a_sub_interpreter(tmp_path, python):
 
 @pytest.mark.parametrize("how", [[], ["registered"]], ids=["finalizers", "at-exit"])
 @each_python
-def test_while_the_interpreter_ends(tmp_path, python, how):
+def test_during_interpreter_shutdown(tmp_path, python, how):
     expected, trace = run(tmp_path, python, "end", *how)
     seen = seen_by_size(trace)
-    # Which finalizers an ending interpreter still calls is its own affair.
+    # CPython may skip finalizers during shutdown, so their number varies.
     assert len(expected) == 2 if how else len(expected) >= 1
     for size, frames in expected:
         assert seen[size] == frames, f"size {size}"

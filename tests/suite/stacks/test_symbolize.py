@@ -1,4 +1,4 @@
-"""Names of native frames. The witness is binutils' addr2line, asked for the same addresses of the files as they were built."""
+"""Checks the names of native frames against binutils' addr2line on the same, unstripped files."""
 
 import fcntl
 import json
@@ -19,14 +19,15 @@ TOOLS = ("c++", "addr2line", "objcopy", "strip")
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Nothing that an earlier run left on this machine has a say."""
+    """Isolates the test from the symbol cache that an earlier run left on this machine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gpumemtrace" / "symbols"
 
 
 @pytest.fixture
 def traced(place):  # noqa: F811
-    """names.c and names.cpp, built and recorded; and the files as they were built."""
+    """Builds and records native_names.c with its library; yields the run and the unstripped
+    files."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         reason = f"not checked: {', '.join(missing)} not installed here"
@@ -49,7 +50,7 @@ def record(place):  # noqa: F811
 
 
 def split(folder, name, debug):
-    """Strips a file; what was taken off goes to `debug`, and the file keeps its name."""
+    """Strips a file in place and writes its debug information to `debug`."""
     debug.parent.mkdir(exist_ok=True)
     subprocess.run(["objcopy", "--only-keep-debug", folder / name, debug], check=True)
     subprocess.run(["strip", "--strip-all", folder / name], check=True)
@@ -61,7 +62,7 @@ def report(trace, *flags, code=0):
 
 
 def native_stacks(report):
-    """Of every line at the peak: address -> its frames, innermost first."""
+    """Maps each native address at the peak to its frames, innermost first."""
     found = []
     for share in report["peak"][0]["sites"]:
         frames = {}
@@ -74,7 +75,7 @@ def native_stacks(report):
 
 
 def by_addr2line(path, offset):
-    """What addr2line says of the call that returns to `offset`."""
+    """Returns the frames that addr2line prints for the call that returns to `offset`."""
     lines = subprocess.run(["addr2line", "-Cfi", "-e", path, hex(offset - 1)], capture_output=True, text=True, check=True).stdout
     lines = lines.splitlines()
     frames = []
@@ -91,7 +92,7 @@ def own_frames(stack, folder):
 
 
 @pytest.mark.parametrize("files", ["whole", "beside", "in .debug", "debug file in its place"])
-def test_every_frame_is_named_as_addr2line_names_it(traced, files):
+def test_native_names_match_addr2line(traced, files):
     folder = traced.folder
     if files != "whole":
         for name in ("names", "libnames.so"):
@@ -119,7 +120,7 @@ def test_every_frame_is_named_as_addr2line_names_it(traced, files):
     assert re.search(rf"take \(\S*names\.c:{line}\)", text), text
 
 
-def test_without_debug_information_there_are_the_names_of_functions(traced):
+def test_function_names_survive_without_debug_info(traced):
     folder = traced.folder
     for name in ("names", "libnames.so"):
         subprocess.run(["strip", "--strip-debug", folder / name], check=True)
@@ -128,11 +129,11 @@ def test_without_debug_information_there_are_the_names_of_functions(traced):
         for (module, offset), frames in stack.items():
             if os.path.dirname(module) == str(folder) and "names" in module:
                 truth = by_addr2line(folder / os.path.basename(module), offset)
-                # binutils names whatever begins before the address; a linker's stub has no symbol.
+                # binutils names the nearest symbol below the address; a linker stub has none.
                 assert [function for function, _, _ in frames] == [function for function, _, _ in truth]
 
 
-def test_what_has_no_symbols_is_module_and_offset_and_counted(traced):
+def test_unnamed_frames_show_module_and_offset_and_are_counted(traced):
     for name in ("names", "libnames.so"):
         subprocess.run(["strip", "--strip-all", traced.folder / name], check=True)
     trace = record(traced)
@@ -152,7 +153,7 @@ def without_naming(report):
     return report
 
 
-def test_a_symbolized_trace_needs_no_libraries(traced):
+def test_symbolized_trace_needs_no_libraries(traced):
     folder = traced.folder
     trace = record(traced)
     before = report(trace, "--no-cache")
@@ -169,12 +170,12 @@ def test_a_symbolized_trace_needs_no_libraries(traced):
     gone = report(trace, "--no-cache")
     assert {reason["why"] for reason in gone["traces"][0]["symbols"]["reasons"] if "names" in reason["module"]} == {"file_missing"}
     assert without_naming(report(copy, "--no-cache")) == without_naming(before) != without_naming(gone)
-    # Once more, from the copy alone: the names it has stay.
+    # Symbolizing the copy again keeps the names it already has.
     gpumemtrace("symbolize", copy, "-o", folder / "again.trace", "--no-cache")
     assert (folder / "again.trace").read_bytes() == written
 
 
-def test_another_build_of_a_library_is_refused_and_counted(traced):
+def test_library_with_other_build_id_is_refused_and_counted(traced):
     trace = record(traced)
     subprocess.run(["c++", "-O0", "-g", "-shared", "-fPIC", "-Wl,--build-id", "-o", traced.folder / "libnames.so",
                     ROUTES / "native_names_lib.cpp"], check=True)
@@ -188,7 +189,7 @@ def test_another_build_of_a_library_is_refused_and_counted(traced):
     assert "is another build than the one that was traced" in sentences(gpumemtrace("replay", trace, "--peak"))
 
 
-def test_the_cache_is_used_and_never_believed_when_damaged(traced, own_cache):
+def test_damaged_symbol_cache_is_rebuilt(traced, own_cache):
     trace = record(traced)
     before = report(trace)
     files = {path: path.read_bytes() for path in own_cache.iterdir()}
@@ -209,7 +210,7 @@ def test_the_cache_is_used_and_never_believed_when_damaged(traced, own_cache):
         del os.environ["GPUMEMTRACE_CACHE"]
 
 
-def test_symbolize_refuses_in_one_sentence(traced):
+def test_symbolize_errors_are_one_line(traced):
     trace = record(traced)
 
     def refused(*arguments):
@@ -227,7 +228,7 @@ def test_symbolize_refuses_in_one_sentence(traced):
     assert code == 2 and "exists" in says and "--force" in says
     gpumemtrace("symbolize", trace, "--force")
     assert refused(traced.folder / "names")[0] == 5
-    # A cut file is copied as it is.
+    # A truncated trace is copied as it is.
     cut = traced.folder / "cut.trace"
     cut.write_bytes(trace.read_bytes()[:-30])
     gpumemtrace("symbolize", cut, code=6)
@@ -236,7 +237,7 @@ def test_symbolize_refuses_in_one_sentence(traced):
 
 
 def native_paths(trace):
-    """Node id -> [(module, offset), ...], innermost first."""
+    """Maps each node id to [(module, offset), ...], innermost first."""
     frames = {}
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
         if line.startswith("native "):
@@ -248,13 +249,13 @@ def native_paths(trace):
         while node:
             node, frame = frames[node]
             out.append(frame)
-        # The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
+        # The recorder's own frames are innermost, or where an autograd call passes through it.
         return tuple(frame for frame in out if "libgpumemtrace" not in frame[0])
 
     return stack
 
 
-def test_python_and_native_frames_stand_in_true_order(run_python, torch_version):
+def test_python_and_native_frames_interleave_in_call_order(run_python, torch_version):
     run = run_python(torch_version, "training/train.py", GPUMEMTRACE_STACKS="both")
     python, native = stacks(run.trace), native_paths(run.trace)
     recorded = {(tuple(python(event["python"])), native(event["native"])) for event in run.events() if event["kind"] == "block_alloc"}
@@ -263,7 +264,7 @@ def test_python_and_native_frames_stand_in_true_order(run_python, torch_version)
     for site in mixed:
         stack = site["stack"]
         frames = tuple((frame["file"], frame["line"], frame["function"]) for frame in stack if frame["kind"] == "python")
-        # A backward thread has no Python frames: those of the forward line that it works for come after all of its own.
+        # Backward threads have no Python frames; frames of the forward line follow their own.
         is_backward = frames[0] == (None, None, "<backward>")
         if is_backward:
             frames = (("?", 0, "?"),) + frames[1:]
@@ -279,7 +280,7 @@ def test_python_and_native_frames_stand_in_true_order(run_python, torch_version)
         assert not any(is_loop(frame) for frame in stack[:innermost])
         after = next(frame for frame in stack[innermost:] if frame["kind"] == "native" and not frame.get("inlined"))
         assert is_loop(after), "the interpreter's loop runs the innermost Python frame"
-        # No Python frame stands anywhere but right inside a loop. What was inlined into the loop is part of it.
+        # Python frames appear only inside a run of the loop; frames inlined into it belong to it.
         whole = [frame for frame in stack if not frame.get("inlined")]
         for frame, caller in zip(whole, whole[1:]):
             assert frame["kind"] == "native" or caller["kind"] == "python" or is_loop(caller)
@@ -306,8 +307,8 @@ assert library.through_a(outer) == 11
 
 
 @pytest.mark.parametrize("python", PYTHONS or [sys.executable], ids=lambda path: os.path.basename(path))
-def test_callbacks_stand_between_the_frames_that_they_connect(place, python):  # noqa: F811
-    """Python calls Python and C, which calls Python, which calls C ...: the order is known, and some frames share a loop."""
+def test_callbacks_appear_between_caller_and_callee(place, python):  # noqa: F811
+    """Nests callbacks: Python calls C, which calls Python, and so on; some frames share a loop."""
     folder = place.folder
     (folder / "callbacks.c").write_text("typedef int (*call)(void);\n"
                                         "int through_a(call f) { return f() + 1; }\nint through_b(call f) { return f() + 10; }\n")
@@ -325,7 +326,7 @@ def test_callbacks_stand_between_the_frames_that_they_connect(place, python):  #
         assert names == ["allocate", "LOOP", "<lambda>", "LOOP", "through_b", "generated", "LOOP", "call", "LOOP", "<lambda>", "LOOP",
                          "through_a", "<module>", "LOOP"]
     else:
-        # Callbacks, and what next() resumes, have runs of the loop of their own.
+        # Callbacks and generators resumed by next() have their own run of the interpreter's loop.
         assert names == ["allocate", "<lambda>", "LOOP", "through_b", "generated", "LOOP", "call", "<lambda>", "LOOP", "through_a",
                          "<module>", "LOOP"]
     assert site["stack_order"] == "exact" and site["function"] == "allocate"
@@ -335,7 +336,7 @@ def is_loop(frame):
     return frame["kind"] == "native" and (frame["function"] or "").startswith("_PyEval_EvalFrameDefault")
 
 
-def test_what_is_installed_becomes_ones_own_by_option(run_python, torch_version):
+def test_user_code_option_includes_installed_packages(run_python, torch_version):
     run = run_python(torch_version, "training/train.py")
     files = lambda *flags: {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}  # noqa: E731
     assert not any("site-packages" in file for file in files() if file)

@@ -1,17 +1,19 @@
-"""The pages of docs/ as programs: their sessions are run, and what they print is held against what the page shows.
+"""Runs the sessions of the pages in docs/ and compares their output with what the page shows.
 
-A page is read as its reader reads it, from top to bottom, in a folder of its own. In it
-  * a fence ```LANGUAGE title="FILE"``` is a file, written where it stands (a second one of the same name replaces it);
-  * a fence ```console``` is a session: lines that begin with "$ " are commands of bash (a line that ends with a backslash goes on in the
-    next, which begins with "> "), what follows is what they print on both outputs;
-  * <!-- not run: REASON --> in front of a session says that it is only shown;
-  * <!-- file: FILE of PAGE --> writes the first file of that name of another page.
-Each command is a shell of its own; "$ echo $?" shows the exit code of the one before, and a command that fails must be followed by it.
+A page is executed from top to bottom, in a folder of its own:
+  * a fence ```LANGUAGE title="FILE"``` writes a file (a later one of the same name replaces it);
+  * a fence ```console``` is a session: lines that begin with "$ " are bash commands (a trailing
+    backslash continues in the next line, which begins with "> "); the other lines are their output
+    on both streams;
+  * <!-- not run: REASON --> before a session marks it as shown only;
+  * <!-- file: FILE of PAGE --> writes the first file of that name from another page.
+Each command runs in its own shell. "$ echo $?" shows the exit code of the command before; it must
+follow each command that fails.
 
-What differs between two runs may be left out, narrowly:
-  * … stands for some characters of a line, 160 at most; the line must have a word besides;
-  * a line ... stands for any number of lines, between two lines that are there, or at an end.
-Run as a program, this file rewrites the outputs of the pages it is given from a real run (scripts/docs --update).
+Output that differs between two runs may be left out, narrowly:
+  * … stands for up to 160 characters of a line that has another word;
+  * a line ... stands for any number of lines, between two shown lines or at an end.
+Run as a program, this file rewrites the outputs of the given pages (scripts/docs --update).
 """
 
 import argparse
@@ -26,10 +28,10 @@ from pathlib import Path
 from conftest import RELEASE, REPOSITORY, VENVS, environment
 
 PAGES = REPOSITORY / "docs"
-#: Outputs name PyTorch's own lines and sizes of its version: one version, so that they are the same everywhere.
+#: Outputs contain lines and sizes of PyTorch itself, so all pages use this version.
 TORCH = "2.15.0"
 ANY_TEXT, ANY_LINES = "…", "..."
-#: What --update puts instead of what no two runs have alike. Everything else that varies is for whoever writes the page to leave out.
+#: --update replaces what differs between any two runs. Page authors leave out everything else.
 VARIES = [
     (r"/tmp/page-\w+", "…"),
     (r"(?<=process )\d+, on \S+", "…, on …"),
@@ -56,7 +58,8 @@ class Command:
 
 @dataclass
 class Block:
-    """A fence: its language, the name of its file if it has one, why it is not run, and where its text stands in the page."""
+    """A fence: language, file name if any, the reason it is not run, and its position in the
+    page."""
 
     language: str
     title: str
@@ -82,7 +85,7 @@ class Block:
 
 
 def blocks(text):
-    """The fences of a page."""
+    """Returns the fences of a page."""
     lines, found, opened = text.splitlines(), [], None
     for number, line in enumerate(lines):
         fence = FENCE.match(line)
@@ -103,18 +106,18 @@ def blocks(text):
 
 
 def pattern(shown):
-    """What a line of a page stands for."""
+    """Returns the regular expression for one line of a page."""
     return re.compile("".join(".{1,160}?" if part == ANY_TEXT else re.escape(part) for part in re.split(f"({ANY_TEXT})", shown)))
 
 
-def says(shown, line):
+def line_matches(shown, line):
     return shown == line or (ANY_TEXT in shown and pattern(shown).fullmatch(line) is not None)
 
 
 def aligned(shown, printed):
-    """The longest way to find lines of the page among those printed, in order: pairs of their numbers."""
+    """Returns the longest in-order matching of page lines to printed lines, as index pairs."""
     best = [[0] * (len(printed) + 1) for _ in range(len(shown) + 1)]
-    same = [[part != ANY_LINES and says(part, line) for line in printed] for part in shown]
+    same = [[part != ANY_LINES and line_matches(part, line) for line in printed] for part in shown]
     for i in reversed(range(len(shown))):
         for j in reversed(range(len(printed))):
             best[i][j] = max(best[i + 1][j], best[i][j + 1], best[i + 1][j + 1] + 1 if same[i][j] else 0)
@@ -130,14 +133,14 @@ def aligned(shown, printed):
 
 
 def difference(shown, printed):
-    """What a page shows that was not printed so, or the other way round; None if it is all there."""
-    # Which lines of the page can end at which place of what was printed.
+    """Returns the first difference between a page's lines and the printed ones, or None."""
+    # For each page line: the printed lines that it can end at.
     places = {0}
     for number, part in enumerate(shown):
         if part == ANY_LINES:
             places = set(range(min(places), len(printed) + 1))
         else:
-            after = {place + 1 for place in places if place < len(printed) and says(part, printed[place])}
+            after = {place + 1 for place in places if place < len(printed) and line_matches(part, printed[place])}
             if not after:
                 place = min(places)
                 was = printed[place] if place < len(printed) else "(nothing more)"
@@ -149,13 +152,13 @@ def difference(shown, printed):
 
 
 def updated(shown, printed):
-    """What was printed, with what the page left out left out again."""
+    """Returns the printed lines, with the page's omissions applied again."""
     new, pairs = [], [*aligned(shown, printed), (len(shown), len(printed))]
     i = j = 0
     for at, place in pairs:
         if ANY_LINES in shown[i:at] and (place > j or at > i + 1):
             kept_before = shown[i:at].index(ANY_LINES) == 0
-            # Lines that the page had and that have changed are shown again; the rest stays left out.
+            # Changed lines are shown again; unchanged omissions stay omitted.
             new += [ANY_LINES] if kept_before or place == j else [*map(masked, printed[j:j + 1]), ANY_LINES]
         else:
             new += map(masked, printed[j:place])
@@ -172,12 +175,12 @@ def masked(line):
 
 
 class Session:
-    """A folder in which a page is read."""
+    """A folder in which one page runs."""
 
     def __init__(self, folder):
         self.folder, self.code = folder, 0
         virtual = Path(VENVS[TORCH])
-        # Where reports name the recorder's own files, their paths have the same length everywhere, so lines end at the same words.
+        # Reports name the recorder's files. Paths of fixed length break lines at the same words.
         programs = folder / ".bin"
         programs.mkdir()
         for name in ("gpumemtrace", "libgpumemtrace.so"):
@@ -191,7 +194,7 @@ class Session:
             PYTHONDONTWRITEBYTECODE="1", LC_ALL="C.UTF-8", TERM="dumb", XDG_CACHE_HOME=str(folder / ".cache"),
             PYTHONPATH=str(REPOSITORY / "pytorch-allocator-shim" / "python"), GPUMEMTRACE_LIB=str(programs / "libgpumemtrace.so"),
             GPUMEMTRACE_COMMAND=str(programs / "gpumemtrace"))
-        # Pages name the project's own programs as the README does, and an environment with PyTorch VENV.
+        # Pages call the project's programs as the README does, and the PyTorch environment VENV.
         shutil.copytree(REPOSITORY / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
         (folder / "VENV").symlink_to(virtual)
 
@@ -199,12 +202,12 @@ class Session:
         (self.folder / block.title).write_text("\n".join(block.lines) + "\n")
 
     def run(self, text):
-        """What a command printed, as lines."""
+        """Runs one command; returns its output lines."""
         done = subprocess.run(["bash", "-c", f"(exit {self.code})\n{text}"], cwd=self.folder, env=self.environment, timeout=300,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.code = done.returncode
         printed = [line.rstrip() for line in done.stdout.decode().splitlines()]
-        # PyTorch 2.15.0 aborts now and then after its work is done (conftest.py): nothing that a page is about.
+        # PyTorch 2.15.0 sometimes aborts after its work is done (conftest.py).
         if any(ABORTED in line for line in printed):
             raise Aborted
         return printed
@@ -215,7 +218,7 @@ class Aborted(Exception):
 
 
 def read(text, folder, seen):
-    """Reads a page: for each command of it, seen(block, command, printed, code)."""
+    """Runs a page: calls seen(block, command, printed, code) for each command."""
     session = Session(folder)
     for block in blocks(text):
         if block.title:
@@ -228,7 +231,7 @@ def read(text, folder, seen):
 
 
 def read_again(text, new_seen):
-    """The same in folders with short names, until PyTorch has not aborted; somebody new sees each attempt."""
+    """Runs the page again in a fresh folder, with a fresh reader, while PyTorch aborts."""
     for attempt in range(5):
         seen = new_seen()
         with tempfile.TemporaryDirectory(prefix="page-", dir="/tmp") as folder:
@@ -241,7 +244,7 @@ def read_again(text, new_seen):
 
 
 def update(page):
-    """Rewrites the outputs of a page."""
+    """Rewrites the outputs of one page."""
     text = page.read_text()
 
     class Seen(list):

@@ -1,4 +1,4 @@
-"""One program in a folder of its own, held against the driver's log: what test_durability.py is made of."""
+"""Runs one program in its own folder and compares its trace with the driver's log."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ from conftest import LIBRARY, driver_calls, dump, environment, gpumemtrace, read
 from ground_truth import NOT_EVENTS
 
 
-def cannot(what):
+def skip_or_fail(what):
     reason = f"not checked: {what} here"
     pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)
 
 
 class Case:
-    """A folder in which one program runs, and what it leaves there."""
+    """The folder of one run, and the files that the run left there."""
 
     def __init__(self, folder, bin):
         self.folder, self.bin = folder, bin
@@ -51,14 +51,15 @@ class Case:
         return self.folder / "run.trace.ring"
 
     def lines(self):
-        """What we said; the program itself says nothing to stderr."""
+        """Returns our lines on stderr; the program itself writes none."""
         return [line for line in self.said.splitlines() if line.startswith("gpumemtrace: ")]
 
     def facts(self, code=0, trace=None):
         return json.loads(gpumemtrace("replay", trace or self.trace, "--json", code=code))["traces"][0]
 
     def log(self):
-        """The driver's own. A kill may leave its last line cut: that call had not come back."""
+        """Returns the driver's log. A kill may truncate its last line: that call had not
+        returned."""
         path = self.folder / "driver.log"
         text = path.read_text()
         if not text.endswith("\n"):
@@ -66,7 +67,8 @@ class Case:
         return [call for call in read_log(path) if call["api"] not in NOT_EVENTS]
 
     def missing(self, trace=None, pid=None, code=0):
-        """Calls of the driver's log that the trace does not have; what it has must be what the log has, thread by thread."""
+        """Counts logged calls that the trace lacks. Per thread, the trace's calls must be the
+        log's, in order."""
         logged, placed, open_calls = defaultdict(list), defaultdict(list), defaultdict(list)
         for call in self.log():
             if pid in (None, call["pid"]):
@@ -79,7 +81,7 @@ class Case:
             placed[event["tid"]].append((event["api"], event["rc"], event["addr"] if event["rc"] == 0 else None))
         missing = 0
         for thread, calls in logged.items():
-            # A call that the driver had finished and logged, and that had not come back to its caller, is in flight.
+            # A call that the driver logged but that had not returned is in flight.
             assert len(open_calls[thread]) <= 1
             known = placed.pop(thread, [])
             if known == calls[: len(known)]:
@@ -89,9 +91,9 @@ class Case:
                 missing += len(left)
             else:
                 calls = iter(calls)
-                assert all(call in calls for call in known), "the trace has calls that were never made, or not in this order"
+                assert all(call in calls for call in known), "the trace has calls that the log lacks, or in another order"
                 missing += len(logged[thread]) - len(known)
-        assert not placed, "threads that the log does not know"
+        assert not placed, "threads that are not in the log"
         return missing
 
     def check_all_there(self, end=None, **which):
@@ -102,8 +104,8 @@ class Case:
             assert facts["end"] == end
         return facts
 
-    def check_loss_is_told(self, **which):
-        """Something is missing, and the report says so first of all."""
+    def check_loss_is_reported(self, **which):
+        """Checks that the report states the loss at its head."""
         facts = self.facts(code=6, trace=which.get("trace"))
         assert not facts["complete"] and facts["notes"]
         head = gpumemtrace("replay", which.get("trace") or self.trace, code=6)
@@ -113,11 +115,11 @@ class Case:
 
 @contextlib.contextmanager
 def disk(folder, size, *options):
-    """A small file system of its own."""
+    """Mounts a small tmpfs."""
     folder.mkdir(parents=True, exist_ok=True)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "none", folder], capture_output=True)
     if mounted.returncode:
-        cannot("a small disk cannot be mounted")
+        skip_or_fail("a small disk cannot be mounted")
     try:
         yield folder
     finally:

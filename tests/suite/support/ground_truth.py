@@ -1,8 +1,8 @@
-"""Compares a trace with two independent witnesses: PyTorch's statistics and the simulated driver's log."""
+"""Compares a trace with PyTorch's statistics and with the simulated driver's log."""
 
 from conftest import driver_calls, held_after_each_call
 
-#: Calls that the log has and the trace does not claim to have (yet), with the reason.
+#: Logged calls that the trace does not record, with the reason.
 NOT_EVENTS = {
     "cuMemGetAllocationGranularity": "a question",
     "cuMemGetInfo_v2": "a question",
@@ -14,14 +14,14 @@ def block_events(events):
 
 
 def assert_blocks_equal_torch(events, stats):
-    """Counts, bytes and running totals equal what the allocator says, up to the moment it said so."""
+    """Compares counts, bytes and running totals with PyTorch's statistics, up to their snapshot."""
     blocks = block_events(events)
     allocations = [event for event in blocks if event["kind"] == "block_alloc"]
     frees = [event for event in blocks if event["kind"] == "block_free"]
     freed = stats["allocation.all.freed"]
     assert len(allocations) == stats["allocation.all.allocated"]
     assert sum(event["size"] for event in allocations) == stats["allocated_bytes.all.allocated"]
-    assert len(frees) >= freed, "what the interpreter frees at its end comes on top"
+    assert len(frees) >= freed, "the interpreter frees more at exit"
     assert sum(event["size"] for event in frees[:freed]) == stats["allocated_bytes.all.freed"]
     total = 0
     for event in blocks:
@@ -32,7 +32,7 @@ def assert_blocks_equal_torch(events, stats):
 
 
 def assert_calls_equal_driver(events, calls):
-    """Every memory call of the log is in the trace, with the same address and size, in the same order, and no other."""
+    """Checks that the trace has exactly the log's memory calls: order, address, size and result."""
     logged = [call for call in calls if call["api"] not in NOT_EVENTS]
     traced = driver_calls(events)
     assert [event["api"] for event in traced] == [call["api"] for call in logged]
@@ -40,14 +40,15 @@ def assert_calls_equal_driver(events, calls):
         assert (event["rc"], event["tid"]) == (call["rc"], call["tid"]), f"{event} {call}"
         if call["rc"] == 0:
             assert event["addr"] == call["addr"], f"{event} {call}"
-        # The pitch that a failed call would have got is not known.
+        # A failed call returns no pitch.
         pitch_unknown = call["rc"] != 0 and call["api"] == "cuMemAllocPitch_v2"
         if event["size"] and not pitch_unknown:
             assert event["size"] == call["size"], f"{event} {call}"
 
 
 def assert_held_equals_driver(trace, calls):
-    """After every call, what replay says is held on the call's device is what the driver charged and somebody asked for."""
+    """After each call, replay's bytes on the call's device equal the driver's, minus its page
+    rounding."""
     logged = [call for call in calls if call["api"] not in NOT_EVENTS]
     held = held_after_each_call(trace)
     for call, places in zip(logged, held, strict=True):

@@ -1,4 +1,5 @@
-"""Programs that use the Python package, out of its wheel, beside a PyTorch whose environment is not ours to install into."""
+"""Installs the package's wheel beside PyTorch environments that stay unchanged, and runs programs
+with it."""
 
 import json
 import os
@@ -11,7 +12,7 @@ import pytest
 
 from conftest import PYTHONS, RELEASE, REPOSITORY, VENVS, WORKLOADS, Run, environment, run_program
 
-#: torch-version=folder, of what scripts/setup/trainers has put there.
+#: Packages that scripts/setup/trainers installed: torch-version=folder,...
 TRAINERS = dict(pair.split("=", 1) for pair in os.environ.get("GPUMEMTRACE_TRAINERS", "").split(",") if pair)
 
 
@@ -20,8 +21,9 @@ def version_of(python):
     return tuple(map(int, subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()))
 
 
-def build(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
-    """What pip has hatchling build (a wheel, an editable one, an sdist), of the library and the command that are tested here, or of others."""
+def build_distribution(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
+    """Builds a wheel, an editable wheel or an sdist with hatchling, from the tested library and
+    command or from those in `prebuilt`."""
     code = f"import sys, hatchling.build; hatchling.build.build_{kind}(sys.argv[1])"
     env = os.environ | {"GPUMEMTRACE_PREBUILT": str(prebuilt)}
     done = subprocess.run([sys.executable, "-c", code, folder], cwd=source, env=env, capture_output=True, text=True, timeout=300)
@@ -32,16 +34,16 @@ def build(kind, folder, source=REPOSITORY, prebuilt=RELEASE):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    return build("wheel", tmp_path_factory.mktemp("wheel"))
+    return build_distribution("wheel", tmp_path_factory.mktemp("wheel"))
 
 
-class Installed:
-    """An environment of its own."""
+class PackageEnvironment:
+    """A virtual environment for the package alone."""
 
     def __init__(self, python, folder, own_pip=False):
         self.python = folder / "bin" / "python"
         self.command = folder / "bin" / "gpumemtrace"
-        # To unpack pip takes seconds; but the pip of these tests need not know the oldest Python.
+        # Unpacking pip takes seconds, so this pip installs; it may not know the oldest Python.
         self.pip_command = [self.python, "-m", "pip"] if own_pip else [sys.executable, "-m", "pip", "--python", self.python]
         self.folder = folder
         subprocess.run([python, "-m", "venv", *([] if own_pip else ["--without-pip"]), folder], check=True, timeout=300)
@@ -59,19 +61,19 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def installed(wheel, tmp_path_factory):
-    """By version of CPython: an environment each of the oldest and the newest that is here."""
+    """Environments of the oldest and the newest CPython found here, by version."""
     assert PYTHONS, "GPUMEMTRACE_PYTHONS is not set: run scripts/test"
     by_version = {version_of(python): python for python in reversed(PYTHONS)}
     made = {}
     for version in {min(by_version), max(by_version)}:
         is_old = version != max(by_version)
-        made[version] = Installed(by_version[version], tmp_path_factory.mktemp("installed") / "venv", own_pip=is_old)
+        made[version] = PackageEnvironment(by_version[version], tmp_path_factory.mktemp("installed") / "venv", own_pip=is_old)
         made[version].install(wheel)
     return made
 
 
 def trainers_of(torch_version):
-    """The folder with trainers and notebooks for the environment of this PyTorch."""
+    """Returns the folder with trainers and notebooks for one PyTorch."""
     if torch_version not in TRAINERS:
         reason = f"GPUMEMTRACE_TRAINERS names no folder for torch {torch_version}: scripts/setup/trainers makes one"
         pytest.fail(reason) if os.environ.get("GPUMEMTRACE_REQUIRE_ALL") else pytest.skip(reason)
@@ -80,7 +82,7 @@ def trainers_of(torch_version):
 
 @dataclass
 class Packaged(Run):
-    """A program that has ended, whose last line was JSON, and which has left one trace."""
+    """A finished program whose last line is JSON and that left one trace."""
 
     @property
     def trace(self):
@@ -94,7 +96,7 @@ class Packaged(Run):
 
 @pytest.fixture
 def packaged(installed, tmp_path):
-    """Runs a workload with the package, by `gpumemtrace run` or by itself."""
+    """Runs a workload with the package, under `gpumemtrace run` or by itself."""
     there = installed[max(installed)]
     site_packages = next(there.folder.glob("lib/python3.*/site-packages"))
 

@@ -1,4 +1,5 @@
-"""Builds the library with Metal's hooks and the double of Metal's classes (tests/metal), and runs programs on them."""
+"""Builds the library with Metal's hooks and the double of Metal's classes (tests/metal); runs
+programs."""
 
 import os
 import re
@@ -22,18 +23,18 @@ def has_objective_c():
     return Path(found).is_absolute() and Path(found).exists()
 
 
-def could_have_it():
-    """True where the system's packages have it."""
+def is_gobjc_packaged():
+    """Returns whether the system's packages include GCC's Objective-C."""
     apt = shutil.which("apt-cache")
     return bool(apt) and subprocess.run([apt, "show", "gobjc"], capture_output=True).returncode == 0
 
 
 @cache
 def built():
-    """The library with the hooks, the double, and the storm."""
+    """Builds and returns the library with the hooks, the double, and the object storm."""
     if not has_objective_c():
         reason = "GCC has no Objective-C here (cc1obj, of Debian's gobjc)"
-        must = os.environ.get("GPUMEMTRACE_REQUIRE_ALL") and could_have_it()
+        must = os.environ.get("GPUMEMTRACE_REQUIRE_ALL") and is_gobjc_packaged()
         pytest.fail(reason) if must else pytest.skip(reason)
     target = RELEASE.parent / "metal-double"
     subprocess.run(["cargo", "build", "--quiet", "--release", "--package", "gpumemtrace-interpose", "--features", "metal-double",

@@ -6,7 +6,7 @@ import sys
 
 from conftest import DRIVER, WORKLOADS, environment
 
-# Enough for two full parts however few blocks the writer makes of it.
+# Two full parts need at least this many calls, however large the writer's blocks are.
 COUNT = 120_000
 
 
@@ -14,7 +14,7 @@ def start(folder, count, **extra):
     driver = folder / "libcuda.so.1"
     if not driver.exists():
         driver.symlink_to(DRIVER)
-    # Small rings, so that few calls fill parts.
+    # With small rings a few calls fill a part.
     env = environment(folder, GPUMEMTRACE_MEMORY="32MiB", **extra)
     return subprocess.Popen(
         [sys.executable, WORKLOADS / "driver/alloc_free.py", driver, str(count)], cwd=folder, env=env,
@@ -29,6 +29,6 @@ def run(folder, count=COUNT, **extra):
 
 
 def parts(folder):
-    """Full parts, oldest first."""
+    """Returns the full parts, oldest first."""
     number = lambda path: int(re.search(r"\.part(\d+)\.", path.name)[1])
     return sorted(folder.glob("run.*.part*.trace"), key=number)

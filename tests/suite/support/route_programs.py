@@ -1,4 +1,4 @@
-"""Compiles the C programs of tests/routes beside the simulated driver, and runs them."""
+"""Compiles the C programs of tests/routes beside the simulated driver and runs them."""
 
 import json
 import os
@@ -14,8 +14,8 @@ ROUTES = REPOSITORY / "tests" / "routes"
 MIB = 1 << 20
 
 
-class Place:
-    """A folder with the simulated driver under its name, and programs compiled into it."""
+class RouteFolder:
+    """A folder with the simulated driver named libcuda.so.1, and programs compiled into it."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -50,7 +50,7 @@ class Place:
         return report["traces"][0]["losses"]["uncovered_calls"]
 
     def check_all_recorded(self, sizes):
-        """The program's calls are in the trace, each once, and nothing went past us."""
+        """Checks that the trace has each call of the program once, and that none was uncovered."""
         events = self.events()
         assert_calls_equal_driver(events, self.calls())
         assert [event["size"] for event in events if event["kind"] == "device_alloc"] == [size * MIB for size in sizes]
@@ -59,4 +59,4 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path)
+    return RouteFolder(tmp_path)

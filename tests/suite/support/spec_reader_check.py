@@ -1,4 +1,4 @@
-"""Compares what the independent reader (spec_reader.py) sees with what the command prints."""
+"""Compares the independent reader (spec_reader.py) with `gpumemtrace dump`."""
 
 import json
 import re
@@ -12,10 +12,10 @@ QUOTED_API = re.compile(r' api=("[^"]*")')
 LINKS = {1: "python", 2: "c", 3: "backward"}
 
 
-def compare(trace, named):
-    """Events and definitions of a Trace against what the command prints."""
-    lines = gpumemtrace("dump", named, "--stacks").splitlines()
-    # A method's name has spaces in it.
+def compare(trace, path):
+    """Compares events and definitions of a Trace with the command's output."""
+    lines = gpumemtrace("dump", path, "--stacks").splitlines()
+    # Names of Objective-C methods contain spaces.
     printed = [parse_fields(line) | {"api": json.loads(api[1]) if (api := QUOTED_API.search(line)) else parse_fields(line)["api"]}
                for line in lines if line.startswith("seq=")]
     ours = sorted(trace.events, key=lambda event: event["seq"])

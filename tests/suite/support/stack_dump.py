@@ -5,12 +5,12 @@ import re
 
 from conftest import gpumemtrace
 
-#: name=value, where a value with spaces or quotes in it is a JSON string.
+#: name=value; a value with spaces or quotes is a JSON string.
 FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S+)')
 
 
 def stacks(trace):
-    """Node id -> [(file, line, function), ...], innermost first."""
+    """Returns a function from node id to [(file, line, function), ...], innermost first."""
     frames = {}
     for line in gpumemtrace("dump", trace, "--stacks").splitlines():
         if line.startswith("frame "):
