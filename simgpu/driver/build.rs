@@ -1,7 +1,7 @@
 //! Link arguments of `libcuda.so.1`.
 //!
-//! A tracer that is preloaded defines some of our exported names; without `-Bsymbolic` the driver's own references would bind to the
-//! tracer -> every reference inside the library is bound at link time.
+//! A preloaded tracer defines some of our exported names. `-Bsymbolic` binds the driver's own
+//! references to the driver.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

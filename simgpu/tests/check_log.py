@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Replays a ground-truth log (SIMGPU_LOG) and checks that it is consistent with itself.
+"""Replays a ground-truth log (SIMGPU_LOG) and checks its consistency.
 
-The log is what tracers are compared with, so it must not be wrong: every line's `used=` follows from the calls before it, no two live
-blocks overlap, every free names a live block, and bytes of virtual memory stay until the last reference and the last mapping go.
+Tracers are compared with the log. Every `used=` must follow from the calls before it, live blocks
+must not overlap, frees must name live blocks, and virtual memory must stay until its last reference
+and mapping.
 
-usage: check_log.py [--capacity BYTES] LOG...      exit status 0: consistent, 1: not, 2: no such log or an unreadable line
+usage: check_log.py [--capacity BYTES] LOG...      exit status: 0 consistent, 1 not, 2 unreadable
 """
 
 import argparse
@@ -33,7 +34,7 @@ def span(size):
 
 
 class Line:
-    """One line, its fields by name."""
+    """One line, with its fields by name."""
 
     def __init__(self, text):
         fields = text.split()
@@ -73,7 +74,7 @@ class Ranges:
 
 
 class Replay:
-    """The state of one process, as its log tells it."""
+    """The state of one process, according to its log."""
 
     def __init__(self, capacity):
         self.capacity = capacity
@@ -89,9 +90,9 @@ class Replay:
         self.reservations = Ranges()
         self.host = Ranges()
         self.graph = {}  # addr -> size of a captured or added allocation node
-        self.asked = Counter()  # dev -> bytes that live allocations asked for, graphs apart
+        self.asked = Counter()  # dev -> bytes that live allocations requested, without graphs
         self.used = {}  # dev -> the last used=
-        self.unsure = set()  # devices on which a call that was logged for another may have changed it
+        self.unsure = set()  # devices that a call logged for another device may have changed
         self.calls = Counter()
         self.failures = 0
 
@@ -119,8 +120,8 @@ class Replay:
             self.fail(line, f"used {line.used} without slack {line.slack} is not the {self.asked[line.dev]} that was asked for")
         if self.capacity and line.used > self.capacity:
             self.fail(line, f"used {line.used} is above the capacity")
-        # Pools take and give chunks: with `None` only the direction is known. Under need they give chunks at any allocation.
-        # A graph's nodes may lie on several devices, and the end of a context frees what it had on its own.
+        # Pools take and release chunks at any allocation: with `None` only the direction is known.
+        # A graph's nodes may lie on several devices, and a context frees its blocks when it ends.
         if exact is None and (self.graph or line.api in CONTEXTS):
             self.unsure |= set(self.used) - {line.dev}
         if exact is None or line.dev in self.unsure:
@@ -133,7 +134,8 @@ class Replay:
         return any(api in self.calls for api in ASYNC | GRAPH_NODES)
 
     def charge_of(self, line):
-        """Applies a successful call; the change of `used=` that must follow, or None where a pool decides."""
+        """Applies a successful call; returns the change of `used=`, or None if a pool decides
+        it."""
         api = line.api
         if api in DIRECT:
             return self.allocate(line, span(line.size), "direct")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Real PyTorch on the simulated GPU: does everything that programs rely on behave?
+"""Checks real PyTorch on the simulated GPU: everything that programs rely on must work.
 
-Each scenario runs in a process of its own, because the simulated device reads its switches once, with a ground-truth log that
-check_log.py then replays. Run it with the Python of an environment that scripts/simgpu-venv made:
+Each scenario runs in its own process, because the simulated device reads its settings once. Its log
+is replayed by check_log.py. Run it with the Python of an environment from scripts/simgpu-venv:
 
     ENV/bin/python simgpu/tests/smoke.py [NAME...]      exit status 0: all passed
 """
@@ -14,7 +14,7 @@ import tempfile
 import time
 
 SCENARIOS = {}
-WITHOUT_CALLS = {"no_device"}  # these make no log
+WITHOUT_CALLS = {"no_device"}  # scenarios without a log
 MIB = 1 << 20
 
 
@@ -316,7 +316,7 @@ def cuda_graph():
     torch._C._cuda_clearCublasWorkspaces()  # made during the capture, so it holds the graph's pool
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() < before
-    # A synchronising call spoils a capture, and the program gets over it.
+    # A synchronising call invalidates a capture, and the program recovers.
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             x.sum().item()
@@ -444,7 +444,7 @@ def run_one(name, log):
     done = subprocess.run([sys.executable, __file__, "--inside", name], env=environment, capture_output=True, text=True)
     seconds = time.monotonic() - started
     ok = done.returncode == 0 and "scenario passed" in done.stdout
-    # torch 2.15 now and then aborts at exit after its work is done, without any tracer or simulator to blame.
+    # torch 2.15 sometimes aborts at exit after its work is done, also untraced on a real driver.
     aborted_late = done.returncode == -6 and "scenario passed" in done.stdout
     output = done.stdout + done.stderr
     if name in WITHOUT_CALLS and ok:

@@ -1,7 +1,8 @@
 //! Link arguments of the template.
 //!
-//! `simgpu-setup` rewrites the dynamic symbol table without moving any code -> no relocation may name a symbol that the template
-//! defines (`-Bsymbolic`), and a PT_NOTE header must exist to be turned into the load command of the new tables (`--build-id`).
+//! `simgpu-setup` rewrites the dynamic symbol table without moving code. So no relocation may name
+//! a symbol of the template (`-Bsymbolic`), and a PT_NOTE header must exist to be reused
+//! (`--build-id`).
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
-//! How values in the environment are read.
+//! Values of environment variables.
 //!
-//! A typing error in a switch must not quietly change what is simulated, and must not end the program either -> a value that cannot
-//! be read gives one line on stderr that names the variable, the value and what is used instead.
+//! A typing error must neither change the simulation silently nor end the program: an invalid value
+//! prints one line to stderr that names the variable, the value and the default used.
 
-/// Reads a number of bytes: `268435456`, `256M`, `80G`, `64KiB`, `2T`; units are powers of 1024.
+/// Parses a number of bytes: `268435456`, `256M`, `80G`, `64KiB`, `2T`; units are powers of 1024.
 ///
 /// ```
 /// assert_eq!(simgpu_common::parse_size("256M"), Some(256 << 20));
@@ -30,7 +30,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     (0.0..9e18).contains(&bytes).then_some(bytes as u64)
 }
 
-/// Reads `1`, `0`, `true`, `false`, `on`, `off`, `yes`, `no`; an empty value means no.
+/// Parses `1`, `0`, `true`, `false`, `on`, `off`, `yes`, `no`; an empty value is false.
 pub fn parse_bool(text: &str) -> Option<bool> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "on" | "yes" => Some(true),
@@ -39,11 +39,11 @@ pub fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// Prints one line about a value that could not be read.
+/// Prints one line about an invalid value.
 pub fn warn(name: &str, value: &str, wanted: &str, used: &str) {
     use std::io::Write as _;
     let line = format!("simgpu: {name}={value:?} is not {wanted}; using {used}\n");
-    // A closed stderr is no reason to fail: the program under test may run as a daemon.
+    // A closed stderr is no error: the program may run as a daemon.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_sizes_are_refused() {
         for text in ["", "G", "-1", "1.2.3", "99999999999T", "12 Q"] {
             assert_eq!(parse_size(text), None, "{text}");
         }

@@ -1,17 +1,17 @@
-//! Arguments that come from C.
+//! Arguments of C functions.
 //!
-//! A function of the C interface is handed raw pointers that are null or, by the caller's contract, good for the call -> each kind of pointer is a
-//! type of its own that only the C caller can make, so the functions themselves are safe Rust and null is one error in one place.
+//! Raw pointers from C are null or, by contract, valid for the call. Each kind of pointer has its
+//! own type that only the C caller can create. Function bodies stay safe Rust.
 
 use core::ffi::{CStr, c_char};
 
-/// What a simulated function's body returns: a code of its library, or success.
-pub type Answer<T = ()> = Result<T, u32>;
+/// The result of a simulated function's body: a value, or its library's error code.
+pub type ApiResult<T = ()> = Result<T, u32>;
 
-/// Code of the driver and the runtime for a pointer that may not be null.
+/// `CUDA_ERROR_INVALID_VALUE` and its runtime equivalent, for null pointers.
 const INVALID_VALUE: u32 = 1;
 
-/// Where a result goes.
+/// A place for a result.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Out<T>(*mut T);
@@ -24,22 +24,22 @@ impl<T> Clone for Out<T> {
 impl<T> Copy for Out<T> {}
 
 impl<T> Out<T> {
-    /// An error when the caller left it null: asked before any state changes.
-    pub fn check(self) -> Answer {
+    /// Fails if the pointer is null; called before any state changes.
+    pub fn check(self) -> ApiResult {
         if self.0.is_null() { Err(INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Stores the result; null is an error.
-    pub fn put(self, value: T) -> Answer {
+    /// Stores the result; fails if the pointer is null.
+    pub fn put(self, value: T) -> ApiResult {
         self.check()?;
         self.put_if_wanted(value);
         Ok(())
     }
 
-    /// Stores the result if the caller wants it.
+    /// Stores the result unless the pointer is null.
     pub fn put_if_wanted(self, value: T) {
         if !self.0.is_null() {
-            // SAFETY: the C caller passes null or room for a `T`, perhaps unaligned inside a packed struct of its own.
+            // SAFETY: the caller passes room for a `T`, which a packed struct may leave unaligned.
             unsafe { self.0.write_unaligned(value) }
         }
     }
@@ -50,34 +50,35 @@ impl<T> Out<T> {
             return;
         }
         for (at, value) in values.into_iter().enumerate() {
-            // SAFETY: the C caller passes room for as many values as it said it had, and callers of this function stop there.
+            // SAFETY: the caller passes room for the count it gave; users of this function stop
+            // there.
             unsafe { self.0.add(at).write_unaligned(value) }
         }
     }
 
-    /// The place `index` results further on.
+    /// Returns the place of the `index`-th result.
     #[must_use]
     pub fn nth(self, index: usize) -> Self {
         Self(self.0.wrapping_add(index))
     }
 
-    /// What the caller left there (for in-out arguments).
-    pub fn current(self) -> Answer<T>
+    /// Reads the value of an in-out argument.
+    pub fn current(self) -> ApiResult<T>
     where
         T: Copy,
     {
         self.check()?;
-        // SAFETY: an in-out argument is initialised by the C caller.
+        // SAFETY: the caller initialises an in-out argument.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// The same place, seen as another type: attributes differ in size by their number.
+    /// Returns the same place with another type: attributes differ in size.
     pub fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
-/// A struct or an array to read.
+/// A struct or array to read.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct In<T>(*const T);
@@ -90,43 +91,44 @@ impl<T> Clone for In<T> {
 impl<T> Copy for In<T> {}
 
 impl<T: Copy> In<T> {
-    /// The same place, seen as another type: attributes differ in size by their number.
+    /// Returns the same place with another type: attributes differ in size.
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
 
-    /// The value; null is an error.
-    pub fn get(self) -> Answer<T> {
+    /// Reads the value; fails if the pointer is null.
+    pub fn get(self) -> ApiResult<T> {
         self.at(0)
     }
 
-    /// The `index`-th value; null is an error.
-    pub fn at(self, index: usize) -> Answer<T> {
+    /// Reads the `index`-th value; fails if the pointer is null.
+    pub fn at(self, index: usize) -> ApiResult<T> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the C caller passes as many values as it says; callers of this function stay within that.
+        // SAFETY: the caller passes as many values as it says; users of this function stay within.
         Ok(unsafe { self.0.add(index).read_unaligned() })
     }
 
-    /// The first `count` values; null is fine for none.
-    pub fn list(self, count: usize) -> Answer<Vec<T>> {
+    /// Reads the first `count` values; a null pointer is valid for none.
+    pub fn list(self, count: usize) -> ApiResult<Vec<T>> {
         (0..count).map(|index| self.at(index)).collect()
     }
 }
 
-/// A C string.
+/// A C string argument.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct Text(*const c_char);
 
 impl Text {
-    /// The string; null is an error.
-    pub fn get<'a>(self) -> Answer<&'a CStr> {
+    /// Returns the string; fails if the pointer is null.
+    pub fn get<'a>(self) -> ApiResult<&'a CStr> {
         if self.0.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the C caller passes a terminated string that lives through the call, and no result of this outlives a call.
+        // SAFETY: the caller passes a terminated string that outlives the call; no result outlives
+        // it.
         Ok(unsafe { CStr::from_ptr(self.0) })
     }
 }

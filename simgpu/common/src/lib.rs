@@ -1,12 +1,12 @@
-//! What the simulated driver, the toolkit template and `simgpu-setup` must agree on.
+//! Definitions shared by the simulated driver, the toolkit template and `simgpu-setup`.
 //!
-//! The three are built apart and meet only as files on the user's disk -> everything that crosses that border is here, once: the
-//! block of per-wheel facts that `simgpu-setup` writes into each library, and how the environment is read.
+//! These are built separately and meet as files on disk. Shared are the version block that
+//! `simgpu-setup` writes, the types of C arguments, and the syntax of environment variables.
 
-mod block;
 mod env;
 mod ffi;
+mod version_block;
 
-pub use block::{BLOCK_SYMBOL, Facts, FactsBlock, MAGIC};
 pub use env::{parse_bool, parse_size, warn};
-pub use ffi::{Answer, In, Out, Text};
+pub use ffi::{ApiResult, In, Out, Text};
+pub use version_block::{BLOCK_SYMBOL, MAGIC, VersionBlock, WheelVersions};

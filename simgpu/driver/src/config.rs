@@ -1,26 +1,25 @@
-//! The switches in the environment, read once at the first driver call.
+//! Settings from the environment, read once at the first driver call.
 //!
-//! `simgpu/README.md` documents each of them; a value that cannot be read gives one line on stderr and the default.
+//! `simgpu/README.md` documents them. An invalid value prints one line and is ignored.
 
 use simgpu_common::{parse_bool, parse_size, warn};
 
-use crate::fail::Failures;
+use crate::planned_failures::Failures;
 
-/// Which copies really move bytes.
+/// Selects the copies that move bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyMode {
-    /// Device memory always reads as zeros: kernels do not run, so stale bytes would be taken for their results.
+    /// Device memory reads as zeros: without kernels, copied bytes would pass for their results.
     Zero,
-    /// Copies up to [`SMALL_COPY`] bytes are made.
+    /// Copies up to [`SMALL_COPY`] bytes move.
     Small,
-    /// Every copy is made.
     All,
 }
 
-/// Largest copy made under `SIMGPU_COPY=small`.
+/// Size limit of copies under `SIMGPU_COPY=small`, in bytes.
 pub(crate) const SMALL_COPY: u64 = 64 << 10;
 
-/// What is simulated.
+/// The settings of the simulation.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) memory: u64,
@@ -36,13 +35,12 @@ pub(crate) struct Config {
     pub(crate) failures: Failures,
 }
 
-/// Most devices that can be simulated.
 const MAX_DEVICES: u64 = 16;
 const DEFAULT_MEMORY: u64 = 80 << 30;
 const MEMORY_STEP: u64 = 2 << 20;
 
 impl Config {
-    /// Reads every switch through `var`, which returns `None` for a variable that is not set.
+    /// Reads all settings through `var`, which returns `None` for an unset variable.
     pub(crate) fn read(var: impl Fn(&str) -> Option<String>) -> Self {
         let number = |name: &str, wanted: &str, default: u64, range: std::ops::RangeInclusive<u64>| {
             let Some(text) = var(name) else { return default };
@@ -117,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_environment_is_one_80_gib_device() {
+    fn default_is_one_80_gib_device() {
         let config = read(&[]);
         assert_eq!((config.memory, config.devices, config.compute), (80 << 30, 1, (9, 0)));
         assert_eq!((config.copy, config.log.as_deref(), config.trace), (CopyMode::Zero, None, false));
     }
 
     #[test]
-    fn a_malformed_value_keeps_the_default() {
+    fn malformed_value_keeps_default() {
         let config = read(&[
             ("SIMGPU_MEM", "lots"),
             ("SIMGPU_CC", "x"),
@@ -136,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_switch_is_heard() {
+    fn every_setting_is_read() {
         let config = read(&[
             ("SIMGPU_MEM", "256M"),
             ("SIMGPU_CC", "8.0"),

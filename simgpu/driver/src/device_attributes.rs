@@ -1,18 +1,18 @@
-//! What a simulated device answers to `cuDeviceGetAttribute`: the numbers of an H100-class card.
+//! Values of `cuDeviceGetAttribute`: those of an H100-class card.
 //!
-//! Programs size their launches and choose code paths by these; nothing is ever launched -> they only have to be consistent with each
-//! other and with the compute capability that was asked for.
+//! Programs choose launch sizes and code paths by them. Nothing is launched, so values need only be
+//! consistent with each other and with the configured compute capability.
 
 use crate::config::Config;
-use crate::rc::{Answer, INVALID_VALUE};
+use crate::result_code::{ApiResult, INVALID_VALUE};
 
-/// Bus number of the first device; the following devices count up.
+/// PCI bus number of device 0; others count up.
 pub(crate) const FIRST_BUS: u32 = 0x17;
 
-/// The value of one attribute.
-// One line per attribute, in the header's order, reads better than attributes grouped by value.
+/// Returns the value of one attribute.
+// One line per attribute, in the header's order.
 #[allow(clippy::match_same_arms)]
-pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> Answer<i32> {
+pub(crate) fn attribute(config: &Config, device: u32, attribute: u32) -> ApiResult<i32> {
     let modern = config.compute.0 >= 9;
     Ok(match attribute {
         1 => 1024,        // MAX_THREADS_PER_BLOCK
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_capability_is_the_one_asked_for() {
+    fn compute_capability_is_configurable() {
         let config = Config::read(|name| (name == "SIMGPU_CC").then(|| "8.6".to_owned()));
         assert_eq!((attribute(&config, 0, 75), attribute(&config, 0, 76)), (Ok(8), Ok(6)));
         assert_eq!(attribute(&config, 0, 9999), Err(INVALID_VALUE));

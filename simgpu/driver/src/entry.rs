@@ -1,7 +1,8 @@
-//! What happens around the body of every exported function.
+//! Wrappers around every exported function.
 //!
-//! A panic must not cross into C, a forked child must be told 3, planned failures must happen, and memory calls must reach the log even
-//! when they fail -> every exported function is declared through [`exports!`], which wraps its body and lists its name and address.
+//! [`exports!`] declares each function, wraps its body and lists its name and address. The wrapper
+//! catches panics, returns 3 in a forked child, and applies planned failures. It also logs memory
+//! calls, including failed ones.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,47 +10,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::config::Config;
-use crate::log::{Log, Record};
-use crate::rc::{Answer, INVALID_CONTEXT, NO_DEVICE, NOT_INITIALIZED, Rc, SUCCESS, UNKNOWN};
-use crate::state::State;
+use crate::log::{Log, LogRecord};
+use crate::result_code::{ApiResult, INVALID_CONTEXT, NO_DEVICE, NOT_INITIALIZED, Rc, SUCCESS, UNKNOWN};
+use crate::state::DriverState;
 use crate::state::graph::CaptureMode;
 use crate::state::pages::HostPages;
 
-/// The driver's lock: the state and the log whose lines are ordered by it.
+/// The data behind the driver's lock: the state, and the log, in call order.
 pub(crate) struct Driver {
-    pub(crate) state: State,
+    pub(crate) state: DriverState,
     pub(crate) log: Option<Log>,
 }
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
-/// Set once [`DRIVER`] is filled: questions before that are answered without the lock.
+/// Set once [`DRIVER`] is filled; readers that run earlier need no lock.
 static READY: AtomicBool = AtomicBool::new(false);
-/// This process was forked from one that used the driver, as a real one would find out.
+/// Set in a child forked after `cuInit`; every call then returns 3, as in a real driver.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 /// Deepest stack of contexts per thread.
 const CONTEXT_DEPTH: usize = 32;
 
 thread_local! {
-    // Without a destructor: driver calls may come from a thread's own destructors.
+    // No destructor: a thread's own destructors may still call the driver.
     static CONTEXTS: Cell<([u64; CONTEXT_DEPTH], usize)> = const { Cell::new(([0; CONTEXT_DEPTH], 0)) };
     static CAPTURE_MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
     static TID: Cell<i32> = const { Cell::new(0) };
 }
 
-/// The switches, read at the first call.
+/// Returns the settings, read from the environment at the first call.
 pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| Config::read(|name| std::env::var(name).ok()))
 }
 
-/// The calling thread's id in the kernel.
+/// Returns the kernel's id of the calling thread.
 pub(crate) fn tid() -> i32 {
     let known = TID.get();
     if known != 0 {
         return known;
     }
-    // SAFETY: takes nothing and cannot fail.
+    // SAFETY: takes no argument and cannot fail.
     let tid = unsafe { libc::gettid() };
     TID.set(tid);
     tid
@@ -69,8 +70,8 @@ extern "C" fn after_fork_in_child() {
     }
 }
 
-/// Sets the driver up once per process (`cuInit`).
-pub(crate) fn initialise() -> Answer {
+/// Initialises the driver once per process (`cuInit`).
+pub(crate) fn initialise() -> ApiResult {
     if FORKED.load(Ordering::Acquire) {
         return Err(NOT_INITIALIZED);
     }
@@ -80,9 +81,10 @@ pub(crate) fn initialise() -> Answer {
     }
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     if driver.is_none() {
-        let state = State::new(config, Box::new(HostPages::default()))?;
+        let state = DriverState::new(config, Box::new(HostPages::default()))?;
         let log = config.log.as_deref().and_then(Log::open);
-        // SAFETY: the handler only stores to statics of this library, which is never unloaded while the program runs.
+        // SAFETY: the handler only stores to statics of this library, which is never unloaded while
+        // the program runs.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         *driver = Some(Driver { state, log });
         READY.store(true, Ordering::Release);
@@ -90,8 +92,8 @@ pub(crate) fn initialise() -> Answer {
     Ok(())
 }
 
-/// Whether the driver can be used: 3 before `cuInit` and in a forked child.
-pub(crate) fn ready() -> Answer {
+/// Returns `Err(3)` before `cuInit` and in a forked child.
+pub(crate) fn ready() -> ApiResult {
     if READY.load(Ordering::Acquire) && !FORKED.load(Ordering::Acquire) {
         Ok(())
     } else {
@@ -99,60 +101,62 @@ pub(crate) fn ready() -> Answer {
     }
 }
 
-struct Locked(MutexGuard<'static, Option<Driver>>);
+struct DriverGuard(MutexGuard<'static, Option<Driver>>);
 
-impl Locked {
-    fn new() -> Answer<Self> {
+impl DriverGuard {
+    fn new() -> ApiResult<Self> {
         ready()?;
         Ok(Self(DRIVER.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    fn driver(&mut self) -> Answer<&mut Driver> {
+    fn driver(&mut self) -> ApiResult<&mut Driver> {
         self.0.as_mut().ok_or(NOT_INITIALIZED)
     }
 }
 
 /// Runs `body` on the state, under the lock.
-pub(crate) fn with_state<T>(body: impl FnOnce(&mut State) -> Answer<T>) -> Answer<T> {
-    body(&mut Locked::new()?.driver()?.state)
+pub(crate) fn with_state<T>(body: impl FnOnce(&mut DriverState) -> ApiResult<T>) -> ApiResult<T> {
+    body(&mut DriverGuard::new()?.driver()?.state)
 }
 
 /// The caller's context and its device.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Current {
+pub(crate) struct CurrentContext {
     pub(crate) context: u64,
     pub(crate) device: u32,
 }
 
-/// The calling thread's current context; 201 when there is none or it has ended.
-pub(crate) fn current(state: &State) -> Answer<Current> {
+/// Returns the calling thread's context, or `Err(201)` if there is none or it was destroyed.
+pub(crate) fn current(state: &DriverState) -> ApiResult<CurrentContext> {
     let context = current_handle();
     let device = state.active_context(context).ok_or(INVALID_CONTEXT)?.device;
-    Ok(Current { context, device })
+    Ok(CurrentContext { context, device })
 }
 
-/// Runs `body` on the state with the current context.
-pub(crate) fn with_context<T>(body: impl FnOnce(&mut State, Current) -> Answer<T>) -> Answer<T> {
+/// Runs `body` on the state, with the current context.
+pub(crate) fn with_context<T>(
+    body: impl FnOnce(&mut DriverState, CurrentContext) -> ApiResult<T>,
+) -> ApiResult<T> {
     with_state(|state| {
         let current = current(state)?;
         body(state, current)
     })
 }
 
-/// Runs a memory call: the planned failure or `body`, then its line in the log, all under the lock.
-/// `asked` is what the caller asked for, so that the line of a call that fails says it too.
+/// Runs a memory call under the lock: the planned failure or `body`, then its log line.
+/// `asked` holds the arguments for the line of a failed call.
 pub(crate) fn logged(
     api: &str,
-    asked: Record,
-    body: impl FnOnce(&mut State, &mut Record) -> Answer,
-) -> Answer {
-    let mut locked = Locked::new()?;
+    asked: LogRecord,
+    body: impl FnOnce(&mut DriverState, &mut LogRecord) -> ApiResult,
+) -> ApiResult {
+    let mut locked = DriverGuard::new()?;
     let Driver { state, log } = locked.driver()?;
     let device = current(state).map_or(-1, |current| current.device as i32);
-    let mut record = Record { device, ..asked };
-    let answer = match config().failures.any().then(|| config().failures.hit(api)).flatten() {
+    let mut record = LogRecord { device, ..asked };
+    let answer = match config().failures.has_any().then(|| config().failures.count_call(api)).flatten() {
         Some(rc) => {
-            record.note("injected", 1);
+            record.push_field("injected", 1);
             Err(rc)
         }
         None => body(state, &mut record),
@@ -165,7 +169,7 @@ pub(crate) fn logged(
     answer
 }
 
-fn run(api: &str, body: impl FnOnce() -> Answer) -> Rc {
+fn run(api: &str, body: impl FnOnce() -> ApiResult) -> Rc {
     let rc = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer.err().unwrap_or(SUCCESS),
         Err(_) => UNKNOWN,
@@ -176,32 +180,32 @@ fn run(api: &str, body: impl FnOnce() -> Answer) -> Rc {
     rc
 }
 
-/// An exported function that the log does not list.
-pub(crate) fn plain(api: &'static str, body: impl FnOnce() -> Answer) -> Rc {
-    run(api, || match config().failures.any().then(|| config().failures.hit(api)).flatten() {
+/// Runs an exported function that is not logged.
+pub(crate) fn plain(api: &'static str, body: impl FnOnce() -> ApiResult) -> Rc {
+    run(api, || match config().failures.has_any().then(|| config().failures.count_call(api)).flatten() {
         Some(rc) => Err(rc),
         None => body(),
     })
 }
 
-/// An exported function whose body calls [`logged`].
-pub(crate) fn memory(api: &'static str, body: impl FnOnce() -> Answer) -> Rc {
+/// Runs an exported function with a body that calls [`logged`].
+pub(crate) fn memory(api: &'static str, body: impl FnOnce() -> ApiResult) -> Rc {
     run(api, body)
 }
 
-/// One line for `SIMGPU_TRACE`.
+/// Prints one line if `SIMGPU_TRACE` is on.
 pub(crate) fn trace(line: &str) {
     use std::io::Write as _;
     let _ = std::io::stderr().write_all(format!("simgpu: libcuda: {line}\n").as_bytes());
 }
 
-/// The context on top of the thread's stack; 0 for none.
+/// Returns the context on top of the thread's stack, or 0.
 pub(crate) fn current_handle() -> u64 {
     let (stack, depth) = CONTEXTS.get();
     if depth == 0 { 0 } else { stack[depth - 1] }
 }
 
-/// Replaces the top of the stack.
+/// Replaces the top of the thread's context stack.
 pub(crate) fn set_current(handle: u64) {
     let (mut stack, mut depth) = CONTEXTS.get();
     depth = depth.max(1);
@@ -209,7 +213,7 @@ pub(crate) fn set_current(handle: u64) {
     CONTEXTS.set((stack, depth));
 }
 
-/// Pushes a context; false when the stack is full.
+/// Pushes a context; returns false if the stack is full.
 pub(crate) fn push_current(handle: u64) -> bool {
     let (mut stack, depth) = CONTEXTS.get();
     if depth == CONTEXT_DEPTH {
@@ -220,7 +224,7 @@ pub(crate) fn push_current(handle: u64) -> bool {
     true
 }
 
-/// Pops the top of the stack.
+/// Pops the top of the thread's context stack.
 pub(crate) fn pop_current() -> Option<u64> {
     let (stack, depth) = CONTEXTS.get();
     let popped = (depth > 0).then(|| stack[depth - 1])?;
@@ -233,17 +237,17 @@ pub(crate) fn capture_mode() -> CaptureMode {
     CAPTURE_MODE.get()
 }
 
-/// Exchanges it.
+/// Sets the calling thread's capture mode and returns the old one.
 pub(crate) fn exchange_capture_mode(mode: CaptureMode) -> CaptureMode {
     CAPTURE_MODE.replace(mode)
 }
 
-/// Declares exported functions: `plain` or `memory` (see above), the driver version that brought the function, its C arguments.
+/// Declares exported functions: `plain` or `memory`, the driver version that added it, C arguments.
 macro_rules! exports {
     ($($kind:ident $version:literal $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
         $(
             #[unsafe(no_mangle)]
-            extern "C" fn $name($($arg: $ty),*) -> $crate::rc::Rc {
+            extern "C" fn $name($($arg: $ty),*) -> $crate::result_code::Rc {
                 #[allow(dead_code)]
                 const API: &str = stringify!($name);
                 $crate::entry::$kind(stringify!($name), || $body)

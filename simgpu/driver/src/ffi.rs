@@ -1,3 +1,3 @@
-//! Arguments that come from C, as the other simulated libraries take them too.
+//! FFI argument types, shared with the toolkit.
 
 pub(crate) use simgpu_common::{In, Out, Text};

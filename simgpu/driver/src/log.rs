@@ -1,18 +1,19 @@
-//! The ground-truth log: one line per call that changed or tried to change memory.
+//! The ground-truth log: one line per memory call, also for failed ones.
 //!
-//! It is the oracle of tracers that are tested by killing the program -> every line is one `write` to an append-only file, made under
-//! the lock of the change, so that what is in the file happened, in that order. `simgpu/README.md` specifies the line.
+//! Tests compare tracers with it, also after SIGKILL. Each line is one `write` to an append-only
+//! file under the lock of the change, so lines are complete and in order. `simgpu/README.md`
+//! specifies them.
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 
-use crate::rc::Rc;
+use crate::result_code::Rc;
 
-/// What a line says beyond who called.
+/// The fields of a line that depend on the call.
 #[derive(Debug, Default)]
-pub(crate) struct Record {
-    /// Ordinal; -1 where no device is concerned.
+pub(crate) struct LogRecord {
+    /// Device ordinal; -1 if none.
     pub(crate) device: i32,
     pub(crate) addr: u64,
     pub(crate) size: u64,
@@ -21,34 +22,34 @@ pub(crate) struct Record {
     pub(crate) extra: String,
 }
 
-impl Record {
-    /// A request for some bytes.
-    pub(crate) fn bytes(size: u64) -> Self {
+impl LogRecord {
+    /// A record for a request of `size` bytes.
+    pub(crate) fn for_size(size: u64) -> Self {
         Self { size, ..Self::default() }
     }
 
-    /// A call about an address or a handle.
-    pub(crate) fn about(addr: u64) -> Self {
+    /// A record for an address or a handle.
+    pub(crate) fn for_address(addr: u64) -> Self {
         Self { addr, ..Self::default() }
     }
 
-    /// With the stream that the caller passed.
-    pub(crate) fn on(self, stream: u64) -> Self {
+    /// Sets the stream, as the caller passed it.
+    pub(crate) fn with_stream(self, stream: u64) -> Self {
         Self { stream, ..self }
     }
 
-    /// Adds a number.
-    pub(crate) fn note(&mut self, key: &str, value: u64) {
+    /// Appends ` key=value`, in decimal.
+    pub(crate) fn push_field(&mut self, key: &str, value: u64) {
         let _ = write!(self.extra, " {key}={value}");
     }
 
-    /// Adds an address or a handle.
-    pub(crate) fn note_hex(&mut self, key: &str, value: u64) {
+    /// Appends ` key=value`, in hexadecimal.
+    pub(crate) fn push_hex_field(&mut self, key: &str, value: u64) {
         let _ = write!(self.extra, " {key}={value:#x}");
     }
 }
 
-/// The open file.
+/// The open log file.
 #[derive(Debug)]
 pub(crate) struct Log {
     file: File,
@@ -58,7 +59,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the file of this process; `%p` in its name is the process id.
+    /// Opens the log of this process; `%p` in the path is the process id.
     pub(crate) fn open(path: &str) -> Option<Self> {
         let pid = std::process::id();
         let path = path.replace("%p", &pid.to_string());
@@ -76,26 +77,26 @@ impl Log {
         }
     }
 
-    /// Writes one line.
+    /// Writes one line, with one system call.
     pub(crate) fn write(
         &mut self,
         tid: i32,
         api: &str,
-        record: &Record,
+        record: &LogRecord,
         rc: Rc,
         ns: u64,
         (used, slack): (u64, u64),
     ) {
         self.seq += 1;
         self.line.clear();
-        let Record { device, addr, size, stream, extra, .. } = record;
+        let LogRecord { device, addr, size, stream, extra, .. } = record;
         let _ = write!(self.line, "{} {} {tid} {api} {device} {addr:#x} {size} ", self.seq, self.pid);
         let _ = match stream {
             0 => write!(self.line, "0"),
             stream => write!(self.line, "{stream:#x}"),
         };
         let _ = writeln!(self.line, " {rc} ns={ns} used={used} slack={slack}{extra}");
-        // A full disk must not fail the simulated call; the checker sees the gap in the sequence.
+        // A full disk must not fail the simulated call; the checker sees the gap in `seq`.
         let _ = self.file.write(self.line.as_bytes());
     }
 }

@@ -1,6 +1,6 @@
-//! Names of driver functions: `cuMemAllocAsync_ptsz` is the function `cuMemAllocAsync`, `cuMemAlloc_v2` is `cuMemAlloc`.
+//! Variants of driver functions: `cuMemAllocAsync_ptsz` and `cuMemAlloc_v2` have a base name.
 
-/// An exported function: its name in the library, the driver version that brought it, and its address.
+/// An exported function: name, driver version that added it, and address.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Export {
     pub(crate) name: &'static str,
@@ -8,12 +8,12 @@ pub(crate) struct Export {
     pub(crate) address: *const (),
 }
 
-/// Whether a name is the per-thread-default-stream twin of another.
+/// Returns whether a name is a variant for the per-thread default stream.
 pub(crate) fn is_per_thread(name: &str) -> bool {
     name.ends_with("_ptsz") || name.ends_with("_ptds")
 }
 
-/// The name under which `cuGetProcAddress` knows an exported function.
+/// Returns the name by which `cuGetProcAddress` finds an exported function.
 pub(crate) fn base_name(name: &str) -> &str {
     let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
     match name.rsplit_once("_v") {
@@ -29,7 +29,7 @@ mod tests {
     use super::base_name;
 
     #[test]
-    fn suffixes_come_off_in_the_right_order() {
+    fn suffixes_are_removed_in_order() {
         assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
         assert_eq!(base_name("cuMemcpyHtoDAsync_v2_ptsz"), "cuMemcpyHtoDAsync");
         assert_eq!(base_name("cuMemcpy_ptds"), "cuMemcpy");

@@ -1,17 +1,19 @@
-//! Makes a library from the template: other names, other versions, the same code.
+//! Makes a library from the template: other names and versions, the same code.
 //!
-//! There is no linker on the user's machine, and moving code would mean fixing every relocation -> nothing in the template moves. New
-//! dynamic tables are appended to the file, the PT_NOTE header (the build id, which would no longer be true) becomes the load command
-//! that maps them, and the dynamic section, whose copy is among them, points to them.
+//! Moving code would need a linker to fix relocations, so nothing in the template moves. New
+//! dynamic tables are appended to the file. The PT_NOTE header (its build id is invalid now)
+//! becomes the load command for them, and PT_DYNAMIC points to the new dynamic section.
 //!
 //! ```text
-//! file:   | template as it was ............................... | tables .......................... | section headers |
-//! memory: | PT_LOADs of the template, addresses unchanged ..... | .dynsym .dynstr .gnu.hash         |
-//!                                                              | .gnu.version .gnu.version_d .dynamic |
+//! file:   | unchanged template .......... | tables ................ | section headers |
+//! memory: | PT_LOADs, addresses unchanged | .dynsym .dynstr        |
+//!                                         | .gnu.hash .gnu.version |
+//!                                         | .gnu.version_d .dynamic |
 //! ```
 //!
-//! Undefined symbols keep their numbers, because relocations name them; the template's own definitions are dropped and the wanted
-//! exports take their place. `.gnu.version_r` stays where it is: the new string table begins with the old one, so its offsets hold.
+//! Undefined symbols keep their indices, because relocations use them; the wanted exports replace
+//! the template's definitions. The new string table begins with the old one, so `.gnu.version_r`
+//! stays.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,24 +21,24 @@ use anyhow::{Context as _, Result, bail, ensure};
 use object::LittleEndian as Le;
 use object::elf;
 use object::read::elf::{Dyn as _, FileHeader as _, ProgramHeader as _, SectionHeader as _, Sym as _};
-use simgpu_common::{BLOCK_SYMBOL, Facts};
+use simgpu_common::{BLOCK_SYMBOL, WheelVersions};
 
-use crate::tables::{GnuHash, Strings, VersionNodes};
+use crate::tables::{GnuHash, StringTable, VersionNodes};
 
 type Header = elf::FileHeader64<Le>;
 
-/// Size of one entry in the row of stubs.
+/// Size of one stub, in bytes.
 const STUB_SIZE: u64 = 16;
 const PAGE: u64 = 4096;
 
-/// What one library exports.
+/// One exported symbol of a library.
 #[derive(Debug)]
 pub(crate) struct Export {
     /// Name in the library.
     pub(crate) name: String,
     /// The code behind it.
     pub(crate) target: Target,
-    /// Version node, where the wheel asks for one.
+    /// Version node, if the wheel requires one.
     pub(crate) version: Option<String>,
 }
 
@@ -57,7 +59,7 @@ struct Symbol {
     section: u16,
 }
 
-/// The template, read.
+/// The parsed template.
 pub(crate) struct Template<'data> {
     bytes: &'data [u8],
     symbols: HashMap<String, Symbol>,
@@ -69,7 +71,7 @@ pub(crate) struct Template<'data> {
 }
 
 impl<'data> Template<'data> {
-    /// Reads and checks a template.
+    /// Parses and checks a template.
     pub(crate) fn parse(bytes: &'data [u8]) -> Result<Self> {
         let header = Header::parse(bytes).context("the template is no ELF file")?;
         let sections = header.sections(Le, bytes)?;
@@ -111,12 +113,12 @@ impl<'data> Template<'data> {
         Ok(Self { bytes, symbols, undefined, undefined_versions, strings, dynamic, last_version })
     }
 
-    /// Names that the template exports.
+    /// Iterates over the template's exported names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.symbols.keys().map(String::as_str)
     }
 
-    /// How many stubs there are.
+    /// Returns the number of stubs.
     pub(crate) fn stubs(&self) -> Result<usize> {
         Ok((self.row()?.size / STUB_SIZE) as usize)
     }
@@ -139,9 +141,14 @@ impl<'data> Template<'data> {
         }
     }
 
-    /// The library `soname` with these exports and facts.
-    pub(crate) fn instantiate(&self, soname: &str, exports: &[Export], facts: Facts) -> Result<Vec<u8>> {
-        let mut strings = Strings(self.strings.to_vec());
+    /// Builds the library `soname` with these exports and versions.
+    pub(crate) fn instantiate(
+        &self,
+        soname: &str,
+        exports: &[Export],
+        wheel: WheelVersions,
+    ) -> Result<Vec<u8>> {
+        let mut strings = StringTable(self.strings.to_vec());
         let nodes = VersionNodes::collect(exports, self.last_version);
         let hash = GnuHash::new(exports, self.undefined_versions.len() as u32);
 
@@ -162,7 +169,7 @@ impl<'data> Template<'data> {
         let runpath_at = strings.add("$ORIGIN");
 
         let mut output = self.bytes.to_vec();
-        self.write_facts(&mut output, facts)?;
+        self.write_versions(&mut output, wheel)?;
         let tables = Tables::after(&mut output)?;
         let placed = [
             (".dynsym", tables.place(&mut output, &symbols)),
@@ -207,29 +214,32 @@ impl<'data> Template<'data> {
         let dynamic_at = tables.place(&mut output, &dynamic);
         tables.finish(&mut output, &dynamic_at)?;
 
-        let mut moved: BTreeMap<&str, Placed> = placed.into();
+        let mut moved: BTreeMap<&str, TablePosition> = placed.into();
         moved.insert(".dynamic", dynamic_at);
         write_sections(&mut output, &moved, definitions_at, nodes.len() as u32 + 1)?;
         Ok(output)
     }
 
-    fn write_facts(&self, output: &mut [u8], facts: Facts) -> Result<()> {
-        let block = self.symbols.get(BLOCK_SYMBOL).context("the template has no facts block")?;
+    fn write_versions(&self, output: &mut [u8], versions: WheelVersions) -> Result<()> {
+        let block = self.symbols.get(BLOCK_SYMBOL).context("the template has no version block")?;
         let header = Header::parse(self.bytes)?;
         let home = header.program_headers(Le, self.bytes)?.iter().find(|segment| {
             let start = segment.p_vaddr(Le);
             segment.p_type(Le) == elf::PT_LOAD && (start..start + segment.p_filesz(Le)).contains(&block.value)
         });
-        let home = home.context("the facts block is not in the file")?;
+        let home = home.context("the version block is not in the file")?;
         let at = (block.value - home.p_vaddr(Le) + home.p_offset(Le)) as usize;
-        output.get_mut(at..at + 64).context("the facts block is cut off")?.copy_from_slice(&facts.to_bytes());
+        output
+            .get_mut(at..at + 64)
+            .context("the version block is cut off")?
+            .copy_from_slice(&versions.to_bytes());
         Ok(())
     }
 }
 
-/// Where a table went.
+/// The position of an appended table.
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+struct TablePosition {
     offset: u64,
     address: u64,
     size: u64,
@@ -242,7 +252,7 @@ struct Tables {
 }
 
 impl Tables {
-    /// Begins the segment behind the template, at an address behind all of its memory.
+    /// Starts the segment after the template, at an address above all of its memory.
     fn after(output: &mut Vec<u8>) -> Result<Self> {
         let header = Header::parse(output.as_slice())?;
         let loads = header
@@ -258,22 +268,22 @@ impl Tables {
         Ok(Self { offset, address: end.next_multiple_of(PAGE) })
     }
 
-    fn place(&self, output: &mut Vec<u8>, table: &[u8]) -> Placed {
+    fn place(&self, output: &mut Vec<u8>, table: &[u8]) -> TablePosition {
         output.resize(output.len().next_multiple_of(8), 0);
         let offset = output.len() as u64;
         output.extend(table);
-        Placed { offset, address: self.address + (offset - self.offset), size: table.len() as u64 }
+        TablePosition { offset, address: self.address + (offset - self.offset), size: table.len() as u64 }
     }
 
-    /// Turns PT_NOTE into the segment's load command and points PT_DYNAMIC to the new dynamic section.
-    fn finish(&self, output: &mut [u8], dynamic: &Placed) -> Result<()> {
+    /// Turns PT_NOTE into the segment's load command and updates PT_DYNAMIC.
+    fn finish(&self, output: &mut [u8], dynamic: &TablePosition) -> Result<()> {
         let header = Header::parse(&*output)?;
         let (start, count) = (header.e_phoff.get(Le) as usize, header.e_phnum.get(Le) as usize);
         let size = output.len() as u64 - self.offset;
         let (mut loaded, mut pointed) = (false, false);
         for at in (0..count).map(|index| start + index * 56) {
             let kind = u32::from_le_bytes(output[at..at + 4].try_into()?);
-            // Writable, because the dynamic linker may relocate the dynamic section in place.
+            // Writable: the dynamic linker may relocate the dynamic section in place.
             let rights = elf::PF_R | elf::PF_W;
             if kind == elf::PT_NOTE && !loaded {
                 write_segment(
@@ -314,11 +324,11 @@ fn write_segment(entry: &mut [u8], kind: u32, rights: u32, offset: u64, address:
     }
 }
 
-/// Section headers are not needed to run, but every tool that looks at symbols reads them.
+/// Writes section headers: not needed to run, but tools that read symbols use them.
 fn write_sections(
     output: &mut Vec<u8>,
-    moved: &BTreeMap<&str, Placed>,
-    definitions: Option<Placed>,
+    moved: &BTreeMap<&str, TablePosition>,
+    definitions: Option<TablePosition>,
     nodes: u32,
 ) -> Result<()> {
     let (mut table, mut names, names_entry, dynstr) = {
@@ -376,7 +386,7 @@ fn write_sections(
     Ok(())
 }
 
-/// Names that a library defines.
+/// Returns the names that a library defines.
 pub(crate) fn defined_names(bytes: &[u8]) -> Result<BTreeSet<String>> {
     let header = Header::parse(bytes)?;
     let table = header.sections(Le, bytes)?.symbols(Le, bytes, elf::SHT_DYNSYM)?;

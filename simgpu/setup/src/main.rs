@@ -1,7 +1,7 @@
-//! `simgpu-setup`: gives an installed PyTorch the simulated CUDA libraries that it asks for.
+//! `simgpu-setup`: installs the simulated CUDA libraries that an installed PyTorch needs.
 //!
-//! Every wheel asks for other libraries, functions and symbol versions -> the wheel is scanned, and each library is made from the one
-//! template for exactly this wheel. Neither a compiler nor a linker is needed.
+//! Each wheel needs other libraries, functions and symbol versions. The program scans the wheel and
+//! makes each library from one template, without a compiler or linker.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -26,9 +26,9 @@ use crate::wheel::Wheel;
 const DRIVER: &str = "libcuda.so.1";
 const NVML: &str = "libnvidia-ml.so.1";
 
-/// Installs the simulated GPU's libraries into an installed PyTorch (a CUDA build), so that it trains without a GPU.
+/// Installs the simulated CUDA libraries into a PyTorch CUDA build.
 ///
-/// The libraries go where the wheel's own search path finds them (site-packages/nvidia/...); nothing else is touched.
+/// The libraries go to the wheel's search path (site-packages/nvidia/...); nothing else changes.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
@@ -40,10 +40,10 @@ struct Options {
     /// Replace NVIDIA's own libraries if they are installed.
     #[arg(long)]
     force: bool,
-    /// Remove the simulated libraries again.
+    /// Remove the simulated libraries.
     #[arg(long)]
     remove: bool,
-    /// Say nothing but errors.
+    /// Print errors only.
     #[arg(long, short)]
     quiet: bool,
 }
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder on the wheel's search path that its CUDA runtime would be in.
+/// Returns the folder of the wheel's search path where its CUDA runtime would lie.
 fn target_folder(wheel: &Wheel, needs: &Needs) -> Result<PathBuf> {
     let all_in_one = format!("nvidia/cu{}/lib", wheel.cuda_major());
     for candidate in [all_in_one.as_str(), "nvidia/cuda_runtime/lib"] {
@@ -70,7 +70,7 @@ fn target_folder(wheel: &Wheel, needs: &Needs) -> Result<PathBuf> {
     bail!("torch {} does not look for its CUDA libraries in site-packages/nvidia", wheel.torch_version)
 }
 
-/// Whether a file is one of ours.
+/// Returns whether a file is a simulated library.
 fn is_simulated(path: &Path) -> bool {
     std::fs::read(path).is_ok_and(|bytes| {
         bytes.windows(MAGIC.len()).any(|window| window == MAGIC)
@@ -78,7 +78,7 @@ fn is_simulated(path: &Path) -> bool {
     })
 }
 
-/// Writes a file so that a running program sees the old one or the new one, never half of it.
+/// Replaces a file atomically, so that a running program sees the old or the new one.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let temporary = path.with_extension(format!("simgpu-{}", std::process::id()));
     let write = || -> std::io::Result<()> {
@@ -95,7 +95,7 @@ fn run(options: &Options) -> Result<()> {
     let wheel = Wheel::find(&options.path)?;
     let mut needs = scan::scan(&wheel.site_packages.join("torch/lib"))?;
     let folder = target_folder(&wheel, &needs)?;
-    // Both are opened by name at run time; a library that is only opened so is not among the needs.
+    // These are opened by name at run time, so no library lists them as needed.
     for soname in [DRIVER, NVML] {
         needs.libraries.entry(soname.to_owned()).or_default();
     }
@@ -133,7 +133,7 @@ fn run(options: &Options) -> Result<()> {
         let exports = plan::exports(&template, soname, wanted, wheel.cuda_major())?;
         functions += exports.len();
         let library = template
-            .instantiate(soname, &exports, wheel.facts)
+            .instantiate(soname, &exports, wheel.versions)
             .with_context(|| format!("cannot make {soname}"))?;
         write(&folder.join(soname), &library)?;
     }
@@ -147,8 +147,8 @@ fn run(options: &Options) -> Result<()> {
         println!(
             "torch {} (CUDA {}.{}): {} simulated libraries with {functions} functions in {}",
             wheel.torch_version,
-            wheel.facts.runtime / 1000,
-            wheel.facts.runtime % 1000 / 10,
+            wheel.versions.runtime / 1000,
+            wheel.versions.runtime % 1000 / 10,
             needs.libraries.len(),
             folder.display()
         );
@@ -156,7 +156,7 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A driver function that the wheel is linked against and the simulated driver lacks would only be noticed at the first call.
+/// Warns about driver functions that the wheel uses and the simulated driver lacks.
 fn check_driver(driver: &[u8], wanted: &scan::Functions) {
     let known = elf::defined_names(driver).unwrap_or_default();
     for name in wanted.keys().filter(|name| !known.contains(*name)) {

@@ -1,4 +1,4 @@
-//! Which code stands behind which name in one library.
+//! Chooses the code behind each exported name of one library.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,11 @@ use anyhow::{Result, ensure};
 use crate::elf::{Export, Target, Template};
 use crate::scan::Functions;
 
-/// Hand-written functions have this prefix in the template, and a `__cudaNN` suffix when they are only right for that major version.
+/// Prefix of hand-written functions in the template; a `__cudaNN` suffix limits one to that major
+/// version.
 const PREFIX: &str = "simgpu_fn_";
 
-/// Prefixes of the functions that belong into a library; the longest that fits decides.
+/// Function prefixes of each library; the longest match decides.
 const HOMES: &[(&str, &[&str])] = &[
     ("libcudart.", &["cuda", "__cuda"]),
     ("libcublas.", &["cublas"]),
@@ -26,14 +27,14 @@ const HOMES: &[(&str, &[&str])] = &[
     ("libnvidia-ml.", &["nvml"]),
 ];
 
-/// Functions called `...Create...` whose first argument is not the place for a new object.
+/// Functions named `...Create...` without a place for a new object as first argument.
 const NOT_CREATORS: &[&str] =
     &["cusparseCreateIdentityPermutation", "ncclRedOpCreatePreMulSum", "ncclDevCommCreate"];
 
-/// Libraries whose `...Create...` functions make opaque objects behind their first argument.
+/// Libraries with `...Create...` functions that return opaque objects in their first argument.
 const CREATORS: &[&str] = &["cublasLt", "cudnn", "cusolver", "cusparse", "curand", "nvrtc"];
 
-/// Questions for the size of a workspace, `?` standing for the element type: which argument takes the answer, and how wide it is.
+/// Workspace size queries, `?` for the element type: position and width of the result argument.
 const SIZES: &[(&str, &str)] = &[
     ("cusolverDn?geqrf_bufferSize", "simgpu_int_size_5"),
     ("cusolverDn?gesvd_bufferSize", "simgpu_int_size_3"),
@@ -72,8 +73,8 @@ const SIZES: &[(&str, &str)] = &[
     ("cusparseLtMatmulGetWorkspace", "simgpu_size_2"),
 ];
 
-/// The size function that answers for a name.
-fn size_question(function: &str) -> Option<&'static str> {
+/// Returns the size query that implements a name.
+fn size_query(function: &str) -> Option<&'static str> {
     let fits = |pattern: &str| match pattern.split_once('?') {
         Some((head, tail)) => function
             .strip_prefix(head)
@@ -84,14 +85,15 @@ fn size_question(function: &str) -> Option<&'static str> {
     SIZES.iter().find(|(pattern, _)| fits(pattern)).map(|(_, symbol)| *symbol)
 }
 
-/// Functions of cuBLAS that put no work on the handle's stream.
-const CUBLAS_WORDS: &[&str] =
+/// cuBLAS functions that put no work on the handle's stream.
+const CUBLAS_WITHOUT_WORK: &[&str] =
     &["cublasSet", "cublasGet", "cublasCreate", "cublasDestroy", "cublasLt", "cublasXt", "cublasLogger"];
 
-/// Whether a function of cuBLAS would launch a kernel: its first argument is the handle whose stream it goes to.
+/// Returns whether a cuBLAS function launches a kernel on the stream of its handle.
 fn computes(function: &str) -> bool {
     function.starts_with("cublas")
-        && (function.starts_with("cublasGemm") || !CUBLAS_WORDS.iter().any(|word| function.starts_with(word)))
+        && (function.starts_with("cublasGemm")
+            || !CUBLAS_WITHOUT_WORK.iter().any(|word| function.starts_with(word)))
 }
 
 fn belongs(function: &str, soname: &str) -> bool {
@@ -106,7 +108,7 @@ fn creates_object(function: &str) -> bool {
         && !NOT_CREATORS.contains(&function)
 }
 
-/// The exports of one library: every hand-written function that belongs there, and what the wheel asks for beyond that.
+/// Returns the exports of one library: its hand-written functions, and those that the wheel adds.
 pub(crate) fn exports(
     template: &Template<'_>,
     soname: &str,
@@ -117,7 +119,7 @@ pub(crate) fn exports(
     let written: BTreeSet<&str> = template.names().filter_map(|name| name.strip_prefix(PREFIX)).collect();
     let here = written.iter().copied().filter(|name| !name.contains("__cuda1") && belongs(name, soname));
     let names: BTreeSet<&str> = here.chain(wanted.keys().map(String::as_str)).collect();
-    // Hand-written functions nobody asked for get the library's own node, like every function of the real library.
+    // Hand-written functions beyond the wheel's needs get the library's own version node.
     let node = wanted.values().flatten().find(|node| *node == soname).cloned();
 
     let mut exports = Vec::new();
@@ -128,7 +130,7 @@ pub(crate) fn exports(
             Target::Symbol(format!("{PREFIX}{special}"))
         } else if written.contains(name) {
             Target::Symbol(format!("{PREFIX}{name}"))
-        } else if let Some(symbol) = size_question(name) {
+        } else if let Some(symbol) = size_query(name) {
             Target::Symbol(symbol.to_owned())
         } else if computes(name) {
             Target::Symbol("simgpu_cublas_work".to_owned())
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_prefix_decides_where_a_function_belongs() {
+    fn longest_prefix_selects_library() {
         assert!(
             belongs("cublasLtMatmul", "libcublasLt.so.12") && !belongs("cublasLtMatmul", "libcublas.so.12")
         );
@@ -160,22 +162,22 @@ mod tests {
     }
 
     #[test]
-    fn only_real_creators_make_objects() {
+    fn only_real_creators_return_objects() {
         assert!(creates_object("cusolverDnCreate") && creates_object("cusparseSpGEMM_createDescr"));
         assert!(!creates_object("cusparseCreateIdentityPermutation") && !creates_object("cudnnSetStream"));
         assert!(!creates_object("ncclDevCommCreate"));
     }
 
     #[test]
-    fn size_questions_are_matched_with_their_element_type() {
-        assert_eq!(size_question("cusolverDnZgesvdj_bufferSize"), Some("simgpu_int_size_12"));
-        assert_eq!(size_question("cusolverDnXpotrf_bufferSize"), Some("simgpu_sizes_8"));
-        assert_eq!(size_question("cusolverDnQgesvd_bufferSize"), None);
-        assert_eq!(size_question("cusolverDnSgesvd"), None);
+    fn size_queries_match_element_types() {
+        assert_eq!(size_query("cusolverDnZgesvdj_bufferSize"), Some("simgpu_int_size_12"));
+        assert_eq!(size_query("cusolverDnXpotrf_bufferSize"), Some("simgpu_sizes_8"));
+        assert_eq!(size_query("cusolverDnQgesvd_bufferSize"), None);
+        assert_eq!(size_query("cusolverDnSgesvd"), None);
     }
 
     #[test]
-    fn settings_are_no_work() {
+    fn setters_launch_no_kernel() {
         assert!(computes("cublasSgemm_v2") && computes("cublasGemmEx") && computes("cublasSscal_v2"));
         assert!(
             !computes("cublasSetStream_v2") && !computes("cublasGetMathMode") && !computes("cublasLtMatmul")

@@ -1,4 +1,4 @@
-//! What an installed torch needs: the libraries it is linked against and the functions it takes from each.
+//! The libraries that an installed PyTorch links to, and the functions it uses from each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -10,19 +10,19 @@ use object::elf;
 use object::read::ReadCache;
 use object::read::elf::{Dyn as _, FileHeader as _, Sym as _};
 
-/// Function -> the version node that is asked for, if any.
+/// Function -> the version node it requires, if any.
 pub(crate) type Functions = BTreeMap<String, Option<String>>;
 
-/// Needs of all libraries in a folder.
+/// The needs of all libraries in a folder.
 #[derive(Debug, Default)]
 pub(crate) struct Needs {
     /// Library -> functions.
     pub(crate) libraries: BTreeMap<String, Functions>,
-    /// Where the dynamic linker looks, as written in the libraries (`$ORIGIN/...`).
+    /// Search paths as written in the libraries (`$ORIGIN/...`).
     pub(crate) search_paths: BTreeSet<String>,
 }
 
-/// Prefixes of functions that carry no version, with the library each belongs to; the first that fits counts.
+/// Prefixes of unversioned functions, with their library; the first match counts.
 const PREFIXES: &[(&str, &str)] = &[
     ("cuFile", "libcufile"),
     ("cusparseLt", "libcusparseLt"),
@@ -44,17 +44,17 @@ const PREFIXES: &[(&str, &str)] = &[
     ("cuda", "libcudart"),
 ];
 
-/// Whether a library is one of NVIDIA's that we make.
+/// Returns whether a library is one of NVIDIA's that we simulate.
 fn is_wanted(soname: &str) -> bool {
     ["libcu", "libnv", "libnccl"].iter().any(|prefix| soname.starts_with(prefix))
 }
 
-/// The library among `known` that an unversioned function belongs to.
+/// Returns the library among `known` that exports an unversioned function.
 fn home<'a>(function: &str, known: impl Iterator<Item = &'a String>) -> Option<String> {
     let stem =
         PREFIXES.iter().find(|(prefix, _)| function.starts_with(prefix)).map(|(_, stem)| *stem).or_else(
             || {
-                // The driver's functions: `cu` and a capital; LAPACK has names like `cunmqr_`.
+                // Driver functions have `cu` and a capital; LAPACK has names like `cunmqr_`.
                 let third = function.strip_prefix("cu")?.chars().next()?;
                 third.is_ascii_uppercase().then_some("libcuda")
             },
@@ -64,7 +64,7 @@ fn home<'a>(function: &str, known: impl Iterator<Item = &'a String>) -> Option<S
     known.next().cloned()
 }
 
-/// Scans every shared library of a folder.
+/// Scans all shared libraries of a folder.
 pub(crate) fn scan(folder: &Path) -> Result<Needs> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
@@ -87,7 +87,7 @@ pub(crate) fn scan(folder: &Path) -> Result<Needs> {
             needs.libraries.entry(soname).or_default().entry(function).or_default();
         }
     }
-    // What the wheel carries itself must not be shadowed.
+    // Libraries inside the wheel must not be shadowed.
     for file in &files {
         if let Some(name) = file.file_name().and_then(|name| name.to_str()) {
             needs.libraries.remove(name);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unversioned_functions_find_their_library() {
+    fn unversioned_functions_resolve_to_their_library() {
         let known: Vec<String> =
             ["libcuda.so.1", "libcudart.so.12", "libcufile.so.0", "libcusparseLt.so.0", "libnccl.so.2"]
                 .map(String::from)

@@ -1,16 +1,15 @@
-//! The tables that the dynamic linker looks names up in: strings, versions, hashes.
+//! The dynamic linker's lookup tables: strings, versions, hashes.
 //!
-//! A wrong bit in one of them is a symbol that is "not found" on somebody else's machine -> each is built by its specification and tested
-//! by looking names up as the dynamic linker does.
+//! Each follows its specification, and tests look names up as the dynamic linker does.
 
 use object::elf;
 
 use crate::elf::Export;
 
-/// A string table that grows.
-pub(crate) struct Strings(pub(crate) Vec<u8>);
+/// A growing string table.
+pub(crate) struct StringTable(pub(crate) Vec<u8>);
 
-impl Strings {
+impl StringTable {
     pub(crate) fn add(&mut self, text: &str) -> u32 {
         let at = self.0.len() as u32;
         self.0.extend(text.bytes());
@@ -19,7 +18,7 @@ impl Strings {
     }
 }
 
-/// The hash of the System V ABI, which version records carry.
+/// The System V ABI hash, used in version records.
 fn sysv_hash(name: &str) -> u32 {
     name.bytes().fold(0_u32, |hash, byte| {
         let hash = (hash << 4).wrapping_add(u32::from(byte));
@@ -32,7 +31,7 @@ fn gnu_hash(name: &str) -> u32 {
     name.bytes().fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(byte)))
 }
 
-/// Version nodes that the library defines; their numbers follow those of the versions it needs.
+/// Version nodes that the library defines, numbered after those that it needs.
 pub(crate) struct VersionNodes {
     names: Vec<String>,
     first: u16,
@@ -58,8 +57,9 @@ impl VersionNodes {
         self.names.iter().position(|known| known == name).map_or(1, |at| self.first + at as u16)
     }
 
-    /// `.gnu.version_d`: the base record with the SONAME, then the nodes; each 20 bytes with one name of 8.
-    pub(crate) fn definitions(&self, soname: &str, strings: &mut Strings) -> Vec<u8> {
+    /// Builds `.gnu.version_d`: a base record with the SONAME, then one record of 28 bytes per
+    /// node.
+    pub(crate) fn definitions(&self, soname: &str, strings: &mut StringTable) -> Vec<u8> {
         let mut bytes = Vec::new();
         let all = std::iter::once((soname, 1_u16, elf::VER_FLG_BASE)).chain(
             self.names.iter().enumerate().map(|(at, name)| (name.as_str(), self.first + at as u16, 0)),
@@ -77,7 +77,7 @@ impl VersionNodes {
     }
 }
 
-/// `.gnu.hash`, with the order in which the exports must appear in the symbol table.
+/// `.gnu.hash`, and the order of the exports that it requires.
 pub(crate) struct GnuHash {
     pub(crate) bytes: Vec<u8>,
     pub(crate) order: Vec<usize>,
@@ -125,13 +125,13 @@ mod tests {
     }
 
     #[test]
-    fn hashes_equal_those_of_the_specifications() {
+    fn hashes_match_the_specifications() {
         assert_eq!(gnu_hash("printf"), 0x156b_2bb8);
         assert_eq!(sysv_hash("printf"), 0x0779_05a6);
         assert_eq!(sysv_hash("GLIBC_2.2.5"), 0x0969_1a75);
     }
 
-    /// Looks a name up as the dynamic linker does.
+    /// Looks a name up like the dynamic linker.
     fn look_up(hash: &GnuHash, exports: &[Export], name: &str) -> Option<usize> {
         let word = |at: usize| u32::from_le_bytes(hash.bytes[4 * at..4 * at + 4].try_into().unwrap());
         let (buckets, first, words, shift) = (word(0), word(1), word(2), word(3));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_export_is_found_through_the_hash_table() {
+    fn hash_table_finds_every_export() {
         for count in [1_usize, 2, 7, 300] {
             let exports: Vec<Export> = (0..count).map(|at| export(&format!("function{at}"), None)).collect();
             let hash = GnuHash::new(&exports, 55);
@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn version_nodes_are_numbered_after_those_that_are_needed() {
+    fn defined_versions_are_numbered_after_needed_ones() {
         let exports = [export("a", Some("libx.so.2")), export("b", None), export("c", Some("libx.so.1"))];
         let nodes = VersionNodes::collect(&exports, 9);
         assert_eq!((nodes.index("libx.so.1"), nodes.index("libx.so.2"), nodes.len()), (10, 11, 2));
-        let mut strings = Strings(vec![0]);
+        let mut strings = StringTable(vec![0]);
         let bytes = nodes.definitions("libx.so.2", &mut strings);
         assert_eq!(bytes.len(), 3 * 28);
         assert_eq!(bytes[2 * 28 + 16..2 * 28 + 20], [0; 4], "the last record ends the list");

@@ -1,19 +1,18 @@
-//! Facts about an installed wheel: where it lies, and the versions it was compiled against.
+//! An installed wheel: its location, and the versions it was compiled against.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use simgpu_common::Facts;
+use simgpu_common::WheelVersions;
 
-/// An installed torch.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     pub(crate) site_packages: PathBuf,
     pub(crate) torch_version: String,
-    pub(crate) facts: Facts,
+    pub(crate) versions: WheelVersions,
 }
 
-/// The site-packages folder of a virtual environment, or the folder itself if it is one.
+/// Returns the site-packages folder of a virtual environment, or the path itself if it is one.
 fn site_packages(path: &Path) -> Result<PathBuf> {
     if path.join("torch/lib").is_dir() {
         return Ok(path.to_owned());
@@ -30,7 +29,7 @@ fn site_packages(path: &Path) -> Result<PathBuf> {
     bail!("no torch is installed in {}", path.display())
 }
 
-/// The text between the first `'` or `"` after `key` and the next one.
+/// Returns the quoted text after `key`.
 fn quoted<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let line = text.lines().find(|line| line.starts_with(key) && line.contains('='))?;
     let value = line.split_once('=')?.1.trim();
@@ -38,12 +37,12 @@ fn quoted<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     value[1..].split(quote).next()
 }
 
-/// `12.8` or `9.10.2.21` as numbers.
+/// Splits `12.8` or `9.10.2.21` into numbers.
 fn numbers(version: &str) -> Vec<u32> {
     version.split('.').map_while(|part| part.parse().ok()).collect()
 }
 
-/// The pinned version of a requirement whose name starts so.
+/// Returns the pinned version of the requirement that starts with `name`.
 fn pinned(metadata: &str, name: &str) -> Option<Vec<u32>> {
     let line = metadata
         .lines()
@@ -53,26 +52,26 @@ fn pinned(metadata: &str, name: &str) -> Option<Vec<u32>> {
         .filter(|list| !list.is_empty())
 }
 
-/// `10000 * major + 100 * minor + patch`.
+/// Encodes as `10000 * major + 100 * minor + patch`.
 fn hundreds(version: &[u32]) -> u32 {
     let part = |at: usize| version.get(at).copied().unwrap_or(0);
     part(0) * 10000 + part(1) * 100 + part(2)
 }
 
-/// `1000 * major + 100 * minor + patch`.
+/// Encodes as `1000 * major + 100 * minor + patch`.
 fn thousands(version: &[u32]) -> u32 {
     let part = |at: usize| version.get(at).copied().unwrap_or(0);
     part(0) * 1000 + part(1) * 100 + part(2)
 }
 
-/// Facts from `torch/version.py` and the package's requirements; what is not pinned follows the CUDA version.
-fn facts(version_py: &str, metadata: &str) -> Result<Facts> {
+/// Reads versions from `torch/version.py` and the requirements; unpinned ones follow CUDA's.
+fn read_versions(version_py: &str, metadata: &str) -> Result<WheelVersions> {
     let cuda = quoted(version_py, "cuda").context("this torch is not a CUDA build")?;
     let cuda = numbers(cuda);
     let (major, minor) = (cuda.first().copied().unwrap_or(12), cuda.get(1).copied().unwrap_or(0));
     let runtime = 1000 * major + 10 * minor;
     let cudnn = pinned(metadata, "nvidia-cudnn").unwrap_or_else(|| vec![9, 10, 2]);
-    Ok(Facts {
+    Ok(WheelVersions {
         runtime,
         cudnn: if cudnn.first().is_some_and(|&major| major >= 9) {
             hundreds(&cudnn)
@@ -83,12 +82,12 @@ fn facts(version_py: &str, metadata: &str) -> Result<Facts> {
             .map_or(major * 10000 + minor * 100, |version| hundreds(&version)),
         nccl: pinned(metadata, "nvidia-nccl").map_or(22_000, |version| hundreds(&version)),
         cufft: pinned(metadata, "nvidia-cufft").map_or((major - 1) * 1000, |version| thousands(&version)),
-        ..Facts::default()
+        ..WheelVersions::default()
     })
 }
 
 impl Wheel {
-    /// Finds the torch of a virtual environment or a site-packages folder.
+    /// Finds the PyTorch of a virtual environment or a site-packages folder.
     pub(crate) fn find(path: &Path) -> Result<Self> {
         let site_packages = site_packages(path)?;
         let version_py = site_packages.join("torch/version.py");
@@ -104,13 +103,14 @@ impl Wheel {
             Some(folder) => std::fs::read_to_string(folder.path().join("METADATA")).unwrap_or_default(),
             None => String::new(),
         };
-        let facts = facts(&version_py, &metadata).with_context(|| format!("torch {torch_version}"))?;
-        Ok(Self { site_packages, torch_version, facts })
+        let versions =
+            read_versions(&version_py, &metadata).with_context(|| format!("torch {torch_version}"))?;
+        Ok(Self { site_packages, torch_version, versions })
     }
 
-    /// Major version of CUDA.
+    /// Returns the major version of CUDA.
     pub(crate) fn cuda_major(&self) -> u32 {
-        self.facts.runtime / 1000
+        self.versions.runtime / 1000
     }
 }
 
@@ -119,26 +119,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cuda_12_wheel_pins_each_library() {
+    fn cuda_12_wheel_pins_each_library() {
         let metadata = "Name: torch\nRequires-Dist: nvidia-cudnn-cu12==9.10.2.21; platform_system == \"Linux\"\n\
                         Requires-Dist: nvidia-cublas-cu12==12.8.4.1; x\nRequires-Dist: nvidia-nccl-cu12==2.27.5; x\n";
-        let facts = facts("__version__ = '2.9.1+cu128'\ncuda: Optional[str] = '12.8'\n", metadata).unwrap();
-        assert_eq!((facts.runtime, facts.cudnn, facts.cublas, facts.nccl), (12080, 91002, 120_804, 22705));
+        let versions =
+            read_versions("__version__ = '2.9.1+cu128'\ncuda: Optional[str] = '12.8'\n", metadata).unwrap();
+        assert_eq!(
+            (versions.runtime, versions.cudnn, versions.cublas, versions.nccl),
+            (12080, 91002, 120_804, 22705)
+        );
     }
 
     #[test]
-    fn a_cuda_13_wheel_and_an_old_cudnn() {
-        let facts13 =
-            facts("cuda: Optional[str] = '13.2'\n", "Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; x\n")
-                .unwrap();
+    fn cuda_13_wheel_and_old_cudnn() {
+        let facts13 = read_versions(
+            "cuda: Optional[str] = '13.2'\n",
+            "Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; x\n",
+        )
+        .unwrap();
         assert_eq!((facts13.runtime, facts13.cudnn), (13020, 92600));
         let facts12 =
-            facts("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n").unwrap();
+            read_versions("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n")
+                .unwrap();
         assert_eq!(facts12.cudnn, 8902);
     }
 
     #[test]
-    fn a_cpu_build_is_refused() {
-        assert!(facts("cuda: Optional[str] = None\n", "").is_err());
+    fn cpu_build_is_refused() {
+        assert!(read_versions("cuda: Optional[str] = None\n", "").is_err());
     }
 }

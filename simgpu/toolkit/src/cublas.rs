@@ -1,4 +1,4 @@
-//! cuBLAS and cuBLASLt: handles with their own memory, everything else a stub.
+//! cuBLAS and cuBLASLt: handles with their own memory; the rest are stubs.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use simgpu_common::{In, Out};
 
 use crate::driver::{free_own_memory, launch, own_memory, with_context};
 use crate::entry::toolkit;
-use crate::facts::{bytes_switch, facts};
+use crate::versions::{bytes_switch, wheel_versions};
 
 const NOT_INITIALIZED: u32 = 1;
 const ALLOC_FAILED: u32 = 3;
@@ -52,16 +52,16 @@ toolkit! { 14;
     cublasGetPointerMode_v2(handle: u64, out: Out<u32>) { out.put(on_handle(handle, |handle| handle.pointer_mode)?) }
     cublasSetMathMode(handle: u64, mode: u32) { on_handle(handle, |handle| handle.math_mode = mode) }
     cublasGetMathMode(handle: u64, out: Out<u32>) { out.put(on_handle(handle, |handle| handle.math_mode)?) }
-    cublasGetVersion_v2(_handle: u64, out: Out<u32>) { out.put(facts().cublas) }
+    cublasGetVersion_v2(_handle: u64, out: Out<u32>) { out.put(wheel_versions().cublas) }
     cublasGetProperty(which: u32, out: Out<u32>) {
-        let version = facts().cublas;
+        let version = wheel_versions().cublas;
         out.put(match which {
             0 => version / 10000,
             1 => version / 100 % 100,
             _ => version % 100,
         })
     }
-    // One algorithm, whose 96 bytes of result are zero: success, no workspace.
+    // One algorithm, with a zeroed 96-byte result: success, no workspace.
     cublasLtMatmulAlgoGetHeuristic(
         _handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: u64, wanted: i32,
         results: Out<[u64; 12]>, found: Out<i32>,
@@ -90,7 +90,7 @@ toolkit! { 14;
     }
 }
 
-/// Stands in for the functions that compute: the kernel that a real one launches is launched, so that it shows in captured graphs.
+/// Implements compute functions: launches a kernel, as cuBLAS does, to add graph nodes.
 #[unsafe(no_mangle)]
 extern "C" fn simgpu_cublas_work(handle: u64) -> u32 {
     crate::entry::guard(INTERNAL, || {
@@ -101,12 +101,12 @@ extern "C" fn simgpu_cublas_work(handle: u64) -> u32 {
 
 #[unsafe(export_name = "simgpu_fn_cublasLtGetVersion")]
 extern "C" fn cublaslt_version() -> u64 {
-    u64::from(facts().cublas)
+    u64::from(wheel_versions().cublas)
 }
 
 #[unsafe(export_name = "simgpu_fn_cublasLtGetCudartVersion")]
 extern "C" fn cublaslt_runtime() -> u64 {
-    u64::from(facts().runtime)
+    u64::from(wheel_versions().runtime)
 }
 
 fn text(code: u32) -> &'static CStr {

@@ -1,30 +1,30 @@
-//! cuDNN: versions, workspace sizes, and a backend that always has one plan.
+//! cuDNN: versions, workspace sizes, and a backend that always finds one plan.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use core::ffi::c_char;
-use simgpu_common::{Answer, Out};
+use simgpu_common::{ApiResult, Out};
 
 use crate::driver::{launch, with_context};
 use crate::entry::toolkit;
-use crate::facts::{bytes_switch, facts};
+use crate::versions::{bytes_switch, wheel_versions};
 
 const INTERNAL: u32 = 4000;
 const EXECUTION_FAILED: u32 = 5000;
 const NOT_INITIALIZED: u32 = 1001;
 
-/// Attributes of backend descriptors that are asked for.
+/// Attributes of backend descriptors that callers read.
 const HEURISTIC_RESULTS: u32 = 202;
 const PLAN_WORKSPACE_SIZE: u32 = 402;
 
 static STREAMS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
-fn stream_of(handle: u64) -> Answer<u64> {
+fn stream_of(handle: u64) -> ApiResult<u64> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner).get(&handle).copied().ok_or(NOT_INITIALIZED)
 }
 
-fn workspace(out: Out<u64>) -> Answer {
+fn workspace(out: Out<u64>) -> ApiResult {
     out.put(bytes_switch("SIMGPU_CUDNN_WS"))
 }
 
@@ -48,13 +48,13 @@ toolkit! { 4000;
     cudnnBackendExecute(handle: u64, _plan: u64, _pack: u64) {
         launch(stream_of(handle)?).map_err(|_| EXECUTION_FAILED)
     }
-    // Unlike every other creator it has the kind first and the place for the object second.
+    // Unlike other creators, it takes the kind first and the place for the object second.
     cudnnBackendCreateDescriptor(_kind: u32, out: Out<*const u64>) {
         static DESCRIPTOR: [u64; 64] = [0; 64];
         out.put(DESCRIPTOR.as_ptr())
     }
     cudnnGetProperty(which: u32, out: Out<u32>) {
-        let version = facts().cudnn;
+        let version = wheel_versions().cudnn;
         let major = if version >= 90000 { 10000 } else { 1000 };
         out.put(match which {
             0 => version / major,
@@ -65,7 +65,7 @@ toolkit! { 4000;
     cudnnBackendGetAttribute(_descriptor: u64, which: u32, _kind: u32, wanted: i64, count: Out<i64>, out: Out<u64>) {
         match which {
             HEURISTIC_RESULTS => {
-                // The caller made the descriptors; only their number is news.
+                // The caller created the descriptors; only their number is returned.
                 count.put_if_wanted(1);
                 Ok(())
             }
@@ -117,12 +117,12 @@ toolkit! { 4000;
 
 #[unsafe(export_name = "simgpu_fn_cudnnGetVersion")]
 extern "C" fn version() -> u64 {
-    u64::from(facts().cudnn)
+    u64::from(wheel_versions().cudnn)
 }
 
 #[unsafe(export_name = "simgpu_fn_cudnnGetCudartVersion")]
 extern "C" fn runtime_version() -> u64 {
-    u64::from(facts().runtime)
+    u64::from(wheel_versions().runtime)
 }
 
 #[unsafe(export_name = "simgpu_fn_cudnnGetErrorString")]

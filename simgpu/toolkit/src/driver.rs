@@ -1,26 +1,26 @@
-//! The way to the driver.
+//! Access to the driver.
 //!
-//! A tracer at the driver's border must meet what it meets on a real machine -> at the first call the library opens `libcuda.so.1`, takes
-//! `cuGetProcAddress_v2` by `dlsym`, probes it with an empty name, looks up every function it will use by name and CUDA version, and from
-//! then on calls through those pointers only.
+//! A tracer must see the calls of a real toolkit. The first call opens `libcuda.so.1` and takes
+//! `cuGetProcAddress_v2` by `dlsym`. It probes that with an empty name and looks every function up
+//! by name and CUDA version. Later calls use these pointers only.
 
 use core::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use simgpu_common::Answer;
+use simgpu_common::ApiResult;
 
-use crate::facts::trace;
+use crate::versions::trace;
 
-/// cudaErrorInsufficientDriver: there is no driver, or one without what we need.
+/// cudaErrorInsufficientDriver: no driver, or one that lacks a function.
 const INSUFFICIENT_DRIVER: u32 = 35;
 
 type GetProcAddress = extern "C" fn(*const i8, *mut *const c_void, i32, u64, *mut u32) -> u32;
 
-/// Declares the table of driver functions: name in the table, name and version to ask for, flags, arguments.
+/// Declares the table of driver functions: field, name and version to look up, flags, arguments.
 macro_rules! driver_table {
     ($($field:ident = $symbol:literal @ $version:literal / $flags:literal ($($ty:ty),*);)+) => {
-        /// The driver's functions.
+        /// Pointers to the driver's functions, looked up once.
         pub(crate) struct Driver {
             $(pub(crate) $field: extern "C" fn($($ty),*) -> u32,)+
         }
@@ -28,7 +28,7 @@ macro_rules! driver_table {
         impl Driver {
             fn load(get: GetProcAddress) -> Option<Self> {
                 Some(Self {
-                    // SAFETY: the driver's interface gives the function of this name and version these arguments.
+                    // SAFETY: the driver's function of this name and version has these arguments.
                     $($field: unsafe { std::mem::transmute::<*const c_void, extern "C" fn($($ty),*) -> u32>(look_up(get, $symbol, $version, $flags)?) },)+
                 })
             }
@@ -50,7 +50,7 @@ fn look_up(get: GetProcAddress, symbol: &CStr, version: i32, flags: u64) -> Opti
     Some(address)
 }
 
-/// The 64 bytes of an IPC handle, passed by value.
+/// An IPC handle: 64 bytes, passed by value.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IpcHandle([u64; 8]);
@@ -61,7 +61,7 @@ type Ptr = u64;
 driver_table! {
     init = c"cuInit" @ 2000 / 0 (u32);
     driver_version = c"cuDriverGetVersion" @ 2020 / 0 (Ptr);
-    // Both are asked for, as the real runtime does; the newer one answers `cudaGetDriverEntryPoint`.
+    // Both are looked up, as in the real runtime; the newer one serves `cudaGetDriverEntryPoint`.
     _get_proc_address = c"cuGetProcAddress" @ 11030 / 0 (*const i8, *mut Ptr, i32, u64);
     get_proc_address_2 = c"cuGetProcAddress" @ 12000 / 0 (*const i8, *mut Ptr, i32, u64, *mut u32);
     device_count = c"cuDeviceGetCount" @ 2000 / 0 (*mut u32);
@@ -180,11 +180,11 @@ driver_table! {
     occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" @ 7000 / 0 (Ptr, Ptr, i32, u64, u32);
 }
 
-/// The driver, found and initialised at the first call; the code it failed with otherwise, as at every later call.
-pub(crate) fn driver() -> Answer<&'static Driver> {
+/// Returns the driver, initialised at the first call; a failure is returned again by later calls.
+pub(crate) fn driver() -> ApiResult<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let found = DRIVER.get_or_init(|| {
-        // SAFETY: a terminated name; the handle is kept for ever.
+        // SAFETY: the name is terminated; the handle is kept.
         let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
         if handle.is_null() {
             return None;
@@ -204,16 +204,16 @@ pub(crate) fn driver() -> Answer<&'static Driver> {
     found.as_ref().ok_or(INSUFFICIENT_DRIVER)
 }
 
-/// A driver code as an answer.
-pub(crate) fn ok(rc: u32) -> Answer {
+/// Converts a driver code to a result.
+pub(crate) fn ok(rc: u32) -> ApiResult {
     if rc == 0 { Ok(()) } else { Err(rc) }
 }
 
-/// The driver with a context current: the thread's own, or the primary one of device `preferred`.
-pub(crate) fn with_context(preferred: u32) -> Answer<&'static Driver> {
+/// Returns the driver with a context current: the thread's, or device `preferred`'s primary one.
+pub(crate) fn with_context(preferred: u32) -> ApiResult<&'static Driver> {
     let driver = driver()?;
     let mut context = 0;
-    // Before anything initialised the driver this is an error, and so is it in a forked child: `init` tells them apart.
+    // Fails before initialisation and in a forked child; `init` distinguishes the two.
     if (driver.ctx_current)(&raw mut context) != 0 {
         ok((driver.init)(0))?;
     }
@@ -223,13 +223,13 @@ pub(crate) fn with_context(preferred: u32) -> Answer<&'static Driver> {
     Ok(driver)
 }
 
-/// Most devices whose primary context is remembered.
+/// Limit of devices with a cached primary context.
 const MAX_DEVICES: usize = 16;
-/// The primary contexts that this library retained: once each, however many threads use them.
+/// Primary contexts that this library retained, once each for all threads.
 static PRIMARY: [AtomicU64; MAX_DEVICES] = [const { AtomicU64::new(0) }; MAX_DEVICES];
 
-/// Makes a device's primary context the thread's.
-pub(crate) fn make_primary_current(driver: &Driver, device: u32) -> Answer {
+/// Makes a device's primary context current on the thread.
+pub(crate) fn make_primary_current(driver: &Driver, device: u32) -> ApiResult {
     let slot = PRIMARY.get(device as usize).ok_or(101_u32)?;
     let mut context = slot.load(Ordering::Acquire);
     if context == 0 {
@@ -239,15 +239,15 @@ pub(crate) fn make_primary_current(driver: &Driver, device: u32) -> Answer {
     ok((driver.ctx_set_current)(context))
 }
 
-/// Forgets a primary context that was reset.
+/// Drops the cached primary context after a reset.
 pub(crate) fn forget_primary(device: u32) {
     if let Some(slot) = PRIMARY.get(device as usize) {
         slot.store(0, Ordering::Release);
     }
 }
 
-/// Allocates device memory for a library's own use, if its switch asks for any.
-pub(crate) fn own_memory(bytes: u64) -> Answer<u64> {
+/// Allocates device memory for a library itself, if its setting is not 0.
+pub(crate) fn own_memory(bytes: u64) -> ApiResult<u64> {
     if bytes == 0 {
         return Ok(0);
     }
@@ -256,18 +256,18 @@ pub(crate) fn own_memory(bytes: u64) -> Answer<u64> {
     Ok(addr)
 }
 
-/// Frees what [`own_memory`] gave.
+/// Frees memory of [`own_memory`].
 pub(crate) fn free_own_memory(addr: u64) {
     if addr != 0
         && let Ok(driver) = driver()
     {
-        // The handle is going away: there is nobody to tell about an error.
+        // The handle is being destroyed, so an error has no receiver.
         let _ = (driver.mem_free)(addr);
     }
 }
 
-/// Launches a library's kernel on a stream. Which kernel it is, nobody looks at.
-pub(crate) fn launch(stream: u64) -> Answer {
+/// Launches a kernel of a library on a stream; its identity does not matter.
+pub(crate) fn launch(stream: u64) -> ApiResult {
     const KERNEL: u64 = 1;
     ok((with_context(0)?.launch)(KERNEL, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
 }

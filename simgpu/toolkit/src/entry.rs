@@ -1,21 +1,21 @@
-//! What happens around the body of every hand-written function.
+//! Wrappers around every hand-written function.
 //!
-//! A panic must not cross into C, and a copy of the template exports a function only if `simgpu-setup` says so -> functions are declared
-//! through [`toolkit!`], which wraps the body and gives it the name `simgpu_fn_<name>`.
+//! [`toolkit!`] declares a function as `simgpu_fn_<name>`, for `simgpu-setup` to export where a
+//! wheel needs it. The wrapper catches panics, which must not cross into C.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use simgpu_common::Answer;
+use simgpu_common::ApiResult;
 
-/// Runs a body; `broken` is what a panic turns into.
-pub(crate) fn guard(broken: u32, body: impl FnOnce() -> Answer) -> u32 {
+/// Runs a body; returns `broken` if it panics.
+pub(crate) fn guard(broken: u32, body: impl FnOnce() -> ApiResult) -> u32 {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(answer) => answer.err().unwrap_or(0),
         Err(_) => broken,
     }
 }
 
-/// Declares functions of a library that returns status codes; the literal is the code for "something went wrong inside".
+/// Declares functions that return status codes; the literal is the library's internal-error code.
 macro_rules! toolkit {
     ($broken:literal; $($name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
         $(

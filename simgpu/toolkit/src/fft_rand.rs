@@ -1,11 +1,11 @@
-//! cuFFT plans, which are numbers, and cuRAND generators.
+//! cuFFT plans (plain numbers) and cuRAND generators.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use simgpu_common::Out;
 
 use crate::entry::toolkit;
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
 static NEXT_PLAN: AtomicU32 = AtomicU32::new(1);
 
@@ -33,6 +33,6 @@ toolkit! { 5;
         Ok(())
     }
     cufftGetSize(_plan: u32, work: Out<u64>) { work.put(0) }
-    cufftGetVersion(out: Out<u32>) { out.put(facts().cufft) }
-    curandGetVersion(out: Out<u32>) { out.put(facts().runtime / 10 * 100) }
+    cufftGetVersion(out: Out<u32>) { out.put(wheel_versions().cufft) }
+    curandGetVersion(out: Out<u32>) { out.put(wheel_versions().runtime / 10 * 100) }
 }

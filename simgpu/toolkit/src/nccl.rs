@@ -1,17 +1,17 @@
-//! NCCL without a network: communicators that may own memory, collectives between ranks that all hold the same.
+//! NCCL without a network: communicators that may own memory, and local collectives.
 //!
-//! Other ranks are other processes, whose memory this one cannot see -> every collective gives what it would give if all ranks had this
-//! rank's data, except that sums stay as they are.
+//! Other ranks are other processes with invisible memory. Each collective returns the result for
+//! ranks that all have this rank's data, except that sums stay unchanged.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use core::ffi::c_char;
-use simgpu_common::{Answer, Out};
+use simgpu_common::{ApiResult, Out};
 
 use crate::driver::{driver, free_own_memory, ok, own_memory, with_context};
 use crate::entry::toolkit;
-use crate::facts::{bytes_switch, facts};
+use crate::versions::{bytes_switch, wheel_versions};
 
 const UNHANDLED_CUDA: u32 = 1;
 const INVALID_ARGUMENT: u32 = 4;
@@ -25,7 +25,7 @@ struct Communicator {
 
 static COMMUNICATORS: Mutex<BTreeMap<u64, Communicator>> = Mutex::new(BTreeMap::new());
 
-fn create(out: Out<u64>, ranks: i32, rank: i32) -> Answer {
+fn create(out: Out<u64>, ranks: i32, rank: i32) -> ApiResult {
     out.check().map_err(|_| INVALID_ARGUMENT)?;
     if ranks < 1 || !(0..ranks).contains(&rank) {
         return Err(INVALID_ARGUMENT);
@@ -37,13 +37,13 @@ fn create(out: Out<u64>, ranks: i32, rank: i32) -> Answer {
     out.put(id)
 }
 
-fn destroy(id: u64) -> Answer {
+fn destroy(id: u64) -> ApiResult {
     let gone = COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     free_own_memory(gone.ok_or(INVALID_ARGUMENT)?.memory);
     Ok(())
 }
 
-fn find(id: u64) -> Answer<Communicator> {
+fn find(id: u64) -> ApiResult<Communicator> {
     COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied().ok_or(INVALID_ARGUMENT)
 }
 
@@ -62,9 +62,9 @@ fn element(kind: u32) -> u64 {
     }
 }
 
-/// A collective that ends with the rank's own data in the output.
-fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> Answer {
-    // Only the root of a reduction passes an output, only that of a broadcast an input.
+/// Runs a collective that outputs the rank's own data.
+fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> ApiResult {
+    // Only a reduction's root passes an output, and only a broadcast's root an input.
     if from == to || from == 0 || to == 0 || count == 0 {
         return Ok(());
     }
@@ -73,14 +73,14 @@ fn collective(from: u64, to: u64, count: u64, kind: u32, stream: u64) -> Answer 
 }
 
 toolkit! { 3;
-    ncclGetVersion(out: Out<u32>) { out.put(facts().nccl) }
+    ncclGetVersion(out: Out<u32>) { out.put(wheel_versions().nccl) }
     ncclGetUniqueId(out: Out<[u64; 16]>) { out.put([0x51; 16]) }
     ncclCommInitRank(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32) { create(out, ranks, rank) }
     ncclCommInitRankConfig(out: Out<u64>, ranks: i32, _id: UniqueId, rank: i32, _config: u64) { create(out, ranks, rank) }
     ncclCommInitRankScalable(out: Out<u64>, ranks: i32, rank: i32, _ids: i32, _id: u64, _config: u64) { create(out, ranks, rank) }
     ncclCommInitAll(out: Out<u64>, count: i32, _devices: u64) { (0..count).try_for_each(|rank| create(out.nth(rank as usize), count, rank)) }
     ncclCommSplit(parent: u64, color: i32, _key: i32, out: Out<u64>, _config: u64) {
-        // Who else has this color, only the other processes know: all are taken to have it.
+        // The colors of other processes are unknown, so all ranks are assumed to share this one.
         let parent = find(parent)?;
         if color < 0 { out.put(0) } else { create(out, parent.ranks, parent.rank) }
     }

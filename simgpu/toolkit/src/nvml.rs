@@ -1,15 +1,15 @@
-//! NVML: what PyTorch asks for its out-of-memory text, and the totals that monitoring tools read.
+//! NVML: the queries for PyTorch's out-of-memory text, and the totals of monitoring tools.
 //!
-//! NVML does not go through libcuda on a real machine, so a tracer must see no driver call of it here -> it asks the simulated driver by a
-//! private function, and only if the process has loaded one.
+//! NVML does not use libcuda on a real machine, so a tracer must see no driver call. This library
+//! calls a private function of the simulated driver, if the process has loaded that.
 
 use core::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use simgpu_common::{Answer, Out, Text};
+use simgpu_common::{ApiResult, Out, Text};
 
 use crate::entry::toolkit;
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
 const INVALID_ARGUMENT: u32 = 2;
 const NOT_SUPPORTED: u32 = 3;
@@ -24,10 +24,10 @@ struct Private {
     shape: Shape,
 }
 
-fn private() -> Answer<&'static Private> {
+fn private() -> ApiResult<&'static Private> {
     static PRIVATE: OnceLock<Option<Private>> = OnceLock::new();
     let found = PRIVATE.get_or_init(|| {
-        // SAFETY: terminated names; the handle is kept for ever; the simulated driver's functions have these types.
+        // SAFETY: names are terminated; the handle is kept; the functions have these types.
         unsafe {
             let handle = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
             let find = |name: &CStr| {
@@ -44,13 +44,13 @@ fn private() -> Answer<&'static Private> {
     found.as_ref().ok_or(DRIVER_NOT_LOADED)
 }
 
-fn devices() -> Answer<u32> {
+fn devices() -> ApiResult<u32> {
     let (mut devices, mut compute) = (0, 0);
     (private()?.shape)(&raw mut devices, &raw mut compute);
     Ok(devices)
 }
 
-fn usage(handle: u64) -> Answer<(u64, u64)> {
+fn usage(handle: u64) -> ApiResult<(u64, u64)> {
     let device = handle.checked_sub(1).ok_or(INVALID_ARGUMENT)?;
     let (mut used, mut total) = (0, 0);
     if (private()?.usage)(device as u32, &raw mut used, &raw mut total) != 0 {
@@ -59,8 +59,8 @@ fn usage(handle: u64) -> Answer<(u64, u64)> {
     Ok((used, total))
 }
 
-/// Handles are the ordinal plus one.
-fn handle(out: Out<u64>, ordinal: u32) -> Answer {
+/// Device handles are the ordinal plus one.
+fn handle(out: Out<u64>, ordinal: u32) -> ApiResult {
     if ordinal >= devices()? {
         return Err(INVALID_ARGUMENT);
     }
@@ -77,10 +77,10 @@ struct ProcessInfo {
     compute_instance: u32,
 }
 
-fn processes(device: u64, count: Out<u32>, out: Out<ProcessInfo>) -> Answer {
+fn processes(device: u64, count: Out<u32>, out: Out<ProcessInfo>) -> ApiResult {
     let (used, _) = usage(device)?;
     let room = count.current().map_err(|_| INVALID_ARGUMENT)?;
-    // A process without memory on the device has no context there.
+    // A process without device memory has no context there.
     let listed = u32::from(used > 0);
     count.put(listed)?;
     if room < listed {
@@ -138,13 +138,13 @@ toolkit! { 999;
         major.put(compute / 10)?;
         minor.put(compute % 10)
     }
-    nvmlSystemGetCudaDriverVersion(out: Out<u32>) { out.put(facts().driver) }
-    nvmlSystemGetCudaDriverVersion_v2(out: Out<u32>) { out.put(facts().driver) }
+    nvmlSystemGetCudaDriverVersion(out: Out<u32>) { out.put(wheel_versions().driver) }
+    nvmlSystemGetCudaDriverVersion_v2(out: Out<u32>) { out.put(wheel_versions().driver) }
     nvmlSystemGetDriverVersion(out: Out<u8>, room: u32) {
         copy_text(out, room, "580.00 (simulated)");
         Ok(())
     }
-    // After the version: uuid (16 bytes), status, clique, state (0: no fabric), health.
+    // Fields after the version: uuid (16 bytes), status, clique, state (0: no fabric), health.
     nvmlDeviceGetGpuFabricInfoV(device: u64, out: Out<u32>) {
         usage(device)?;
         out.nth(1).put_all([0; 8]);

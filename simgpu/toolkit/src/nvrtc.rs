@@ -1,18 +1,18 @@
-//! NVRTC: every program compiles, to nothing.
+//! NVRTC: every program compiles to an empty image.
 
 use core::ffi::c_char;
 use simgpu_common::Out;
 
 use crate::entry::toolkit;
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
-/// The image is never read; it only has to be there.
+/// The image is never read; only its size and address are used.
 const IMAGE: [u8; 64] = [0; 64];
 
 toolkit! { 11;
     nvrtcVersion(major: Out<u32>, minor: Out<u32>) {
-        major.put(facts().runtime / 1000)?;
-        minor.put(facts().runtime % 1000 / 10)
+        major.put(wheel_versions().runtime / 1000)?;
+        minor.put(wheel_versions().runtime % 1000 / 10)
     }
     nvrtcGetPTXSize(_program: u64, out: Out<u64>) { out.put(IMAGE.len() as u64) }
     nvrtcGetCUBINSize(_program: u64, out: Out<u64>) { out.put(IMAGE.len() as u64) }

@@ -1,10 +1,10 @@
-//! cuSPARSE and cuSOLVER: sizes that must be defined, because callers allocate what they are told.
+//! cuSPARSE and cuSOLVER: workspace sizes, because callers allocate what these return.
 
 use core::ffi::c_char;
 use simgpu_common::Out;
 
-/// Functions that store a size of 0 behind their n-th argument: nothing is computed, so no workspace is needed. Arguments are
-/// integers or pointers throughout, each in a register or slot of its own, so one function serves every interface of that shape.
+/// Declares functions that store a size of 0 in their n-th argument. All arguments are integers or
+/// pointers, each in its own register or stack slot, so one function serves many signatures.
 macro_rules! sizes {
     ($($name:ident: $($skip:ident)* => $($out:ident: $ty:ty),+;)+) => {
         $(

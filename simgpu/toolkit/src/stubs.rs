@@ -1,16 +1,18 @@
-//! Functions that do nothing and say success.
+//! Functions that do nothing and return success.
 //!
-//! A wheel asks for several hundred functions whose work would be done on the device -> a row of numbered entries, each at its own
-//! address, so that `SIMGPU_TRACE=1` can name the one that was called; `simgpu-setup` gives entry *n* the name of the *n*-th such function.
+//! A wheel needs several hundred functions that would only work on the device. Each is one numbered
+//! entry with its own address, so that `SIMGPU_TRACE=1` can name it. `simgpu-setup` names entry
+//! *n*.
 
 use core::arch::naked_asm;
 use core::ffi::{CStr, c_void};
 
 use simgpu_common::Out;
 
-use crate::facts::{trace, tracing};
+use crate::versions::{trace, tracing};
 
-/// The row: 2048 entries of 16 bytes, each `lea r11, [rip - 7]` (7 bytes: the entry's own address) and `jmp rel32` (5 bytes).
+/// The stubs: 2048 entries of 16 bytes, each `lea r11, [rip - 7]` (the entry's address) and `jmp
+/// rel32` to the common body.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 extern "C" fn simgpu_stub_row() {
@@ -25,7 +27,7 @@ extern "C" fn simgpu_stub_row() {
     )
 }
 
-/// Where every entry ends up: 0 = unknown yet, 1 = quiet, 2 = tracing.
+/// State of the common body: 0 = unknown yet, 1 = quiet, 2 = tracing.
 static mut MODE: u8 = 0;
 
 #[unsafe(naked)]
@@ -49,7 +51,7 @@ extern "C" fn body() {
 
 extern "C" fn slow(entry: *const c_void) {
     let mode = if tracing() { 2 } else { 1 };
-    // SAFETY: every thread stores the same byte; the assembly above only compares it.
+    // SAFETY: all threads store the same byte; the assembly above only compares it.
     unsafe { (&raw mut MODE).write_volatile(mode) };
     if mode == 1 {
         return;
@@ -65,7 +67,7 @@ extern "C" fn slow(entry: *const c_void) {
     }
 }
 
-/// Stands in for functions that make an object behind their first argument: they all make this one, which is never looked into.
+/// Implements functions that return an object in their first argument; its contents are never read.
 #[unsafe(no_mangle)]
 extern "C" fn simgpu_make_object(out: Out<*const u64>) -> u32 {
     static OBJECT: [u64; 64] = [0; 64];

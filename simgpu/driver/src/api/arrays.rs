@@ -1,13 +1,13 @@
 //! Arrays and mipmapped arrays: device memory behind an opaque handle.
 //!
-//! An array whose memory is mapped into it later (sparse or deferred) takes addresses and no memory.
+//! Sparse arrays and arrays with deferred mapping take addresses, but no memory.
 
 use crate::entry::{capture_mode, current, exports, logged, tid, with_context};
 use crate::ffi::{In, Out};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
-use crate::state::State;
-use crate::state::device::Home;
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::state::DriverState;
+use crate::state::device::BlockOrigin;
 
 /// `CUDA_ARRAY3D_SPARSE` and `CUDA_ARRAY3D_DEFERRED_MAPPING`.
 const SPARSE: u32 = 0x40;
@@ -41,7 +41,7 @@ impl From<ArrayDescriptor> for Array3dDescriptor {
     }
 }
 
-/// Bytes of one channel, by the header's array format.
+/// Returns the bytes per channel of an array format.
 fn format_bytes(format: u32) -> Option<u64> {
     match format {
         1 | 8 => Some(1),
@@ -52,8 +52,8 @@ fn format_bytes(format: u32) -> Option<u64> {
 }
 
 impl Array3dDescriptor {
-    /// Bytes of so many levels.
-    pub(crate) fn bytes(&self, levels: u32) -> Answer<u64> {
+    /// Returns the bytes of the first `levels` mipmap levels.
+    pub(crate) fn bytes(&self, levels: u32) -> ApiResult<u64> {
         (0..levels.max(1)).try_fold(0_u64, |sum, level| {
             let side = |side: u64| (side >> level.min(63)).max(1);
             let element = format_bytes(self.format)
@@ -73,12 +73,12 @@ impl Array3dDescriptor {
 fn create(
     api: &'static str,
     out: Out<u64>,
-    descriptor: Answer<Array3dDescriptor>,
+    descriptor: ApiResult<Array3dDescriptor>,
     levels: u32,
-    home: Home,
-) -> Answer {
+    home: BlockOrigin,
+) -> ApiResult {
     let size = descriptor.and_then(|descriptor| descriptor.bytes(levels));
-    logged(api, Record::bytes(size.unwrap_or(0)), |state, record| {
+    logged(api, LogRecord::for_size(size.unwrap_or(0)), |state, record| {
         out.check()?;
         let current = current(state)?;
         state.graphs.unsafe_call(tid(), capture_mode())?;
@@ -86,14 +86,14 @@ fn create(
         let (device, pages) = state.device_and_pages(current.device)?;
         record.addr = device.alloc_charged(pages, size?, home, current.context, backed)?;
         if !backed {
-            record.note("unbacked", 1);
+            record.push_field("unbacked", 1);
         }
         out.put(record.addr)
     })
 }
 
-fn destroy(api: &'static str, handle: u64, kind: Home) -> Answer {
-    logged(api, Record::about(handle), |state, record| {
+fn destroy(api: &'static str, handle: u64, kind: BlockOrigin) -> ApiResult {
+    logged(api, LogRecord::for_address(handle), |state, record| {
         current(state)?;
         let ordinal = state.device_of(handle).ok_or(INVALID_HANDLE)?;
         record.device = ordinal as i32;
@@ -104,8 +104,8 @@ fn destroy(api: &'static str, handle: u64, kind: Home) -> Answer {
     })
 }
 
-/// Only told for arrays whose memory is still to be mapped.
-fn requirements(state: &State, out: Out<[u64; 4]>, handle: u64, kind: Home) -> Answer {
+/// Returns the memory requirements; only arrays without memory have some.
+fn requirements(state: &DriverState, out: Out<[u64; 4]>, handle: u64, kind: BlockOrigin) -> ApiResult {
     let ordinal = state.device_of(handle).ok_or(INVALID_HANDLE)?;
     let block = state.devices[ordinal as usize].blocks.get(&handle).filter(|block| block.home == kind);
     let block = block.ok_or(INVALID_HANDLE)?;
@@ -117,27 +117,27 @@ fn requirements(state: &State, out: Out<[u64; 4]>, handle: u64, kind: Home) -> A
 
 exports! {
     memory 3020 cuArrayCreate_v2(out: Out<u64>, descriptor: In<ArrayDescriptor>) {
-        create(API, out, descriptor.get().map(Array3dDescriptor::from), 0, Home::Array)
+        create(API, out, descriptor.get().map(Array3dDescriptor::from), 0, BlockOrigin::Array)
     }
     memory 3020 cuArray3DCreate_v2(out: Out<u64>, descriptor: In<Array3dDescriptor>) {
-        create(API, out, descriptor.get(), 0, Home::Array)
+        create(API, out, descriptor.get(), 0, BlockOrigin::Array)
     }
-    memory 2000 cuArrayDestroy(handle: u64) { destroy(API, handle, Home::Array) }
+    memory 2000 cuArrayDestroy(handle: u64) { destroy(API, handle, BlockOrigin::Array) }
     memory 5000 cuMipmappedArrayCreate(out: Out<u64>, descriptor: In<Array3dDescriptor>, levels: u32) {
-        create(API, out, descriptor.get(), levels, Home::Mipmapped)
+        create(API, out, descriptor.get(), levels, BlockOrigin::Mipmapped)
     }
-    memory 5000 cuMipmappedArrayDestroy(handle: u64) { destroy(API, handle, Home::Mipmapped) }
+    memory 5000 cuMipmappedArrayDestroy(handle: u64) { destroy(API, handle, BlockOrigin::Mipmapped) }
     plain 11060 cuArrayGetMemoryRequirements(out: Out<[u64; 4]>, handle: u64, _device: u32) {
-        with_context(|state, _| requirements(state, out, handle, Home::Array))
+        with_context(|state, _| requirements(state, out, handle, BlockOrigin::Array))
     }
     plain 11060 cuMipmappedArrayGetMemoryRequirements(out: Out<[u64; 4]>, handle: u64, _device: u32) {
-        with_context(|state, _| requirements(state, out, handle, Home::Mipmapped))
+        with_context(|state, _| requirements(state, out, handle, BlockOrigin::Mipmapped))
     }
-    // Which tile of which array gets which memory is not simulated.
+    // Tile mappings are not simulated.
     memory 11010 cuMemMapArrayAsync(_changes: In<u8>, _count: u32, stream: u64) {
-        logged(API, Record::default().on(stream), |_, _| Err(NOT_SUPPORTED))
+        logged(API, LogRecord::default().with_stream(stream), |_, _| Err(NOT_SUPPORTED))
     }
     memory 11010 cuMemMapArrayAsync_ptsz(_changes: In<u8>, _count: u32, stream: u64) {
-        logged(API, Record::default().on(stream), |_, _| Err(NOT_SUPPORTED))
+        logged(API, LogRecord::default().with_stream(stream), |_, _| Err(NOT_SUPPORTED))
     }
 }

@@ -1,19 +1,19 @@
-//! Stream capture: beginning, end, and what a stream says about the capture it is in.
+//! Stream capture: begin, end, and capture queries.
 //!
-//! PyTorch's allocator decides by these answers which pool a block belongs to -> a stream that waits for a captured event joins its capture
-//! (see `streams`), and every stream knows the nodes that its next call would depend on.
+//! PyTorch's allocator selects a block's pool by these queries. A stream that waits for a captured
+//! event joins the capture (see `streams`), and each stream tracks the nodes for its next call.
 
 use crate::api::streams::{LEGACY, with_stream};
 use crate::entry::{exchange_capture_mode, exports, ready, tid};
 use crate::ffi::{In, Out};
-use crate::rc::{
-    Answer, INVALID_VALUE, STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED,
-    STREAM_CAPTURE_WRONG_THREAD,
+use crate::result_code::{
+    ApiResult, INVALID_VALUE, STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_UNMATCHED,
+    STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD,
 };
 use crate::state::graph::{Capture, CaptureMode, Graph};
-use crate::state::{State, StreamKey};
+use crate::state::{DriverState, StreamKey};
 
-fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -> Answer {
+fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         let mode = CaptureMode::from_raw(mode).ok_or(INVALID_VALUE)?;
         if key.1 == LEGACY || state.streams[&key].capture.is_some() {
@@ -39,7 +39,7 @@ fn begin_capture(stream: u64, mode: u32, per_thread: bool, graph: Option<u64>) -
     })
 }
 
-fn end_capture(stream: u64, out: Out<u64>, per_thread: bool) -> Answer {
+fn end_capture(stream: u64, out: Out<u64>, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         out.check()?;
         let id = state.streams[&key].capture.ok_or(INVALID_VALUE)?;
@@ -66,8 +66,8 @@ fn end_capture(stream: u64, out: Out<u64>, per_thread: bool) -> Answer {
     })
 }
 
-/// 0 none, 1 active, 2 spoiled; with the capture's id and graph.
-fn capture_status(state: &State, key: StreamKey) -> (u32, u64, u64) {
+/// Returns status (0 none, 1 active, 2 invalidated), id and graph of a stream's capture.
+fn capture_status(state: &DriverState, key: StreamKey) -> (u32, u64, u64) {
     let Some(id) = state.streams.get(&key).and_then(|stream| stream.capture) else { return (0, 0, 0) };
     match state.graphs.captures.get(&id) {
         Some(capture) if capture.spoiled => (2, id, capture.graph),
@@ -86,7 +86,7 @@ struct CaptureInfo {
 }
 
 impl CaptureInfo {
-    fn answer(&self, stream: u64, per_thread: bool) -> Answer {
+    fn answer(&self, stream: u64, per_thread: bool) -> ApiResult {
         with_stream(stream, per_thread, |state, key| {
             let (status, id, graph) = capture_status(state, key);
             self.status.put(status)?;
@@ -94,7 +94,7 @@ impl CaptureInfo {
             if status == 1 {
                 let tail = &state.streams[&key].tail;
                 self.graph.put_if_wanted(graph);
-                // The caller reads this array before its next call on the stream, as the interface says.
+                // By contract the caller reads this array before its next call on the stream.
                 self.dependencies.put_if_wanted(tail.as_ptr() as u64);
                 self.edges.put_if_wanted(0);
                 self.count.put_if_wanted(tail.len() as u64);
@@ -104,7 +104,7 @@ impl CaptureInfo {
     }
 }
 
-fn update_dependencies(stream: u64, nodes: In<u64>, count: u64, flags: u32, per_thread: bool) -> Answer {
+fn update_dependencies(stream: u64, nodes: In<u64>, count: u64, flags: u32, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         let nodes = nodes.list(count as usize)?;
         let stream =

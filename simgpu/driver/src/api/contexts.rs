@@ -8,48 +8,47 @@ use crate::entry::{
     set_current, with_context, with_state,
 };
 use crate::ffi::{In, Out, Text};
-use crate::log::Record;
-use crate::rc::{
-    self, Answer, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED,
+use crate::log::LogRecord;
+use crate::result_code::{
+    self, ApiResult, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, PEER_ACCESS_ALREADY_ENABLED,
     PEER_ACCESS_NOT_ENABLED, SUCCESS,
 };
-use crate::state::{Context, State};
+use crate::state::{Context, DriverState};
 
-/// CUDA version that the driver claims; new enough for every toolkit that asks.
+/// CUDA version of the driver; newer than any supported toolkit needs.
 pub(crate) const DRIVER_VERSION: i32 = 13030;
-/// `CU_GREEN_CTX_DEFAULT_STREAM`, the only flag there is and a required one.
+/// `CU_GREEN_CTX_DEFAULT_STREAM`: the only flag, and required.
 const GREEN_DEFAULT_STREAM: u32 = 1;
-/// `cuCtxGetApiVersion`'s answer.
 const API_VERSION: u32 = 3020;
 
-fn check_device(device: u32) -> Answer {
+fn check_device(device: u32) -> ApiResult {
     ready()?;
     if device < config().devices { Ok(()) } else { Err(INVALID_DEVICE) }
 }
 
-fn copy_text(out: Out<u8>, room: i32, text: &str) -> Answer {
+fn copy_text(out: Out<u8>, room: i32, text: &str) -> ApiResult {
     out.check()?;
     let room = usize::try_from(room).ok().filter(|&room| room > 0).ok_or(INVALID_VALUE)?;
     out.put_all(text.bytes().take(room - 1).chain([0]));
     Ok(())
 }
 
-/// Stable from run to run, and different for each device.
+/// Returns a UUID that is the same in every run and differs between devices.
 fn uuid(device: u32) -> [u8; 16] {
     let mut uuid = *b"simulated GPU \0\0";
     uuid[15] = device as u8;
     uuid
 }
 
-fn create_context(api: &'static str, out: Out<u64>, flags: u32, device: u32) -> Answer {
-    logged(api, Record::default(), |state, record| {
+fn create_context(api: &'static str, out: Out<u64>, flags: u32, device: u32) -> ApiResult {
+    logged(api, LogRecord::default(), |state, record| {
         out.check()?;
         record.device = device as i32;
         state.device(device)?;
         state.charge_context(device)?;
         let handle = state.handle();
         state.contexts.insert(handle, Context { device, primary: false, retains: 1, active: true, flags });
-        record.note_hex("context", handle);
+        record.push_hex_field("context", handle);
         if !push_current(handle) {
             state.end_context(handle)?;
             return Err(INVALID_VALUE);
@@ -58,25 +57,25 @@ fn create_context(api: &'static str, out: Out<u64>, flags: u32, device: u32) -> 
     })
 }
 
-fn end_context(state: &mut State, record: &mut Record, handle: u64) -> Answer {
-    record.note_hex("context", handle);
+fn end_context(state: &mut DriverState, record: &mut LogRecord, handle: u64) -> ApiResult {
+    record.push_hex_field("context", handle);
     let blocks = state.end_context(handle)?;
-    record.note("ended", 1);
+    record.push_field("ended", 1);
     for addr in blocks {
-        record.note_hex("freed", addr);
+        record.push_hex_field("freed", addr);
     }
     Ok(())
 }
 
-/// Takes the primary context; the first one to do so wakes it.
-fn retain_primary(state: &mut State, record: &mut Record, device: u32) -> Answer<u64> {
+/// Retains the primary context; the first retain activates it.
+fn retain_primary(state: &mut DriverState, record: &mut LogRecord, device: u32) -> ApiResult<u64> {
     record.device = device as i32;
     let (handle, context) = state.primary(device)?;
     let asleep = !context.active;
-    record.note_hex("context", handle);
+    record.push_hex_field("context", handle);
     if asleep {
         state.charge_context(device)?;
-        record.note("woke", 1);
+        record.push_field("woke", 1);
     }
     let (_, context) = state.primary(device)?;
     context.active = true;
@@ -84,8 +83,8 @@ fn retain_primary(state: &mut State, record: &mut Record, device: u32) -> Answer
     Ok(handle)
 }
 
-/// Lets the primary context go; the last one to do so ends it.
-fn release_primary(state: &mut State, record: &mut Record, device: u32) -> Answer {
+/// Releases the primary context; the last release destroys it.
+fn release_primary(state: &mut DriverState, record: &mut LogRecord, device: u32) -> ApiResult {
     record.device = device as i32;
     let (handle, context) = state.primary(device)?;
     if context.retains == 0 {
@@ -95,20 +94,20 @@ fn release_primary(state: &mut State, record: &mut Record, device: u32) -> Answe
     if context.retains == 0 { end_context(state, record, handle) } else { Ok(()) }
 }
 
-fn release(api: &'static str, device: u32) -> Answer {
-    logged(api, Record::default(), |state, record| release_primary(state, record, device))
+fn release(api: &'static str, device: u32) -> ApiResult {
+    logged(api, LogRecord::default(), |state, record| release_primary(state, record, device))
 }
 
-fn reset(api: &'static str, device: u32) -> Answer {
-    logged(api, Record::default(), |state, record| {
+fn reset(api: &'static str, device: u32) -> ApiResult {
+    logged(api, LogRecord::default(), |state, record| {
         record.device = device as i32;
         let handle = state.primary(device)?.0;
         end_context(state, record, handle)
     })
 }
 
-fn destroy(api: &'static str, context: u64) -> Answer {
-    logged(api, Record::default(), |state, record| {
+fn destroy(api: &'static str, context: u64) -> ApiResult {
+    logged(api, LogRecord::default(), |state, record| {
         let known = state.active_context(context).filter(|known| !known.primary).ok_or(INVALID_CONTEXT)?;
         record.device = known.device as i32;
         end_context(state, record, context)?;
@@ -119,7 +118,7 @@ fn destroy(api: &'static str, context: u64) -> Answer {
     })
 }
 
-fn peer_access(context: u64, enable: bool) -> Answer {
+fn peer_access(context: u64, enable: bool) -> ApiResult {
     with_context(|state, current| {
         let to = state.active_context(context).ok_or(INVALID_CONTEXT)?.device;
         let pair = (current.device, to);
@@ -144,12 +143,12 @@ exports! {
     }
     plain 2020 cuDriverGetVersion(out: Out<i32>) { out.put(DRIVER_VERSION) }
     plain 6000 cuGetErrorString(code: u32, out: Out<*const c_char>) {
-        let text = rc::text(code);
+        let text = result_code::text(code);
         out.put(text.map_or(std::ptr::null(), core::ffi::CStr::as_ptr))?;
         text.map(|_| ()).ok_or(INVALID_VALUE)
     }
     plain 6000 cuGetErrorName(code: u32, out: Out<*const c_char>) {
-        let name = rc::name(code);
+        let name = result_code::name(code);
         out.put(name.map_or(std::ptr::null(), core::ffi::CStr::as_ptr))?;
         name.map(|_| ()).ok_or(INVALID_VALUE)
     }
@@ -212,7 +211,7 @@ exports! {
     plain 4000 cuCtxDisablePeerAccess(context: u64) { peer_access(context, false) }
 
     memory 7000 cuDevicePrimaryCtxRetain(out: Out<u64>, device: u32) {
-        logged(API, Record::default(), |state, record| {
+        logged(API, LogRecord::default(), |state, record| {
             out.check()?;
             let handle = retain_primary(state, record, device)?;
             out.put(handle)
@@ -246,23 +245,23 @@ exports! {
     }
     memory 2000 cuCtxDestroy(context: u64) { destroy(API, context) }
     memory 4000 cuCtxDestroy_v2(context: u64) { destroy(API, context) }
-    // A green context is the primary one with fewer multiprocessors, and holds it.
+    // A green context is the primary context with fewer multiprocessors; it retains the primary.
     memory 12040 cuGreenCtxCreate(out: Out<u64>, resources: u64, device: u32, flags: u32) {
-        logged(API, Record::default(), |state, record| {
+        logged(API, LogRecord::default(), |state, record| {
             out.check()?;
             if resources == 0 || flags != GREEN_DEFAULT_STREAM {
                 return Err(INVALID_VALUE);
             }
             retain_primary(state, record, device)?;
             let green = state.handle();
-            record.note_hex("green", green);
+            record.push_hex_field("green", green);
             state.greens.insert(green, device);
             out.put(green)
         })
     }
     memory 12040 cuGreenCtxDestroy(green: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("green", green);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("green", green);
         logged(API, asked, |state, record| {
             let device = state.greens.remove(&green).ok_or(INVALID_VALUE)?;
             release_primary(state, record, device)
@@ -319,8 +318,8 @@ exports! {
         })
     }
     memory 3010 cuCtxSetLimit(limit: u32, value: u64) {
-        let mut asked = Record::bytes(value);
-        asked.note("limit", u64::from(limit));
+        let mut asked = LogRecord::for_size(value);
+        asked.push_field("limit", u64::from(limit));
         logged(API, asked, |state, _| current(state).map(|_| ()))
     }
     plain 3010 cuCtxGetLimit(out: Out<u64>, limit: u32) {
@@ -338,10 +337,10 @@ exports! {
     plain 11000 cuCtxResetPersistingL2Cache() { with_context(|_, _| Ok(())) }
 }
 
-/// Bytes charged on a device and its capacity, for the simulated NVML: the tool that asks a real NVML sees the same totals, and no
-/// driver call that a tracer could count is made for it.
+/// Returns charged bytes and capacity of a device to the simulated NVML. It is no driver call, so a
+/// tracer sees none, as on a real machine.
 #[unsafe(no_mangle)]
-extern "C" fn simgpu_device_usage(device: u32, used: Out<u64>, total: Out<u64>) -> rc::Rc {
+extern "C" fn simgpu_device_usage(device: u32, used: Out<u64>, total: Out<u64>) -> result_code::Rc {
     if device >= config().devices {
         return INVALID_DEVICE;
     }
@@ -351,7 +350,7 @@ extern "C" fn simgpu_device_usage(device: u32, used: Out<u64>, total: Out<u64>) 
     SUCCESS
 }
 
-/// The switches that the other simulated libraries need: devices, then compute capability as `10 * major + minor`.
+/// Returns device count and compute capability (`10 * major + minor`) to the other libraries.
 #[unsafe(no_mangle)]
 extern "C" fn simgpu_shape(devices: Out<u32>, compute: Out<u32>) {
     devices.put_if_wanted(config().devices);

@@ -1,41 +1,41 @@
-//! Copies and fills.
+//! Copies and fills of device memory.
 //!
-//! Kernels do not run, so bytes that were copied to the device would be taken for results of kernels (sizes, indices) and crash the
-//! program -> by default nothing is written to device memory and everything read from it is zero (`SIMGPU_COPY`). Addresses are checked
-//! all the same.
+//! Kernels do not run, so bytes copied to the device would be read back as their results. PyTorch
+//! would take them for sizes and indices, and crash. By default, writes to device memory are
+//! dropped and reads return zeros (`SIMGPU_COPY`). Addresses are always checked.
 
 use crate::api::streams::with_stream;
 use crate::config::{CopyMode, SMALL_COPY};
 use crate::entry::{capture_mode, exports, tid};
 use crate::ffi::In;
-use crate::rc::{Answer, INVALID_VALUE};
-use crate::state::device::Home;
+use crate::result_code::{ApiResult, INVALID_VALUE};
+use crate::state::device::BlockOrigin;
 use crate::state::graph::kind;
-use crate::state::{State, StreamKey};
+use crate::state::{DriverState, StreamKey};
 
-/// Whose memory an end of a copy is.
+/// The memory at one end of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Side {
+enum CopySide {
     Host,
     Device,
 }
 
-/// Host memory is anything outside the device windows; managed memory counts as host, because the host really writes it.
-fn side(state: &State, addr: u64, size: u64) -> Answer<Side> {
+/// Addresses outside the device windows are host memory. So is managed memory: the host writes it.
+fn side(state: &DriverState, addr: u64, size: u64) -> ApiResult<CopySide> {
     match state.device_range(addr, size) {
-        None => Ok(Side::Host),
+        None => Ok(CopySide::Host),
         Some(false) => Err(INVALID_VALUE),
         Some(true) => {
             let managed = state
                 .device_of(addr)
                 .and_then(|at| state.devices[at as usize].block_at(addr))
-                .is_some_and(|(_, block)| block.home == Home::Managed);
-            Ok(if managed { Side::Host } else { Side::Device })
+                .is_some_and(|(_, block)| block.home == BlockOrigin::Managed);
+            Ok(if managed { CopySide::Host } else { CopySide::Device })
         }
     }
 }
 
-fn really(state: &State, size: u64) -> bool {
+fn really(state: &DriverState, size: u64) -> bool {
     match state.config.copy {
         CopyMode::Zero => false,
         CopyMode::Small => size <= SMALL_COPY,
@@ -43,55 +43,55 @@ fn really(state: &State, size: u64) -> bool {
     }
 }
 
-/// What a copy does, decided under the lock and done after it.
-enum Move {
+/// The action of a copy, decided under the lock and executed after it.
+enum CopyPlan {
     Nothing,
     Zeros,
     Bytes,
 }
 
-fn plan(state: &State, dst: u64, src: u64, size: u64) -> Answer<Move> {
+fn plan(state: &DriverState, dst: u64, src: u64, size: u64) -> ApiResult<CopyPlan> {
     if size == 0 {
-        return Ok(Move::Nothing);
+        return Ok(CopyPlan::Nothing);
     }
     if dst == 0 || src == 0 {
         return Err(INVALID_VALUE);
     }
     let real = really(state, size);
     Ok(match (side(state, dst, size)?, side(state, src, size)?) {
-        (Side::Host, Side::Host) => Move::Bytes,
-        _ if real => Move::Bytes,
-        (Side::Host, Side::Device) => Move::Zeros,
-        (Side::Device, _) => Move::Nothing,
+        (CopySide::Host, CopySide::Host) => CopyPlan::Bytes,
+        _ if real => CopyPlan::Bytes,
+        (CopySide::Host, CopySide::Device) => CopyPlan::Zeros,
+        (CopySide::Device, _) => CopyPlan::Nothing,
     })
 }
 
-/// A copy on a stream; while captured it is a node and nothing moves.
-fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: bool) -> Answer {
+/// Copies on a stream; during capture this adds a node and moves nothing.
+fn copy(dst: u64, src: u64, size: u64, stream: u64, per_thread: bool, waits: bool) -> ApiResult {
     let planned = with_stream(stream, per_thread, |state, key| {
         if waits {
             state.graphs.unsafe_call(tid(), capture_mode())?;
         }
         let planned = plan(state, dst, src, size)?;
-        Ok(if state.captured_work(key, kind::MEMCPY, None)? { Move::Nothing } else { planned })
+        Ok(if state.captured_work(key, kind::MEMCPY, None)? { CopyPlan::Nothing } else { planned })
     })?;
     match planned {
-        Move::Nothing => {}
-        // SAFETY: the host side is the caller's own memory, good for `size` bytes by the contract of a copy.
-        Move::Zeros => unsafe { std::ptr::write_bytes(dst as *mut u8, 0, size as usize) },
-        // SAFETY: as above; the device side was found live and large enough. `copy` allows the ranges to overlap.
-        Move::Bytes => unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, size as usize) },
+        CopyPlan::Nothing => {}
+        // SAFETY: by the contract of a copy, the caller's host memory is valid for `size` bytes.
+        CopyPlan::Zeros => unsafe { std::ptr::write_bytes(dst as *mut u8, 0, size as usize) },
+        // SAFETY: as above; the device side is live and large enough. `copy` allows overlap.
+        CopyPlan::Bytes => unsafe { std::ptr::copy(src as *const u8, dst as *mut u8, size as usize) },
     }
     Ok(())
 }
 
-fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> Answer {
+fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> ApiResult {
     let size = count.checked_mul(pattern.len() as u64).ok_or(INVALID_VALUE)?;
-    let write = with_stream(stream, per_thread, |state: &mut State, key: StreamKey| {
+    let write = with_stream(stream, per_thread, |state: &mut DriverState, key: StreamKey| {
         if size == 0 {
             return Ok(false);
         }
-        let host = dst == 0 || side(state, dst, size)? == Side::Host;
+        let host = dst == 0 || side(state, dst, size)? == CopySide::Host;
         if host && state.host_block_at(dst).is_none() && state.device_of(dst).is_none() {
             return Err(INVALID_VALUE);
         }
@@ -99,14 +99,14 @@ fn fill(dst: u64, pattern: &[u8], count: u64, stream: u64, per_thread: bool) -> 
     })?;
     if write {
         for (at, byte) in (0..size).zip(pattern.iter().cycle()) {
-            // SAFETY: the range was found in live simulated memory that is writable.
+            // SAFETY: the range lies in live, writable simulated memory.
             unsafe { ((dst + at) as *mut u8).write(*byte) };
         }
     }
     Ok(())
 }
 
-fn fill_rows(dst: u64, pitch: u64, pattern: &[u8], width: u64, height: u64, stream: u64) -> Answer {
+fn fill_rows(dst: u64, pitch: u64, pattern: &[u8], width: u64, height: u64, stream: u64) -> ApiResult {
     (0..height).try_for_each(|row| fill(dst + row * pitch, pattern, width, stream, false))
 }
 
@@ -135,10 +135,10 @@ pub(crate) struct Copy2d {
 const HOST: u32 = 1;
 const ARRAY: u32 = 3;
 
-fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> Answer {
+fn copy_rows(params: In<Copy2d>, stream: u64, per_thread: bool, waits: bool) -> ApiResult {
     let p = params.get()?;
     if p.src_type == ARRAY || p.dst_type == ARRAY {
-        // Arrays have no rows that anybody could read back: the address is checked, nothing moves.
+        // Array contents cannot be read back: check the address, move nothing.
         return with_stream(stream, per_thread, |state, key| {
             state.captured_work(key, kind::MEMCPY, None).map(|_| ())
         });

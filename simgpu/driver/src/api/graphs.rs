@@ -1,34 +1,34 @@
-//! Graphs: made by capture or node by node, instantiated, launched.
+//! Graphs: built by capture or node by node, instantiated, launched.
 
 use std::fmt::Write as _;
 
 use crate::api::streams::key_of;
 use crate::entry::{current, exports, logged, with_state};
 use crate::ffi::{In, Out};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
-use crate::state::State;
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::state::DriverState;
 use crate::state::graph::{Exec, Graph, MemoryStep, Node, kind};
 
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
-fn add_node(state: &mut State, out: Out<u64>, graph: u64, node: Node) -> Answer {
+fn add_node(state: &mut DriverState, out: Out<u64>, graph: u64, node: Node) -> ApiResult {
     out.check()?;
     let handle = state.handle();
     state.graphs.add(graph, handle, node)?;
     out.put(handle)
 }
 
-fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind: u32) -> Answer {
+fn plain_node(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, kind: u32) -> ApiResult {
     with_state(|state| {
         let dependencies = dependencies.list(count as usize)?;
         add_node(state, out, graph, Node { kind, dependencies, step: None })
     })
 }
 
-fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> Answer {
-    let mut asked = Record::bytes(flags);
-    asked.note_hex("graph", graph);
+fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> ApiResult {
+    let mut asked = LogRecord::for_size(flags);
+    asked.push_hex_field("graph", graph);
     logged(api, asked, |state, record| {
         out.check()?;
         let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
@@ -36,21 +36,21 @@ fn instantiate(api: &'static str, out: Out<u64>, graph: u64, flags: u64) -> Answ
             state.device(ordinal)?.share_graph_span(addr);
         }
         let handle = state.handle();
-        record.note_hex("exec", handle);
+        record.push_hex_field("exec", handle);
         state.graphs.execs.insert(handle, Exec { graph, auto_free: flags & AUTO_FREE_ON_LAUNCH != 0 });
         out.put(handle)
     })
 }
 
-fn upload(api: &'static str, exec: u64, stream: u64) -> Answer {
-    let mut asked = Record::default().on(stream);
-    asked.note_hex("exec", exec);
+fn upload(api: &'static str, exec: u64, stream: u64) -> ApiResult {
+    let mut asked = LogRecord::default().with_stream(stream);
+    asked.push_hex_field("exec", exec);
     logged(api, asked, |state, _| state.graphs.execs.get(&exec).map(|_| ()).ok_or(INVALID_HANDLE))
 }
 
-fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer {
-    let mut asked = Record::default().on(stream);
-    asked.note_hex("exec", exec);
+fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> ApiResult {
+    let mut asked = LogRecord::default().with_stream(stream);
+    asked.push_hex_field("exec", exec);
     logged(api, asked, |state, record| {
         let current = current(state)?;
         let key = key_of(state, current, stream, per_thread)?;
@@ -58,7 +58,7 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer
             return Err(INVALID_HANDLE);
         }
         if state.captured_work(key, kind::GRAPH, None)? {
-            record.note("captured", 1);
+            record.push_field("captured", 1);
             return Ok(());
         }
         for step in state.launch(exec, current.context)? {
@@ -74,13 +74,13 @@ fn launch(api: &'static str, exec: u64, stream: u64, per_thread: bool) -> Answer
     })
 }
 
-fn node_list(out: Out<u64>, count: Out<u64>, nodes: &[u64]) -> Answer {
+fn node_list(out: Out<u64>, count: Out<u64>, nodes: &[u64]) -> ApiResult {
     let room = if out.check().is_ok() { count.current()? } else { 0 };
     out.put_all(nodes.iter().copied().take(room as usize));
     count.put(if out.check().is_ok() { room.min(nodes.len() as u64) } else { nodes.len() as u64 })
 }
 
-fn find_node(state: &State, node: u64) -> Answer<&Node> {
+fn find_node(state: &DriverState, node: u64) -> ApiResult<&Node> {
     state.graphs.made.values().find_map(|graph| graph.nodes.get(&node)).ok_or(INVALID_HANDLE)
 }
 
@@ -100,13 +100,13 @@ pub(crate) struct AllocNodeParams {
 }
 
 fn add_alloc_node(
-    state: &mut State,
+    state: &mut DriverState,
     out: Out<u64>,
     graph: u64,
     dependencies: Vec<u64>,
     device: i32,
     size: u64,
-) -> Answer<u64> {
+) -> ApiResult<u64> {
     let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
     if !state.graphs.made.contains_key(&graph) {
         return Err(INVALID_HANDLE);
@@ -127,13 +127,13 @@ fn add_any_node(
     dependencies: In<u64>,
     count: u64,
     params: Out<NodeParams>,
-) -> Answer {
+) -> ApiResult {
     let node_kind = params.current()?[0] as u32;
     if node_kind != kind::MEM_ALLOC && node_kind != kind::MEM_FREE {
         return plain_node(out, graph, dependencies, count, node_kind);
     }
-    let mut asked = Record::default();
-    asked.note_hex("graph", graph);
+    let mut asked = LogRecord::default();
+    asked.push_hex_field("graph", graph);
     logged(api, asked, |state, record| {
         let dependencies = dependencies.list(count as usize)?;
         let mut words = params.current()?;
@@ -142,7 +142,8 @@ fn add_any_node(
             let step = Some(MemoryStep::Free { addr: words[2] });
             return add_node(state, out, graph, Node { kind: node_kind, dependencies, step });
         }
-        // In the union: pool properties from word 2 (location at byte 8), size at byte 120, address at byte 128.
+        // In the union: pool properties from word 2 (location at byte 8), size at byte 120, address
+        // at byte 128.
         record.device = (words[3] >> 32) as i32;
         record.size = words[15];
         record.addr = add_alloc_node(state, out, graph, dependencies, record.device, words[15])?;
@@ -161,8 +162,8 @@ exports! {
         })
     }
     memory 10000 cuGraphDestroy(graph: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("graph", graph);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("graph", graph);
         logged(API, asked, |state, _| {
             let graph = state.graphs.made.remove(&graph).ok_or(INVALID_HANDLE)?;
             state.drop_allocations(graph.allocations());
@@ -173,7 +174,7 @@ exports! {
         with_state(|state| {
             out.check()?;
             let graph = state.graphs.made.get(&graph).ok_or(INVALID_HANDLE)?.clone();
-            // Memory nodes cannot be cloned, as on a device.
+            // As on a device, a graph with memory nodes cannot become a child graph.
             if !graph.steps().is_empty() {
                 return Err(NOT_SUPPORTED);
             }
@@ -237,8 +238,8 @@ exports! {
         plain_node(out, graph, dependencies, count, kind::EVENT_RECORD)
     }
     memory 11040 cuGraphAddMemAllocNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, params: Out<AllocNodeParams>) {
-        let mut asked = Record::default();
-        asked.note_hex("graph", graph);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("graph", graph);
         logged(API, asked, |state, record| {
             let mut params_now = params.current()?;
             record.device = params_now.location_id;
@@ -250,8 +251,8 @@ exports! {
         })
     }
     memory 11040 cuGraphAddMemFreeNode(out: Out<u64>, graph: u64, dependencies: In<u64>, count: u64, addr: u64) {
-        let mut asked = Record::about(addr);
-        asked.note_hex("graph", graph);
+        let mut asked = LogRecord::for_address(addr);
+        asked.push_hex_field("graph", graph);
         logged(API, asked, |state, _| {
             let dependencies = dependencies.list(count as usize)?;
             add_node(state, out, graph, Node { kind: kind::MEM_FREE, dependencies, step: Some(MemoryStep::Free { addr }) })
@@ -275,7 +276,7 @@ exports! {
             if !state.graphs.made.contains_key(&graph) {
                 return Err(INVALID_HANDLE);
             }
-            // A conditional node decides on the device what runs; nothing runs there.
+            // The device would choose the branch; no kernel runs here.
             debug_assert_eq!(kind::CONDITIONAL, 13);
             out.put(state.handle())
         })
@@ -294,8 +295,8 @@ exports! {
         instantiate(API, out, graph, params.get().unwrap_or(0))
     }
     memory 10000 cuGraphExecDestroy(exec: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("exec", exec);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("exec", exec);
         logged(API, asked, |state, _| {
             let exec = state.graphs.execs.remove(&exec).ok_or(INVALID_HANDLE)?;
             state.drop_allocations(exec.graph.allocations());
@@ -318,10 +319,10 @@ exports! {
     plain 11030 cuGraphRetainUserObject(_graph: u64, _object: u64, _count: u32, _flags: u32) { Ok(()) }
     plain 11030 cuGraphReleaseUserObject(_graph: u64, _object: u64, _count: u32) { Ok(()) }
     memory 11040 cuDeviceGraphMemTrim(device: u32) {
-        logged(API, Record::default(), |state, record| {
+        logged(API, LogRecord::default(), |state, record| {
             record.device = device as i32;
             let (device, pages) = state.device_and_pages(device)?;
-            record.note("freed", device.trim_graphs(pages));
+            record.push_field("freed", device.trim_graphs(pages));
             Ok(())
         })
     }

@@ -1,17 +1,17 @@
-//! Linear memory: `cuMemAlloc` and its relatives, pinned host memory, and questions about addresses.
+//! Linear memory: `cuMemAlloc` and variants, pinned host memory, and address queries.
 
 use crate::entry::{capture_mode, current, exports, logged, tid, with_context, with_state};
 use crate::ffi::{In, Out};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
-use crate::state::State;
-use crate::state::device::Home;
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::state::DriverState;
+use crate::state::device::BlockOrigin;
 
-/// Rows of pitched memory start at multiples of this.
+/// Row alignment of pitched memory, in bytes.
 const PITCH: u64 = 512;
 
-fn allocate(api: &'static str, out: Out<u64>, size: u64, home: Home) -> Answer {
-    logged(api, Record::bytes(size), |state, record| {
+fn allocate(api: &'static str, out: Out<u64>, size: u64, home: BlockOrigin) -> ApiResult {
+    logged(api, LogRecord::for_size(size), |state, record| {
         out.check()?;
         let current = current(state)?;
         state.graphs.unsafe_call(tid(), capture_mode())?;
@@ -28,9 +28,9 @@ fn allocate_pitch(
     width: u64,
     height: u64,
     element: u32,
-) -> Answer {
+) -> ApiResult {
     let asked = width.checked_next_multiple_of(PITCH).and_then(|row| Some((row, row.checked_mul(height)?)));
-    logged(api, Record::bytes(asked.map_or(u64::MAX, |asked| asked.1)), |state, record| {
+    logged(api, LogRecord::for_size(asked.map_or(u64::MAX, |asked| asked.1)), |state, record| {
         out.check()?;
         pitch.check()?;
         if ![4, 8, 16].contains(&element) {
@@ -40,19 +40,19 @@ fn allocate_pitch(
         let current = current(state)?;
         state.graphs.unsafe_call(tid(), capture_mode())?;
         let (device, pages) = state.device_and_pages(current.device)?;
-        record.addr = device.alloc(pages, size, Home::Direct, current.context)?;
+        record.addr = device.alloc(pages, size, BlockOrigin::Direct, current.context)?;
         pitch.put(row)?;
         out.put(record.addr)
     })
 }
 
-fn free(api: &'static str, addr: u64) -> Answer {
-    logged(api, Record::about(addr), |state, record| {
+fn free(api: &'static str, addr: u64) -> ApiResult {
+    logged(api, LogRecord::for_address(addr), |state, record| {
         current(state)?;
         if addr == 0 {
             return Ok(());
         }
-        // Found first, so that the line of a refused free names what it was about.
+        // Look the block up first, so that the log line of a refused free has its size.
         let found = state
             .device_of(addr)
             .and_then(|at| state.devices[at as usize].blocks.get(&addr).map(|block| (at, block.size)));
@@ -65,9 +65,9 @@ fn free(api: &'static str, addr: u64) -> Answer {
     })
 }
 
-fn host_allocate(api: &'static str, out: Out<u64>, size: u64, flags: u32) -> Answer {
-    let mut asked = Record::bytes(size);
-    asked.note("flags", u64::from(flags));
+fn host_allocate(api: &'static str, out: Out<u64>, size: u64, flags: u32) -> ApiResult {
+    let mut asked = LogRecord::for_size(size);
+    asked.push_field("flags", u64::from(flags));
     logged(api, asked, |state, record| {
         out.check()?;
         let current = current(state)?;
@@ -77,42 +77,42 @@ fn host_allocate(api: &'static str, out: Out<u64>, size: u64, flags: u32) -> Ans
     })
 }
 
-fn host_register(api: &'static str, addr: u64, size: u64, flags: u32) -> Answer {
-    let mut asked = Record { addr, ..Record::bytes(size) };
-    asked.note("flags", u64::from(flags));
+fn host_register(api: &'static str, addr: u64, size: u64, flags: u32) -> ApiResult {
+    let mut asked = LogRecord { addr, ..LogRecord::for_size(size) };
+    asked.push_field("flags", u64::from(flags));
     logged(api, asked, |state, _| {
         let current = current(state)?;
         state.host_register(addr, size, flags, current.context)
     })
 }
 
-/// What an address belongs to.
-pub(crate) struct Place {
+/// The live allocation that contains an address.
+pub(crate) struct AddressInfo {
     pub(crate) start: u64,
     pub(crate) size: u64,
-    /// 1 host, 2 device.
+    /// `CU_MEMORYTYPE`: 1 host, 2 device.
     pub(crate) memory_type: u32,
     pub(crate) device: i32,
     pub(crate) context: u64,
     pub(crate) managed: bool,
     pub(crate) pool: u64,
     pub(crate) virtual_memory: bool,
-    /// The same for no other memory of the device's.
+    /// Unique per process, as `CU_POINTER_ATTRIBUTE_BUFFER_ID`.
     pub(crate) id: u64,
 }
 
-/// Looks an address up in everything that is live.
-pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
+/// Finds the live allocation that contains an address.
+pub(crate) fn place(state: &DriverState, addr: u64) -> Option<AddressInfo> {
     if let Some(ordinal) = state.device_of(addr) {
         let (start, block) = state.devices[ordinal as usize].block_at(addr)?;
-        let pool = if let Home::Pool(pool) = block.home { pool } else { 0 };
-        return Some(Place {
+        let pool = if let BlockOrigin::Pool(pool) = block.home { pool } else { 0 };
+        return Some(AddressInfo {
             start,
             size: block.size,
             memory_type: 2,
             device: ordinal as i32,
             context: block.context,
-            managed: block.home == Home::Managed,
+            managed: block.home == BlockOrigin::Managed,
             pool,
             virtual_memory: false,
             id: block.id,
@@ -120,7 +120,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
     }
     if let Some((start, block)) = state.host_block_at(addr) {
         let device = state.contexts.get(&block.context).map_or(0, |context| context.device as i32);
-        return Some(Place {
+        return Some(AddressInfo {
             start,
             size: block.size,
             memory_type: 1,
@@ -135,7 +135,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
     let vmm = state.vmm.as_ref()?;
     let (start, mapping) = vmm.mapping_at(addr)?;
     let device = vmm.handles.get(&mapping.handle)?.device;
-    Some(Place {
+    Some(AddressInfo {
         start,
         size: mapping.size,
         memory_type: if device.is_some() { 2 } else { 1 },
@@ -148,7 +148,7 @@ pub(crate) fn place(state: &State, addr: u64) -> Option<Place> {
     })
 }
 
-fn pointer_attribute(state: &State, out: Out<u8>, attribute: u32, addr: u64) -> Answer {
+fn pointer_attribute(state: &DriverState, out: Out<u8>, attribute: u32, addr: u64) -> ApiResult {
     let place = place(state, addr).ok_or(INVALID_VALUE)?;
     match attribute {
         1 if place.virtual_memory => Err(INVALID_VALUE),
@@ -171,28 +171,28 @@ fn pointer_attribute(state: &State, out: Out<u8>, attribute: u32, addr: u64) -> 
 }
 
 exports! {
-    memory 3020 cuMemAlloc_v2(dptr: Out<u64>, size: u64) { allocate(API, dptr, size, Home::Direct) }
+    memory 3020 cuMemAlloc_v2(dptr: Out<u64>, size: u64) { allocate(API, dptr, size, BlockOrigin::Direct) }
     memory 3020 cuMemAllocPitch_v2(dptr: Out<u64>, pitch: Out<u64>, width: u64, height: u64, element: u32) {
         allocate_pitch(API, dptr, pitch, width, height, element)
     }
     memory 6000 cuMemAllocManaged(dptr: Out<u64>, size: u64, flags: u32) {
-        // No size is refused; so is memory that is attached to nothing.
+        // Any size is accepted, also for memory without attachment.
         let size = if [1, 2].contains(&(flags & 3)) { size } else { 0 };
-        allocate(API, dptr, size, Home::Managed)
+        allocate(API, dptr, size, BlockOrigin::Managed)
     }
     memory 3020 cuMemFree_v2(dptr: u64) { free(API, dptr) }
-    // The 32-bit functions of CUDA 2: nothing that runs today may call them, so a caller is a resolver's mistake.
+    // CUDA 2's 32-bit function: no current program calls it, so a call reveals a wrong lookup.
     memory 2000 cuMemAlloc(_dptr: Out<u32>, size: u32) {
-        logged(API, Record::bytes(u64::from(size)), |_, _| Err(NOT_SUPPORTED))
+        logged(API, LogRecord::for_size(u64::from(size)), |_, _| Err(NOT_SUPPORTED))
     }
     memory 2000 cuMemFree(dptr: u32) {
-        logged(API, Record::about(u64::from(dptr)), |_, _| Err(NOT_SUPPORTED))
+        logged(API, LogRecord::for_address(u64::from(dptr)), |_, _| Err(NOT_SUPPORTED))
     }
 
     memory 2020 cuMemHostAlloc(out: Out<u64>, size: u64, flags: u32) { host_allocate(API, out, size, flags) }
     memory 3020 cuMemAllocHost_v2(out: Out<u64>, size: u64) { host_allocate(API, out, size, 0) }
     memory 2000 cuMemFreeHost(addr: u64) {
-        logged(API, Record::about(addr), |state, record| {
+        logged(API, LogRecord::for_address(addr), |state, record| {
             current(state)?;
             if addr == 0 {
                 return Ok(());
@@ -205,7 +205,7 @@ exports! {
     memory 4000 cuMemHostRegister(addr: u64, size: u64, flags: u32) { host_register(API, addr, size, flags) }
     memory 6050 cuMemHostRegister_v2(addr: u64, size: u64, flags: u32) { host_register(API, addr, size, flags) }
     memory 4000 cuMemHostUnregister(addr: u64) {
-        logged(API, Record::about(addr), |state, record| {
+        logged(API, LogRecord::for_address(addr), |state, record| {
             current(state)?;
             record.size = state.host_unregister(addr)?.size;
             Ok(())
@@ -243,7 +243,7 @@ exports! {
         with_state(|state| {
             for index in 0..count as usize {
                 let (attribute, out) = (attributes.at(index)?, outs.at(index)?);
-                // Unknown memory is not an error here: its attributes read as zero.
+                // Unknown memory is no error here: its attributes are zero.
                 if pointer_attribute(state, out, attribute, addr).is_err() {
                     match attribute {
                         1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => out.cast::<u64>().put(0)?,
@@ -266,6 +266,6 @@ exports! {
         with_context(|_, _| Ok(()))
     }
 
-    // A function of a driver that does not exist yet, with its arguments in another order: what a tracer must not take for `cuMemAlloc_v2`.
-    memory 99000 cuMemAlloc_v3(_flags: u64, size: u64, dptr: Out<u64>) { allocate(API, dptr, size, Home::Direct) }
+    // A future function with another argument order: a tracer must not treat it as `cuMemAlloc_v2`.
+    memory 99000 cuMemAlloc_v3(_flags: u64, size: u64, dptr: Out<u64>) { allocate(API, dptr, size, BlockOrigin::Direct) }
 }

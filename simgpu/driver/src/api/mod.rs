@@ -1,4 +1,4 @@
-//! The exported functions, by topic. Each module lists its own in `EXPORTS`.
+//! The exported functions by topic; each module lists its own in `EXPORTS`.
 
 pub(crate) mod arrays;
 pub(crate) mod captures;
@@ -11,13 +11,13 @@ pub(crate) mod modules;
 pub(crate) mod multicast;
 pub(crate) mod pools;
 pub(crate) mod proc_address;
-pub(crate) mod rest;
 pub(crate) mod streams;
+pub(crate) mod unsupported;
 pub(crate) mod virtual_memory;
 
 use crate::names::Export;
 
-/// Every exported function.
+/// Iterates over all exported functions.
 pub(crate) fn exports() -> impl Iterator<Item = &'static Export> {
     let modules: [&'static [Export]; 14] = [
         arrays::EXPORTS,
@@ -31,7 +31,7 @@ pub(crate) fn exports() -> impl Iterator<Item = &'static Export> {
         multicast::EXPORTS,
         pools::EXPORTS,
         proc_address::EXPORTS,
-        rest::EXPORTS,
+        unsupported::EXPORTS,
         streams::EXPORTS,
         virtual_memory::EXPORTS,
     ];

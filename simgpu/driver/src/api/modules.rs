@@ -1,42 +1,42 @@
-//! Code: modules, libraries, functions and their launches. Nothing is read and nothing runs.
+//! Modules, libraries, functions and launches. No code is read or run.
 
 use crate::api::streams::with_stream;
 use crate::entry::{config, current, exports, logged, ready, with_context, with_state};
 use crate::ffi::{In, Out, Text};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED};
 use crate::state::GLOBAL_SIZE;
 use crate::state::graph::kind;
 
-fn fresh(out: Out<u64>) -> Answer {
+fn fresh(out: Out<u64>) -> ApiResult {
     with_context(|state, _| out.put(state.handle()))
 }
 
 /// `cuLibrary*` needs no current context.
-fn fresh_anywhere(out: Out<u64>) -> Answer {
+fn fresh_anywhere(out: Out<u64>) -> ApiResult {
     with_state(|state| out.put(state.handle()))
 }
 
-/// Code is loaded: a line in the log, for a device needs memory for it that no call tells.
-fn load(api: &'static str, out: Out<u64>, needs_context: bool) -> Answer {
-    logged(api, Record::default(), |state, record| {
+/// Logs the load of code: a real device uses memory for it that no call reports.
+fn load(api: &'static str, out: Out<u64>, needs_context: bool) -> ApiResult {
+    logged(api, LogRecord::default(), |state, record| {
         out.check()?;
         if needs_context {
             current(state)?;
         }
         let handle = state.handle();
-        record.note_hex("module", handle);
+        record.push_hex_field("module", handle);
         out.put(handle)
     })
 }
 
-fn unload(api: &'static str, module: u64, needs_context: bool) -> Answer {
-    let mut asked = Record::default();
-    asked.note_hex("module", module);
+fn unload(api: &'static str, module: u64, needs_context: bool) -> ApiResult {
+    let mut asked = LogRecord::default();
+    asked.push_hex_field("module", module);
     logged(api, asked, |state, _| if needs_context { current(state).map(|_| ()) } else { Ok(()) })
 }
 
-fn global(out: Out<u64>, size: Out<u64>, module: u64, name: Text) -> Answer {
+fn global(out: Out<u64>, size: Out<u64>, module: u64, name: Text) -> ApiResult {
     with_context(|state, current| {
         let addr = state.global(current.device, module, name.get()?.to_bytes())?;
         out.put_if_wanted(addr);
@@ -45,14 +45,14 @@ fn global(out: Out<u64>, size: Out<u64>, module: u64, name: Text) -> Answer {
     })
 }
 
-fn launch(function: u64, stream: u64, per_thread: bool) -> Answer {
+fn launch(function: u64, stream: u64, per_thread: bool) -> ApiResult {
     if function == 0 {
         return Err(INVALID_HANDLE);
     }
     with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::KERNEL, None).map(|_| ()))
 }
 
-fn function_attribute(out: Out<i32>, attribute: u32, function: u64) -> Answer {
+fn function_attribute(out: Out<i32>, attribute: u32, function: u64) -> ApiResult {
     ready()?;
     if function == 0 {
         return Err(INVALID_HANDLE);
@@ -68,8 +68,8 @@ fn function_attribute(out: Out<i32>, attribute: u32, function: u64) -> Answer {
     })
 }
 
-/// Blocks of a size that fit on a multiprocessor of 2048 threads.
-fn occupancy(out: Out<i32>, block: i32) -> Answer {
+/// Returns how many blocks of a size fit on a multiprocessor with 2048 threads.
+fn occupancy(out: Out<i32>, block: i32) -> ApiResult {
     ready()?;
     if block <= 0 {
         return Err(INVALID_VALUE);
@@ -108,7 +108,7 @@ exports! {
     }
     plain 6050 cuLinkAddFile_v2(_state: u64, _kind: u32, _path: Text, _count: u32, _options: u64, _values: u64) { Ok(()) }
     plain 5050 cuLinkComplete(_state: u64, cubin: Out<*const u8>, size: Out<u64>) {
-        // The image is never read; it only has to be there.
+        // The image is never read, only its address is used.
         static EMPTY: [u8; 64] = [0; 64];
         cubin.put(EMPTY.as_ptr())?;
         size.put_if_wanted(EMPTY.len() as u64);
@@ -197,7 +197,7 @@ exports! {
     plain 4000 cuProfilerStart() { Ok(()) }
     plain 4000 cuProfilerStop() { Ok(()) }
     plain 3000 cuGetExportTable(_table: Out<u64>, _id: u64) {
-        // Undocumented tables belong to the vendor's own libraries, which are out of scope.
+        // Undocumented tables serve the vendor's own libraries, which are out of scope.
         Err(NOT_SUPPORTED)
     }
 }

@@ -1,12 +1,12 @@
-//! Multicast objects: one address whose writes reach several devices.
+//! Multicast objects: writes to one address reach several devices.
 //!
-//! They are handles like those of physical memory, mapped and released by the same calls, and hold no memory themselves.
+//! Their handles are mapped and released like physical memory, but hold no memory.
 
 use crate::entry::{exports, logged, ready};
 use crate::ffi::{In, Out};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE};
-use crate::state::State;
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_DEVICE, INVALID_VALUE};
+use crate::state::DriverState;
 use crate::state::foreign::Multicast;
 use crate::state::vmm::GRANULARITY;
 
@@ -20,19 +20,19 @@ pub(crate) struct MulticastProp {
     flags: u64,
 }
 
-fn about(handle: u64, addr: u64, size: u64) -> Record {
-    let mut asked = Record { addr, ..Record::bytes(size) };
-    asked.note_hex("handle", handle);
+fn about(handle: u64, addr: u64, size: u64) -> LogRecord {
+    let mut asked = LogRecord { addr, ..LogRecord::for_size(size) };
+    asked.push_hex_field("handle", handle);
     asked
 }
 
-/// Binds memory: every device must have joined before.
+/// Binds memory; all devices must have joined before.
 fn bind(
     api: &'static str,
     (handle, at): (u64, u64),
     (addr, size): (u64, u64),
-    exists: impl FnOnce(&mut State) -> Answer<bool>,
-) -> Answer {
+    exists: impl FnOnce(&mut DriverState) -> ApiResult<bool>,
+) -> ApiResult {
     logged(api, about(handle, addr, size), |state, _| {
         let object = state.foreign.multicast.get(&handle).ok_or(INVALID_VALUE)?;
         let complete = object.devices.len() == object.wanted as usize;
@@ -42,17 +42,17 @@ fn bind(
     })
 }
 
-fn bind_memory(api: &'static str, object: (u64, u64), memory: u64, size: u64) -> Answer {
-    bind(api, object, (0, size), |state| Ok(state.vmm()?.held(memory).is_ok()))
+fn bind_memory(api: &'static str, object: (u64, u64), memory: u64, size: u64) -> ApiResult {
+    bind(api, object, (0, size), |state| Ok(state.vmm()?.held_memory(memory).is_ok()))
 }
 
-fn bind_address(api: &'static str, object: (u64, u64), addr: u64, size: u64) -> Answer {
+fn bind_address(api: &'static str, object: (u64, u64), addr: u64, size: u64) -> ApiResult {
     bind(api, object, (addr, size), |state| Ok(state.vmm()?.mapping_at(addr).is_some()))
 }
 
 exports! {
     memory 12010 cuMulticastCreate(out: Out<u64>, prop: In<MulticastProp>) {
-        logged(API, Record::bytes(prop.get().map_or(0, |prop| prop.size)), |state, record| {
+        logged(API, LogRecord::for_size(prop.get().map_or(0, |prop| prop.size)), |state, record| {
             out.check()?;
             let prop = prop.get()?;
             if prop.devices == 0 || prop.size == 0 || !prop.size.is_multiple_of(GRANULARITY) {
@@ -60,7 +60,7 @@ exports! {
             }
             let handle = state.handle();
             record.device = -1;
-            record.note_hex("handle", handle);
+            record.push_hex_field("handle", handle);
             state.vmm()?.create(handle, prop.size, None, [0; 32])?;
             state.foreign.multicast.insert(handle, Multicast { wanted: prop.devices, devices: Vec::new() });
             out.put(handle)

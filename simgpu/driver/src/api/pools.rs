@@ -1,18 +1,18 @@
-//! Stream-ordered allocation: pools, and allocation nodes while a stream is captured.
+//! Stream-ordered allocation: pools, and allocation nodes during stream capture.
 
 use crate::api::streams::key_of;
 use crate::api::virtual_memory::POSIX_FD;
 use crate::entry::{current, exports, logged, with_state};
 use crate::ffi::{In, Out};
-use crate::log::Record;
-use crate::rc::{Answer, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
-use crate::share;
-use crate::state::device::Home;
-use crate::state::foreign::{Subject, TOKEN, Token};
+use crate::log::LogRecord;
+use crate::result_code::{ApiResult, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::shareable_fd;
+use crate::state::device::BlockOrigin;
+use crate::state::foreign::{TOKEN, Token, TokenKind};
 use crate::state::graph::{MemoryStep, kind};
 use crate::state::pool::Pool;
 
-/// `CUmemPoolProps` up to the size limit: allocation type, handle types, location, security attributes, limit.
+/// The start of `CUmemPoolProps`: allocation type, handle types, location, security, size limit.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolProps {
@@ -30,8 +30,8 @@ fn allocate(
     pool: Option<u64>,
     stream: u64,
     per_thread: bool,
-) -> Answer {
-    logged(api, Record::bytes(size).on(stream), |state, record| {
+) -> ApiResult {
+    logged(api, LogRecord::for_size(size).with_stream(stream), |state, record| {
         out.check()?;
         let current = current(state)?;
         let key = key_of(state, current, stream, per_thread)?;
@@ -40,20 +40,20 @@ fn allocate(
         if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
             let addr = state.device(ordinal)?.reserve_graph_span(size)?;
             state.captured_work(key, kind::MEM_ALLOC, Some(MemoryStep::Alloc { device: ordinal, addr }))?;
-            record.note("captured", 1);
+            record.push_field("captured", 1);
             record.addr = addr;
             return out.put(addr);
         }
         let (device, pages) = state.device_and_pages(ordinal)?;
         let pool = pool.unwrap_or(device.current_pool);
-        record.note_hex("pool", pool);
+        record.push_hex_field("pool", pool);
         record.addr = device.alloc_from_pool(pages, size, pool, current.context)?;
         out.put(record.addr)
     })
 }
 
-fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> Answer {
-    logged(api, Record::about(addr).on(stream), |state, record| {
+fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> ApiResult {
+    logged(api, LogRecord::for_address(addr).with_stream(stream), |state, record| {
         let current = current(state)?;
         let key = key_of(state, current, stream, per_thread)?;
         let ordinal = state.device_of(addr).ok_or(INVALID_VALUE)?;
@@ -61,20 +61,24 @@ fn free(api: &'static str, addr: u64, stream: u64, per_thread: bool) -> Answer {
         let block = state.devices[ordinal as usize].blocks.get(&addr).copied();
         record.size = block.map_or(0, |block| block.size);
         if state.streams.get(&key).is_some_and(|stream| stream.capture.is_some()) {
-            // What is freed here is either a node of this capture or memory of an earlier launch: known when the graph runs.
-            record.note("captured", 1);
+            // The address is a node of this capture or an earlier launch's; the launch finds out.
+            record.push_field("captured", 1);
             return state.captured_work(key, kind::MEM_FREE, Some(MemoryStep::Free { addr })).map(|_| ());
         }
-        // Memory of `cuMemAlloc` may be freed in stream order too, managed memory and arrays may not.
+        // Stream-ordered frees accept `cuMemAlloc` memory, but not managed memory and arrays.
         match block.ok_or(INVALID_VALUE)?.home {
-            Home::Direct | Home::Pool(_) | Home::Graph | Home::Imported => state.free(addr).map(|_| ()),
-            Home::Managed | Home::Array | Home::Mipmapped | Home::Ipc => Err(INVALID_VALUE),
+            BlockOrigin::Direct | BlockOrigin::Pool(_) | BlockOrigin::Graph | BlockOrigin::Imported => {
+                state.free(addr).map(|_| ())
+            }
+            BlockOrigin::Managed | BlockOrigin::Array | BlockOrigin::Mipmapped | BlockOrigin::Ipc => {
+                Err(INVALID_VALUE)
+            }
         }
     })
 }
 
-/// What a question about a pool is answered from.
-fn pool_value(pool: &Pool, attribute: u32) -> Answer<u64> {
+/// Returns the value of one pool attribute.
+fn pool_value(pool: &Pool, attribute: u32) -> ApiResult<u64> {
     match attribute {
         4 => Ok(pool.threshold),
         5 => Ok(pool.reserved),
@@ -85,10 +89,10 @@ fn pool_value(pool: &Pool, attribute: u32) -> Answer<u64> {
     }
 }
 
-fn about_attribute(pool: u64, attribute: u32) -> Record {
-    let mut asked = Record::default();
-    asked.note_hex("pool", pool);
-    asked.note("attribute", u64::from(attribute));
+fn about_attribute(pool: u64, attribute: u32) -> LogRecord {
+    let mut asked = LogRecord::default();
+    asked.push_hex_field("pool", pool);
+    asked.push_field("attribute", u64::from(attribute));
     asked
 }
 
@@ -105,7 +109,7 @@ exports! {
     memory 11020 cuMemFreeAsync_ptsz(dptr: u64, stream: u64) { free(API, dptr, stream, true) }
 
     memory 11020 cuMemPoolCreate(out: Out<u64>, props: In<PoolProps>) {
-        logged(API, Record::default(), |state, record| {
+        logged(API, LogRecord::default(), |state, record| {
             out.check()?;
             let props = props.get()?;
             if props.kind != 1 || props.location_type != 1 {
@@ -116,13 +120,13 @@ exports! {
             let handle = state.handle();
             let shareable = props.handle_types & POSIX_FD != 0;
             state.device(ordinal)?.pools.insert(handle, Pool::made(shareable));
-            record.note_hex("pool", handle);
+            record.push_hex_field("pool", handle);
             out.put(handle)
         })
     }
     memory 11020 cuMemPoolDestroy(pool: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
         logged(API, asked, |state, record| {
             let ordinal = state.pool_device(pool)?;
             record.device = ordinal as i32;
@@ -131,9 +135,9 @@ exports! {
         })
     }
     memory 11020 cuMemPoolTrimTo(pool: u64, keep: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
-        asked.note("keep", keep);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
+        asked.push_field("keep", keep);
         logged(API, asked, |state, record| {
             let ordinal = state.pool_device(pool)?;
             record.device = ordinal as i32;
@@ -185,8 +189,8 @@ exports! {
         with_state(|state| out.put(state.device(device)?.current_pool))
     }
     memory 11020 cuDeviceSetMemPool(device: u32, pool: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
         logged(API, asked, |state, record| {
             record.device = device as i32;
             if state.pool_device(pool)? != device {
@@ -197,8 +201,8 @@ exports! {
         })
     }
     memory 13000 cuMemSetMemPool(place: In<[u32; 2]>, _kind: u32, pool: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
         logged(API, asked, |state, record| {
             let [kind, device] = place.get()?;
             if kind != 1 || state.pool_device(pool)? != device {
@@ -210,8 +214,8 @@ exports! {
         })
     }
     memory 11020 cuMemPoolExportToShareableHandle(out: Out<i32>, pool: u64, kind: u32, _flags: u64) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
         logged(API, asked, |state, record| {
             out.check()?;
             let device = state.pool_device(pool)?;
@@ -220,47 +224,47 @@ exports! {
                 return Err(INVALID_VALUE);
             }
             let pid = std::process::id();
-            out.put(share::make(Token { subject: Subject::Pool, pid, device, name: pool, size: 0 })?)
+            out.put(shareable_fd::make(Token { subject: TokenKind::Pool, pid, device, name: pool, size: 0 })?)
         })
     }
     memory 11020 cuMemPoolImportFromShareableHandle(out: Out<u64>, os_handle: u64, kind: u32, _flags: u64) {
-        logged(API, Record::default(), |state, record| {
+        logged(API, LogRecord::default(), |state, record| {
             out.check()?;
             if kind != POSIX_FD {
                 return Err(INVALID_VALUE);
             }
-            let token = share::read(os_handle as i32, Subject::Pool)?;
+            let token = shareable_fd::read(os_handle as i32, TokenKind::Pool)?;
             record.device = token.device as i32;
             let handle = state.handle();
             state.device(token.device)?.pools.insert(handle, Pool::imported());
-            record.note_hex("pool", handle);
+            record.push_hex_field("pool", handle);
             out.put(handle)
         })
     }
     memory 11020 cuMemPoolExportPointer(out: Out<[u8; TOKEN]>, addr: u64) {
-        logged(API, Record::about(addr), |state, record| {
+        logged(API, LogRecord::for_address(addr), |state, record| {
             out.check()?;
             let device = state.device_of(addr).ok_or(INVALID_VALUE)?;
             record.device = device as i32;
             let block = state.devices[device as usize].blocks.get(&addr).copied().ok_or(INVALID_VALUE)?;
-            let Home::Pool(_) = block.home else { return Err(INVALID_VALUE) };
+            let BlockOrigin::Pool(_) = block.home else { return Err(INVALID_VALUE) };
             let pid = std::process::id();
-            out.put(Token { subject: Subject::Block, pid, device, name: addr, size: block.size }.to_bytes())
+            out.put(Token { subject: TokenKind::DeviceBlock, pid, device, name: addr, size: block.size }.to_bytes())
         })
     }
     memory 11020 cuMemPoolImportPointer(out: Out<u64>, pool: u64, data: In<[u8; TOKEN]>) {
-        let mut asked = Record::default();
-        asked.note_hex("pool", pool);
+        let mut asked = LogRecord::default();
+        asked.push_hex_field("pool", pool);
         logged(API, asked, |state, record| {
             out.check()?;
-            let token = Token::from_bytes(&data.get()?, Subject::Block)?;
+            let token = Token::from_bytes(&data.get()?, TokenKind::DeviceBlock)?;
             let ordinal = state.pool_device(pool)?;
             (record.device, record.size) = (ordinal as i32, token.size);
             let (device, pages) = state.device_and_pages(ordinal)?;
             if !device.pools[&pool].imported {
                 return Err(INVALID_VALUE);
             }
-            record.addr = device.alloc(pages, token.size, Home::Imported, 0)?;
+            record.addr = device.alloc(pages, token.size, BlockOrigin::Imported, 0)?;
             out.put(record.addr)
         })
     }

@@ -1,8 +1,8 @@
-//! `cuGetProcAddress`: names and versions to addresses, from the driver's own table.
+//! `cuGetProcAddress`: maps base name and CUDA version to an address.
 //!
-//! Runtimes ask by base name and CUDA version and expect the newest variant that is not newer (`cuMemAlloc` at 12000 is
-//! `cuMemAlloc_v2`), with flag 2 its per-thread twin -> one table of all exported functions answers, never the dynamic linker, because
-//! a tracer may have replaced `dlsym`.
+//! A runtime asks by base name and version and expects the newest variant that is not newer
+//! (`cuMemAlloc` at 12000 is `cuMemAlloc_v2`); flag 2 selects the per-thread variant. The table of
+//! exports answers. The dynamic linker is never used, because a tracer may have replaced `dlsym`.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use crate::api;
 use crate::entry::{config, exports, trace};
 use crate::ffi::{Out, Text};
 use crate::names::{Export, base_name, is_per_thread};
-use crate::rc::{Answer, INVALID_VALUE, NOT_FOUND};
+use crate::result_code::{ApiResult, INVALID_VALUE, NOT_FOUND};
 
 const PER_THREAD_STREAM: u64 = 2;
 
@@ -19,7 +19,7 @@ const STATUS_SUCCESS: u32 = 0;
 const STATUS_NOT_FOUND: u32 = 1;
 const STATUS_TOO_NEW: u32 = 2;
 
-/// One function behind a base name.
+/// One exported variant of a base name.
 #[derive(Debug, Clone, Copy)]
 struct Variant {
     name: &'static str,
@@ -33,7 +33,7 @@ fn table() -> &'static HashMap<&'static str, Vec<Variant>> {
         let all: Vec<&Export> = api::exports().collect();
         let addresses: Vec<usize> = all.iter().map(|export| export.address as usize).collect();
         let addresses = if config().alt_procaddr {
-            crate::thunks::make(&addresses).unwrap_or(addresses)
+            crate::address_thunks::make(&addresses).unwrap_or(addresses)
         } else {
             addresses
         };
@@ -46,7 +46,7 @@ fn table() -> &'static HashMap<&'static str, Vec<Variant>> {
     })
 }
 
-/// The newest variant that is not newer than `version`; among equals the one with the higher suffix.
+/// Returns the newest variant up to `version`; on a tie, the one with the higher suffix.
 fn choose(variants: &[Variant], version: u32, per_thread: bool) -> Option<Variant> {
     let newest = |twin: bool| {
         let fitting = variants
@@ -62,9 +62,9 @@ fn look_up(name: &str, version: u32, flags: u64) -> Result<Variant, u32> {
     choose(variants, version, flags & PER_THREAD_STREAM != 0).ok_or(STATUS_TOO_NEW)
 }
 
-fn answer(symbol: Text, out: Out<u64>, version: i32, flags: u64, status: Option<Out<u32>>) -> Answer {
+fn answer(symbol: Text, out: Out<u64>, version: i32, flags: u64, status: Option<Out<u32>>) -> ApiResult {
     let name = symbol.get()?.to_str().map_err(|_| INVALID_VALUE)?;
-    // A runtime's first call has an empty name and no version, to see whether the function is there at all.
+    // A runtime first probes with an empty name and no version.
     if name.is_empty() && version == 0 {
         out.put_if_wanted(0);
         if let Some(status) = status {
@@ -84,7 +84,7 @@ fn answer(symbol: Text, out: Out<u64>, version: i32, flags: u64, status: Option<
     if let Some(status) = status {
         status.put_if_wanted(found.err().unwrap_or(STATUS_SUCCESS));
     }
-    // With a place for the status, an unknown name is an answer and not an error.
+    // If the caller passes a status, an unknown name is reported there and is no error.
     if found.is_ok() || wants_status { Ok(()) } else { Err(NOT_FOUND) }
 }
 
@@ -106,34 +106,34 @@ mod tests {
     }
 
     #[test]
-    fn a_version_before_the_second_variant_gets_the_first() {
+    fn version_selects_newest_variant_up_to_it() {
         assert_eq!(name_of("cuMemAlloc", 2000, 0), Ok("cuMemAlloc"));
         assert_eq!(name_of("cuMemAlloc", 3020, 0), Ok("cuMemAlloc_v2"));
         assert_eq!(name_of("cuMemFree", 13000, 0), Ok("cuMemFree_v2"));
     }
 
     #[test]
-    fn flag_two_asks_for_the_per_thread_twin_where_there_is_one() {
+    fn flag_two_selects_per_thread_variant() {
         assert_eq!(name_of("cuMemAllocAsync", 11020, 2), Ok("cuMemAllocAsync_ptsz"));
         assert_eq!(name_of("cuMemAllocAsync", 11020, 0), Ok("cuMemAllocAsync"));
         assert_eq!(name_of("cuMemAlloc", 12000, 2), Ok("cuMemAlloc_v2"));
     }
 
     #[test]
-    fn the_resolver_finds_itself_by_version() {
+    fn resolver_finds_itself_by_version() {
         assert_eq!(name_of("cuGetProcAddress", 11030, 0), Ok("cuGetProcAddress"));
         assert_eq!(name_of("cuGetProcAddress", 12000, 0), Ok("cuGetProcAddress_v2"));
     }
 
     #[test]
-    fn unknown_names_and_early_versions_have_their_own_status() {
+    fn unknown_name_and_early_version_have_distinct_status() {
         assert_eq!(name_of("cuMemAllok", 12000, 0), Err(STATUS_NOT_FOUND));
         assert_eq!(name_of("cuMemAlloc_v2", 12000, 0), Err(STATUS_NOT_FOUND));
         assert_eq!(name_of("cuMemCreate", 10000, 0), Err(STATUS_TOO_NEW));
     }
 
     #[test]
-    fn no_name_is_exported_twice() {
+    fn exported_names_are_unique() {
         let mut names: Vec<_> = api::exports().map(|export| export.name).collect();
         let all = names.len();
         names.sort_unstable();

@@ -1,30 +1,32 @@
-//! Streams and events: work is done at once, except that an event may take its time (`SIMGPU_EVENT_DELAY_US`).
+//! Streams and events, with delayed completion on request.
 //!
-//! Allocators defer the reuse of blocks until events complete; with work that completes at once that code never runs -> a recorded
-//! event can be told to stay pending, and waiting for its stream waits for it.
+//! Work completes at once, except for events with `SIMGPU_EVENT_DELAY_US`. Allocators defer the
+//! reuse of blocks until events complete; the delay lets tests reach that code.
 
 use std::time::{Duration, Instant};
 
-use crate::entry::{Current, capture_mode, current, current_handle, exports, tid, with_context, with_state};
+use crate::entry::{
+    CurrentContext, capture_mode, current, current_handle, exports, tid, with_context, with_state,
+};
 use crate::ffi::Out;
-use crate::rc::{
-    Answer, CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED,
+use crate::result_code::{
+    ApiResult, CAPTURED_EVENT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED,
     STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED,
 };
 use crate::state::graph::kind;
-use crate::state::{Event, State, Stream, StreamKey};
+use crate::state::{DriverState, Event, Stream, StreamKey};
 
 pub(crate) const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 const EVENT_DISABLE_TIMING: u32 = 2;
 
-/// The stream that a handle names in a context; special streams come to life when they are first named.
+/// Resolves a stream handle in a context; special streams are created at first use.
 pub(crate) fn key_of(
-    state: &mut State,
-    current: Current,
+    state: &mut DriverState,
+    current: CurrentContext,
     handle: u64,
     per_thread: bool,
-) -> Answer<StreamKey> {
+) -> ApiResult<StreamKey> {
     let handle = match handle {
         0 if per_thread => PER_THREAD,
         0 => LEGACY,
@@ -37,19 +39,19 @@ pub(crate) fn key_of(
     if state.streams.contains_key(&key) { Ok(key) } else { Err(INVALID_HANDLE) }
 }
 
-/// Runs `body` on the stream that a handle names.
+/// Runs `body` on the stream of a handle.
 pub(crate) fn with_stream<T>(
     handle: u64,
     per_thread: bool,
-    body: impl FnOnce(&mut State, StreamKey) -> Answer<T>,
-) -> Answer<T> {
+    body: impl FnOnce(&mut DriverState, StreamKey) -> ApiResult<T>,
+) -> ApiResult<T> {
     with_context(|state, current| {
         let key = key_of(state, current, handle, per_thread)?;
         body(state, key)
     })
 }
 
-fn create(out: Out<u64>, flags: u32, priority: i32) -> Answer {
+fn create(out: Out<u64>, flags: u32, priority: i32) -> ApiResult {
     if flags > 1 {
         return Err(INVALID_VALUE);
     }
@@ -64,26 +66,26 @@ fn create(out: Out<u64>, flags: u32, priority: i32) -> Answer {
     })
 }
 
-/// Waits until `done`, without the lock.
+/// Sleeps until `done`, without the lock.
 fn wait_until(done: Option<Instant>) {
     if let Some(left) = done.and_then(|done| done.checked_duration_since(Instant::now())) {
         std::thread::sleep(left);
     }
 }
 
-/// After waiting, pools give back what is above their release threshold.
-fn settle() -> Answer {
+/// Releases pool memory above the thresholds, after a wait.
+fn settle() -> ApiResult {
     with_state(|state| {
         for ordinal in 0..state.devices.len() as u32 {
             let (device, pages) = state.device_and_pages(ordinal)?;
-            device.shed_pools(pages, |pool| pool.threshold);
+            device.release_pool_chunks(pages, |pool| pool.threshold);
         }
         Ok(())
     })
 }
 
-/// Waits for everything in the current context (`cuCtxSynchronize`).
-pub(crate) fn synchronise_context() -> Answer {
+/// Waits for all work of the current context (`cuCtxSynchronize`).
+pub(crate) fn synchronise_context() -> ApiResult {
     let done = with_context(|state, current| {
         state.graphs.unsafe_call(tid(), capture_mode())?;
         Ok(state
@@ -97,7 +99,7 @@ pub(crate) fn synchronise_context() -> Answer {
     settle()
 }
 
-fn synchronise(handle: u64, per_thread: bool) -> Answer {
+fn synchronise(handle: u64, per_thread: bool) -> ApiResult {
     let done = with_stream(handle, per_thread, |state, key| {
         state.graphs.unsafe_call(tid(), capture_mode())?;
         let stream = &state.streams[&key];
@@ -107,7 +109,7 @@ fn synchronise(handle: u64, per_thread: bool) -> Answer {
     settle()
 }
 
-fn query(handle: u64, per_thread: bool) -> Answer {
+fn query(handle: u64, per_thread: bool) -> ApiResult {
     with_stream(handle, per_thread, |state, key| {
         state.graphs.unsafe_call(tid(), capture_mode())?;
         let stream = &state.streams[&key];
@@ -118,7 +120,7 @@ fn query(handle: u64, per_thread: bool) -> Answer {
     })
 }
 
-fn record(event: u64, stream: u64, per_thread: bool) -> Answer {
+fn record(event: u64, stream: u64, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         let delay = Duration::from_micros(state.config.event_delay_us);
         let stream = state.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
@@ -136,12 +138,12 @@ fn record(event: u64, stream: u64, per_thread: bool) -> Answer {
     })
 }
 
-fn wait_event(stream: u64, event: u64, per_thread: bool) -> Answer {
+fn wait_event(stream: u64, event: u64, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         let event = state.events.get(&event).ok_or(INVALID_HANDLE)?;
         let stream = state.streams.get_mut(&key).ok_or(INVALID_HANDLE)?;
         match &event.captured {
-            // The stream joins the capture of the event.
+            // The stream joins the event's capture.
             Some((capture, tail)) if state.graphs.captures.contains_key(capture) => {
                 if stream.capture.is_some_and(|own| own != *capture) {
                     return Err(STREAM_CAPTURE_UNMATCHED);
@@ -159,7 +161,7 @@ fn wait_event(stream: u64, event: u64, per_thread: bool) -> Answer {
     })
 }
 
-fn host_function(stream: u64, function: HostFunction, data: u64, per_thread: bool) -> Answer {
+fn host_function(stream: u64, function: HostFunction, data: u64, per_thread: bool) -> ApiResult {
     let captured = with_stream(stream, per_thread, |state, key| state.captured_work(key, kind::HOST, None))?;
     if !captured {
         function(data);
@@ -170,7 +172,7 @@ fn host_function(stream: u64, function: HostFunction, data: u64, per_thread: boo
 type HostFunction = extern "C" fn(u64);
 type StreamCallback = extern "C" fn(u64, u32, u64);
 
-fn add_callback(stream: u64, callback: StreamCallback, data: u64, per_thread: bool) -> Answer {
+fn add_callback(stream: u64, callback: StreamCallback, data: u64, per_thread: bool) -> ApiResult {
     with_stream(stream, per_thread, |state, key| {
         if state.streams[&key].capture.is_some() { Err(STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     })?;
@@ -178,7 +180,7 @@ fn add_callback(stream: u64, callback: StreamCallback, data: u64, per_thread: bo
     Ok(())
 }
 
-fn event_state(handle: u64) -> Answer<Option<Instant>> {
+fn event_state(handle: u64) -> ApiResult<Option<Instant>> {
     with_state(|state| {
         current(state)?;
         let event = state.events.get(&handle).ok_or(INVALID_HANDLE)?;
@@ -191,7 +193,7 @@ fn event_state(handle: u64) -> Answer<Option<Instant>> {
     })
 }
 
-fn elapsed(out: Out<f32>, start: u64, end: u64) -> Answer {
+fn elapsed(out: Out<f32>, start: u64, end: u64) -> ApiResult {
     with_state(|state| {
         let moment = |handle: u64| {
             let event = state.events.get(&handle).ok_or(INVALID_HANDLE)?;

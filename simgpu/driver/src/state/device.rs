@@ -1,7 +1,7 @@
-//! One simulated device: its capacity and the blocks in its address window.
+//! One simulated device: its capacity, and the blocks in its address window.
 //!
-//! What a program may hold is decided by bytes charged, not by the host's memory -> every charge goes through [`Device::charge`], and
-//! a block knows where its bytes came from (directly, from a pool, from a graph), because one `cuMemFree` ends all three.
+//! Charged bytes limit allocations, not the host's memory, and only [`Device::charge`] takes
+//! capacity. `cuMemFree` frees direct, pool and graph blocks, so each block stores its origin.
 
 mod graph_memory;
 
@@ -11,71 +11,70 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::pages::Pages;
 use super::pool::{CHUNK, Pool};
 use super::space::{AddressSpace, round_up};
-use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::result_code::{ApiResult, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use graph_memory::GraphSpan;
 
-/// Steps in which the device gives out memory.
+/// Size units of device memory.
 const LARGE_STEP: u64 = 2 << 20;
 const SMALL_STEP: u64 = 64 << 10;
 const LARGE_FROM: u64 = 1 << 20;
 
-/// Where a block's bytes came from.
+/// The origin of a block's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Home {
-    /// Straight from the device.
+pub(crate) enum BlockOrigin {
+    /// Allocated directly from the device.
     Direct,
-    /// Managed memory: lies on the host until a kernel touches it, which never happens here -> not charged.
+    /// Managed memory: it stays on the host until a kernel touches it, so it is not charged.
     Managed,
-    /// A CUDA array; its handle is its address, and `cuMemFree` refuses it.
+    /// A CUDA array: its handle is its address, and `cuMemFree` refuses it.
     Array,
-    /// A mipmapped array, likewise.
+    /// A mipmapped array, treated like an array.
     Mipmapped,
-    /// A pool, by its handle.
+    /// A pool, by handle.
     Pool(u64),
     /// An allocation node of a launched graph.
     Graph,
-    /// Memory of another process, opened by its handle: closed by its own call.
+    /// Memory of another process, opened by an IPC handle; it has its own close call.
     Ipc,
-    /// Memory of another process or API, mapped here: freed like the program's own.
+    /// Memory of another process or API, mapped here; freed like the program's own.
     Imported,
 }
 
-/// A live block that the program knows by its address.
+/// A live block, known to the program by its address.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Block {
-    /// Bytes the program asked for.
+pub(crate) struct DeviceBlock {
+    /// Bytes that the program requested.
     pub(crate) size: u64,
-    /// Addresses it takes.
+    /// Bytes of address space.
     pub(crate) span: u64,
-    /// Bytes of the device that it takes by itself (a pool's and a graph's are charged to those).
+    /// Device bytes charged for the block alone; pools and graphs are charged themselves.
     pub(crate) charge: u64,
-    pub(crate) home: Home,
-    /// The context that dies with the block's memory.
+    pub(crate) home: BlockOrigin,
+    /// The context that frees the block when it ends.
     pub(crate) context: u64,
-    /// Never the same for two blocks of a process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
+    /// Unique per process (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
     pub(crate) id: u64,
 }
 
-/// A new block's.
+/// Returns a new, unique block id.
 pub(crate) fn new_block_id() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) capacity: u64,
     pub(crate) used: u64,
-    /// The part of `used` that no live allocation asked for: rounding, what pools hold, contexts.
+    /// Bytes of `used` that no live allocation requested: rounding, pool reserves, contexts.
     pub(crate) slack: u64,
     space: AddressSpace,
-    pub(crate) blocks: BTreeMap<u64, Block>,
+    pub(crate) blocks: BTreeMap<u64, DeviceBlock>,
     pub(crate) pools: BTreeMap<u64, Pool>,
     pub(crate) default_pool: u64,
     pub(crate) current_pool: u64,
     graph_spans: BTreeMap<u64, GraphSpan>,
-    /// Live and charged bytes of graph nodes, each with its high-water mark.
+    /// Live bytes of graph nodes: current and high-water mark.
     pub(crate) graph_used: [u64; 2],
     pub(crate) graph_reserved: [u64; 2],
 }
@@ -85,7 +84,7 @@ fn direct_span(size: u64) -> Option<u64> {
 }
 
 impl Device {
-    /// A device whose blocks lie in `base..base + len`.
+    /// Creates a device with its blocks in `base..base + len`.
     pub(crate) fn new(capacity: u64, base: u64, len: u64, default_pool: u64) -> Self {
         Self {
             capacity,
@@ -102,21 +101,21 @@ impl Device {
         }
     }
 
-    /// Whether an address lies in this device's window.
+    /// Returns whether an address lies in this device's window.
     pub(crate) fn owns(&self, addr: u64) -> bool {
         self.space.contains(addr)
     }
 
-    /// The live block that contains an address.
-    pub(crate) fn block_at(&self, addr: u64) -> Option<(u64, &Block)> {
+    /// Returns the live block that contains an address.
+    pub(crate) fn block_at(&self, addr: u64) -> Option<(u64, &DeviceBlock)> {
         let (&start, block) = self.blocks.range(..=addr).next_back()?;
         (addr - start < block.size.max(1)).then_some((start, block))
     }
 
-    /// Takes bytes from the capacity; pools give up what they hold unused before it fails.
-    pub(crate) fn charge(&mut self, pages: &mut dyn Pages, bytes: u64) -> Answer {
+    /// Takes bytes of the capacity; pools release unused chunks before this fails.
+    pub(crate) fn charge(&mut self, pages: &mut dyn Pages, bytes: u64) -> ApiResult {
         if bytes > self.capacity - self.used {
-            self.shed_pools(pages, |_| 0);
+            self.release_pool_chunks(pages, |_| 0);
         }
         if bytes > self.capacity - self.used {
             return Err(OUT_OF_MEMORY);
@@ -125,12 +124,12 @@ impl Device {
         Ok(())
     }
 
-    /// Gives bytes back to the capacity.
+    /// Returns bytes to the capacity.
     pub(crate) fn refund(&mut self, bytes: u64) {
         self.used -= bytes;
     }
 
-    fn take_span(&mut self, pages: &mut dyn Pages, span: u64, charge: u64) -> Answer<u64> {
+    fn take_span(&mut self, pages: &mut dyn Pages, span: u64, charge: u64) -> ApiResult<u64> {
         self.charge(pages, charge)?;
         let align = if span >= LARGE_STEP { LARGE_STEP } else { SMALL_STEP };
         if let Some(addr) = self.space.take(span, align) {
@@ -149,27 +148,27 @@ impl Device {
         self.refund(charge);
     }
 
-    /// Allocates a block that is not in a pool.
+    /// Allocates a block outside any pool.
     pub(crate) fn alloc(
         &mut self,
         pages: &mut dyn Pages,
         size: u64,
-        home: Home,
+        home: BlockOrigin,
         context: u64,
-    ) -> Answer<u64> {
-        let charged = !matches!(home, Home::Managed | Home::Ipc | Home::Imported);
+    ) -> ApiResult<u64> {
+        let charged = !matches!(home, BlockOrigin::Managed | BlockOrigin::Ipc | BlockOrigin::Imported);
         self.alloc_charged(pages, size, home, context, charged)
     }
 
-    /// The same, for what may or may not have memory of this device behind it.
+    /// Allocates a block; `charge` may be 0 for memory that is not on this device.
     pub(crate) fn alloc_charged(
         &mut self,
         pages: &mut dyn Pages,
         size: u64,
-        home: Home,
+        home: BlockOrigin,
         context: u64,
         charged: bool,
-    ) -> Answer<u64> {
+    ) -> ApiResult<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -177,7 +176,7 @@ impl Device {
         let charge = if charged { span } else { 0 };
         let addr = self.take_span(pages, span, charge)?;
         self.slack += charge.saturating_sub(size);
-        self.blocks.insert(addr, Block { size, span, charge, home, context, id: new_block_id() });
+        self.blocks.insert(addr, DeviceBlock { size, span, charge, home, context, id: new_block_id() });
         Ok(addr)
     }
 
@@ -188,7 +187,7 @@ impl Device {
         size: u64,
         pool: u64,
         context: u64,
-    ) -> Answer<u64> {
+    ) -> ApiResult<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -211,57 +210,67 @@ impl Device {
         self.slack -= size;
         self.blocks.insert(
             addr,
-            Block { size, span, charge: 0, home: Home::Pool(pool), context, id: new_block_id() },
+            DeviceBlock { size, span, charge: 0, home: BlockOrigin::Pool(pool), context, id: new_block_id() },
         );
         Ok(addr)
     }
 
-    /// Frees the block that starts at `addr`; arrays are only freed by their own calls.
-    pub(crate) fn free(&mut self, pages: &mut dyn Pages, addr: u64) -> Answer<Block> {
+    /// Frees the block that starts at `addr`; fails for arrays, which have their own calls.
+    pub(crate) fn free(&mut self, pages: &mut dyn Pages, addr: u64) -> ApiResult<DeviceBlock> {
         let block = *self.blocks.get(&addr).ok_or(INVALID_VALUE)?;
-        if matches!(block.home, Home::Array | Home::Mipmapped | Home::Ipc) {
+        if matches!(block.home, BlockOrigin::Array | BlockOrigin::Mipmapped | BlockOrigin::Ipc) {
             return Err(INVALID_VALUE);
         }
         self.release(pages, addr, block);
         Ok(block)
     }
 
-    /// Frees a block of the given kind by the call that only that kind has: an array, or memory of another process.
-    pub(crate) fn free_kind(&mut self, pages: &mut dyn Pages, handle: u64, kind: Home) -> Answer<Block> {
+    /// Frees a block of the given origin: arrays, and memory of other processes.
+    pub(crate) fn free_kind(
+        &mut self,
+        pages: &mut dyn Pages,
+        handle: u64,
+        kind: BlockOrigin,
+    ) -> ApiResult<DeviceBlock> {
         let block = *self.blocks.get(&handle).filter(|block| block.home == kind).ok_or(INVALID_HANDLE)?;
         self.release(pages, handle, block);
         Ok(block)
     }
 
-    fn release(&mut self, pages: &mut dyn Pages, addr: u64, block: Block) {
+    fn release(&mut self, pages: &mut dyn Pages, addr: u64, block: DeviceBlock) {
         self.blocks.remove(&addr);
         match block.home {
-            Home::Direct | Home::Array | Home::Mipmapped | Home::Managed | Home::Ipc | Home::Imported => {
+            BlockOrigin::Direct
+            | BlockOrigin::Array
+            | BlockOrigin::Mipmapped
+            | BlockOrigin::Managed
+            | BlockOrigin::Ipc
+            | BlockOrigin::Imported => {
                 self.drop_span(pages, addr, block.span, block.charge);
                 self.slack -= block.charge.saturating_sub(block.size);
             }
-            Home::Pool(handle) => {
+            BlockOrigin::Pool(handle) => {
                 let Some(pool) = self.pools.get_mut(&handle) else { return };
                 pool.put(addr, block.span);
                 self.slack += block.size;
                 if pool.closed {
-                    self.bury_pool(pages, handle);
+                    self.drop_pool_if_empty(pages, handle);
                 }
             }
-            Home::Graph => {
+            BlockOrigin::Graph => {
                 self.graph_used[0] -= block.span;
                 self.drop_graph_span_if_orphaned(pages, addr);
             }
         }
     }
 
-    /// Frees every block of a context that dies, and says which; pools and graphs belong to the device and stay.
+    /// Frees and returns the blocks of a destroyed context; blocks of pools and graphs stay.
     pub(crate) fn free_context(&mut self, pages: &mut dyn Pages, context: u64) -> Vec<u64> {
         let dying: Vec<_> = self
             .blocks
             .iter()
             .filter(|(_, block)| {
-                block.context == context && !matches!(block.home, Home::Pool(_) | Home::Graph)
+                block.context == context && !matches!(block.home, BlockOrigin::Pool(_) | BlockOrigin::Graph)
             })
             .map(|(&addr, &block)| (addr, block))
             .collect();
@@ -271,9 +280,10 @@ impl Device {
         dying.into_iter().map(|(addr, _)| addr).collect()
     }
 
-    /// Gives unused chunks back, keeping in each pool what `keep` says; returns the bytes given back.
-    pub(crate) fn shed_pools(&mut self, pages: &mut dyn Pages, keep: impl Fn(&Pool) -> u64) -> u64 {
-        let chunks: Vec<_> = self.pools.values_mut().flat_map(|pool| pool.shed(keep(pool))).collect();
+    /// Releases empty chunks of all pools down to `keep`; returns the bytes released.
+    pub(crate) fn release_pool_chunks(&mut self, pages: &mut dyn Pages, keep: impl Fn(&Pool) -> u64) -> u64 {
+        let chunks: Vec<_> =
+            self.pools.values_mut().flat_map(|pool| pool.release_empty_chunks(keep(pool))).collect();
         chunks
             .into_iter()
             .map(|(base, len)| {
@@ -284,9 +294,9 @@ impl Device {
             .sum()
     }
 
-    /// Trims one pool.
-    pub(crate) fn trim_pool(&mut self, pages: &mut dyn Pages, pool: u64, keep: u64) -> Answer<u64> {
-        let chunks = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.shed(keep);
+    /// Releases empty chunks of one pool (`cuMemPoolTrimTo`).
+    pub(crate) fn trim_pool(&mut self, pages: &mut dyn Pages, pool: u64, keep: u64) -> ApiResult<u64> {
+        let chunks = self.pools.get_mut(&pool).ok_or(INVALID_HANDLE)?.release_empty_chunks(keep);
         Ok(chunks
             .into_iter()
             .map(|(base, len)| {
@@ -297,8 +307,8 @@ impl Device {
             .sum())
     }
 
-    /// Removes a pool; blocks still in it keep their memory until they are freed, as they would on a device.
-    pub(crate) fn destroy_pool(&mut self, pages: &mut dyn Pages, pool: u64) -> Answer<u64> {
+    /// Destroys a pool; its live blocks keep their memory until they are freed.
+    pub(crate) fn destroy_pool(&mut self, pages: &mut dyn Pages, pool: u64) -> ApiResult<u64> {
         if pool == self.default_pool {
             return Err(INVALID_VALUE);
         }
@@ -306,11 +316,11 @@ impl Device {
         if self.current_pool == pool {
             self.current_pool = self.default_pool;
         }
-        Ok(self.bury_pool(pages, pool))
+        Ok(self.drop_pool_if_empty(pages, pool))
     }
 
-    /// Takes what a closed pool no longer needs; the pool itself goes with its last block.
-    fn bury_pool(&mut self, pages: &mut dyn Pages, pool: u64) -> u64 {
+    /// Releases chunks of a destroyed pool; its last block removes the pool.
+    fn drop_pool_if_empty(&mut self, pages: &mut dyn Pages, pool: u64) -> u64 {
         let given = self.trim_pool(pages, pool, 0).unwrap_or(0);
         if self.pools.get(&pool).is_some_and(|pool| pool.reserved == 0) {
             self.pools.remove(&pool);

@@ -1,43 +1,43 @@
 //! Memory of other processes and other APIs.
 //!
-//! A simulated device is not shared between processes, so nothing of it can really be seen from another one -> what crosses the border is
-//! a token that names the memory and its size; the process that opens it gets addresses of its own that read as zeros and are charged to
-//! nobody, for the process that allocated the memory has been charged already.
+//! Processes do not share a simulated device. A token names memory and its size; the process that
+//! opens it gets addresses that read as zeros. They are not charged, because the allocating process
+//! already was.
 
 use std::collections::BTreeMap;
 
-use crate::rc::{Answer, INVALID_VALUE};
+use crate::result_code::{ApiResult, INVALID_VALUE};
 
-/// Bytes of a token: those of an IPC handle.
+/// Size of a token, in bytes; equal to an IPC handle's.
 pub(crate) const TOKEN: usize = 64;
 const MAGIC: u64 = u64::from_le_bytes(*b"simgpu\0\x01");
 
-/// What a token names.
+/// The kind of object that a token names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Subject {
-    Block,
+pub(crate) enum TokenKind {
+    DeviceBlock,
     Physical,
     Pool,
 }
 
-/// The name of something in some process.
+/// Names an object of some process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
-    pub(crate) subject: Subject,
+    pub(crate) subject: TokenKind,
     pub(crate) pid: u32,
     pub(crate) device: u32,
-    /// Address or handle in the process that has it.
+    /// Address or handle in the owning process.
     pub(crate) name: u64,
     pub(crate) size: u64,
 }
 
 impl Token {
-    /// As it crosses the border.
+    /// Encodes the token for another process.
     pub(crate) fn to_bytes(self) -> [u8; TOKEN] {
         let subject = match self.subject {
-            Subject::Block => 1,
-            Subject::Physical => 2,
-            Subject::Pool => 3,
+            TokenKind::DeviceBlock => 1,
+            TokenKind::Physical => 2,
+            TokenKind::Pool => 3,
         };
         let words = [MAGIC, subject, u64::from(self.pid), u64::from(self.device), self.name, self.size];
         let mut bytes = [0; TOKEN];
@@ -47,17 +47,17 @@ impl Token {
         bytes
     }
 
-    /// Reads one that should name such a thing.
-    pub(crate) fn from_bytes(bytes: &[u8; TOKEN], wanted: Subject) -> Answer<Self> {
+    /// Decodes a token; fails if it names another kind of object.
+    pub(crate) fn from_bytes(bytes: &[u8; TOKEN], wanted: TokenKind) -> ApiResult<Self> {
         let word = |index: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[8 * index..8 * index + 8]);
             u64::from_le_bytes(word)
         };
         let subject = match word(1) {
-            1 => Subject::Block,
-            2 => Subject::Physical,
-            3 => Subject::Pool,
+            1 => TokenKind::DeviceBlock,
+            2 => TokenKind::Physical,
+            3 => TokenKind::Pool,
             _ => return Err(INVALID_VALUE),
         };
         if word(0) != MAGIC || subject != wanted {
@@ -67,26 +67,25 @@ impl Token {
     }
 }
 
-/// An opened block of another process.
+/// A block of another process, opened here.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedBlock {
     pub(crate) token: Token,
     pub(crate) times: u32,
 }
 
-/// A multicast object.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Multicast {
     pub(crate) wanted: u32,
     pub(crate) devices: Vec<u32>,
 }
 
-/// Everything that is not this process's own memory.
+/// All memory that is not this process's own.
 #[derive(Debug, Default)]
 pub(crate) struct Foreign {
-    /// Blocks of other processes, by the address they have here.
-    pub(crate) opened: BTreeMap<u64, Opened>,
-    /// Imported memory of other APIs, by handle: its size.
+    /// Blocks of other processes, by local address.
+    pub(crate) opened: BTreeMap<u64, OpenedBlock>,
+    /// Sizes of memory imported from other APIs, by handle.
     pub(crate) external: BTreeMap<u64, u64>,
     /// Multicast objects, by handle.
     pub(crate) multicast: BTreeMap<u64, Multicast>,
@@ -97,10 +96,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_comes_back_and_nothing_else_passes_for_one() {
-        let token = Token { subject: Subject::Physical, pid: 7, device: 1, name: 0x5100, size: 2 << 20 };
-        assert_eq!(Token::from_bytes(&token.to_bytes(), Subject::Physical), Ok(token));
-        assert_eq!(Token::from_bytes(&token.to_bytes(), Subject::Block), Err(INVALID_VALUE));
-        assert_eq!(Token::from_bytes(&[0; TOKEN], Subject::Physical), Err(INVALID_VALUE));
+    fn token_round_trips_and_other_bytes_are_refused() {
+        let token = Token { subject: TokenKind::Physical, pid: 7, device: 1, name: 0x5100, size: 2 << 20 };
+        assert_eq!(Token::from_bytes(&token.to_bytes(), TokenKind::Physical), Ok(token));
+        assert_eq!(Token::from_bytes(&token.to_bytes(), TokenKind::DeviceBlock), Err(INVALID_VALUE));
+        assert_eq!(Token::from_bytes(&[0; TOKEN], TokenKind::Physical), Err(INVALID_VALUE));
     }
 }

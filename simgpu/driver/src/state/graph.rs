@@ -1,13 +1,13 @@
 //! Stream capture and graphs.
 //!
-//! Inside a capture nothing runs: allocations become nodes, and calls that could wait are errors that spoil the capture -> a capture
-//! remembers who began it and in which mode, a graph keeps its memory nodes in order, and a launch replays only those.
+//! Nothing runs during a capture: allocations become nodes, and blocking calls fail and invalidate
+//! the capture. A capture stores its thread and mode. A launch replays only a graph's memory nodes.
 
 use std::collections::BTreeMap;
 
-use crate::rc::{Answer, INVALID_HANDLE, STREAM_CAPTURE_UNSUPPORTED};
+use crate::result_code::{ApiResult, INVALID_HANDLE, STREAM_CAPTURE_UNSUPPORTED};
 
-/// How strictly a capture (or a thread) treats calls that could wait.
+/// How strictly a capture (or a thread) treats blocking calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CaptureMode {
     Global,
@@ -16,13 +16,13 @@ pub(crate) enum CaptureMode {
 }
 
 impl CaptureMode {
-    /// From the header's number.
+    /// Converts the header's number.
     pub(crate) fn from_raw(raw: u32) -> Option<Self> {
         [Self::Global, Self::ThreadLocal, Self::Relaxed].get(raw as usize).copied()
     }
 }
 
-/// Node types of the public header.
+/// Node types, as in the public header.
 pub(crate) mod kind {
     pub(crate) const KERNEL: u32 = 0;
     pub(crate) const MEMCPY: u32 = 1;
@@ -36,14 +36,13 @@ pub(crate) mod kind {
     pub(crate) const CONDITIONAL: u32 = 13;
 }
 
-/// What a memory node does when it runs.
+/// The effect of a memory node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryStep {
     Alloc { device: u32, addr: u64 },
     Free { addr: u64 },
 }
 
-/// A node of a graph.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) kind: u32,
@@ -51,19 +50,19 @@ pub(crate) struct Node {
     pub(crate) step: Option<MemoryStep>,
 }
 
-/// A graph: its nodes in the order in which they were made.
+/// A graph: its nodes in creation order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph {
     pub(crate) nodes: BTreeMap<u64, Node>,
 }
 
 impl Graph {
-    /// The memory nodes in order.
+    /// Returns the memory nodes, in order.
     pub(crate) fn steps(&self) -> Vec<MemoryStep> {
         self.nodes.values().filter_map(|node| node.step).collect()
     }
 
-    /// Addresses of the allocation nodes, with their devices.
+    /// Returns (device, address) of the allocation nodes.
     pub(crate) fn allocations(&self) -> Vec<(u32, u64)> {
         self.steps()
             .into_iter()
@@ -75,14 +74,12 @@ impl Graph {
     }
 }
 
-/// An instantiated graph.
 #[derive(Debug, Clone)]
 pub(crate) struct Exec {
     pub(crate) graph: Graph,
     pub(crate) auto_free: bool,
 }
 
-/// A capture under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Capture {
     pub(crate) origin: (u64, u64),
@@ -92,7 +89,7 @@ pub(crate) struct Capture {
     pub(crate) spoiled: bool,
 }
 
-/// All graphs and captures.
+/// All graphs and running captures.
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     pub(crate) made: BTreeMap<u64, Graph>,
@@ -101,8 +98,8 @@ pub(crate) struct Graphs {
 }
 
 impl Graphs {
-    /// A call that could wait, from a thread in the given mode: refused, and every capture that it endangers is spoiled.
-    pub(crate) fn unsafe_call(&mut self, thread: i32, mode: CaptureMode) -> Answer {
+    /// Checks a blocking call of a thread: refuses it, and invalidates every capture it endangers.
+    pub(crate) fn unsafe_call(&mut self, thread: i32, mode: CaptureMode) -> ApiResult {
         let mut endangered = false;
         for capture in self.captures.values_mut() {
             let hit = match mode {
@@ -121,8 +118,8 @@ impl Graphs {
         if endangered { Err(STREAM_CAPTURE_UNSUPPORTED) } else { Ok(()) }
     }
 
-    /// Adds a node.
-    pub(crate) fn add(&mut self, graph: u64, handle: u64, node: Node) -> Answer {
+    /// Adds a node to a graph.
+    pub(crate) fn add(&mut self, graph: u64, handle: u64, node: Node) -> ApiResult {
         self.made.get_mut(&graph).ok_or(INVALID_HANDLE)?.nodes.insert(handle, node);
         Ok(())
     }
@@ -138,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_global_capture_is_spoiled_from_any_thread_that_is_not_relaxed() {
+    fn global_capture_is_invalidated_by_any_strict_thread() {
         let mut graphs = with_capture(CaptureMode::Global);
         assert_eq!(graphs.unsafe_call(2, CaptureMode::Relaxed), Ok(()));
         assert_eq!(graphs.unsafe_call(2, CaptureMode::ThreadLocal), Ok(()));
@@ -148,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_local_capture_is_spoiled_only_from_its_own_thread() {
+    fn thread_local_capture_is_invalidated_by_own_thread_only() {
         let mut graphs = with_capture(CaptureMode::ThreadLocal);
         assert_eq!(graphs.unsafe_call(2, CaptureMode::Global), Ok(()));
         assert_eq!(graphs.unsafe_call(1, CaptureMode::ThreadLocal), Err(STREAM_CAPTURE_UNSUPPORTED));
     }
 
     #[test]
-    fn a_relaxed_capture_is_never_spoiled() {
+    fn relaxed_capture_is_never_invalidated() {
         let mut graphs = with_capture(CaptureMode::Relaxed);
         assert_eq!(graphs.unsafe_call(1, CaptureMode::Global), Ok(()));
     }

@@ -1,17 +1,17 @@
-//! Launching a graph: its memory nodes run.
+//! Launches a graph: runs its memory nodes.
 //!
-//! A failed call must have changed nothing, and a launch is many changes -> whatever could fail is tried before the first of them.
+//! A failed launch changes nothing, so everything that can fail is checked before the first change.
 
 use std::collections::BTreeMap;
 
-use super::State;
-use super::device::Home;
+use super::DriverState;
+use super::device::BlockOrigin;
 use super::graph::{Exec, MemoryStep};
-use crate::rc::{Answer, INVALID_HANDLE, INVALID_VALUE};
+use crate::result_code::{ApiResult, INVALID_HANDLE, INVALID_VALUE};
 
-impl State {
-    /// Runs the memory nodes of an instantiated graph; what was allocated and freed, in order.
-    pub(crate) fn launch(&mut self, exec: u64, context: u64) -> Answer<Vec<MemoryStep>> {
+impl DriverState {
+    /// Runs the memory nodes of a graph; returns their allocations and frees, in order.
+    pub(crate) fn launch(&mut self, exec: u64, context: u64) -> ApiResult<Vec<MemoryStep>> {
         let exec = self.graphs.execs.get(&exec).ok_or(INVALID_HANDLE)?.clone();
         self.check_launch(&exec)?;
         self.charge_launch(&exec)?;
@@ -38,8 +38,8 @@ impl State {
         Ok(ran)
     }
 
-    /// Whether each node would find what it needs: no block where it allocates, one where it frees.
-    fn check_launch(&self, exec: &Exec) -> Answer {
+    /// Checks that allocation nodes are not live and that freed blocks are.
+    fn check_launch(&self, exec: &Exec) -> ApiResult {
         let own: Vec<u64> = exec.graph.allocations().into_iter().map(|(_, addr)| addr).collect();
         let mut changed = BTreeMap::new();
         for step in exec.graph.steps() {
@@ -49,7 +49,11 @@ impl State {
                 let block = owner.and_then(|device| device.blocks.get(&addr));
                 let freed_first = exec.auto_free && own.contains(&addr);
                 block.is_some_and(|block| {
-                    !freed_first && !matches!(block.home, Home::Array | Home::Mipmapped | Home::Ipc)
+                    !freed_first
+                        && !matches!(
+                            block.home,
+                            BlockOrigin::Array | BlockOrigin::Mipmapped | BlockOrigin::Ipc
+                        )
                 })
             });
             let allocates = matches!(step, MemoryStep::Alloc { .. });
@@ -61,8 +65,8 @@ impl State {
         Ok(())
     }
 
-    /// Charges the memory of every node, or of none.
-    fn charge_launch(&mut self, exec: &Exec) -> Answer {
+    /// Charges the memory of all nodes, or of none.
+    fn charge_launch(&mut self, exec: &Exec) -> ApiResult {
         let mut charged = Vec::new();
         for (ordinal, addr) in exec.graph.allocations() {
             let (device, pages) = self.device_and_pages(ordinal)?;

@@ -1,7 +1,7 @@
-//! All that the simulated driver knows, as plain data behind one lock.
+//! The state of the simulated driver: plain data behind one lock.
 //!
-//! The ground-truth log must order calls as the state changed -> one lock covers every device, and the log line is written under it.
-//! Nothing in here is `unsafe` or knows of C; the exported functions in `api` translate.
+//! One lock covers all devices, because the log must have calls in the order of their changes. The
+//! modules here use no `unsafe` (except `pages`) and no C types; `api` translates.
 
 pub(crate) mod device;
 pub(crate) mod foreign;
@@ -16,25 +16,25 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::config::Config;
-use crate::rc::{
-    Answer, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_DEVICE, INVALID_HANDLE,
+use crate::result_code::{
+    ApiResult, HOST_MEMORY_ALREADY_REGISTERED, HOST_MEMORY_NOT_REGISTERED, INVALID_DEVICE, INVALID_HANDLE,
     INVALID_VALUE, OUT_OF_MEMORY,
 };
-use device::{Block, Device};
+use device::{Device, DeviceBlock};
 use foreign::Foreign;
 use graph::{Graphs, MemoryStep, Node};
 use pages::Pages;
 use vmm::{Refund, Vmm};
 
-/// Address window of each device, and of all reservations; smaller ones are tried when the host refuses.
+/// Size of each address window (devices, reservations); halved if the host refuses.
 const DEVICE_WINDOW: u64 = 4 << 40;
 const VMM_WINDOW: u64 = 16 << 40;
-/// The part of a device's window where module globals lie; they are not charged.
+/// Size of the window part for module globals, which are not charged.
 const GLOBALS: u64 = 64 << 20;
-/// Each module global gets this much: its size is in the device code, which is never read.
+/// Bytes per module global: real sizes are in the device code, which is never read.
 pub(crate) const GLOBAL_SIZE: u64 = 64 << 10;
 
-/// A context; the primary one of a device exists from the start and is active while retained.
+/// A context. Each device's primary context always exists and is active while retained.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: u32,
@@ -44,10 +44,9 @@ pub(crate) struct Context {
     pub(crate) flags: u32,
 }
 
-/// Names a stream: the special handles 1 (legacy) and 2 (per thread) exist once per context, others by their handle alone.
+/// A stream: handles 1 (legacy) and 2 (per thread) exist per context, all others are global.
 pub(crate) type StreamKey = (u64, u64);
 
-/// A stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) context: u64,
@@ -59,28 +58,27 @@ pub(crate) struct Stream {
     pub(crate) tail: Vec<u64>,
 }
 
-/// An event.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     pub(crate) flags: u32,
     pub(crate) recorded: Option<Instant>,
     pub(crate) done: Option<Instant>,
-    /// The capture it was last recorded in, with the nodes it stands for.
+    /// The capture of its last record, with the nodes it depends on.
     pub(crate) captured: Option<(u64, Vec<u64>)>,
 }
 
-/// Pinned host memory.
+/// Pinned or registered host memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostBlock {
     pub(crate) size: u64,
     pub(crate) flags: u32,
-    /// Registered by the program, which keeps owning it.
+    /// Registered: the program owns the memory.
     pub(crate) registered: bool,
     pub(crate) context: u64,
 }
 
-/// The state of the driver in this process.
-pub(crate) struct State {
+/// The driver's state in this process.
+pub(crate) struct DriverState {
     pub(crate) config: Config,
     pub(crate) pages: Box<dyn Pages>,
     pub(crate) devices: Vec<Device>,
@@ -91,18 +89,18 @@ pub(crate) struct State {
     pub(crate) vmm: Option<Vmm>,
     pub(crate) graphs: Graphs,
     pub(crate) foreign: Foreign,
-    /// Green contexts, by handle: their device.
+    /// Devices of green contexts, by handle.
     pub(crate) greens: BTreeMap<u64, u32>,
-    /// Pairs of devices (from, to) between which access was enabled.
+    /// Enabled peer accesses: (from, to) devices.
     pub(crate) peers: Vec<(u32, u32)>,
     globals: Vec<BTreeMap<(u64, Vec<u8>), u64>>,
     globals_base: Vec<u64>,
     next_handle: u64,
 }
 
-impl State {
-    /// Reserves the address windows and sets up the devices.
-    pub(crate) fn new(config: &Config, mut pages: Box<dyn Pages>) -> Answer<Self> {
+impl DriverState {
+    /// Reserves the address windows and creates the devices.
+    pub(crate) fn new(config: &Config, mut pages: Box<dyn Pages>) -> ApiResult<Self> {
         let mut state = Self {
             devices: Vec::new(),
             contexts: BTreeMap::new(),
@@ -116,7 +114,7 @@ impl State {
             peers: Vec::new(),
             globals: Vec::new(),
             globals_base: Vec::new(),
-            // Handles look like small heap pointers: never 0, 1 or 2, which mean something as a stream.
+            // Handles resemble heap pointers; 0, 1 and 2 are special streams.
             next_handle: 0x5100_0000_0000,
             config: config.clone(),
             pages: Box::new(pages::HostPages::default()),
@@ -140,43 +138,43 @@ impl State {
         Ok(state)
     }
 
-    /// A handle that no object has had.
+    /// Returns a new, unique handle.
     pub(crate) fn handle(&mut self) -> u64 {
         self.next_handle += 0x40;
         self.next_handle
     }
 
-    /// A device by its ordinal.
-    pub(crate) fn device(&mut self, ordinal: u32) -> Answer<&mut Device> {
+    /// Returns a device by ordinal.
+    pub(crate) fn device(&mut self, ordinal: u32) -> ApiResult<&mut Device> {
         self.devices.get_mut(ordinal as usize).ok_or(INVALID_DEVICE)
     }
 
-    /// A device together with the host's pages, which most of its changes need.
-    pub(crate) fn device_and_pages(&mut self, ordinal: u32) -> Answer<(&mut Device, &mut dyn Pages)> {
+    /// Returns a device together with the host's pages.
+    pub(crate) fn device_and_pages(&mut self, ordinal: u32) -> ApiResult<(&mut Device, &mut dyn Pages)> {
         let device = self.devices.get_mut(ordinal as usize).ok_or(INVALID_DEVICE)?;
         Ok((device, self.pages.as_mut()))
     }
 
-    /// The device in whose window an address lies.
+    /// Returns the device with an address in its window.
     pub(crate) fn device_of(&self, addr: u64) -> Option<u32> {
         self.devices.iter().position(|device| device.owns(addr)).map(|at| at as u32)
     }
 
-    /// Frees a block by its address, wherever its bytes came from.
-    pub(crate) fn free(&mut self, addr: u64) -> Answer<(u32, Block)> {
+    /// Frees the block at an address, whatever its origin.
+    pub(crate) fn free(&mut self, addr: u64) -> ApiResult<(u32, DeviceBlock)> {
         let ordinal = self.device_of(addr).ok_or(INVALID_VALUE)?;
         let (device, pages) = self.device_and_pages(ordinal)?;
         Ok((ordinal, device.free(pages, addr)?))
     }
 
-    /// The device that has a pool.
-    pub(crate) fn pool_device(&self, pool: u64) -> Answer<u32> {
+    /// Returns the device that owns a pool.
+    pub(crate) fn pool_device(&self, pool: u64) -> ApiResult<u32> {
         let found = self.devices.iter().position(|device| device.pools.contains_key(&pool));
         found.map(|at| at as u32).ok_or(INVALID_HANDLE)
     }
 
-    /// Virtual memory management, with its address window reserved at first use.
-    pub(crate) fn vmm(&mut self) -> Answer<&mut Vmm> {
+    /// Returns virtual memory management; the first call reserves its address window.
+    pub(crate) fn vmm(&mut self) -> ApiResult<&mut Vmm> {
         if self.vmm.is_none() {
             let total: u64 = self.devices.iter().map(|device| device.capacity).sum();
             let (base, len) = [VMM_WINDOW, DEVICE_WINDOW, 1 << 40, total.saturating_mul(4)]
@@ -188,7 +186,7 @@ impl State {
         self.vmm.as_mut().ok_or(OUT_OF_MEMORY)
     }
 
-    /// Hands the bytes of buried handles back to their devices.
+    /// Credits freed memory to its devices.
     pub(crate) fn refund(&mut self, refunds: impl IntoIterator<Item = Refund>) {
         for refund in refunds {
             if let Some(device) = self.devices.get_mut(refund.device as usize) {
@@ -197,14 +195,13 @@ impl State {
         }
     }
 
-    /// The pinned block that contains an address.
+    /// Returns the pinned block that contains an address.
     pub(crate) fn host_block_at(&self, addr: u64) -> Option<(u64, HostBlock)> {
         let (&start, &block) = self.host.range(..=addr).next_back()?;
         (addr - start < block.size).then_some((start, block))
     }
 
-    /// Allocates pinned memory.
-    pub(crate) fn host_alloc(&mut self, size: u64, flags: u32, context: u64) -> Answer<u64> {
+    pub(crate) fn host_alloc(&mut self, size: u64, flags: u32, context: u64) -> ApiResult<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -214,15 +211,15 @@ impl State {
     }
 
     /// Frees pinned memory by its first address.
-    pub(crate) fn host_free(&mut self, addr: u64) -> Answer<HostBlock> {
+    pub(crate) fn host_free(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block = *self.host.get(&addr).filter(|block| !block.registered).ok_or(INVALID_VALUE)?;
         self.host.remove(&addr);
         self.pages.unmap_host(addr, block.size);
         Ok(block)
     }
 
-    /// Pins memory of the program's own.
-    pub(crate) fn host_register(&mut self, addr: u64, size: u64, flags: u32, context: u64) -> Answer {
+    /// Registers memory of the program as pinned.
+    pub(crate) fn host_register(&mut self, addr: u64, size: u64, flags: u32, context: u64) -> ApiResult {
         let end = addr.checked_add(size).filter(|&end| addr != 0 && end > addr).ok_or(INVALID_VALUE)?;
         let before = self.host.range(..end).next_back();
         if before.is_some_and(|(&start, block)| start + block.size > addr) {
@@ -232,15 +229,15 @@ impl State {
         Ok(())
     }
 
-    /// Ends that.
-    pub(crate) fn host_unregister(&mut self, addr: u64) -> Answer<HostBlock> {
+    /// Unregisters memory of the program.
+    pub(crate) fn host_unregister(&mut self, addr: u64) -> ApiResult<HostBlock> {
         let block =
             *self.host.get(&addr).filter(|block| block.registered).ok_or(HOST_MEMORY_NOT_REGISTERED)?;
         self.host.remove(&addr);
         Ok(block)
     }
 
-    /// Whether `addr..addr + size` is device memory that a copy may touch.
+    /// Returns whether device memory may be copied; `None` if it is host memory.
     pub(crate) fn device_range(&self, addr: u64, size: u64) -> Option<bool> {
         if let Some(ordinal) = self.device_of(addr) {
             let device = &self.devices[ordinal as usize];
@@ -253,8 +250,8 @@ impl State {
         Some(vmm.accessible(addr, size))
     }
 
-    /// Address of a module's global variable on a device; the same module and name give the same address.
-    pub(crate) fn global(&mut self, device: u32, module: u64, name: &[u8]) -> Answer<u64> {
+    /// Returns the address of a module global; equal module and name give equal addresses.
+    pub(crate) fn global(&mut self, device: u32, module: u64, name: &[u8]) -> ApiResult<u64> {
         let base = *self.globals_base.get(device as usize).ok_or(INVALID_DEVICE)?;
         let known = &mut self.globals[device as usize];
         if let Some(&addr) = known.get(&(module, name.to_vec())) {
@@ -268,19 +265,19 @@ impl State {
         Ok(addr)
     }
 
-    /// The context of a handle while it is active.
+    /// Returns an active context by handle.
     pub(crate) fn active_context(&self, handle: u64) -> Option<&Context> {
         self.contexts.get(&handle).filter(|context| context.active)
     }
 
-    /// The primary context of a device.
-    pub(crate) fn primary(&mut self, device: u32) -> Answer<(u64, &mut Context)> {
+    /// Returns the primary context of a device.
+    pub(crate) fn primary(&mut self, device: u32) -> ApiResult<(u64, &mut Context)> {
         let found = self.contexts.iter_mut().find(|(_, context)| context.primary && context.device == device);
         found.map(|(&handle, context)| (handle, context)).ok_or(INVALID_DEVICE)
     }
 
-    /// Charges the context's own bytes when it comes to life.
-    pub(crate) fn charge_context(&mut self, device: u32) -> Answer {
+    /// Charges the memory of a new context.
+    pub(crate) fn charge_context(&mut self, device: u32) -> ApiResult {
         let bytes = self.config.context_bytes;
         let (device, pages) = self.device_and_pages(device)?;
         device.charge(pages, bytes)?;
@@ -288,8 +285,8 @@ impl State {
         Ok(())
     }
 
-    /// Ends a context: its blocks are freed and its own bytes returned; the addresses of the blocks.
-    pub(crate) fn end_context(&mut self, handle: u64) -> Answer<Vec<u64>> {
+    /// Destroys a context and frees its memory; returns the addresses of its blocks.
+    pub(crate) fn end_context(&mut self, handle: u64) -> ApiResult<Vec<u64>> {
         let bytes = self.config.context_bytes;
         let context = self.contexts.get_mut(&handle).ok_or(INVALID_VALUE)?;
         if !context.active {
@@ -320,13 +317,13 @@ impl State {
         Ok(ended)
     }
 
-    /// Notes work on a stream: a node if it is capturing.
+    /// Adds a node for work on a stream, if the stream is capturing.
     pub(crate) fn captured_work(
         &mut self,
         key: StreamKey,
         kind: u32,
         step: Option<MemoryStep>,
-    ) -> Answer<bool> {
+    ) -> ApiResult<bool> {
         let Some(capture) = self.streams.get(&key).and_then(|stream| stream.capture) else {
             return Ok(false);
         };
@@ -340,7 +337,7 @@ impl State {
         Ok(true)
     }
 
-    /// Forgets a graph; its allocation nodes lose an owner.
+    /// Drops a graph's references to its allocation nodes.
     pub(crate) fn drop_allocations(&mut self, allocations: Vec<(u32, u64)>) {
         for (ordinal, addr) in allocations {
             if let Ok((device, pages)) = self.device_and_pages(ordinal) {

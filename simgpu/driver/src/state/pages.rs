@@ -1,43 +1,43 @@
 //! The host pages behind simulated memory.
 //!
-//! A model of 40 GiB must train on a laptop, and use after free must be noticed -> address windows are reserved without memory, a
-//! range becomes readable when it is allocated and loses its pages and its rights when it is freed. The state logic sees only this
-//! trait, so that its tests need neither memory nor a process of their own.
+//! Address windows are reserved without memory, so a model of 40 GiB fits on a laptop. A range
+//! becomes readable when it is allocated, and loses its pages and access when it is freed, so a use
+//! after free faults. [`Pages`] is a trait so that tests of the state need no real memory.
 
-/// What the state logic asks of the host's memory.
+/// Operations on the host's memory.
 pub(crate) trait Pages: Send {
-    /// Reserves addresses without memory and without access; `None` when the host refuses.
+    /// Reserves inaccessible addresses; `None` if the host refuses.
     fn reserve(&mut self, len: u64) -> Option<u64>;
-    /// Makes a reserved range readable and writable, zero-filled.
+    /// Makes a reserved range readable, writable and zero-filled.
     fn commit(&mut self, addr: u64, len: u64) -> bool;
-    /// Drops the pages of a range and forbids access to it.
+    /// Drops the pages of a range and forbids access.
     fn decommit(&mut self, addr: u64, len: u64);
-    /// Fresh readable memory anywhere (pinned host memory).
+    /// Maps zero-filled readable memory anywhere, for pinned host memory.
     fn map_host(&mut self, len: u64) -> Option<u64>;
-    /// Gives such memory back.
+    /// Unmaps memory of [`map_host`](Self::map_host).
     fn unmap_host(&mut self, addr: u64, len: u64);
 }
 
-/// The process's own address space.
+/// Pages in this process's address space.
 #[derive(Debug, Default)]
 pub(crate) struct HostPages {
     reserved: u64,
 }
 
-/// Windows are asked for here so that addresses look alike from run to run; the host may place them elsewhere.
+/// First hint for windows, so that addresses are alike in every run; the host may ignore it.
 const FIRST_HINT: u64 = 0x3000_0000_0000;
 const HOST_PAGE: u64 = 4096;
 
 fn map(hint: u64, len: u64, protection: i32, flags: i32) -> Option<u64> {
-    // SAFETY: without MAP_FIXED the kernel picks a free range, so no memory of the process is touched; with it (see `decommit`) the
-    // range lies in a window that we reserved.
+    // SAFETY: without MAP_FIXED the kernel picks a free range, so no memory of the process is
+    // touched; with it (see `decommit`) the range lies in a window that we reserved.
     let addr = unsafe { libc::mmap(hint as *mut libc::c_void, len as usize, protection, flags, -1, 0) };
     (addr != libc::MAP_FAILED).then_some(addr as u64)
 }
 
 impl Pages for HostPages {
     fn reserve(&mut self, len: u64) -> Option<u64> {
-        // 2 MiB alignment comes from the hint; where the hint is refused, a margin is reserved and the start moved up.
+        // The hint is aligned to 2 MiB; without it, a margin is reserved and the start rounded up.
         const ALIGN: u64 = 2 << 20;
         let padded = len.checked_add(ALIGN)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -47,7 +47,7 @@ impl Pages for HostPages {
     }
 
     fn commit(&mut self, addr: u64, len: u64) -> bool {
-        // SAFETY: the range lies in a window of ours that holds no live object of the process.
+        // SAFETY: the range lies in our window and holds no object of the process.
         unsafe {
             libc::mprotect(addr as *mut libc::c_void, len as usize, libc::PROT_READ | libc::PROT_WRITE) == 0
         }
@@ -56,7 +56,7 @@ impl Pages for HostPages {
     fn decommit(&mut self, addr: u64, len: u64) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         if map(addr, len, libc::PROT_NONE, flags).is_none() {
-            // The kernel's limit on mappings is reached: the range stays readable, but must still come back as zeros.
+            // The kernel's limit on mappings is reached: the range stays readable, but is zeroed.
             // SAFETY: as above; the advice drops pages of our own anonymous memory.
             unsafe { libc::madvise(addr as *mut libc::c_void, len as usize, libc::MADV_DONTNEED) };
         }
@@ -73,7 +73,7 @@ impl Pages for HostPages {
     }
 
     fn unmap_host(&mut self, addr: u64, len: u64) {
-        // SAFETY: the range came from `map_host` with this length and is given back once.
+        // SAFETY: the range came from `map_host` with this length and is unmapped once.
         unsafe { libc::munmap(addr as *mut libc::c_void, len.next_multiple_of(HOST_PAGE) as usize) };
     }
 }
@@ -82,7 +82,7 @@ impl Pages for HostPages {
 pub(crate) mod fake {
     use super::Pages;
 
-    /// Addresses without memory, for tests of the state logic.
+    /// Addresses without memory, for unit tests.
     #[derive(Debug, Default)]
     pub(crate) struct NoPages {
         pub(crate) next: u64,

@@ -1,36 +1,36 @@
-//! First fit in a range of addresses.
+//! First-fit allocation of address ranges.
 //!
-//! A tracer is only tested where addresses come back: freed ranges must be handed out again, lowest first, and the same program must
-//! get the same addresses on every run -> free extents lie in an ordered map, the lowest one that fits is cut, neighbours are merged.
+//! Freed ranges are reused, lowest first, and equal programs get equal addresses; tracers are
+//! tested on reuse. Free extents lie in an ordered map, and neighbours are merged.
 
 use std::collections::BTreeMap;
 
-/// A range of addresses of which parts are handed out.
+/// A range of addresses, partly allocated.
 #[derive(Debug)]
 pub(crate) struct AddressSpace {
     base: u64,
     len: u64,
-    /// Start -> length; extents never touch, because neighbours are merged.
+    /// Start -> length of free extents; they never touch, because neighbours are merged.
     free: BTreeMap<u64, u64>,
 }
 
-/// Rounds up to a multiple of a power of two; `None` when it does not fit into 64 bits.
+/// Rounds up to a multiple of a power of two; `None` on overflow.
 pub(crate) fn round_up(value: u64, align: u64) -> Option<u64> {
     Some(value.checked_add(align - 1)? & !(align - 1))
 }
 
 impl AddressSpace {
-    /// A wholly free range.
+    /// A completely free range.
     pub(crate) fn new(base: u64, len: u64) -> Self {
         Self { base, len, free: BTreeMap::from([(base, len)]) }
     }
 
-    /// A range without any addresses yet: they come by [`give_back`](Self::give_back).
+    /// A range without free addresses, to be filled by [`give_back`](Self::give_back).
     pub(crate) fn empty() -> Self {
         Self { base: 0, len: 0, free: BTreeMap::new() }
     }
 
-    /// Hands out `len` bytes at the lowest address that fits, or nothing.
+    /// Allocates `len` bytes at the lowest address that fits.
     pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
         let (start, extent, at) = self.free.iter().find_map(|(&start, &extent)| {
             let at = round_up(start, align)?;
@@ -40,7 +40,7 @@ impl AddressSpace {
         Some(at)
     }
 
-    /// Hands out exactly `at..at + len` if it is free.
+    /// Allocates exactly `at..at + len`; returns false if any part is taken.
     pub(crate) fn take_at(&mut self, at: u64, len: u64) -> bool {
         let Some((&start, &extent)) = self.free.range(..=at).next_back() else { return false };
         let fits = at.checked_add(len).is_some_and(|end| end <= start + extent);
@@ -60,7 +60,7 @@ impl AddressSpace {
         }
     }
 
-    /// Takes a range back. The caller owns it: it came from [`take`](Self::take) or [`take_at`](Self::take_at).
+    /// Frees a range that came from [`take`](Self::take) or [`take_at`](Self::take_at).
     pub(crate) fn give_back(&mut self, at: u64, len: u64) {
         let (mut start, mut extent) = (at, len);
         if let Some((&before, &size)) = self.free.range(..at).next_back()
@@ -76,7 +76,7 @@ impl AddressSpace {
         self.free.insert(start, extent);
     }
 
-    /// Whether an address lies inside the range, handed out or not.
+    /// Returns whether an address lies in the range, allocated or not.
     pub(crate) fn contains(&self, addr: u64) -> bool {
         addr >= self.base && addr - self.base < self.len
     }
@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_freed_hole_is_used_again_before_higher_addresses() {
+    fn freed_extent_is_reused_before_higher_addresses() {
         let mut space = AddressSpace::new(0x1000, 0x10000);
         let first = space.take(0x1000, 0x1000).unwrap();
         let second = space.take(0x1000, 0x1000).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_range_is_given_only_when_wholly_free() {
+    fn exact_range_is_allocated_only_if_wholly_free() {
         let mut space = AddressSpace::new(0x1000, 0x4000);
         assert!(space.take_at(0x2000, 0x1000));
         assert!(!space.take_at(0x2800, 0x1000));
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_near_the_end_of_64_bits_does_not_wrap() {
+    fn length_near_u64_max_does_not_wrap() {
         let mut space = AddressSpace::new(0x1000, 0x4000);
         assert_eq!(space.take(u64::MAX - 4, 1), None);
         assert!(!space.take_at(0x2000, u64::MAX));
     }
 
     proptest! {
-        /// A byte map is the naive model: lowest fit, nothing given twice, everything mergeable at the end.
+        /// Compares with a byte map: lowest fit, no double allocation, all free at the end.
         #[test]
         fn first_fit_equals_a_byte_map(ops in proptest::collection::vec((any::<bool>(), 1_u64..40, 0_u32..4), 1..200)) {
             let mut space = AddressSpace::new(0, 256);

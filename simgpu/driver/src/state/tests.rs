@@ -1,33 +1,33 @@
-//! The state as a whole: several devices, pinned memory, contexts and graphs.
+//! Tests of the whole state: several devices, pinned memory, contexts and graphs.
 
-use super::device::Home;
+use super::device::BlockOrigin;
 use super::graph::{Exec, Graph, MemoryStep, Node, kind};
 use super::pages::fake::NoPages;
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn state(devices: u32) -> State {
+fn state(devices: u32) -> DriverState {
     let config = Config::read(|name| match name {
         "SIMGPU_MEM" => Some("64M".to_owned()),
         "SIMGPU_DEVICES" => Some(devices.to_string()),
         "SIMGPU_CONTEXT_BYTES" => Some("4M".to_owned()),
         _ => None,
     });
-    State::new(&config, Box::new(NoPages::default())).unwrap()
+    DriverState::new(&config, Box::new(NoPages::default())).unwrap()
 }
 
 #[test]
-fn a_block_is_freed_on_the_device_that_has_it() {
+fn block_is_freed_on_its_own_device() {
     let mut state = state(2);
     let (device, pages) = state.device_and_pages(1).unwrap();
-    let addr = device.alloc(pages, MIB, Home::Direct, 1).unwrap();
+    let addr = device.alloc(pages, MIB, BlockOrigin::Direct, 1).unwrap();
     assert_eq!(state.free(addr).unwrap().0, 1);
     assert_eq!(state.free(0x1234).map(|_| ()), Err(INVALID_VALUE));
 }
 
 #[test]
-fn registered_memory_is_not_freed_as_pinned_nor_pinned_unregistered() {
+fn registered_and_pinned_memory_have_separate_frees() {
     let mut state = state(1);
     let pinned = state.host_alloc(100, 0, 1).unwrap();
     state.host_register(0x1000, 0x1000, 0, 1).unwrap();
@@ -38,7 +38,7 @@ fn registered_memory_is_not_freed_as_pinned_nor_pinned_unregistered() {
 }
 
 #[test]
-fn a_context_takes_its_bytes_and_gives_everything_back() {
+fn context_charges_and_returns_its_bytes() {
     let mut state = state(1);
     let handle = {
         let (handle, context) = state.primary(0).unwrap();
@@ -47,7 +47,7 @@ fn a_context_takes_its_bytes_and_gives_everything_back() {
     };
     state.charge_context(0).unwrap();
     let (device, pages) = state.device_and_pages(0).unwrap();
-    device.alloc(pages, MIB, Home::Direct, handle).unwrap();
+    device.alloc(pages, MIB, BlockOrigin::Direct, handle).unwrap();
     state.host_alloc(64, 0, handle).unwrap();
     assert_eq!(state.devices[0].used, 6 * MIB);
     assert_eq!(state.end_context(handle).unwrap().len(), 2);
@@ -55,7 +55,7 @@ fn a_context_takes_its_bytes_and_gives_everything_back() {
     assert_eq!(state.end_context(handle), Ok(vec![]), "ending it twice changes nothing");
 }
 
-fn graph_with(state: &mut State, sizes: &[u64], freed: bool) -> Exec {
+fn graph_with(state: &mut DriverState, sizes: &[u64], freed: bool) -> Exec {
     let mut graph = Graph::default();
     for (at, &size) in sizes.iter().enumerate() {
         let addr = state.device(0).unwrap().reserve_graph_span(size).unwrap();
@@ -70,7 +70,7 @@ fn graph_with(state: &mut State, sizes: &[u64], freed: bool) -> Exec {
 }
 
 #[test]
-fn a_launch_that_runs_out_of_memory_leaves_nothing_live() {
+fn launch_out_of_memory_leaves_no_live_block() {
     let mut state = state(1);
     let exec = graph_with(&mut state, &[40 * MIB, 40 * MIB], false);
     state.graphs.execs.insert(9, exec);
@@ -79,7 +79,7 @@ fn a_launch_that_runs_out_of_memory_leaves_nothing_live() {
 }
 
 #[test]
-fn a_graph_that_frees_what_it_allocates_can_be_launched_again() {
+fn graph_that_frees_its_blocks_launches_again() {
     let mut state = state(1);
     let exec = graph_with(&mut state, &[20 * MIB, 20 * MIB], true);
     state.graphs.execs.insert(9, exec);
@@ -90,7 +90,7 @@ fn a_graph_that_frees_what_it_allocates_can_be_launched_again() {
 }
 
 #[test]
-fn auto_free_makes_room_for_the_next_launch() {
+fn auto_free_allows_next_launch() {
     let mut state = state(1);
     let mut exec = graph_with(&mut state, &[MIB], false);
     state.graphs.execs.insert(8, exec.clone());

@@ -1,23 +1,23 @@
-//! Virtual memory management: addresses, physical handles and the mappings between them.
+//! Virtual memory management: reservations, physical handles and mappings.
 //!
-//! The bytes of a handle are gone only when its last reference is released AND its last mapping is unmapped, in either order; a tracer
-//! that counts at `cuMemRelease` is wrong -> references and mappings are counted apart, and the two calls say what they set free.
+//! Memory of a handle is freed after its last release and its last unmap, in either order, so a
+//! tracer must not count at `cuMemRelease`. References and mappings are counted separately.
 
 use std::collections::BTreeMap;
 
 use super::space::AddressSpace;
-use crate::rc::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
+use crate::result_code::{ApiResult, INVALID_VALUE, OUT_OF_MEMORY};
 
-/// Handles, mappings and reservations are multiples of this.
+/// Alignment and size unit of handles, mappings and reservations.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// Physical memory behind a handle.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Physical {
     pub(crate) size: u64,
-    /// The device that is charged; host memory is charged to none.
+    /// The device that is charged; `None` for host memory.
     pub(crate) device: Option<u32>,
-    /// The `CUmemAllocationProp` it was made with.
+    /// The `CUmemAllocationProp` passed at creation.
     pub(crate) prop: [u8; 32],
     references: u32,
     mappings: u32,
@@ -38,7 +38,7 @@ pub(crate) struct Refund {
     pub(crate) bytes: u64,
 }
 
-/// All of it.
+/// All reservations, handles and mappings.
 #[derive(Debug)]
 pub(crate) struct Vmm {
     space: AddressSpace,
@@ -47,12 +47,12 @@ pub(crate) struct Vmm {
     pub(crate) handles: BTreeMap<u64, Physical>,
 }
 
-fn whole(size: u64) -> Answer {
+fn whole(size: u64) -> ApiResult {
     if size == 0 || !size.is_multiple_of(GRANULARITY) { Err(INVALID_VALUE) } else { Ok(()) }
 }
 
 impl Vmm {
-    /// Over the addresses `base..base + len`.
+    /// Manages the addresses `base..base + len`.
     pub(crate) fn new(base: u64, len: u64) -> Self {
         Self {
             space: AddressSpace::new(base, len),
@@ -62,13 +62,13 @@ impl Vmm {
         }
     }
 
-    /// Whether an address lies in the window of reservations.
+    /// Returns whether an address lies in the reservation window.
     pub(crate) fn owns(&self, addr: u64) -> bool {
         self.space.contains(addr)
     }
 
-    /// Reserves addresses, at `hint` when that is free.
-    pub(crate) fn reserve(&mut self, size: u64, align: u64, hint: u64) -> Answer<u64> {
+    /// Reserves addresses, at `hint` if that range is free.
+    pub(crate) fn reserve(&mut self, size: u64, align: u64, hint: u64) -> ApiResult<u64> {
         whole(size)?;
         if align != 0 && !align.is_power_of_two() {
             return Err(INVALID_VALUE);
@@ -83,8 +83,8 @@ impl Vmm {
         Ok(addr)
     }
 
-    /// Gives a whole reservation back; refused while anything is mapped in it.
-    pub(crate) fn unreserve(&mut self, addr: u64, size: u64) -> Answer {
+    /// Frees a whole reservation; fails while anything is mapped in it.
+    pub(crate) fn unreserve(&mut self, addr: u64, size: u64) -> ApiResult {
         let exact = self.reservations.get(&addr) == Some(&size);
         if !exact || self.mappings.range(addr..addr + size).next().is_some() {
             return Err(INVALID_VALUE);
@@ -94,42 +94,48 @@ impl Vmm {
         Ok(())
     }
 
-    /// Registers physical memory that was charged to `device`.
-    pub(crate) fn create(&mut self, handle: u64, size: u64, device: Option<u32>, prop: [u8; 32]) -> Answer {
+    /// Registers physical memory, already charged to `device`.
+    pub(crate) fn create(
+        &mut self,
+        handle: u64,
+        size: u64,
+        device: Option<u32>,
+        prop: [u8; 32],
+    ) -> ApiResult {
         whole(size)?;
         self.handles.insert(handle, Physical { size, device, prop, references: 1, mappings: 0 });
         Ok(())
     }
 
-    /// Drops one reference.
-    pub(crate) fn release(&mut self, handle: u64) -> Answer<Option<Refund>> {
+    /// Drops one reference; returns the bytes freed, if any.
+    pub(crate) fn release(&mut self, handle: u64) -> ApiResult<Option<Refund>> {
         let physical =
             self.handles.get_mut(&handle).filter(|physical| physical.references > 0).ok_or(INVALID_VALUE)?;
         physical.references -= 1;
-        Ok(self.bury(handle))
+        Ok(self.drop_if_unreferenced(handle))
     }
 
-    /// The memory behind a handle that the program still holds: one that was released is no handle any more, even while mapped.
-    pub(crate) fn held(&self, handle: u64) -> Answer<Physical> {
+    /// Returns the memory of a handle; released handles are invalid, even while mapped.
+    pub(crate) fn held_memory(&self, handle: u64) -> ApiResult<Physical> {
         self.handles.get(&handle).copied().filter(|physical| physical.references > 0).ok_or(INVALID_VALUE)
     }
 
     /// Adds a reference to a handle.
-    pub(crate) fn refer(&mut self, handle: u64) -> Answer {
+    pub(crate) fn add_reference(&mut self, handle: u64) -> ApiResult {
         let physical = self.handles.get_mut(&handle).ok_or(INVALID_VALUE)?;
         physical.references += 1;
         Ok(())
     }
 
-    /// Adds a reference to the handle mapped at an address.
-    pub(crate) fn retain(&mut self, addr: u64) -> Answer<u64> {
+    /// Adds a reference to the handle mapped at an address, and returns that handle.
+    pub(crate) fn retain(&mut self, addr: u64) -> ApiResult<u64> {
         let handle = self.mapping_at(addr).ok_or(INVALID_VALUE)?.1.handle;
         self.handles.get_mut(&handle).ok_or(INVALID_VALUE)?.references += 1;
         Ok(handle)
     }
 
     /// Maps part of a handle into a reservation.
-    pub(crate) fn map(&mut self, addr: u64, size: u64, offset: u64, handle: u64) -> Answer {
+    pub(crate) fn map(&mut self, addr: u64, size: u64, offset: u64, handle: u64) -> ApiResult {
         whole(size)?;
         let end = addr.checked_add(size).ok_or(INVALID_VALUE)?;
         let physical =
@@ -151,8 +157,8 @@ impl Vmm {
         Ok(())
     }
 
-    /// The mappings that tile `addr..addr + size` without a gap or a part left over.
-    fn tiles(&self, addr: u64, size: u64) -> Answer<Vec<u64>> {
+    /// Returns the mappings that exactly cover `addr..addr + size`.
+    fn tiles(&self, addr: u64, size: u64) -> ApiResult<Vec<u64>> {
         let end = addr.checked_add(size).filter(|&end| end > addr).ok_or(INVALID_VALUE)?;
         let mut next = addr;
         let mut found = Vec::new();
@@ -166,8 +172,8 @@ impl Vmm {
         if next == end { Ok(found) } else { Err(INVALID_VALUE) }
     }
 
-    /// Makes wholly mapped ranges accessible.
-    pub(crate) fn set_access(&mut self, addr: u64, size: u64) -> Answer {
+    /// Makes whole mappings accessible.
+    pub(crate) fn set_access(&mut self, addr: u64, size: u64) -> ApiResult {
         for start in self.tiles(addr, size)? {
             if let Some(mapping) = self.mappings.get_mut(&start) {
                 mapping.accessible = true;
@@ -176,20 +182,20 @@ impl Vmm {
         Ok(())
     }
 
-    /// Unmaps whole mappings.
-    pub(crate) fn unmap(&mut self, addr: u64, size: u64) -> Answer<Vec<Refund>> {
+    /// Unmaps whole mappings; returns the bytes freed.
+    pub(crate) fn unmap(&mut self, addr: u64, size: u64) -> ApiResult<Vec<Refund>> {
         let mut refunds = Vec::new();
         for start in self.tiles(addr, size)? {
             let Some(mapping) = self.mappings.remove(&start) else { continue };
             if let Some(physical) = self.handles.get_mut(&mapping.handle) {
                 physical.mappings -= 1;
             }
-            refunds.extend(self.bury(mapping.handle));
+            refunds.extend(self.drop_if_unreferenced(mapping.handle));
         }
         Ok(refunds)
     }
 
-    fn bury(&mut self, handle: u64) -> Option<Refund> {
+    fn drop_if_unreferenced(&mut self, handle: u64) -> Option<Refund> {
         let physical = self.handles.get(&handle)?;
         if physical.references > 0 || physical.mappings > 0 {
             return None;
@@ -199,13 +205,13 @@ impl Vmm {
         refund
     }
 
-    /// The mapping that contains an address.
+    /// Returns the mapping that contains an address.
     pub(crate) fn mapping_at(&self, addr: u64) -> Option<(u64, Mapping)> {
         let (&start, &mapping) = self.mappings.range(..=addr).next_back()?;
         (addr - start < mapping.size).then_some((start, mapping))
     }
 
-    /// Whether `addr..addr + size` is accessible throughout.
+    /// Returns whether all of `addr..addr + size` is accessible.
     pub(crate) fn accessible(&self, addr: u64, size: u64) -> bool {
         let mut next = addr;
         let end = addr.saturating_add(size.max(1));
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stay_until_the_last_reference_and_the_last_mapping_go() {
+    fn memory_is_freed_after_last_release_and_last_unmap() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         assert_eq!(vmm.release(1), Ok(None), "still mapped");
@@ -252,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retained_handle_needs_a_second_release() {
+    fn retained_handle_needs_second_release() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         assert_eq!(vmm.retain(addr + 5), Ok(1));
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_handle_at_two_addresses_is_freed_with_the_second() {
+    fn handle_mapped_twice_is_freed_with_second_unmap() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         vmm.map(addr + 2 * G, 2 * G, 0, 1).unwrap();
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_over_several_mappings_is_unmapped_at_once() {
+    fn range_over_several_mappings_is_unmapped_at_once() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         vmm.create(2, G, Some(1), [0; 32]).unwrap();
@@ -296,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_may_not_overlap_or_leave_their_reservation() {
+    fn mappings_must_not_overlap_or_leave_reservation() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         vmm.create(2, 8 * G, Some(0), [0; 32]).unwrap();
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_given_back_whole_and_empty() {
+    fn reservation_is_freed_whole_and_empty() {
         let mut vmm = vmm();
         let addr = mapped(&mut vmm);
         assert_eq!(vmm.unreserve(addr, 8 * G), Err(INVALID_VALUE));

@@ -1,33 +1,33 @@
-//! Devices: which there are, which one a thread uses.
+//! Device count, selection and properties.
 
 use std::sync::OnceLock;
 
-use simgpu_common::{Answer, In, Out};
+use simgpu_common::{ApiResult, In, Out};
 
 use super::properties;
 use super::{DEVICE, INVALID_DEVICE, INVALID_VALUE, LAST_ERROR, context, device, initialised, runtime};
 use crate::driver::{driver, forget_primary, make_primary_current, ok};
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
-fn count() -> Answer<u32> {
+fn count() -> ApiResult<u32> {
     let mut count = 0;
     ok((initialised()?.device_count)(&raw mut count))?;
     Ok(count)
 }
 
-fn check(device: i32) -> Answer<u32> {
+fn check(device: i32) -> ApiResult<u32> {
     let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
     if device < count()? { Ok(device) } else { Err(INVALID_DEVICE) }
 }
 
-fn attribute(which: u32, device: u32) -> Answer<i32> {
+fn attribute(which: u32, device: u32) -> ApiResult<i32> {
     let mut value = 0;
     ok((driver()?.device_attribute)(&raw mut value, which, device))?;
     Ok(value)
 }
 
-/// The struct of a device, made once: programs ask often.
-fn properties_of(device: u32, thirteen: bool) -> Answer<&'static [u8]> {
+/// Returns the property struct of a device, built once because programs read it often.
+fn properties_of(device: u32, thirteen: bool) -> ApiResult<&'static [u8]> {
     static KNOWN: [[OnceLock<Vec<u8>>; 2]; 16] = [const { [const { OnceLock::new() }; 2] }; 16];
     let slot = &KNOWN.get(device as usize).ok_or(INVALID_DEVICE)?[usize::from(thirteen)];
     if let Some(known) = slot.get() {
@@ -44,14 +44,14 @@ fn properties_of(device: u32, thirteen: bool) -> Answer<&'static [u8]> {
     Ok(slot.get_or_init(|| made))
 }
 
-fn get_properties(out: Out<u8>, device: i32, thirteen: bool) -> Answer {
+fn get_properties(out: Out<u8>, device: i32, thirteen: bool) -> ApiResult {
     out.check()?;
     let known = properties_of(check(device)?, thirteen)?;
     out.put_all(known.iter().copied());
     Ok(())
 }
 
-fn set_device(device: i32) -> Answer {
+fn set_device(device: i32) -> ApiResult {
     let device = check(device)?;
     DEVICE.set(device);
     make_primary_current(driver()?, device)
@@ -61,7 +61,7 @@ runtime! {
     cudaGetDeviceCount(out: Out<u32>) {
         out.check()?;
         match count() {
-            // cudaErrorNoDevice, with the count that says the same.
+            // cudaErrorNoDevice, as the count of 0 implies.
             Ok(0) => {
                 out.put(0)?;
                 Err(100)
@@ -140,7 +140,7 @@ runtime! {
         }
         ok((driver()?.driver_version)(out))
     }
-    cudaRuntimeGetVersion(out: Out<u32>) { out.put(facts().runtime) }
+    cudaRuntimeGetVersion(out: Out<u32>) { out.put(wheel_versions().runtime) }
     cudaProfilerStart() { Ok(()) }
     cudaProfilerStop() { Ok(()) }
 }

@@ -1,14 +1,14 @@
-//! `cudaGetDriverEntryPoint`: the driver's own answers, handed on.
+//! `cudaGetDriverEntryPoint`: forwards to the driver.
 
 use core::ffi::c_char;
 
-use simgpu_common::{Answer, Out};
+use simgpu_common::{ApiResult, Out};
 
 use super::{INVALID_VALUE, initialised, runtime};
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
-/// Flag 2 asks for the per-thread default stream in the runtime as in the driver.
-fn entry_point(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out<u32>) -> Answer {
+/// Flag 2 selects the per-thread default stream, as in the driver.
+fn entry_point(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out<u32>) -> ApiResult {
     if symbol == 0 {
         return Err(INVALID_VALUE);
     }
@@ -32,7 +32,7 @@ fn entry_point(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out
 
 runtime! {
     cudaGetDriverEntryPoint(symbol: u64, out: Out<u64>, flags: u64, status: Out<u32>) {
-        entry_point(symbol, out, facts().runtime, flags, status)
+        entry_point(symbol, out, wheel_versions().runtime, flags, status)
     }
     cudaGetDriverEntryPointByVersion(symbol: u64, out: Out<u64>, version: u32, flags: u64, status: Out<u32>) {
         entry_point(symbol, out, version, flags, status)

@@ -1,17 +1,17 @@
-//! Graphs.
+//! Runtime functions for graphs; each forwards to the driver.
 
 use simgpu_common::{In, Out};
 
 use super::{context, runtime};
 use crate::driver::ok;
 
-/// `cudaMemAllocNodeParams`: pool properties, access descriptors, size, result; the driver's layout.
+/// `cudaMemAllocNodeParams`: pool properties, access descriptors, size, result; as in the driver.
 type AllocNodeParams = u64;
 
 runtime! {
     cudaGraphCreate(out: u64, flags: u32) { ok((context()?.graph_create)(out, flags)) }
     cudaGraphDestroy(graph: u64) { ok((context()?.graph_destroy)(graph)) }
-    // CUDA 11 passed a place for error texts; from 12 on the third argument is the flags.
+    // CUDA 11 had a place for error texts; since 12 the third argument is the flags.
     cudaGraphInstantiate(out: u64, graph: u64, flags: u64) { ok((context()?.graph_instantiate)(out, graph, flags)) }
     cudaGraphInstantiateWithFlags(out: u64, graph: u64, flags: u64) { ok((context()?.graph_instantiate)(out, graph, flags)) }
     cudaGraphInstantiateWithParams(out: u64, graph: u64, params: In<u64>) {

@@ -1,8 +1,8 @@
-//! Kernels: registered by the compiler's start-up code, launched, never run.
+//! Kernels: registered by compiler-generated code, launched, never run.
 
 use std::cell::RefCell;
 
-use simgpu_common::{Answer, In, Out};
+use simgpu_common::{ApiResult, In, Out};
 
 use super::{INVALID_VALUE, context, device, runtime};
 use crate::driver::{driver, ok};
@@ -16,7 +16,7 @@ struct Dim3 {
     z: u32,
 }
 
-/// What `<<<grid, block, shared, stream>>>` pushes and the generated host function pops.
+/// The launch configuration that `<<<grid, block, shared, stream>>>` pushes.
 #[derive(Clone, Copy)]
 struct Configuration {
     grid: Dim3,
@@ -29,7 +29,7 @@ thread_local! {
     static PUSHED: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
-fn launch(function: u64, grid: Dim3, block: Dim3, params: u64, shared: u64, stream: u64) -> Answer {
+fn launch(function: u64, grid: Dim3, block: Dim3, params: u64, shared: u64, stream: u64) -> ApiResult {
     let driver = context()?;
     ok((driver.launch)(
         function,
@@ -46,7 +46,7 @@ fn launch(function: u64, grid: Dim3, block: Dim3, params: u64, shared: u64, stre
     ))
 }
 
-/// `cudaLaunchConfig_t`, whose beginning is the driver's.
+/// The start of `cudaLaunchConfig_t`; same layout as in the driver.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct LaunchConfig {
@@ -59,7 +59,7 @@ struct LaunchConfig {
 }
 
 /// `cudaFuncAttributes`: 144 bytes in CUDA 12 and 13.
-fn function_attributes(out: Out<u8>, function: u64) -> Answer {
+fn function_attributes(out: Out<u8>, function: u64) -> ApiResult {
     out.check()?;
     let driver = context()?;
     let attribute = |which: u32| {
@@ -67,7 +67,7 @@ fn function_attributes(out: Out<u8>, function: u64) -> Answer {
         ok((driver.function_attribute)(&raw mut value, which, function)).map(|()| value)
     };
     let mut bytes = [0_u8; 144];
-    // sharedSizeBytes, constSizeBytes and localSizeBytes at 0, 8, 16 stay zero.
+    // sharedSizeBytes, constSizeBytes and localSizeBytes (offsets 0, 8, 16) stay zero.
     for (at, which) in [(24, 0), (28, 4), (32, 5), (36, 6), (44, 8)] {
         bytes[at..at + 4].copy_from_slice(&attribute(which)?.to_le_bytes());
     }
@@ -75,7 +75,7 @@ fn function_attributes(out: Out<u8>, function: u64) -> Answer {
     Ok(())
 }
 
-fn occupancy(out: u64, function: u64, block: i32, shared: u64, flags: u32) -> Answer {
+fn occupancy(out: u64, function: u64, block: i32, shared: u64, flags: u32) -> ApiResult {
     ok((context()?.occupancy)(out, function, block, shared, flags))
 }
 
@@ -142,13 +142,13 @@ runtime! {
         Err(super::NOT_SUPPORTED)
     }
     cudaGetExportTable(_table: u64, _id: u64) {
-        // Undocumented tables belong to the vendor's own libraries, which are out of scope.
+        // Undocumented tables serve the vendor's own libraries, which are out of scope.
         driver()?;
         Err(super::NOT_SUPPORTED)
     }
 }
 
-/// Every registered image gets this as its handle; nobody looks into it.
+/// The handle of every registered image; its contents are never read.
 static IMAGE: [u64; 4] = [0; 4];
 
 #[unsafe(export_name = "simgpu_fn___cudaRegisterFatBinary")]

@@ -1,13 +1,13 @@
-//! Memory: allocation, pools, copies, questions about pointers.
+//! Allocation, pools, copies, and pointer queries.
 
-use simgpu_common::{Answer, In, Out};
+use simgpu_common::{ApiResult, In, Out};
 
 use super::{INVALID_VALUE, context, device, initialised, runtime};
 use crate::driver::{Driver, IpcHandle, driver, ok};
-use crate::facts::facts;
+use crate::versions::wheel_versions;
 
-/// Allocates through the driver; zero bytes are a success without an address, as in the real runtime.
-fn malloc(out: Out<u64>, size: u64, how: impl FnOnce(&Driver, u64) -> u32) -> Answer {
+/// Allocates through the driver; as in the real runtime, 0 bytes succeed with a null address.
+fn malloc(out: Out<u64>, size: u64, how: impl FnOnce(&Driver, u64) -> u32) -> ApiResult {
     out.check()?;
     let driver = context()?;
     if size == 0 {
@@ -18,13 +18,13 @@ fn malloc(out: Out<u64>, size: u64, how: impl FnOnce(&Driver, u64) -> u32) -> An
     out.put(addr)
 }
 
-fn free(addr: u64, how: impl FnOnce(&Driver) -> u32) -> Answer {
+fn free(addr: u64, how: impl FnOnce(&Driver) -> u32) -> ApiResult {
     let driver = context()?;
     if addr == 0 { Ok(()) } else { ok(how(driver)) }
 }
 
-/// `cudaPointerAttributes`: 24 bytes, 88 from CUDA 13 on.
-fn pointer_attributes(out: Out<u64>, addr: u64) -> Answer {
+/// `cudaPointerAttributes`: 24 bytes, 88 since CUDA 13.
+fn pointer_attributes(out: Out<u64>, addr: u64) -> ApiResult {
     out.check()?;
     let driver = context()?;
     let (mut kind, mut managed, mut ordinal) = (0_u32, 0_u32, 0_i32);
@@ -38,13 +38,13 @@ fn pointer_attributes(out: Out<u64>, addr: u64) -> Answer {
         &raw mut host_pointer as u64,
     ];
     ok((driver.pointer_attributes)(5, which.as_ptr(), places.as_ptr(), addr))?;
-    // Runtime numbers: 0 unregistered, 1 host, 2 device, 3 managed.
+    // cudaMemoryType: 0 unregistered, 1 host, 2 device, 3 managed.
     let kind = if managed != 0 { 3 } else { kind };
     if kind == 0 {
         (ordinal, device_pointer, host_pointer) = (-2, 0, addr);
     }
     let first = u64::from(kind) | (u64::from(ordinal as u32) << 32);
-    let reserved = if facts().runtime >= 13000 { 8 } else { 0 };
+    let reserved = if wheel_versions().runtime >= 13000 { 8 } else { 0 };
     out.put_all([first, device_pointer, host_pointer].into_iter().chain((0..reserved).map(|_| 0)));
     Ok(())
 }
@@ -71,7 +71,7 @@ struct Copy2d {
     height: u64,
 }
 
-/// CU_MEMORYTYPE_UNIFIED: the driver finds out whose memory it is.
+/// CU_MEMORYTYPE_UNIFIED: the driver resolves the address.
 const UNIFIED: u32 = 4;
 
 fn rows(dst: u64, dst_pitch: u64, src: u64, src_pitch: u64, width: u64, height: u64) -> Copy2d {
@@ -88,10 +88,10 @@ fn rows(dst: u64, dst_pitch: u64, src: u64, src_pitch: u64, width: u64, height: 
     }
 }
 
-/// `cudaMemPoolProps`, which has the driver's layout.
+/// `cudaMemPoolProps`; same layout as in the driver.
 type PoolProps = u64;
 
-/// Channel descriptor: bits of x, y, z, w and the kind (0 signed, 1 unsigned, 2 float).
+/// Channel descriptor: bits of x, y, z, w, and the kind (0 signed, 1 unsigned, 2 float).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct ChannelDesc {
@@ -100,8 +100,8 @@ struct ChannelDesc {
 }
 
 impl ChannelDesc {
-    /// The driver's array format and number of channels.
-    fn format(self) -> Answer<(u32, u32)> {
+    /// Returns the driver's array format and number of channels.
+    fn format(self) -> ApiResult<(u32, u32)> {
         let channels = self.bits.iter().filter(|&&bits| bits > 0).count() as u32;
         let format = match (self.kind, self.bits[0]) {
             (0, 8) => 8,
@@ -128,7 +128,7 @@ struct Array3d {
     reserved: u32,
 }
 
-fn array_3d(desc: In<ChannelDesc>, size: [u64; 3], flags: u32) -> Answer<Array3d> {
+fn array_3d(desc: In<ChannelDesc>, size: [u64; 3], flags: u32) -> ApiResult<Array3d> {
     let (format, channels) = desc.get()?.format()?;
     Ok(Array3d { size, format, channels, flags, reserved: 0 })
 }
@@ -273,8 +273,8 @@ runtime! {
     cudaIpcOpenEventHandle(_out: u64, _handle: IpcHandle) { Err(super::NOT_SUPPORTED) }
 }
 
-/// Address of a device variable: the module of the library that registered it is one per process here.
-pub(super) fn symbol_address(symbol: u64) -> Answer<u64> {
+/// Returns the address of a device variable; all registered images share one module.
+pub(super) fn symbol_address(symbol: u64) -> ApiResult<u64> {
     device()?;
     let driver = context()?;
     let name = format!("symbol {symbol:#x}\0");

@@ -1,4 +1,4 @@
-//! The CUDA runtime: what PyTorch and its kin call, each function one or two driver calls.
+//! The CUDA runtime functions that PyTorch uses; each makes one or two driver calls.
 
 mod devices;
 mod entry_points;
@@ -11,7 +11,7 @@ mod texts;
 
 use std::cell::Cell;
 
-use simgpu_common::Answer;
+use simgpu_common::ApiResult;
 
 use crate::driver::{Driver, driver, ok};
 
@@ -24,11 +24,11 @@ const INVALID_VALUE: u32 = 1;
 const INVALID_DEVICE: u32 = 101;
 const NOT_READY: u32 = 600;
 const NOT_SUPPORTED: u32 = 801;
-/// What a panic inside turns into.
+/// Result of a function that panicked.
 const UNKNOWN: u32 = 999;
 
-/// Runs a body and remembers its error for `cudaGetLastError`; "not ready" is an answer, not an error to remember.
-fn remember(body: impl FnOnce() -> Answer) -> u32 {
+/// Runs a body and stores its error for `cudaGetLastError`, except `cudaErrorNotReady`.
+fn remember(body: impl FnOnce() -> ApiResult) -> u32 {
     let code = crate::entry::guard(UNKNOWN, body);
     if code != 0 && code != NOT_READY {
         LAST_ERROR.set(code);
@@ -36,20 +36,20 @@ fn remember(body: impl FnOnce() -> Answer) -> u32 {
     code
 }
 
-/// The driver, initialised.
-fn initialised() -> Answer<&'static Driver> {
+/// Returns the initialised driver.
+fn initialised() -> ApiResult<&'static Driver> {
     let driver = driver()?;
     ok((driver.init)(0))?;
     Ok(driver)
 }
 
-/// The driver with a context current on the thread.
-fn context() -> Answer<&'static Driver> {
+/// Returns the driver, with a context current on the thread.
+fn context() -> ApiResult<&'static Driver> {
     crate::driver::with_context(DEVICE.get())
 }
 
-/// The thread's device: that of its context, or the one it chose before there was any.
-fn device() -> Answer<u32> {
+/// Returns the thread's device: its context's, or the one it selected earlier.
+fn device() -> ApiResult<u32> {
     let driver = initialised()?;
     let mut context = 0;
     ok((driver.ctx_current)(&raw mut context))?;
@@ -61,7 +61,7 @@ fn device() -> Answer<u32> {
     Ok(device)
 }
 
-/// Declares runtime functions.
+/// Declares runtime functions; each stores its error for `cudaGetLastError`.
 macro_rules! runtime {
     ($($name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
         $(

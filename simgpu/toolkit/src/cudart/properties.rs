@@ -1,9 +1,9 @@
-//! `cudaDeviceProp`, byte by byte.
+//! The layout of `cudaDeviceProp`.
 //!
-//! The struct lost eight fields in CUDA 13 and every later field moved -> one table in the header's order serves both layouts; a field
-//! says where its value comes from and whether CUDA 13 still has it.
+//! CUDA 13 dropped eight fields, which moved all later ones. One table in the header's order serves
+//! both layouts: each row has the source of the value, and whether CUDA 13 has the field.
 
-/// Where a field's value comes from.
+/// The source of a field's value.
 #[derive(Clone, Copy)]
 enum Source {
     /// A device attribute as an `int`.
@@ -18,7 +18,7 @@ enum Source {
 
 use Source::{Fixed, Int, Ints, Size};
 
-/// Everything from `sharedMemPerBlock` on; `false` marks what CUDA 13 dropped.
+/// All fields from `sharedMemPerBlock` on; `false` marks those that CUDA 13 dropped.
 const FIELDS: &[(bool, Source)] = &[
     (true, Size(8)),                         // sharedMemPerBlock
     (true, Int(12)),                         // regsPerBlock
@@ -88,7 +88,7 @@ const FIELDS: &[(bool, Source)] = &[
     (true, Fixed(0)),                    // unifiedFunctionPointers
 ];
 
-/// Sizes of the two structs.
+/// Sizes of the struct in CUDA 12 and 13.
 const SIZE_12: usize = 1032;
 const SIZE_13: usize = 1008;
 
@@ -105,7 +105,7 @@ impl Writer {
     }
 }
 
-/// The struct of one device.
+/// Builds the struct of one device.
 pub(super) fn fill(
     name: &[u8; 256],
     uuid: &[u8; 16],
@@ -142,15 +142,15 @@ mod tests {
     }
 
     #[test]
-    fn known_offsets_of_both_layouts() {
+    fn field_offsets_match_both_layouts() {
         let twelve = fill(&[b'x'; 256], &[0; 16], 7, false, |which| which as i32);
         let thirteen = fill(&[b'x'; 256], &[0; 16], 7, true, |which| which as i32);
         assert_eq!((twelve.len(), thirteen.len()), (SIZE_12, SIZE_13));
-        // multiProcessorCount, l2CacheSize, major: offsets measured on the public headers.
+        // Offsets of multiProcessorCount, l2CacheSize and major, measured on the public headers.
         assert_eq!((int_at(&twelve, 388), int_at(&thirteen, 384)), (16, 16));
         assert_eq!((int_at(&twelve, 616), int_at(&thirteen, 596)), (38, 38));
         assert_eq!((int_at(&twelve, 360), int_at(&thirteen, 360)), (75, 75));
-        // reservedSharedMemPerBlock and clusterLaunch, near the end.
+        // Offsets of reservedSharedMemPerBlock and clusterLaunch, near the end.
         assert_eq!((int_at(&twelve, 720), int_at(&twelve, 772)), (111, 120));
         assert_eq!((int_at(&thirteen, 696), int_at(&thirteen, 748)), (111, 120));
     }

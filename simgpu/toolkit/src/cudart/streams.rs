@@ -1,16 +1,16 @@
-//! Streams, events and capture.
+//! Runtime functions for streams, events and capture.
 
-use simgpu_common::{Answer, Out};
+use simgpu_common::{ApiResult, Out};
 
 use super::{context, runtime};
 use crate::driver::ok;
 
-fn create(out: u64, flags: u32, priority: i32) -> Answer {
+fn create(out: u64, flags: u32, priority: i32) -> ApiResult {
     ok((context()?.stream_create)(out, flags, priority))
 }
 
-/// Status, id, graph, dependencies, edges and their number, as the driver's newest question has them.
-fn capture_info(stream: u64, outs: [u64; 6]) -> Answer {
+/// Returns status, id, graph, dependencies, edges and their number, by the driver's newest query.
+fn capture_info(stream: u64, outs: [u64; 6]) -> ApiResult {
     let [status, id, graph, dependencies, edges, count] = outs;
     ok((context()?.capture_info)(stream, status, id, graph, dependencies, edges, count))
 }
@@ -39,7 +39,8 @@ runtime! {
     }
     cudaStreamEndCapture(stream: u64, out: u64) { ok((context()?.end_capture)(stream, out)) }
     cudaStreamIsCapturing(stream: u64, out: u64) { ok((context()?.is_capturing)(stream, out)) }
-    // CUDA 12 has the short form under the plain name and numbers the longer ones; CUDA 13 kept only the longest.
+    // CUDA 12 has the short form under the plain name and numbers the longer ones; CUDA 13 has the
+    // longest form only.
     cudaStreamGetCaptureInfo__cuda12(stream: u64, status: u64, id: u64) {
         capture_info(stream, [status, id, 0, 0, 0, 0])
     }

@@ -1,4 +1,4 @@
-//! Names and texts of runtime errors; PyTorch puts the texts into its exceptions.
+//! Names and texts of runtime errors; PyTorch copies the texts into its exceptions.
 
 use core::ffi::{CStr, c_char};
 

@@ -1,10 +1,11 @@
-//! Memory of graphs: reserved as addresses when a node is made, charged at its first launch, kept for the next one.
+//! Memory of graphs: addresses are reserved when a node is created, memory is charged at the first
+//! launch and kept for later ones.
 
-use super::{Block, Device, Home, LARGE_STEP, SMALL_STEP, direct_span};
-use crate::rc::{Answer, INVALID_VALUE, OUT_OF_MEMORY};
+use super::{BlockOrigin, Device, DeviceBlock, LARGE_STEP, SMALL_STEP, direct_span};
+use crate::result_code::{ApiResult, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::state::pages::Pages;
 
-/// Memory of one graph allocation node, from its creation until no graph can launch it and it is not live.
+/// Memory of one allocation node, until it is not live and no graph can launch it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GraphSpan {
     size: u64,
@@ -19,8 +20,8 @@ fn raise(counter: &mut [u64; 2], by: u64) {
 }
 
 impl Device {
-    /// Reserves addresses for a graph's allocation node: costs nothing until the graph is launched.
-    pub(crate) fn reserve_graph_span(&mut self, size: u64) -> Answer<u64> {
+    /// Reserves addresses for an allocation node; nothing is charged.
+    pub(crate) fn reserve_graph_span(&mut self, size: u64) -> ApiResult<u64> {
         if size == 0 {
             return Err(INVALID_VALUE);
         }
@@ -31,19 +32,19 @@ impl Device {
         Ok(addr)
     }
 
-    /// Bytes that a graph's allocation node asked for.
+    /// Returns the bytes that an allocation node requested.
     pub(crate) fn graph_span_size(&self, addr: u64) -> u64 {
         self.graph_spans.get(&addr).map_or(0, |span| span.size)
     }
 
-    /// One more graph can launch this node.
+    /// Adds a graph that can launch this node.
     pub(crate) fn share_graph_span(&mut self, addr: u64) {
         if let Some(span) = self.graph_spans.get_mut(&addr) {
             span.owners += 1;
         }
     }
 
-    /// One graph fewer can launch this node.
+    /// Removes a graph that can launch this node.
     pub(crate) fn disown_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) {
         if let Some(span) = self.graph_spans.get_mut(&addr) {
             span.owners -= 1;
@@ -51,8 +52,8 @@ impl Device {
         }
     }
 
-    /// Charges a node's memory ahead of its run; true if that was not done before.
-    pub(crate) fn charge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> Answer<bool> {
+    /// Charges a node's memory before it runs; returns whether that was new.
+    pub(crate) fn charge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> ApiResult<bool> {
         let node = *self.graph_spans.get(&addr).ok_or(INVALID_VALUE)?;
         if node.charged {
             return Ok(false);
@@ -70,8 +71,8 @@ impl Device {
         Ok(true)
     }
 
-    /// The node runs: its memory is charged and its block is live. Refused while the block of the last run still is.
-    pub(crate) fn run_graph_alloc(&mut self, pages: &mut dyn Pages, addr: u64, context: u64) -> Answer {
+    /// Runs a node: charges its memory and makes its block live. Fails if the block is still live.
+    pub(crate) fn run_graph_alloc(&mut self, pages: &mut dyn Pages, addr: u64, context: u64) -> ApiResult {
         if self.blocks.contains_key(&addr) {
             return Err(INVALID_VALUE);
         }
@@ -80,11 +81,11 @@ impl Device {
         raise(&mut self.graph_used, node.span);
         self.blocks.insert(
             addr,
-            Block {
+            DeviceBlock {
                 size: node.size,
                 span: node.span,
                 charge: 0,
-                home: Home::Graph,
+                home: BlockOrigin::Graph,
                 context,
                 id: super::new_block_id(),
             },
@@ -92,14 +93,14 @@ impl Device {
         Ok(())
     }
 
-    /// Gives back the memory of nodes that are not live (`cuDeviceGraphMemTrim`).
+    /// Frees the memory of nodes that are not live (`cuDeviceGraphMemTrim`).
     pub(crate) fn trim_graphs(&mut self, pages: &mut dyn Pages) -> u64 {
         let idle: Vec<u64> =
             self.graph_spans.keys().copied().filter(|addr| !self.blocks.contains_key(addr)).collect();
         idle.into_iter().map(|addr| self.uncharge_graph_span(pages, addr)).sum()
     }
 
-    /// Gives back the memory of one node that is not live.
+    /// Frees the memory of one node, if it is not live.
     pub(crate) fn uncharge_graph_span(&mut self, pages: &mut dyn Pages, addr: u64) -> u64 {
         let Some(node) = self.graph_spans.get_mut(&addr).filter(|node| node.charged) else { return 0 };
         node.charged = false;

@@ -1,4 +1,4 @@
-//! Capacity, pools, graph memory and dying contexts of one device.
+//! Tests of one device: capacity, pools, graph memory and destroyed contexts.
 
 use super::*;
 use crate::state::pages::fake::NoPages;
@@ -10,29 +10,29 @@ fn device(capacity: u64) -> (Device, NoPages) {
 }
 
 #[test]
-fn small_and_large_requests_round_to_their_steps() {
+fn small_and_large_requests_are_rounded() {
     let (mut dev, mut pages) = device(64 * MIB);
-    dev.alloc(&mut pages, 1, Home::Direct, 1).unwrap();
+    dev.alloc(&mut pages, 1, BlockOrigin::Direct, 1).unwrap();
     assert_eq!(dev.used, 64 << 10);
-    dev.alloc(&mut pages, MIB, Home::Direct, 1).unwrap();
+    dev.alloc(&mut pages, MIB, BlockOrigin::Direct, 1).unwrap();
     assert_eq!(dev.used, (64 << 10) + 2 * MIB);
 }
 
 #[test]
-fn capacity_is_exact_and_a_failed_request_charges_nothing() {
+fn capacity_is_exact_and_failed_request_charges_nothing() {
     let (mut dev, mut pages) = device(4 * MIB);
-    let first = dev.alloc(&mut pages, 4 * MIB, Home::Direct, 1).unwrap();
-    assert_eq!(dev.alloc(&mut pages, 1, Home::Direct, 1), Err(OUT_OF_MEMORY));
+    let first = dev.alloc(&mut pages, 4 * MIB, BlockOrigin::Direct, 1).unwrap();
+    assert_eq!(dev.alloc(&mut pages, 1, BlockOrigin::Direct, 1), Err(OUT_OF_MEMORY));
     assert_eq!(dev.used, 4 * MIB);
     dev.free(&mut pages, first).unwrap();
     assert_eq!((dev.used, pages.committed), (0, 0));
-    assert_eq!(dev.alloc(&mut pages, 2 * MIB, Home::Direct, 1), Ok(first), "the address comes back");
+    assert_eq!(dev.alloc(&mut pages, 2 * MIB, BlockOrigin::Direct, 1), Ok(first), "the address comes back");
 }
 
 #[test]
 fn interior_foreign_and_doubly_freed_pointers_are_refused() {
     let (mut dev, mut pages) = device(64 * MIB);
-    let addr = dev.alloc(&mut pages, 4 * MIB, Home::Direct, 1).unwrap();
+    let addr = dev.alloc(&mut pages, 4 * MIB, BlockOrigin::Direct, 1).unwrap();
     for wrong in [addr + 512, addr - 1, 0x10] {
         assert_eq!(dev.free(&mut pages, wrong).map(|_| ()), Err(INVALID_VALUE));
     }
@@ -43,32 +43,32 @@ fn interior_foreign_and_doubly_freed_pointers_are_refused() {
 #[test]
 fn zero_bytes_and_sizes_near_64_bits_are_refused() {
     let (mut dev, mut pages) = device(64 * MIB);
-    assert_eq!(dev.alloc(&mut pages, 0, Home::Direct, 1), Err(INVALID_VALUE));
-    assert_eq!(dev.alloc(&mut pages, u64::MAX, Home::Direct, 1), Err(OUT_OF_MEMORY));
+    assert_eq!(dev.alloc(&mut pages, 0, BlockOrigin::Direct, 1), Err(INVALID_VALUE));
+    assert_eq!(dev.alloc(&mut pages, u64::MAX, BlockOrigin::Direct, 1), Err(OUT_OF_MEMORY));
     assert_eq!(dev.alloc_from_pool(&mut pages, u64::MAX, 7, 1), Err(OUT_OF_MEMORY));
     assert_eq!(dev.used, 0);
 }
 
 #[test]
-fn a_pool_keeps_its_chunk_until_need_takes_it() {
+fn pool_keeps_chunk_until_device_is_full() {
     let (mut dev, mut pages) = device(64 * MIB);
     let addr = dev.alloc_from_pool(&mut pages, MIB, 7, 1).unwrap();
     assert_eq!(dev.used, CHUNK);
     dev.free(&mut pages, addr).unwrap();
     assert_eq!(dev.used, CHUNK, "freed blocks stay in the pool");
-    dev.alloc(&mut pages, 60 * MIB, Home::Direct, 1).unwrap();
+    dev.alloc(&mut pages, 60 * MIB, BlockOrigin::Direct, 1).unwrap();
     assert_eq!(dev.used, 60 * MIB, "need takes the empty chunk");
 }
 
 #[test]
-fn a_pool_on_a_nearly_full_device_takes_a_smaller_chunk() {
+fn pool_on_nearly_full_device_takes_smaller_chunk() {
     let (mut dev, mut pages) = device(8 * MIB);
     dev.alloc_from_pool(&mut pages, 3 * MIB, 7, 1).unwrap();
     assert_eq!(dev.used, 4 * MIB);
 }
 
 #[test]
-fn a_destroyed_pool_lives_on_in_its_blocks_only() {
+fn destroyed_pool_keeps_live_blocks_only() {
     let (mut dev, mut pages) = device(256 * MIB);
     dev.pools.insert(9, Pool::default());
     let addr = dev.alloc_from_pool(&mut pages, MIB, 9, 1).unwrap();
@@ -81,7 +81,7 @@ fn a_destroyed_pool_lives_on_in_its_blocks_only() {
 }
 
 #[test]
-fn a_graph_node_costs_nothing_until_it_runs() {
+fn graph_node_is_charged_at_launch() {
     let (mut dev, mut pages) = device(64 * MIB);
     let addr = dev.reserve_graph_span(4 * MIB).unwrap();
     assert_eq!(dev.used, 0);
@@ -102,7 +102,7 @@ fn a_graph_node_costs_nothing_until_it_runs() {
 }
 
 #[test]
-fn trimming_graphs_spares_live_nodes() {
+fn graph_trim_keeps_live_nodes() {
     let (mut dev, mut pages) = device(64 * MIB);
     let [live, idle] = [0; 2].map(|_| dev.reserve_graph_span(2 * MIB).unwrap());
     dev.run_graph_alloc(&mut pages, live, 1).unwrap();
@@ -113,11 +113,11 @@ fn trimming_graphs_spares_live_nodes() {
 }
 
 #[test]
-fn a_dying_context_takes_only_its_own_blocks() {
+fn destroyed_context_frees_only_its_own_blocks() {
     let (mut dev, mut pages) = device(64 * MIB);
-    dev.alloc(&mut pages, MIB, Home::Direct, 1).unwrap();
-    dev.alloc(&mut pages, MIB, Home::Array, 2).unwrap();
-    dev.alloc(&mut pages, MIB, Home::Managed, 2).unwrap();
+    dev.alloc(&mut pages, MIB, BlockOrigin::Direct, 1).unwrap();
+    dev.alloc(&mut pages, MIB, BlockOrigin::Array, 2).unwrap();
+    dev.alloc(&mut pages, MIB, BlockOrigin::Managed, 2).unwrap();
     assert_eq!(dev.free_context(&mut pages, 2).len(), 2);
     assert_eq!((dev.blocks.len(), dev.used), (1, 2 * MIB));
 }

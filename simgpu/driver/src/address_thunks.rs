@@ -1,16 +1,16 @@
-//! Addresses that differ from the exported ones (`SIMGPU_ALT_PROCADDR`).
+//! Addresses that differ from the exports (`SIMGPU_ALT_PROCADDR`).
 //!
-//! No document says that `cuGetProcAddress` returns the exported addresses, and a tracer that compares addresses must be tested where it
-//! does not -> each function gets a jump of its own in a page of code made for it.
+//! `cuGetProcAddress` need not return exported addresses, so a tracer must not rely on it. Each
+//! function gets a jump in a separate executable page.
 
-/// `mov r11, imm64; jmp r11`, padded.
+/// Size of `mov r11, imm64; jmp r11`, padded.
 const THUNK: usize = 16;
 
-/// One thunk per target, in order; `None` when the host forbids new code.
+/// Returns one thunk per target, in order; `None` if the host forbids executable pages.
 pub(crate) fn make(targets: &[usize]) -> Option<Vec<usize>> {
     let len = (targets.len() * THUNK).next_multiple_of(4096);
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh private mapping at an address of the kernel's choice.
+    // SAFETY: a new private mapping at an address that the kernel picks.
     let page = unsafe {
         libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     };
@@ -26,7 +26,7 @@ pub(crate) fn make(targets: &[usize]) -> Option<Vec<usize>> {
         // SAFETY: the mapping is ours, writable and has room for every thunk.
         unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), (base + at * THUNK) as *mut u8, THUNK) };
     }
-    // SAFETY: the mapping is ours; from here on it is code and no longer writable.
+    // SAFETY: the mapping is ours; it becomes executable and read-only.
     let done = unsafe { libc::mprotect(page, len, libc::PROT_READ | libc::PROT_EXEC) };
     (done == 0).then(|| (0..targets.len()).map(|at| base + at * THUNK).collect())
 }
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thunk_calls_its_target() {
+    fn thunk_calls_its_target() {
         let thunks = super::make(&[seven as *const () as usize, seven as *const () as usize]).unwrap();
         assert_ne!(thunks[1], seven as *const () as usize);
         // SAFETY: the thunk jumps to a function of this type.

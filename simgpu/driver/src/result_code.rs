@@ -1,10 +1,10 @@
-//! The CUresult codes that the simulated driver returns, under the names of the public header.
+//! The `CUresult` codes that the simulated driver returns, named as in the public header.
 
 /// A driver result code; 0 is success.
 pub(crate) type Rc = u32;
 
-/// What a driver function's body returns: its code, or nothing for success.
-pub(crate) type Answer<T = ()> = Result<T, Rc>;
+/// The result of a driver function's body: a value, or its error code.
+pub(crate) type ApiResult<T = ()> = Result<T, Rc>;
 
 pub(crate) const SUCCESS: Rc = 0;
 pub(crate) const INVALID_VALUE: Rc = 1;
@@ -28,7 +28,7 @@ pub(crate) const STREAM_CAPTURE_WRONG_THREAD: Rc = 908;
 pub(crate) const CAPTURED_EVENT: Rc = 907;
 pub(crate) const UNKNOWN: Rc = 999;
 
-/// Name and text of a code, as the driver's own functions give them.
+/// Name and text of each code, as the real driver returns them.
 const TEXTS: &[(Rc, &core::ffi::CStr, &core::ffi::CStr)] = &[
     (0, c"CUDA_SUCCESS", c"no error"),
     (1, c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
@@ -78,12 +78,12 @@ const TEXTS: &[(Rc, &core::ffi::CStr, &core::ffi::CStr)] = &[
     (999, c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 
-/// Name of a code; `None` when the header has no such code that we return.
+/// Returns the name of a code; `None` if the driver never returns it.
 pub(crate) fn name(rc: Rc) -> Option<&'static core::ffi::CStr> {
     TEXTS.iter().find(|entry| entry.0 == rc).map(|entry| entry.1)
 }
 
-/// Text of a code.
+/// Returns the text of a code; `None` if the driver never returns it.
 pub(crate) fn text(rc: Rc) -> Option<&'static core::ffi::CStr> {
     TEXTS.iter().find(|entry| entry.0 == rc).map(|entry| entry.2)
 }

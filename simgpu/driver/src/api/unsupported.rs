@@ -1,12 +1,12 @@
-//! Functions that programs look up but that a simulated GPU does not support: present, and answering 801.
+//! Functions that programs look up but that are not simulated: they return 801.
 //!
-//! PyTorch refuses to start when one of the driver names it lists does not resolve, long before it would call it -> every such name
-//! exists. Success without the effect would be a lie that surfaces elsewhere; 801 is an answer that programs handle.
+//! PyTorch fails to import if one of its driver functions does not resolve, so every such name is
+//! exported. 801 (not supported) is a result that programs handle, unlike a success without effect.
 
 use crate::entry::{config, exports, ready, trace};
-use crate::rc::{Answer, NOT_SUPPORTED};
+use crate::result_code::{ApiResult, NOT_SUPPORTED};
 
-fn unsupported(api: &str) -> Answer {
+fn unsupported(api: &str) -> ApiResult {
     ready()?;
     if config().trace {
         trace(&format!("{api} is not simulated"));
@@ -14,7 +14,7 @@ fn unsupported(api: &str) -> Answer {
     Err(NOT_SUPPORTED)
 }
 
-/// Lists names of one version.
+/// Declares unsupported functions of one driver version.
 macro_rules! unsupported {
     ($($version:literal: $($name:ident)+;)+) => {
         exports! { $($(plain $version $name() { unsupported(API) })+)+ }

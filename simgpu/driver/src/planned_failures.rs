@@ -1,14 +1,14 @@
-//! Injected failures: the n-th call of an api returns a code instead of running.
+//! Injected failures: the n-th call of a function returns a code instead of running.
 //!
-//! Code paths after a failed driver call are the ones that nobody can test on a healthy GPU -> `SIMGPU_FAIL=cuMemAlloc:3,cuMemCreate:1:2`
-//! makes the third `cuMemAlloc` and the first `cuMemCreate` fail.
+//! `SIMGPU_FAIL=cuMemAlloc:3,cuMemCreate:1:2` makes the third `cuMemAlloc` and the first
+//! `cuMemCreate` fail. This tests error paths that a healthy GPU never takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::rc::{OUT_OF_MEMORY, Rc};
+use crate::result_code::{OUT_OF_MEMORY, Rc};
 
-/// The planned failures; clones share the counters.
+/// Planned failures; clones share the counters.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Failures(Arc<[Failure]>);
 
@@ -21,19 +21,20 @@ struct Failure {
 }
 
 impl Failures {
-    /// Reads `api:n[:code],...`; the code is 2 (out of memory) when it is left out.
+    /// Parses `api:n[:code],...`; the default code is 2 (out of memory). `None` if malformed.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let plans = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         plans.map(Failure::parse).collect::<Option<Arc<[_]>>>().map(Self)
     }
 
-    /// Whether any failure is planned: the cheap question before the counting one.
-    pub(crate) fn any(&self) -> bool {
+    /// Returns whether any failure is planned; cheaper than [`count_call`](Self::count_call).
+    pub(crate) fn has_any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Counts a call of the exported name `api`; a plan names it with or without its version and `_ptsz` suffix.
-    pub(crate) fn hit(&self, api: &str) -> Option<Rc> {
+    /// Counts a call of export `api` and returns its planned code. Plans name a function with or
+    /// without version and `_ptsz` suffix.
+    pub(crate) fn count_call(&self, api: &str) -> Option<Rc> {
         let base = crate::names::base_name(api);
         let mut answer = None;
         for plan in self.0.iter().filter(|plan| plan.api == api || plan.api == base) {
@@ -62,21 +63,21 @@ mod tests {
     #[test]
     fn only_the_nth_call_fails() {
         let plans = Failures::parse("cuMemAlloc:2,cuMemCreate:1:999").unwrap();
-        assert_eq!(plans.hit("cuMemAlloc_v2"), None);
-        assert_eq!(plans.hit("cuMemCreate"), Some(999));
-        assert_eq!(plans.hit("cuMemAlloc_v2"), Some(2));
-        assert_eq!(plans.hit("cuMemAlloc_v2"), None);
+        assert_eq!(plans.count_call("cuMemAlloc_v2"), None);
+        assert_eq!(plans.count_call("cuMemCreate"), Some(999));
+        assert_eq!(plans.count_call("cuMemAlloc_v2"), Some(2));
+        assert_eq!(plans.count_call("cuMemAlloc_v2"), None);
     }
 
     #[test]
-    fn an_exact_name_does_not_match_its_variants() {
+    fn exact_name_does_not_match_its_variants() {
         let plans = Failures::parse("cuMemAllocAsync_ptsz:1:1").unwrap();
-        assert_eq!(plans.hit("cuMemAllocAsync"), None);
-        assert_eq!(plans.hit("cuMemAllocAsync_ptsz"), Some(1));
+        assert_eq!(plans.count_call("cuMemAllocAsync"), None);
+        assert_eq!(plans.count_call("cuMemAllocAsync_ptsz"), Some(1));
     }
 
     #[test]
-    fn malformed_plans_are_refused() {
+    fn malformed_plan_is_refused() {
         for text in
             ["cuMemAlloc", "cuMemAlloc:0", "cuMemAlloc:x", "malloc:1", "cuMemAlloc:1:0", "cuMemAlloc:1:2:3"]
         {
