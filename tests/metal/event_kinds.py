@@ -1,4 +1,5 @@
-"""Everything that is seen, once for each device: kinds.py [before|after]: another library swizzles before us, or after us."""
+"""Causes each kind of event once per device. event_kinds.py [before|after]: another library
+swizzles first or last."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A recording that the program starts itself, when Metal has handed out memory already. late.py LIBRARY"""
+"""Starts the recording itself, after Metal has allocated memory. late_start.py LIBRARY"""
 
 import ctypes
 import sys

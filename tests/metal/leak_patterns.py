@@ -1,13 +1,13 @@
-"""One training for two backends, with a mistake of the leak lab in it: both.py cuda|mps PATTERN [STEPS] [--mended]
+"""A leaky training on two backends: leak_patterns.py cuda|mps PATTERN [STEPS] [--mended]
 
-cuda: real PyTorch; mps: the MPS-like allocator. Every tensor is made by this file's own lines, the same ones on both. Prints, as JSON, what the
-allocator says at the end of each step (allocated, reserved), and how many bytes are in what the program keeps by then.
+cuda is real PyTorch, mps the MPS-like allocator; tensors come from the same lines. Prints, as JSON,
+per step: allocated and reserved bytes of the allocator, and the bytes that the program keeps.
 
-    forward_hook   keeps an activation of each step: nothing that is free is large enough for the next one, so it is new memory
-    zero_grad      keeps copies of a gradient each fourth step, made while the activations are there
-    reused         keeps a small tensor at the end of each step, when larger ones were just freed: where the allocator gives away
-                   larger buffers, it pins one of them
-    own_heaps      as `reused`; with HEAP_OF_ITS_OWN each tensor has a heap as large as itself
+    forward_hook   keeps an activation per step: no free block is large enough for the next one
+    zero_grad      keeps copies of a gradient every fourth step, made while activations are live
+    reused         keeps a small tensor at the end of each step, after larger ones were freed: an
+                   allocator that reuses larger buffers pins one of them
+    own_heaps      like `reused`; with HEAP_OF_ITS_OWN each tensor has a heap of its own size
 """
 
 import json
@@ -25,7 +25,7 @@ if backend == "cuda":
     def tensor(bytes_):
         return torch.empty(bytes_, dtype=torch.uint8, device="cuda")
 
-    def said():
+    def counts():
         stats = torch.cuda.memory_stats()
         return stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
 
@@ -37,7 +37,7 @@ else:
     mps_allocator.as_torch()
     tensor = mps_allocator.default.malloc
 
-    def said():
+    def counts():
         stats = mps_allocator.default.memory_stats()
         return stats["allocated"], stats["reserved"]
 
@@ -45,7 +45,7 @@ else:
         return one.buffer.size
 
 
-kept, told = [], []
+kept, results = [], []
 weights = [tensor(4 * MIB), tensor(3 * MIB)]
 gradients = [tensor(4 * MIB), tensor(3 * MIB)]
 
@@ -88,9 +88,9 @@ for step in range(STEPS):
     except RuntimeError as error:
         print(error, file=sys.stderr)
         break
-    told.append([*said(), sum(map(bytes_of, kept))])
+    results.append([*counts(), sum(map(bytes_of, kept))])
 gpumemtrace.step()
-print(json.dumps(told), flush=True)
+print(json.dumps(results), flush=True)
 if backend == "cuda":
     import os
 

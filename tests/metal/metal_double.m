@@ -1,11 +1,12 @@
-/* A double of Metal's classes, for GCC's Objective-C runtime: what the hooks for macOS are tried against where there is no Mac.
+/* A double of Metal's classes for GCC's Objective-C runtime, to test the macOS hooks on Linux.
 
-   What it takes over from Metal: which class answers which message, that the classes that do so are private and inherit from each other,
-   that what a `new...` method returns belongs to the caller, that a buffer keeps its heap, and that `release` ends in `dealloc`. It is
-   no allocator: offsets in a heap are told by whoever asks for one, or count up. It writes down itself what it does (DOUBLE_LOG), in one
-   order over all threads, as the truth that a trace is held against: with the real methods, which nobody stands before.
+   It copies from Metal: which class implements which message; that these classes are private and
+   inherit from each other; that a `new...` method returns an owned object; that a buffer retains its
+   heap; and that `release` ends in `dealloc`. It allocates nothing: heap offsets come from the caller
+   or count up. DOUBLE_LOG gets one line per operation, in one order over all threads; tests compare
+   traces with it. The log is written in the original methods, below every hook.
 
-   It is a library; the script is the program that loads it (`ctypes`), or is linked to it (storm.c). */
+   This is a library: Python loads it with `ctypes`, object_storm.c links to it. */
 
 #include <dlfcn.h>
 #include <objc/objc.h>
@@ -36,7 +37,7 @@ static void write_down(const char *what, id object, Number a, Number b, Number c
     pthread_mutex_unlock(&log_lock);
 }
 
-/* All heaps together may take so many bytes (DOUBLE_LIMIT); beyond that there is none, as where memory is short. */
+/* Limit for the sum of all heaps (DOUBLE_LIMIT); beyond it heap creation returns nil. */
 static Number heaps_take;
 static int there_is_room(Number more) {
     const char *limit = getenv("DOUBLE_LIMIT");
@@ -47,7 +48,7 @@ static int there_is_room(Number more) {
     return 0;
 }
 
-/* NSObject, as much of it as is needed. */
+/* The subset of NSObject that is needed. */
 __attribute__((objc_root_class))
 @interface Root {
     Class isa;
@@ -90,7 +91,7 @@ __attribute__((objc_root_class))
 @implementation Descriptor
 @end
 
-/* What heaps, buffers and textures have in common: private in Metal too. `dealloc` is its own; the buffer's class inherits it. */
+/* Base of heaps, buffers and textures; private in Metal too. Buffers inherit its `dealloc`. */
 @interface _MTLResource : Root {
 @public
     Number bytes, allocated, offset, state;
@@ -137,7 +138,7 @@ __attribute__((objc_root_class))
 }
 @end
 
-/* A family's own class, as AGXG13 has them: it overrides what it inherits, and calls that. */
+/* A GPU family's class, such as AGXG13's: it overrides inherited methods and calls super. */
 @interface AGXG13Buffer : AGXBuffer
 @end
 @implementation AGXG13Buffer
@@ -219,7 +220,7 @@ static id make(Class class, Number bytes, Number to, Root *heap, Root *device, N
 }
 @end
 
-/* A text, for who asks one of Metal's objects for its name. */
+/* Minimal string object for `name`. */
 @interface Name : Root
 - (const char *)UTF8String;
 @end
@@ -264,7 +265,7 @@ static Name *device_name;
     write_down("direct", made, length, rounded(length, 4096), 0);
     return made;
 }
-/* As Metal may: one method by another. */
+/* Calls another creating method, as Metal may. */
 - (id)newBufferWithBytes:(const void *)from length:(Number)length options:(Number)options {
     return [self newBufferWithLength:length options:options];
 }
@@ -281,7 +282,7 @@ static Name *device_name;
 }
 @end
 
-/* A device whose class has nothing of its own but one method, which calls that of its superclass. */
+/* A device class with one method of its own, which calls super. */
 @interface AGXG13Device : AGXDevice
 @end
 @implementation AGXG13Device
@@ -330,7 +331,7 @@ id MTLCopyAllDevices(void) {
     return made;
 }
 
-/* What a program does with it, in C, for who has no Objective-C. */
+/* C functions for programs without Objective-C. */
 id double_default_device(void) { return MTLCreateSystemDefaultDevice(); }
 id double_device(Number at) {
     Array *all = MTLCopyAllDevices();
@@ -372,7 +373,7 @@ Number double_purgeable(_MTLResource *resource, Number state) { return [resource
 void double_release(Root *object) { [object release]; }
 void double_retain(Root *object) { [object retain]; }
 
-/* Another library that swizzles the same methods. What it stands before it calls, and counts that. */
+/* Another library that swizzles the same methods: it counts a call and forwards it. */
 static Number foreign_calls[3];
 static id (*foreign_buffer)(id, SEL, Number, Number);
 static Number (*foreign_purgeable)(id, SEL, Number);
@@ -391,7 +392,7 @@ static void foreign_end(id self, SEL selector) {
     foreign_dealloc(self, selector);
 }
 static IMP swizzled(Class class, const char *name, IMP with) {
-    /* GCC 12 makes a class's table of functions at its first message, and wrongly where a method was changed before that. */
+    /* GCC 12 builds a dispatch table at the first message, wrongly if a method changed before. */
     for (Class each = class; each; each = class_getSuperclass(each))
         class_getMethodImplementation(each, sel_registerName(name));
     Method method = class_getInstanceMethod(class, sel_registerName(name));
@@ -404,7 +405,7 @@ void double_swizzle(void) {
 }
 Number double_foreign_calls(Number which) { return foreign_calls[which]; }
 
-/* A subclass of the buffer's class, made while the program runs, as key-value observing does it, and the object's class changed to it. */
+/* Makes a subclass at run time, as key-value observing does, and moves the object to it. */
 static void observed_end(id self, SEL selector) {
     struct objc_super inherited = { self, class_getSuperclass(object_getClass(self)) };
     void (*of_superclass)(id, SEL) = (void *)objc_msg_lookup_super(&inherited, selector);

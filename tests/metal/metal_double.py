@@ -1,4 +1,4 @@
-"""The double of Metal (double.m) for programs of Python: each function is one of its `double_...`."""
+"""Python bindings of the double of Metal (metal_double.m): one function per `double_...` export."""
 
 import ctypes
 import os

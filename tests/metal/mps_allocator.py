@@ -1,11 +1,14 @@
-"""PyTorch's allocator of Apple GPUs, as much of it as decides which buffer a tensor gets, over the double of Metal (driven.py).
+"""The part of PyTorch's allocator for Apple GPUs that selects buffers, on the double of Metal
+(metal_double.py).
 
-Taken over from PyTorch's MPSHeapAllocatorImpl: a pool for tensors up to 1 MiB and one for larger ones; heaps of 8 MiB, 32 MiB, 1 GiB, or as large as
-one tensor; a freed buffer stays, and serves any later tensor of its pool that it is large enough for, if it is not larger by 32 MiB; of
-several the smallest does. `empty_cache` ends the buffers that no tensor uses, and heaps without a buffer. Left out: streams, events,
-watermarks, scalars. `HEAP_OF_ITS_OWN` in the environment gives each tensor a heap as large as itself.
+Follows PyTorch's MPSHeapAllocatorImpl: one pool for tensors up to 1 MiB and one for larger ones;
+heaps of 8 MiB, 32 MiB, 1 GiB, or the tensor's size. A freed buffer serves later tensors of its pool
+that fit and waste less than 32 MiB; the smallest fitting buffer wins. `empty_cache` releases unused
+buffers and empty heaps. Not modelled: streams, events, watermarks, scalars. HEAP_OF_ITS_OWN=1 gives
+each tensor a heap of its own size.
 
-Its own count is `memory_stats()`; as a module it answers what `torch.mps` does: `current_allocated_memory`, `driver_allocated_memory`.
+`memory_stats()` has its own counts; the module stands in for `torch.mps` with its two memory
+functions.
 """
 
 import os
@@ -21,7 +24,7 @@ OWN_HEAPS = "HEAP_OF_ITS_OWN" in os.environ
 
 
 class OutOfMemory(RuntimeError):
-    """As PyTorch's, where Metal gives nothing even after the cache was given back."""
+    """Like PyTorch's: Metal gave no heap even after the cache was emptied."""
 
 
 class Heap:
@@ -29,7 +32,7 @@ class Heap:
         self.made, self.total, self.free, self.buffers = made, total, [(0, total)], 0
 
     def place(self, bytes_):
-        """Where so many bytes are free; `None` where they are not in one piece."""
+        """Returns an offset with `bytes_` contiguous free bytes, or `None`."""
         for index, (at, size) in enumerate(self.free):
             if size >= bytes_:
                 self.free[index:index + 1] = [(at + bytes_, size - bytes_)] if size > bytes_ else []
@@ -53,7 +56,7 @@ class Buffer:
 
 
 class Tensor:
-    """Gives its buffer back to the allocator when nobody holds it, as a tensor does."""
+    """Returns its buffer to the allocator when its last reference goes."""
 
     def __init__(self, allocator, buffer):
         self.allocator, self.buffer = allocator, buffer
@@ -145,7 +148,8 @@ default = Allocator(metal_double.default_device())
 
 
 def as_torch(beside=0):
-    """Puts a `torch` with an `mps` into `sys.modules`. `beside`: what Metal's own count has more than the heaps: nobody's calls."""
+    """Installs a `torch` module with `mps`. `beside`: bytes that Metal counts in addition to the
+    heaps."""
     mps = types.ModuleType("torch.mps")
     mps.current_allocated_memory = lambda: default.allocated
     mps.driver_allocated_memory = lambda: default.reserved + beside

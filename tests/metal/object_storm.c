@@ -1,5 +1,5 @@
-/* usage: storm THREADS ROUNDS: each thread makes heaps, buffers and textures on both devices of the double, marks and ends them. Some
-   objects end on another thread than the one that made them. */
+/* usage: object_storm THREADS ROUNDS. Threads create heaps, buffers and textures on both devices,
+   mark and release them. Some objects are released on another thread. */
 
 #include <pthread.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@ Number double_purgeable(id, Number);
 void double_release(id);
 
 static Number rounds;
-/* Where a thread leaves what another ends. */
+/* Objects that another thread releases. */
 static id left[64];
 
 static void *work(void *seed) {

@@ -1,5 +1,5 @@
-"""What PyTorch's MPS allocator does of a training that keeps the validation's outputs: heaps, buffers inside them that are used again,
-and each fourth step one more that nothing lets go of. retained.py [STEPS] [--mended]"""
+"""The MPS allocator's calls in a training that retains validation outputs: heaps, reused buffers,
+and a leaked buffer every fourth step. retained.py [STEPS] [--mended]"""
 
 import sys
 
@@ -13,7 +13,7 @@ checked = []
 
 
 def block():
-    """A buffer at the first place of a heap that is free; a new heap where there is none."""
+    """Returns the first free place in a heap, in a new heap if needed."""
     if not free:
         heaps.append(metal_double.heap(device, HEAP))
         free.extend((heaps[-1], at) for at in range(0, HEAP, BLOCK))

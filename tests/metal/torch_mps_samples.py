@@ -1,5 +1,6 @@
-"""A training on the MPS-like allocator whose package samples torch.mps: sampled.py [STEPS] [WRONG]. Prints what the allocator itself counted
-at each step, as JSON. WRONG: `raises`, `odd`: what torch.mps does in every third step."""
+"""A training on the MPS-like allocator, with torch.mps sampled: torch_mps_samples.py [STEPS]
+[WRONG]. Prints the allocator's counts per step as JSON. WRONG (`raises`, `odd`): how torch.mps
+misbehaves in every third step."""
 
 import json
 import sys
@@ -12,14 +13,14 @@ import gpumemtrace
 STEPS = int(sys.argv[1])
 WRONG = sys.argv[2] if sys.argv[2:] else ""
 BESIDE = 3 * MIB
-# Before anything is used nobody asks: this would fail.
+# torch.mps fails if it is sampled before its first use.
 torch = mps_allocator.as_torch(beside=BESIDE)
 first = torch.mps.current_allocated_memory
 torch.mps.current_allocated_memory = lambda: 1 / 0
 gpumemtrace.step()
 torch.mps.current_allocated_memory = first
 weights = mps_allocator.default.malloc(2 * MIB)
-kept, said, number = [], [], 0
+kept, samples, number = [], [], 0
 
 
 def current():
@@ -35,8 +36,8 @@ def current():
 torch.mps.current_allocated_memory = current
 for step in range(STEPS):
     gpumemtrace.step()
-    said.append(mps_allocator.default.memory_stats())
+    samples.append(mps_allocator.default.memory_stats())
     activations = [mps_allocator.default.malloc(size * MIB) for size in (6, 4, 2)]
     kept.append(mps_allocator.default.malloc(300_000))
     del activations
-print(json.dumps({"steps": said, "beside": BESIDE}))
+print(json.dumps({"steps": samples, "beside": BESIDE}))

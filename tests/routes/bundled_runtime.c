@@ -1,4 +1,4 @@
-/* A library that carries its own CUDA runtime: everything that it uses it finds itself, at its own first call. */
+/* A library with its own CUDA runtime, which looks up everything at its first call. */
 #include "driver.h"
 
 void use(size_t size) {

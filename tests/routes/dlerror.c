@@ -1,4 +1,4 @@
-/* What dlerror says around look-ups is the same as without a tracer; names of every length may be asked for. */
+/* dlerror around lookups behaves as untraced; names of any length are accepted. */
 #include "driver.h"
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ int main(void) {
     const char *error = dlerror();
     CHECK(error && strstr(error, "cuNoSuchFunction"));
     CHECK(!dlerror());
-    /* A look-up that succeeds after one that failed leaves no error behind. */
+    /* A successful lookup after a failed one clears the error. */
     CHECK(!dlsym(library, "cuMemAlloc_v9") && dlsym(library, "cuMemFree_v2") && !dlerror());
     get2_fn get = (get2_fn)dlsym(library, "cuGetProcAddress_v2");
     CHECK(get("cuMemAlloc", &found, 12000, 0, 0) == 0 && found && !dlerror());

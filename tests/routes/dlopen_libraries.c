@@ -1,4 +1,4 @@
-/* Opens each library named on the command line, with RTLD_LOCAL or (after -d) RTLD_DEEPBIND, and lets it allocate. */
+/* Opens each library given, with RTLD_LOCAL or (after -d) RTLD_DEEPBIND, and makes it allocate. */
 #include "driver.h"
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* dlopen and dlsym, as Triton and PyTorch's driver interface do it. */
+/* dlopen and dlsym, as in Triton and PyTorch's driver interface. */
 #include "driver.h"
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* The part of the driver's interface that these programs use, and how they end when something is not as it should be. */
+/* The subset of the driver API that these programs use, and their error exit. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -27,7 +27,7 @@ typedef int (*get2_fn)(const char *, void **, int, uint64_t, int *);
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #what); exit(1); } } while (0)
 #define MIB ((size_t)1 << 20)
 
-/* A context of its own for the thread, through functions found in `library` (none of them is recorded there). */
+/* Makes a context current for the thread, by functions of `library` (none of them is recorded). */
 static inline void start(void *library) {
     void *context;
     CHECK(((init_fn)dlsym(library, "cuInit"))(0) == 0);

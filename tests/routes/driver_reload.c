@@ -1,4 +1,4 @@
-/* Unloads the driver and loads it again, as programs do that only look whether there is one. */
+/* Unloads the driver and loads it again, as programs do that only probe for it. */
 #include "driver.h"
 
 int main(void) {

@@ -1,10 +1,12 @@
-"""Calls every driver function of the table, found by one route, against the simulated driver. Run by test_routes.py.
+"""Calls every driver function of the table, by one route, on the simulated driver. Run by
+test_routes.py.
 
-usage: every_row.py ROUTE FOLDER MODE     ROUTE: dlsym, proc_address or linked     MODE: work or fail
+usage: every_row.py ROUTE FOLDER MODE     ROUTE: dlsym, proc_address or linked     MODE: work or
+fail
 
-`work` is one life of a program that uses everything: what can succeed on the simulated driver does. `fail` calls every
-function once with a buffer of zeros for every argument; the environment makes each of those calls fail.
-Prints the name of every function that it called through the route.
+`work` is one program that uses every function; each call succeeds if the simulated driver can do
+it. `fail` calls every function once with zeroed buffers; the environment makes each call fail.
+Prints the names of all functions that it called through the route.
 """
 
 import ctypes
@@ -19,7 +21,8 @@ MIB = 1 << 20
 DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 POSIX_FD = 1
 
-#: Exported name: (name and version that cuGetProcAddress takes); `_ptsz` means the flag for the per-thread default stream.
+#: Exported name: (name, version) for cuGetProcAddress; `_ptsz` sets the per-thread default stream
+#: flag.
 VERSIONS = {
     "cuMemAlloc_v2": 3020, "cuMemAllocPitch_v2": 3020, "cuMemAllocManaged": 6000, "cuMemFree_v2": 3020,
     "cuMemGetInfo_v2": 3020,
@@ -56,7 +59,7 @@ VERSIONS = {
     "cuModuleLoad": 2000, "cuModuleLoadData": 2000, "cuModuleLoadDataEx": 2010, "cuModuleLoadFatBinary": 2000,
     "cuModuleUnload": 2000, "cuLibraryLoadData": 12000, "cuLibraryLoadFromFile": 12000, "cuLibraryUnload": 12000,
 }
-#: What a simulated driver has but cannot do: there is no screen, and no array of tiles.
+#: Functions that the simulated driver exports but does not support: no display, no tiled arrays.
 UNSUPPORTED = {"cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz", "cuGraphicsMapResources", "cuGraphicsMapResources_ptsz",
                "cuGraphicsUnmapResources", "cuGraphicsUnmapResources_ptsz", "cuGraphicsResourceGetMappedPointer_v2"}
 
@@ -72,7 +75,7 @@ class IpcHandle(ctypes.Structure):
 
 
 class Driver:
-    """The driver's functions, found by a route; what is no row of the table is always found by dlsym."""
+    """The driver's functions by a route; functions outside the table are found by dlsym."""
 
     def __init__(self, route, folder):
         self.library = ctypes.CDLL(str(folder / "libcuda.so.1"))
@@ -105,14 +108,14 @@ class Driver:
         assert code == (801 if name in UNSUPPORTED else 0), f"{name} gave {code}"
 
     def get(self, name, *arguments, at=0):
-        """Calls with a place for one result as argument number `at`; the result."""
+        """Calls with a place for one result as argument number `at`; returns the result."""
         out = c_uint64()
         self(name, *arguments[:at], byref(out), *arguments[at:])
         return out.value
 
 
 def words(*values, size=0):
-    """A struct of 64-bit words."""
+    """Returns a struct of 64-bit words."""
     values = list(values) + [0] * (size // 8 - len(values))
     return (c_uint64 * len(values))(*values)
 
@@ -127,7 +130,8 @@ FLOAT = 0x20
 
 
 def exporter(folder):
-    """Another process with memory to share, which is not traced: its IPC handle, exported pointer and descriptors."""
+    """Starts an untraced process that shares memory: IPC handle, exported pointer and
+    descriptors."""
     ours, theirs = socket.socketpair()
     env = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "SIMGPU_LOG", "SIMGPU_FAIL")}
     process = subprocess.Popen([sys.executable, __file__, "export", folder, str(theirs.fileno())],
@@ -191,7 +195,7 @@ def pools(call):
         call(f"cuMemFreeAsync{twin}", address, 0)
     call("cuMemPoolTrimTo", pool, 0)
     call("cuMemPoolDestroy", pool)
-    call("cuCtxSynchronize")  # the default pool gives back what it keeps
+    call("cuCtxSynchronize")  # the default pool releases its cache
 
 
 def virtual_memory(call):
@@ -320,13 +324,13 @@ def graphs(call):
     call("cuGraphDestroy", graph)
     for exec_ in execs:
         call("cuGraphExecDestroy", exec_)
-    call("cuMemFree_v2", nodes[2])  # nobody can launch it any more: its memory goes
+    call("cuMemFree_v2", nodes[2])  # no graph can launch it any more, so its memory is freed
     call("cuMemFree_v2", nodes[3])
     captured_graph(call)
 
 
 def captured_graph(call):
-    """What is called on a captured stream becomes nodes."""
+    """Calls on a captured stream become graph nodes."""
     stream = call.get("cuStreamCreate", 1)
     inner = call.get("cuGraphCreate", 0)
     inner_exec = call.get("cuGraphInstantiateWithFlags", inner, 0)
@@ -367,7 +371,7 @@ def contexts(call, primary):
         call("cuModuleUnload", module)
     for name, code in (("cuLibraryLoadData", empty), ("cuLibraryLoadFromFile", b"/dev/null")):
         call("cuLibraryUnload", call.get(name, code, None, None, 0, None, None, 0))
-    # The primary context ends with its last holder, or at once, and its blocks with it.
+    # The primary context and its blocks end with the last release, or at once by a reset.
     for end in ("cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease",
                 "cuDevicePrimaryCtxRelease_v2"):
         call.get("cuMemAlloc_v2", 6 * MIB)
@@ -394,7 +398,7 @@ def work(call, folder):
 
 
 def fail(call):
-    """Whatever a function is passed, it fails, and we neither crash nor change a total."""
+    """A failing call with any arguments crashes nothing and changes no total."""
     call("cuInit", 0)
     buffer = words(10, size=512)
     for name in VERSIONS:

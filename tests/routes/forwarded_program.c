@@ -1,4 +1,4 @@
-/* Linked to the forwarder and to libcuda: its calls must pass through both, with and without a tracer before them. */
+/* Linked to the forwarder and to libcuda: its calls go through both, traced or not. */
 #include "driver.h"
 
 extern int forwarded;
@@ -10,7 +10,7 @@ int main(void) {
     CHECK(cuCtxSetCurrent(context) == 0);
     once(cuMemAlloc_v2, cuMemFree_v2, 2 * MIB);
     CHECK(forwarded == 2);
-    /* Who asks libcuda itself never meets the forwarder. */
+    /* A lookup in libcuda itself bypasses the forwarder. */
     once((alloc_fn)dlsym(library, "cuMemAlloc_v2"), (free_fn)dlsym(library, "cuMemFree_v2"), 4 * MIB);
     CHECK(forwarded == 2);
     return 0;

@@ -1,4 +1,4 @@
-"""The C source of a library that is linked to every function of the table: its addresses are those the loader bound."""
+"""Prints the C source of a library linked to every function of the table."""
 
 from every_row import VERSIONS
 

@@ -1,4 +1,4 @@
-/* cuGetProcAddress in both its forms, and each asked for the other and for itself, as the CUDA runtime does. */
+/* Both versions of cuGetProcAddress, each also looked up through the other, like CUDA's runtime. */
 #include "driver.h"
 
 static void *by_first(get1_fn get, const char *name, int version) {

@@ -1,4 +1,4 @@
-/* Takes its addresses first and loads the tracer then: nothing can be recorded, and nothing may break. */
+/* Looks up the driver, then loads the recorder: nothing is recorded and nothing breaks. */
 #include "driver.h"
 
 int main(int count, char **names) {

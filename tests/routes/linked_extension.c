@@ -1,4 +1,4 @@
-/* An extension module linked to libcuda; its user opens it with RTLD_LOCAL, so libcuda is in nobody else's scope. */
+/* A module linked to libcuda and opened with RTLD_LOCAL: libcuda is in no other module's scope. */
 #include "driver.h"
 
 void use(size_t size) {

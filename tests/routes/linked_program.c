@@ -1,4 +1,4 @@
-/* Linked to libcuda, as vLLM's allocator is: the loader binds the names, and finds them for whoever asks by scope. */
+/* Linked to libcuda, like vLLM's allocator: the loader binds the names; scope lookups find them. */
 #include "driver.h"
 
 int main(void) {

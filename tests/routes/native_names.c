@@ -1,4 +1,4 @@
-/* Allocations from every kind of function that a native stack can name: static, inlined, exported, in a library of C++. */
+/* Allocates from each kind of function: static, inlined, exported, in a C++ library. */
 #include "driver.h"
 
 extern int pool_grow(size_t bytes);

@@ -1,4 +1,4 @@
-// The library of names.c: names that a compiler mangles, a template, a member function that is inlined.
+// The library of native_names.c: mangled names, a template, an inlined member function.
 #include <cstddef>
 #include <vector>
 

@@ -1,8 +1,9 @@
-"""Thousands of driver calls in random order, right ones and wrong ones, on a small simulated device. Run by test_routes.py.
+"""Makes thousands of random driver calls, valid and invalid, on a small device. Run by
+test_routes.py.
 
 usage: random_calls.py FOLDER SEED CALLS
 
-Nothing is checked here: the trace and the driver's log must agree on whatever happened.
+Checks nothing itself: the test compares the trace with the driver's log.
 """
 
 import random
@@ -16,14 +17,14 @@ SIZES = [1, 512, 65536, MIB - 1, MIB, 2 * MIB, 3 * MIB, 8 * MIB, 64 * MIB, 400 *
 
 
 class Program:
-    """What a program knows: handles and addresses that it got, live or not."""
+    """Handles and addresses that the program received, live or not."""
 
     def __init__(self, call, seed):
         self.call, self.random = call, random.Random(seed)
         self.known = {}
 
     def one(self, kind):
-        """Something of a kind that was once given out; mostly still live."""
+        """Returns some handle of a kind; most are still live."""
         return self.random.choice(self.known.get(kind) or [0])
 
     def give(self, kind, name, *arguments, at=0):

@@ -1,4 +1,4 @@
-/* A library that stands before libcuda and passes calls on with RTLD_NEXT; it counts them. */
+/* A library in front of libcuda that counts calls and forwards them with RTLD_NEXT. */
 #include "driver.h"
 
 int forwarded;

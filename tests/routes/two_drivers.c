@@ -1,4 +1,4 @@
-/* Two copies of the driver in one process: only the first can be recorded; the other works, and its calls are counted. */
+/* Two copies of the driver in one process: only the first is recorded; the other is counted. */
 #include "driver.h"
 
 int main(int count, char **paths) {

@@ -1,4 +1,5 @@
-/* Functions that go by a recorded name and are others: of a newer driver, of CUDA 2, and one that moves all memory away. */
+/* Functions with a recorded name but another signature: of a newer driver, of CUDA 2, and one that
+   frees everything. */
 #include "driver.h"
 
 typedef int (*future_fn)(uint64_t, size_t, dptr *);
@@ -9,7 +10,7 @@ int main(void) {
     start(library);
     get2_fn get = (get2_fn)dlsym(library, "cuGetProcAddress_v2");
     dptr pointer = 0;
-    /* Its arguments are in another order: a tracer that took it for the _v2 would break the call. */
+    /* Its arguments have another order: recording it as the _v2 would break the call. */
     CHECK(get("cuMemAlloc", &found, 99000, 0, 0) == 0);
     CHECK(((future_fn)found)(0, 2 * MIB, &pointer) == 0 && pointer);
     CHECK(((future_fn)dlsym(library, "cuMemAlloc_v3"))(0, 2 * MIB, &pointer) == 0);

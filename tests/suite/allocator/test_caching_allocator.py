@@ -91,7 +91,7 @@ def test_backward_threads_reserve_no_more_than_native(plugged, watch, scenario):
 @pytest.mark.parametrize("scenario, delay_us", [("streams", 20_000), ("threads", 3_000)])
 def test_no_block_is_reused_before_its_event(plugged, watch, scenario, delay_us):
     own, _ = plugged(scenario, "global", "--checked", watch, SIMGPU_EVENT_DELAY_US=delay_us)
-    assert own["waited"] >= 600 and own["met_again"] > 0, "blocks waited for events and were reused"
+    assert own["waited"] >= 600 and own["reused"] > 0, "blocks waited for events and were reused"
 
 
 def test_checker_detects_missing_event_wait(plugged, watch):

@@ -315,7 +315,7 @@ def test_address_space_limit(case, bin):
     outcomes = set()
     for megabytes in (1, 8, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 128, 160, 256, 512):
         alone, traced = (case(f"{megabytes} {kind}").run(bin / "process_ends", "works", traced=kind == "traced", SIMGPU_LOG="",
-                                                         DURABLE_ROOM_MIB=megabytes, MALLOC_ARENA_MAX=1)
+                                                         ADDRESS_SPACE_MARGIN_MIB=megabytes, MALLOC_ARENA_MAX=1)
                          for kind in ("alone", "traced"))
         assert traced.code in (0, 1), (megabytes, traced.said)
         assert len(traced.lines()) <= 1, traced.said

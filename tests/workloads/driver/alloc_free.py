@@ -1,8 +1,8 @@
-"""Allocates and frees without end or COUNT times; every hundredth block stays. Needs no PyTorch.
+"""Allocates and frees, COUNT times or without end; every hundredth block stays. Needs no PyTorch.
 
-Sizes are random, so that an event takes a byte or two of the trace and parts fill up.
+Random sizes make each event take a byte or two of the trace, so that parts fill up.
 
-usage: parts.py DRIVER COUNT      0: until it is killed
+usage: alloc_free.py DRIVER COUNT      0: until killed
 """
 
 import ctypes

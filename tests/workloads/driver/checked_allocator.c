@@ -1,15 +1,15 @@
-/* The pluggable allocator under a watch that knows nothing of how it works.
+/* Checks the pluggable allocator from outside, without knowledge of its code.
 
-   PyTorch is given the checked_ functions; each passes on to gpumemtrace's and holds what comes back against the (simulated) driver and
-   against what was promised to tensors before. What must never be:
+   PyTorch gets the checked_ functions. Each forwards to gpumemtrace's and checks the result against
+   the (simulated) driver and against earlier results. Violations are:
 
-   - a block that overlaps a live one, or lies outside of the driver's live allocations;
-   - a block that other streams used, handed out again before an event of ours, recorded on those streams when it was given back, is done;
-   - memory of one stream given to another while it is still the same allocation of the driver.
+   - a block that overlaps a live one, or lies outside the driver's live allocations;
+   - a block that other streams used, reused before an event on those streams, recorded when it was
+     freed, has completed;
+   - memory of one stream handed to another while the driver allocation is still the same.
 
-   A breach ends the process with a line that says it. CHECKED_FORGETS=1 keeps record_stream from the allocator: the watch must then end the
-   program, or it is no watch. */
-
+   A violation ends the process with one line. CHECKED_FORGETS=1 hides record_stream from the
+   allocator: the checker must then end the program. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -37,14 +37,14 @@ static int (*address_range)(u64 *, size_t *, u64), (*pointer_attribute)(u64 *, u
 static int (*context_get)(void **), (*context_set)(void *), (*primary_retain)(void **, int);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Of tensors; given back, by the stream they were made for; used by other streams: live ones (event 0), given back without an event yet
-   (event 1), given back. */
+/* Ranges of live tensors, and of freed ones by the stream they were made for. Uses by other
+   streams: live (event 0), freed without an event yet (event 1), freed with an event. */
 static ranges live, gone;
 static use *uses;
 static size_t use_count, use_room;
 static int captures;
-/* Blocks handed out, blocks that other streams had used, of those handed out again. */
-static u64 handed_out, waited, met_again;
+/* Blocks handed out; blocks that other streams had used; those of them that were reused. */
+static u64 handed_out, waited, reused;
 
 #define BREACH(...) (fprintf(stderr, "checked: " __VA_ARGS__), fputc('\n', stderr), abort())
 #define MUST(call) do { int rc_ = (call); if (rc_) BREACH("%s: %d", #call, rc_); } while (0)
@@ -63,7 +63,7 @@ static u64 buffer_of(u64 addr)
     return pointer_attribute(&id, 7, addr) ? 0 : id;
 }
 
-/* Runs on the device's context; answers the thread's own, to be set again. */
+/* Makes the device's context current and returns the caller's, to be restored. */
 static void *enter(int device)
 {
     static void *primary[64];
@@ -100,7 +100,7 @@ void *checked_malloc(ssize_t size, int device, void *stream)
     u64 from = (u64)pointer, to = from + size, base = 0, buffer = buffer_of(from);
     size_t bytes = 0;
     if (address_range(&base, &bytes, from) || from < base || to > base + bytes)
-        BREACH("%llx+%zd lies outside of the driver's %llx+%zu", (long long)from, size, (long long)base, bytes);
+        BREACH("%llx+%zd lies outside the driver's %llx+%zu", (long long)from, size, (long long)base, bytes);
     for (size_t i = 0; i < live.count; i++)
         if (live.at[i].from < to && from < live.at[i].to)
             BREACH("%llx+%zd overlaps the live %llx", (long long)from, size, (long long)live.at[i].from);
@@ -109,7 +109,7 @@ void *checked_malloc(ssize_t size, int device, void *stream)
         if (it->event && it->from < to && from < it->to) {
             if (it->event == 1 || event_query(it->event))
                 BREACH("%llx+%zd is still used by stream %llx", (long long)from, size, (long long)it->stream);
-            met_again++;
+            reused++;
             event_destroy(it->event);
             *it = uses[--use_count];
         } else
@@ -122,7 +122,7 @@ void *checked_malloc(ssize_t size, int device, void *stream)
             continue;
         }
         if (old.buffer == buffer && old.stream != (u64)stream)
-            BREACH("%llx+%zd was stream %llx's, and goes to %p", (long long)from, size, (long long)old.stream, stream);
+            BREACH("%llx+%zd belonged to stream %llx and goes to stream %p", (long long)from, size, (long long)old.stream, stream);
         gone.at[i] = gone.at[--gone.count];
         if (old.buffer == buffer && old.from < from)
             add(&gone, (range){old.from, from, old.stream, buffer});
@@ -143,7 +143,7 @@ void checked_free(void *pointer, ssize_t size, int device, void *stream)
         return;
     }
     void *context = NULL;
-    /* At the very end the driver may have gone already. */
+    /* At process exit the driver may be gone. */
     bool has_driver = !context_get(&context);
     if (has_driver)
         context = enter(device);
@@ -152,7 +152,7 @@ void checked_free(void *pointer, ssize_t size, int device, void *stream)
     while (i < live.count && live.at[i].from != (u64)pointer)
         i++;
     if (i == live.count)
-        BREACH("%p is given back, and nobody's", pointer);
+        BREACH("%p is freed but was never handed out", pointer);
     range it = live.at[i];
     live.at[i] = live.at[--live.count];
     add(&gone, it);
@@ -218,14 +218,14 @@ void checked_end_allocate_stream_to_pool(int device, void *stream)
 
 void checked_counts(u64 *counts)
 {
-    counts[0] = handed_out, counts[1] = waited, counts[2] = met_again;
+    counts[0] = handed_out, counts[1] = waited, counts[2] = reused;
 }
 
 static void *need(void *library, const char *name)
 {
     void *found = dlsym(library, name);
     if (!found)
-        BREACH("there is no %s: %s", name, dlerror());
+        BREACH("%s is missing: %s", name, dlerror());
     return found;
 }
 

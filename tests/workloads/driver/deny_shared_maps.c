@@ -1,4 +1,4 @@
-/* A file system that cannot map files shared, as some of FUSE's cannot: for the program that this is preloaded into. */
+/* Preload: mmap of shared files fails, as on some FUSE file systems. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -1,4 +1,5 @@
-/* Starts a program in a sandbox that answers "not permitted" to some system calls: forbids NAME[,NAME...] PROGRAM [ARGUMENTS] */
+/* Runs a program under seccomp; the named system calls fail with EPERM.
+   usage: deny_syscalls NAME[,NAME...] PROGRAM [ARGUMENTS] */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

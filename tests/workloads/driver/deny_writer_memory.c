@@ -1,4 +1,4 @@
-/* No memory for the recorder's own thread, from when a file named "refuse" is there: for the program that this is preloaded into. */
+/* Preload: the recorder's thread gets no memory once a file named "refuse" exists. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/prctl.h>

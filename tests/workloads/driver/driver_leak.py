@@ -1,6 +1,6 @@
-"""A loop that keeps a block of each turn, by calls of the driver. Needs no PyTorch.
+"""Keeps one block per turn, by driver calls. Needs no PyTorch.
 
-usage: leak.py DRIVER TURNS        a line "turn N" after each; it waits for a line on its standard input before every tenth turn
+usage: driver_leak.py DRIVER TURNS     prints "turn N"; before every tenth turn it reads a line
 """
 
 import ctypes

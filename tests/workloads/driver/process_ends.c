@@ -1,6 +1,7 @@
-/* Threads that allocate and free through the driver, and every way for a process to end or to get into trouble.
+/* Threads that allocate and free through the driver, and many ways for a process to end.
 
-   usage: durable ENDING [ARGUMENTS]; each prints what it did, so that a run with us can be held against one without. */
+   usage: process_ends ENDING [ARGUMENTS]. Each ending prints its actions, so that traced and
+   untraced runs can be compared. */
 #include "../../routes/driver.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -41,10 +42,10 @@ static void storm(int count) {
     end_storm();
 }
 
-/* Until somebody has written a line to us, or closed the pipe. */
-static void wait_for_line(const char *said) {
+/* Blocks until a line arrives on standard input, or end of file. */
+static void wait_for_line(const char *message) {
     char line[64];
-    printf("%s\n", said);
+    printf("%s\n", message);
     fflush(stdout);
     CHECK(read(0, line, sizeof line) >= 0);
 }
@@ -76,11 +77,11 @@ static size_t address_space_bytes(void) {
     return (size_t)pages * 4096;
 }
 
-/* The limit on address space may come before the library's first event: what is there, and so much more. */
+/* The address-space limit may precede the library's first event: current use plus a margin. */
 static void begin(void) {
-    const char *room = getenv("DURABLE_ROOM_MIB");
+    const char *margin = getenv("ADDRESS_SPACE_MARGIN_MIB");
     CHECK(cuInit(0) == 0);
-    if (room) set_limit(RLIMIT_AS, address_space_bytes() + atoi(room) * MIB);
+    if (margin) set_limit(RLIMIT_AS, address_space_bytes() + atoi(margin) * MIB);
     CHECK(cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
 }
 

@@ -1,7 +1,7 @@
-"""Threads that do nothing but allocate and free, alone or as one rank of several, with forks in between if asked.
+"""Threads that only allocate and free, alone or as one rank of several, optionally with forks.
 
-Writes what the allocator counted on every device to the folder of --stats, as stats.<rank>.json, and leaves by os._exit, so
-that it is the last word.
+Writes the allocator's counts per device to stats.<rank>.json in the folder of --stats. It leaves by
+os._exit, so that these counts are final.
 """
 
 import argparse

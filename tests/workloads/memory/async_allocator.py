@@ -1,6 +1,7 @@
-"""Trains a little with whatever allocator is set, or captures the work into a CUDA graph and launches that.
+"""Trains briefly on the configured allocator, or captures the work into a CUDA graph and launches
+it.
 
-usage: async.py [--graph]
+usage: async_allocator.py [--graph]
 """
 
 import os
@@ -36,5 +37,5 @@ else:
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 print("done", flush=True)
-# PyTorch 2.15 with this allocator aborts in about half of its ordinary exits, with and without us.
+# PyTorch 2.15 with this allocator aborts in about half of its ordinary exits, traced or not.
 os._exit(0)

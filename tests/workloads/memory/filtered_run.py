@@ -1,6 +1,6 @@
-"""Memory in two halves of a run, on two streams and two devices, with what PyTorch says of each. Prints one JSON object.
+"""Memory in two halves of a run, on two streams and two devices. Prints PyTorch's numbers as JSON.
 
-usage: parts_of_a_run.py STEPS [--devices N]
+usage: filtered_run.py STEPS [--devices N]
 """
 
 import ctypes
@@ -72,5 +72,5 @@ print(json.dumps({
     "devices": [{"peak_bytes": torch.cuda.max_memory_allocated(device), "end_bytes": torch.cuda.memory_allocated(device)}
                 for device in range(DEVICES)],
 }), flush=True)
-# An ordinary exit gives everything back; what is held at the end is what was just said.
+# An ordinary exit would free the memory that was just measured.
 os._exit(0)

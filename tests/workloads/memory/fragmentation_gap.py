@@ -1,10 +1,11 @@
-"""Fills PyTorch's allocator with holes of every kind and writes down, step by step, what PyTorch itself says of them.
+"""Fragments PyTorch's allocator in every way and writes PyTorch's numbers at each step.
 
-usage: gap.py WITNESS.json [--steps N] [--seed S] [--pending]
+usage: fragmentation_gap.py WITNESS.json [--steps N] [--seed S] [--pending]
 
-Small and large blocks on three streams, a pool of its own where this version of PyTorch has such, blocks that live for a few steps or for long.
-Each step ends with a line of the witness and a mark. With --pending blocks are freed while another stream uses them; without it
-every third step then empties the cache.
+Allocates small and large blocks on three streams, a private pool if this PyTorch has them, and
+blocks with short and long lifetimes. Each step ends with PyTorch's numbers and a mark. With
+--pending, blocks are freed while another stream uses them; otherwise every third step empties the
+cache.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def groups():
 
 
 def requested():
-    """Of blocks that are not on their way back, which PyTorch's statistics count until they are free."""
+    """Returns requested bytes without pending frees, which PyTorch's statistics still count."""
     blocks = (block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"])
     return sum(block["requested_size"] for block in blocks if block["state"] == "active_allocated")
 

@@ -1,4 +1,4 @@
-"""Allocates ever larger tensors and asks the driver in between; then does nothing for a while."""
+"""Allocates growing tensors and calls cuMemGetInfo in between; then it idles."""
 
 import argparse
 import time

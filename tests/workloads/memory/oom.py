@@ -1,13 +1,14 @@
-"""Runs out of memory for one reason, and writes down what PyTorch says at that moment; or does what would help, and does not.
+"""Runs out of memory for one reason and writes PyTorch's numbers; or applies the remedy and does
+not.
 
 usage: oom.py REASON WITNESS.json [--remedied]
 
-  leak      a list keeps a block at every step until nothing is left
-  pieces    each segment has a block that stays, and what is asked for is larger than the rest of it
-  stream    the holes belong to another stream
-  pool      the holes belong to a pool of their own
-  small     the holes are among small blocks
-  size      more is asked for than the device has
+  leak      a list keeps a block at every step until the device is full
+  pieces    each segment has a live block, and the request is larger than the rest
+  stream    the free blocks belong to another stream
+  pool      the free blocks belong to a private pool
+  small     the free bytes are among small blocks
+  size      the request is larger than the device
 """
 
 import argparse
@@ -24,7 +25,7 @@ parser.add_argument("--remedied", action="store_true")
 args = parser.parse_args()
 MIB = 1 << 20
 BYTES = {"dtype": torch.uint8, "device": "cuda"}
-# What was there when memory ran out is there when PyTorch is asked.
+# Keeps the memory of the error alive until PyTorch's statistics are read.
 more = []
 mark_step = ctypes.CDLL(None).gpumemtrace_step
 
@@ -40,7 +41,7 @@ def leak():
 
 
 def holes(count, size):
-    """Blocks of which every second one is gone."""
+    """Allocates blocks and frees every second one."""
     blocks = [torch.empty(size, **BYTES) for _ in range(count)]
     return blocks[::2]
 

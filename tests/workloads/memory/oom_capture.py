@@ -1,6 +1,7 @@
-"""Runs out of GPU memory, again and again, in each way that there is. The last line of the output is JSON: which errors came through.
+"""Runs out of GPU memory repeatedly, in every supported way. The last line is JSON: the errors
+raised.
 
-usage: captures.py
+usage: oom_capture.py
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import torch
 import gpumemtrace
 
 kept = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
-told = {"kinds": [], "same": [], "files": []}
+results = {"kinds": [], "same": [], "files": []}
 
 
 def too_much():
@@ -20,9 +21,9 @@ def too_much():
 
 
 def note(error, expected=None):
-    told["kinds"].append(type(error).__name__)
-    told["same"].append(expected is None or error is expected)
-    told["files"].append(sorted(name for name in os.listdir() if "oom" in name))
+    results["kinds"].append(type(error).__name__)
+    results["same"].append(expected is None or error is expected)
+    results["files"].append(sorted(name for name in os.listdir() if "oom" in name))
 
 
 try:
@@ -42,7 +43,7 @@ try:
             raise
 except torch.OutOfMemoryError as error:
     note(error, raised)
-    told["context"] = [error.__context__ is None, error.__cause__ is None, error.__traceback__.tb_next is not None]
+    results["context"] = [error.__context__ is None, error.__cause__ is None, error.__traceback__.tb_next is not None]
 
 
 @gpumemtrace.capture_oom("named oom")
@@ -57,7 +58,7 @@ async def awaited():
     too_much()
 
 
-told["answer"] = decorated(42)
+results["answer"] = decorated(42)
 try:
     decorated(0)
 except torch.cuda.OutOfMemoryError as error:
@@ -66,4 +67,4 @@ try:
     asyncio.run(awaited())
 except torch.OutOfMemoryError as error:
     note(error)
-print(json.dumps(told))
+print(json.dumps(results))

@@ -1,4 +1,5 @@
-"""Trains under gpumemtrace's own allocator, leaks one clone a step, and survives being refused memory."""
+"""Trains on gpumemtrace's allocator, leaks one clone per step, and survives an out-of-memory
+error."""
 
 import sys
 

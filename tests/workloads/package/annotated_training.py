@@ -1,5 +1,5 @@
-"""A training that names its parts with the Python package. The last line of the output is JSON: what PyTorch says of the parts, and the
-report of the run on itself.
+"""A training with named phases. The last line is JSON: PyTorch's numbers per phase, and the report
+that the program requests about itself.
 """
 
 import json
@@ -20,7 +20,7 @@ def held():
 
 
 def measured(name, part):
-    """Runs a part as a phase of the run, and measures it as PyTorch does."""
+    """Runs one phase and measures it with PyTorch."""
     with gpumemtrace.phase(name):
         torch.cuda.reset_peak_memory_stats()
         before = held()

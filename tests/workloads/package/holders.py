@@ -1,17 +1,18 @@
-"""Keeps a tensor of a known size at every step, in a way that a name leads to; or in one that is hard on whoever looks for it.
+"""Keeps a tensor of known size at every step, by a named reference or in ways that are hard to
+scan.
 
-usage: held.py HOLDER [--steps N] [--objects N] [--look] [--measure FILE]
+usage: holders.py HOLDER [--steps N] [--objects N] [--look] [--measure FILE]
 
   list, attribute, keyed, closure, class, local, graph, slots, both   where the tensors are kept
-  unnamed     in a cycle that nothing refers to
-  rude        in objects that raise whatever they are asked
-  hooked      in a graph whose saved tensors have functions of the program's
-  raises      in a variable of a function that ends with an error, which nobody catches
-  oom         in a list, until memory runs out; then the program goes on
-  signal      in a list; the program sends itself the signal, and goes on
+  unnamed     in a cycle without outside reference
+  rude        in objects that raise on every access
+  hooked      in a graph with saved-tensor hooks
+  raises      in a variable of a function that ends the program with an error
+  oom         in a list, until memory runs out; then the program continues
+  signal      in a list; the program signals itself and continues
 
---objects N   so many other objects are there too, before the list
---measure     what there was before and after a look, as JSON; the program looks itself, through the package
+--objects N   creates N other objects before the list
+--measure     writes counters before and after a scan, as JSON; the program scans itself
 """
 
 import argparse
@@ -32,7 +33,7 @@ parser.add_argument("--limit", type=float, default=2.0)
 parser.add_argument("--measure")
 args = parser.parse_args()
 MIB = 1 << 20
-#: Functions of the program that were called by somebody else.
+#: Functions of the program that the scan must not call.
 called = []
 heap = [[[]] for _ in range(args.objects // 2)]
 
@@ -81,7 +82,7 @@ class RudeMeta(type):
 
 
 class Rude(metaclass=RudeMeta):
-    """Answers nothing."""
+    """Raises on every access."""
 
     def __init__(self, tensor):
         object.__setattr__(self, "inner", tensor)
@@ -170,14 +171,14 @@ def keep(step):
         else:
             list.append(dict.__getitem__(rude, "of"), torch.Tensor._make_subclass(RudeTensor, tensor))
     elif args.holder in ("graph", "hooked"):
-        # What is saved for the backward pass is the product's factor, and no variable is left of it.
+        # Backward saves the product's factor; no variable refers to it.
         factor = torch.zeros(MIB // 4, device="cuda")  # line: factor
         product = (parameter * factor).sum()
         total = product if total is None else total + product
 
 
 def measured():
-    """What somebody who looks could have changed."""
+    """Returns counters that a scan could change."""
     gc.collect()
     things = [kept, trainer, Trainer, trainer.seen, trainer.seen["loss"], slotted, by_step, parameter, remember, rude, again]
     tensors = [tensor for tensor in kept if type(tensor) is torch.Tensor] + list(by_step.values())
@@ -222,7 +223,7 @@ def run():
 def measure(file):
     import gpumemtrace
 
-    # As texts: what is kept here is counted too. The first look imports what it needs.
+    # As text: objects kept here count too. The first scan imports its modules.
     looks = [json.dumps(gpumemtrace.holders(args.limit))]
     before = json.dumps(measured())
     looks.append(json.dumps(gpumemtrace.holders(args.limit)))

@@ -1,5 +1,5 @@
-"""A training with Hugging Face's Trainer. The last line of the output is JSON: what the trainer and a callback of our own say of it, and
-the report.
+"""A training with Hugging Face's Trainer. The last line is JSON: the trainer's numbers, those of
+our own callback, and the report.
 """
 
 import json
@@ -18,7 +18,7 @@ seen = {"evaluations": 0, "predictions": 0, "peaks": []}
 
 
 class Witness(TrainerCallback):
-    """Comes after the callback that is tested."""
+    """Runs after the tested callback."""
 
     def on_step_end(self, args, state, control, **named):
         if control.should_evaluate:

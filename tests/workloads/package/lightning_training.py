@@ -1,6 +1,7 @@
-"""A training with PyTorch Lightning. The last line of the output is JSON: what a callback of our own saw of it, and the report.
+"""A training with PyTorch Lightning. The last line is JSON: our own callback's numbers, and the
+report.
 
-usage: trains_lightning.py PACKAGE       lightning.pytorch or pytorch_lightning
+usage: lightning_training.py PACKAGE       lightning.pytorch or pytorch_lightning
 """
 
 import importlib
@@ -32,7 +33,7 @@ def end():
 
 
 class Witness(lightning.Callback):
-    """Measures as PyTorch does. It comes after the callback that is tested, so its phases begin and end at the same bytes."""
+    """Measures with PyTorch. It runs after the tested callback, so both see the same bytes."""
 
     def on_train_start(self, trainer, module):
         begin("train")

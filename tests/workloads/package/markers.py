@@ -1,6 +1,6 @@
-"""Allocates, turn by turn, and says what it does with the Python package; prints what the package told it, as JSON.
+"""Allocates in turns, with phases, steps and marks; prints the package's answers as JSON.
 
-usage: says.py DRIVER TURNS
+usage: markers.py DRIVER TURNS
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import sys
 
 import gpumemtrace
 
-# The loader knows the simulated driver by this path.
+# The loader resolves the simulated driver by this path.
 driver = ctypes.CDLL(os.path.abspath(sys.argv[1]))
 turns = int(sys.argv[2])
 kept = []
@@ -39,18 +39,18 @@ def state():
         return {"is_recording": gpumemtrace.is_recording(), "refused": type(error).__name__}
 
 
-said = {"before": state(), "file": gpumemtrace.__file__}
+results = {"before": state(), "file": gpumemtrace.__file__}
 context = ctypes.c_void_p()
 assert driver.cuInit(0) == 0
 assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert driver.cuCtxSetCurrent(context) == 0
-said["recording"] = state()
+results["recording"] = state()
 
 for turn in range(turns):
     gpumemtrace.step()
-    if turn == 2 and said["recording"]["is_recording"]:
-        said["allocated"] = 2 * len(kept)
-        said["report"] = gpumemtrace.report()
+    if turn == 2 and results["recording"]["is_recording"]:
+        results["allocated"] = 2 * len(kept)
+        results["report"] = gpumemtrace.report()
     with gpumemtrace.phase("turn %d" % turn):
         keep()
         try:
@@ -59,4 +59,4 @@ for turn in range(turns):
         except KeyError:
             pass
     asyncio.run(decorated())
-print(json.dumps(said))
+print(json.dumps(results))

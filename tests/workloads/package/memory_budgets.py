@@ -1,4 +1,5 @@
-"""Tests with budgets of GPU memory, for test_pytest_plugin.py: which of them must pass is in their names. Each notes what PyTorch says."""
+"""Tests with memory budgets, for test_pytest_plugin.py: names say which pass. PyTorch is measured
+too."""
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_of_another_device_passes(measured):
 @pytest.mark.gpu_no_leaks
 def test_that_gives_back_passes(measured):
     use(4 * MIB)
-    # A cycle is given back when somebody looks for it.
+    # A cycle is freed by the garbage collector only.
     cycle = [use(MIB)]
     cycle.append(cycle)
 

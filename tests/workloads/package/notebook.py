@@ -1,4 +1,5 @@
-"""A notebook, cell by cell, in a kernel of its own or in a shell in this process. The last line of the output is JSON: what each cell printed.
+"""Runs notebook cells, in a kernel or in a shell of this process. The last line is JSON: their
+output.
 
 usage: notebook.py kernel|shell
 """
@@ -38,7 +39,7 @@ def by_shell():
 def by_kernel():
     from jupyter_client.manager import KernelManager
 
-    # The kernel that this Python has, without looking for one that is installed.
+    # This Python's own kernel, without searching for installed ones.
     manager = KernelManager()
     manager.kernel_cmd = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     manager.kernel_spec.argv[:] = manager.kernel_cmd
@@ -50,8 +51,8 @@ def by_kernel():
         printed = []
 
         def hook(message, printed=printed):
-            told = message["content"]
-            printed.append(told["text"] if "text" in told else told["ename"] + "\n" if "ename" in told else "")
+            results = message["content"]
+            printed.append(results["text"] if "text" in results else results["ename"] + "\n" if "ename" in results else "")
 
         client.execute_interactive(cell, output_hook=hook, timeout=60)
         yield "".join(printed)

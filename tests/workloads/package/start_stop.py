@@ -1,8 +1,9 @@
-"""Starts a recording itself, and ends it. The last line of the output is JSON: what PyTorch says.
+"""Starts and stops a recording itself. The last line is JSON: PyTorch's numbers.
 
-usage: starts.py WHEN
-  import      before PyTorch is imported       first    before the first GPU call       asked     after PyTorch has asked for GPUs
-  held        when PyTorch holds tensors       thread   the same, beside a thread that allocates without end
+usage: start_stop.py WHEN
+  import  before PyTorch is imported        first   before the first GPU call
+  asked   after PyTorch queried the GPUs    held    while PyTorch holds tensors
+  thread  the same, beside a thread that allocates without end
 """
 
 import json
@@ -15,7 +16,7 @@ import gpumemtrace
 
 MIB = 1 << 20
 when = sys.argv[1]
-told = {"moments": [], "gradients": 0}
+results = {"moments": [], "gradients": 0}
 if when == "import":
     gpumemtrace.start()
 import torch  # noqa: E402
@@ -32,13 +33,13 @@ def held():
 
 def moment(name):
     gpumemtrace.mark(name)
-    told["moments"].append([name, held()])
+    results["moments"].append([name, held()])
 
 
 before, goes_on, thread = [], True, None
 if when in ("held", "thread"):
     before = [use(700), use(3 * MIB + 1), use(30 * MIB), use(500 * 1024)]
-    # Holes, in segments of both kinds.
+    # Free blocks, in segments of both kinds.
     del before[1], before[-1]
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -56,28 +57,28 @@ if when == "asked":
 if when != "import":
     gpumemtrace.start("named.trace", stacks="both" if when == "asked" else None)
 gpumemtrace.start()
-told["recording"] = gpumemtrace.is_recording()
+results["recording"] = gpumemtrace.is_recording()
 with gpumemtrace.phase("recorded"):
     if thread is None:
         moment("begun")
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 1)).cuda()
-    told["parameters"] = [parameter.data_ptr() for parameter in model.parameters()]
+    results["parameters"] = [parameter.data_ptr() for parameter in model.parameters()]
     for batch in gpumemtrace.steps([torch.randn(32, 256) for _ in range(4)]):
         model(batch.cuda()).sum().backward()
         before[:1] = []
     if thread is None:
         moment("trained")
-    told["gradients"] = [parameter.grad.data_ptr() for parameter in model.parameters()]
+    results["gradients"] = [parameter.grad.data_ptr() for parameter in model.parameters()]
 goes_on = False
 if thread is not None:
     thread.join()
-told["before stop"] = held()
-# Of newer versions of Python: there is a second thread, which a child does not need.
+results["before stop"] = held()
+# Newer Pythons warn about the second thread, which the child does not need.
 warnings.simplefilter("ignore", DeprecationWarning)
 
 
 def in_child():
-    """Whether a child may start one: 7 if it is refused."""
+    """Forks a child that tries to start a recording; returns 7 if that is refused."""
     child = os.fork()
     if child == 0:
         try:
@@ -88,16 +89,16 @@ def in_child():
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-told["children"] = [in_child()]
-told["path"] = gpumemtrace.stop()
-told["again"] = gpumemtrace.stop()
+results["children"] = [in_child()]
+results["path"] = gpumemtrace.stop()
+results["again"] = gpumemtrace.stop()
 later = use(77 * MIB)
 gpumemtrace.step()
 gpumemtrace.mark("later")
 try:
     gpumemtrace.start()
 except RuntimeError as error:
-    told["refused"] = str(error)
-told["states"] = [gpumemtrace.is_recording(), later.is_cuda]
-told["children"].append(in_child())
-print(json.dumps(told))
+    results["refused"] = str(error)
+results["states"] = [gpumemtrace.is_recording(), later.is_cuda]
+results["children"].append(in_child())
+print(json.dumps(results))

@@ -1,7 +1,7 @@
-"""Allocates from Python code of every shape and writes down, each time, the stack that CPython itself sees.
+"""Allocates from every kind of Python code and writes the stack that CPython sees at each call.
 
-Needs no PyTorch: the driver is called through ctypes, which also releases the GIL. Each allocation has a size of its own,
-by which the trace's event is found. Output: JSON, size -> [[file, line, function], ...] innermost first.
+Needs no PyTorch: it calls the driver through ctypes, which also releases the GIL. Each allocation
+has a unique size, which identifies its event. Output: JSON, size -> [[file, line, function], ...].
 """
 
 import asyncio
@@ -21,7 +21,7 @@ def check(result):
 
 
 def allocate():
-    """One driver call; the caller's line is what is tested."""
+    """Makes one driver call; the test checks the caller's line."""
     global next_size
     next_size += 512
     size = next_size
@@ -151,7 +151,7 @@ def shapes():
 
 
 def reuse_of_code_addresses():
-    """Code objects that live one after another at one address, told apart only by what they are."""
+    """Code objects that live at one address, one after another."""
     for i in range(300):
         namespace = {"allocate": allocate}
         exec(compile("\n" * (i % 7) + "def made():\n" + "    pass\n" * (i % 5) + "    allocate()\n", f"made_{i % 3}.py", "exec"), namespace)

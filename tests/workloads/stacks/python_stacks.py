@@ -1,14 +1,14 @@
-"""Python stacks of every making, each with the stack that CPython itself sees at that point. Needs no PyTorch.
+"""Python stacks of many kinds, each with the stack that CPython sees there. Needs no PyTorch.
 
-usage: python_stacks.py DRIVER OUTPUT random SEED        a program made at random
-                                      dropped COUNT      functions that are compiled, called once and dropped
-                                      parallel COUNT     threads that run the same functions at the same time
+usage: python_stacks.py DRIVER OUTPUT random SEED        a random program
+                                      dropped COUNT      functions compiled, called once and dropped
+                                      parallel COUNT     threads that run the same functions at once
                                       sub                allocations in a sub-interpreter
-                                      end [registered]   allocations while the interpreter ends: finalizers, or at exit
+end [registered]   allocations at shutdown: finalizers or atexit
 
-Each allocation has a size of its own, by which the trace's event is found. OUTPUT gets a line for each, a list
-in Python's own notation (except `dropped`, whose names follow from the number): [size, [[file, line, function], ...]],
-innermost first.
+Each allocation has a unique size, which identifies its event. OUTPUT gets one Python literal per
+allocation: [size, [[file, line, function], ...]], innermost first. `dropped` writes none: names
+follow from the number.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def check(result):
         raise RuntimeError(f"driver error {result}")
 
 
-# What it needs is bound early: at the end of the interpreter its globals are gone.
+# Defaults bind what it needs: globals are gone when the interpreter ends.
 def allocate(*_, sys=sys, ctypes=ctypes, os=os, repr=repr, output=output, driver=driver, file=__file__, state=[0, 512]):
     state[0] += state[1]
     size = state[0]
@@ -84,7 +84,7 @@ def signalled(function):
     before = signal.signal(signal.SIGUSR1, lambda *_: function())
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
-        # Where the handler runs is the interpreter's affair, but it is not far.
+        # CPython runs the handler within a few bytecodes.
         for _ in range(100):
             pass
     finally:
@@ -144,7 +144,7 @@ def switched(function):
         second_one.switch()
 
 
-#: Definitions (N is a number, INNER an expression that leads on) and the expression that uses them.
+#: Definitions (N is a number, INNER an expression that continues the chain), and their use.
 SHAPES = [
     ("def fN(x=1):\n    y = x\n    return INNER", "fN()"),
     ("def fN():\n    return (\n        1,\n        INNER,\n        [2,\n         INNER],\n    )", "fN()"),
@@ -204,12 +204,12 @@ SHAPES = [
     ("", "forgotten(lambda: INNER)"),
     ("", "switched(lambda: INNER)"),
 ]
-#: A stack deeper than what is recorded of it.
+#: Deeper than the recorder's limit.
 DEEP = "def deep(d=300):\n    return deep(d - 1) if d else allocate()\ndeep()"
 
 
 def program(maker, lines, depth, number):
-    """Adds the definitions for a chain of calls that ends in `allocate`, and returns the expression that begins it."""
+    """Adds definitions for a call chain that ends in `allocate`; returns its first expression."""
     expression = "allocate()"
     for level in range(depth):
         definition, use = maker.choice(SHAPES)
@@ -239,7 +239,7 @@ def at_random(seed):
     for number in range(80):
         lines = []
         call = program(maker, lines, maker.randrange(1, 5), number)
-        # More than one line of code that is never run, so that tables have long differences in them.
+        # Lines without code make long deltas in the line table.
         lines.insert(0, "\n" * maker.choice([0, 0, 1, 130, 400]))
         lines.append(call)
         name = f"random_{seed}_{number}{maker.choice(['', 'é', '長', '𝒳'])}.py"
@@ -248,7 +248,7 @@ def at_random(seed):
 
 
 def dropped(count):
-    """What is called and where follows from the number: see test_python_stacks.py."""
+    """Calls and lines follow from the number: see test_python_stacks.py."""
     call, pointer = driver.cuMemAlloc_v2, ctypes.c_uint64()
     where = ctypes.byref(pointer)
     for i in range(count):
@@ -268,7 +268,7 @@ def in_sub_interpreter():
         import _interpreters as interpreters
     except ImportError:
         import _xxsubinterpreters as interpreters
-    # One that shares the GIL: ctypes refuses to be imported into others.
+    # The sub-interpreter shares the GIL: ctypes cannot be imported into others.
     if sys.version_info >= (3, 13):
         created = interpreters.create("legacy")
     elif sys.version_info >= (3, 12):
@@ -292,7 +292,7 @@ def in_sub_interpreter():
         "innermost()\n"
     )
     frame = sys._getframe()
-    # The caller's stack, in case it is the one that is recorded.
+    # The caller's stack, in case the trace has that one.
     stack = [[__file__, frame.f_lineno + 6, "in_sub_interpreter"]]
     walked = frame.f_back
     while walked is not None:
@@ -305,7 +305,7 @@ def in_sub_interpreter():
 
 
 def parallel(count, threads=4):
-    """In free-threaded builds each thread runs bytecode of its own."""
+    """In free-threaded builds each thread runs its own copy of the bytecode."""
     ways = [lambda inner: inner(), lambda inner: list(map(lambda _: inner(), [0])), lambda inner: [inner() for _ in "1"],
             lambda inner: next(inner() for _ in "1"), lambda inner: (lambda: (lambda: inner())())()]
     start = threading.Barrier(threads)
@@ -318,7 +318,7 @@ def parallel(count, threads=4):
         def descend(depth):
             if depth == 0:
                 return allocate(state=state)
-            # The same function on several lines: from which it was called is part of the stack.
+            # The same function is called from several lines; the line is part of the stack.
             if choose.random() < 0.5:
                 return choose.choice(ways)(lambda: descend(depth - 1))
             return choose.choice(ways)(lambda: descend(depth - 1))
@@ -342,7 +342,7 @@ class Last:
 def at_the_end():
     allocate()
     if sys.argv[4:] == ["registered"]:
-        # What is registered holds this module, and nothing of it is deleted.
+        # The registered function keeps this module alive, so nothing in it is deleted.
         atexit.register(lambda: allocate())
     else:
         random.kept_to_the_end = Last()
@@ -364,7 +364,7 @@ context = ctypes.c_void_p()
 check(driver.cuInit(0))
 check(driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
 check(driver.cuCtxSetCurrent(context))
-# When garbage is collected must not depend on anything but the program.
+# Garbage collection must depend on the program only.
 gc.disable()
 if sys.argv[3] == "random":
     at_random(int(sys.argv[4]))

@@ -1,7 +1,9 @@
-"""The rows of the coverage matrix: each does one thing to PyTorch's allocator, while PyTorch keeps a history of its own.
+"""The rows of the coverage matrix: each exercises one use of PyTorch's allocator, with its history
+on.
 
-At the end the history (`_snapshot()['device_traces']`, the witness) goes to --history as JSON: per device, a list of
-[action, address, size, stream, pool]; pool is null where PyTorch does not tell it. Where PyTorch keeps no history (cudaMallocAsync, no caching) the lists are empty.
+At the end the history (`_snapshot()['device_traces']`, the oracle) goes to --history as JSON: per
+device, a list of [action, address, size, stream, pool]. The pool is null where PyTorch does not
+report it. Without a history (cudaMallocAsync, no caching) the lists are empty.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from torch import nn
 
 from models import MODELS, batch
 
-#: OutOfMemoryError has had several names, and without the cache it is the error of the driver call.
+#: OutOfMemoryError had several names; without the cache the driver call's error is raised.
 OutOfMemory = RuntimeError
 NATIVE = torch.cuda.get_allocator_backend() == "native"
 CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
@@ -32,10 +34,10 @@ def train(name, device="cuda", steps=3):
 
 
 def pools():
-    """Blocks in pools of the program's own and on side streams; frees that must wait for another stream."""
+    """Blocks in private pools and on side streams; frees that must wait for another stream."""
     side, other = torch.cuda.Stream(), torch.cuda.Stream()
     kept = []
-    # MemPools are an affair of the native allocator's cache, since torch 2.5.
+    # MemPools need the native allocator's cache; they exist since torch 2.5.
     pool = torch.cuda.MemPool() if NATIVE and CACHING and hasattr(torch.cuda, "MemPool") else None
     for round in range(40):
         with torch.cuda.stream(side):
@@ -57,7 +59,8 @@ def pools():
 
 
 def graph():
-    """Two captures that share a private pool, replayed, dropped, their memory given back."""
+    """Two captures share a private pool; they are replayed and dropped, and their memory is
+    freed."""
     model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256)).cuda()
     static = torch.empty(64, 256, device="cuda")
     side = torch.cuda.Stream()
@@ -86,7 +89,7 @@ def graph():
 
 
 def oom():
-    """Out of memory, twice; the program lives on."""
+    """Out of memory, twice; the program continues."""
     for _ in range(2):
         kept = []
         try:
@@ -102,10 +105,11 @@ def oom():
 
 
 def devices():
-    """Two devices, a thread each, and a copy from one to the other.
+    """Two devices, one thread each, and a copy between them.
 
-    The first block is taken before the threads begin: where two of them take their first blocks at once, the tracker reaches
-    the second device while that one is busy, and the first entries of it are not delivered.
+    The first block is allocated before the threads start. If two threads allocate their first
+    blocks at once, the tracker is attached late to the second device, and its first entries are not
+    delivered.
     """
     torch.empty(1, device="cuda:0")
     threads = [threading.Thread(target=train, args=("mlp", f"cuda:{index}")) for index in range(2)]
@@ -118,7 +122,7 @@ def devices():
 
 
 def pinned():
-    """Page-locked memory: PyTorch's cache of it, and copies that keep it in use."""
+    """Pinned memory: PyTorch's cache of it, and copies that keep it in use."""
     for round in range(20):
         host = torch.empty(10_000 * (1 + round % 4)).pin_memory()
         there = host.to("cuda", non_blocking=True)
@@ -127,7 +131,8 @@ def pinned():
 
 
 def graph_row():
-    """Without the cache each block of a capture is a driver call, which CUDA refuses: the capture fails, and so it must look."""
+    """Without the cache each block of a capture is a driver call; CUDA refuses it and the capture
+    fails."""
     try:
         graph()
     except RuntimeError:

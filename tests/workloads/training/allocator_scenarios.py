@@ -1,9 +1,9 @@
-"""What programs do with PyTorch's allocator, under gpumemtrace's.
+"""Typical uses of PyTorch's allocator, run on gpumemtrace's.
 
-usage: plugged.py SCENARIO native|global|segment [--checked FILE] [--one-thread]
+usage: allocator_scenarios.py SCENARIO native|global|segment [--checked FILE] [--one-thread]
 
-With --checked the allocator is used through that library (checked_allocator.c), which ends the process at the first breach. At the end
-a line of JSON: memory_stats() of each device, and what the watch counted.
+With --checked, that library (checked_allocator.c) sits in between and ends the process at the first
+violation. The last line is JSON: memory_stats() of each device, and the checker's counts.
 """
 
 import argparse
@@ -30,10 +30,11 @@ def install():
 
     if not args.checked:
         return gpumemtrace.use_pluggable_allocator(args.mode)
-    # The same, with the watch between.
+    # The same, with the checker in between.
     path = _allocator.library_path()
     own, watch = ctypes.CDLL(path), ctypes.CDLL(args.checked)
-    # libcuda is found where PyTorch's own libraries look for it: it must be there before the watch asks.
+    # libcuda is found where PyTorch's libraries look for it, and loaded before the checker needs
+    # it.
     torch.cuda.device_count()
     watch.checked_use(path.encode())
     plugged = torch.cuda.memory.CUDAPluggableAllocator(args.checked, "checked_malloc", "checked_free")
@@ -66,7 +67,7 @@ def train(model="mlp", amp=False, steps=5, device="cuda"):
 
 
 def streams():
-    """Blocks go from stream to stream; half of them are given back while the other stream still works (SIMGPU_EVENT_DELAY_US)."""
+    """Blocks move between streams; half are freed while another stream uses them."""
     side = [torch.cuda.Stream() for _ in range(3)]
     kept = []
     for number in range(300):
@@ -86,7 +87,7 @@ def streams():
 
 
 def graphs():
-    """Two graphs that share a pool, one of its own; work between replays must not get their memory."""
+    """Two graphs share a pool, one has its own; work between replays must not get their memory."""
     network = nn.Sequential(*MODELS["mlp"]()).cuda()
     static = torch.randn(32, 256, device="cuda")
     side = torch.cuda.Stream()
@@ -129,7 +130,7 @@ def data_parallel():
 
 
 def out_of_memory():
-    """Until the device is full; then with less; then once more beyond it."""
+    """Fills the device, frees some, and exceeds it once more."""
     error = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
     for _ in range(2):
         kept = []
@@ -139,7 +140,7 @@ def out_of_memory():
         except error as refused:
             assert "CUDA out of memory. Tried to allocate 30.00 MiB" in str(refused), refused
             print("refused", flush=True)
-        # What is cached in other sizes must serve now.
+        # Cached blocks of other sizes must be usable now.
         del kept[::2]
         kept.append(torch.empty(50 << 20, dtype=torch.uint8, device="cuda"))
         del kept
@@ -153,7 +154,7 @@ def out_of_memory():
 
 
 def threads():
-    """Sixteen, of which each frees what others made."""
+    """Sixteen threads; each frees blocks that others allocated."""
     shared, lock = [], threading.Lock()
 
     def work(number):
@@ -197,4 +198,4 @@ else:
 counts = (ctypes.c_uint64 * 3)()
 if args.checked:
     ctypes.CDLL(args.checked).checked_counts(counts)
-print(json.dumps({"stats": stats, "handed_out": counts[0], "waited": counts[1], "met_again": counts[2]}))
+print(json.dumps({"stats": stats, "handed_out": counts[0], "waited": counts[1], "reused": counts[2]}))

@@ -1,11 +1,12 @@
-"""Training whose every backward node tells, by PyTorch's own means, which forward line created it.
+"""A training that writes, from PyTorch's anomaly mode, the forward line that created each backward
+node.
 
-PyTorch's anomaly mode keeps with each node the traceback of the moment it was created. Before a node is computed, a hook of ours
-allocates a block of a size that no tensor has; so what the same thread allocates from there to its next such block is that
-node's. OUTPUT gets a list in Python's own notation: [marker bytes, node, [[file, line, function], ...] innermost first]; without a
-node: the backward pass has ended.
+Anomaly mode keeps the traceback of each node's creation. Before a node runs, a hook allocates a
+marker block of a size that no tensor has. All later allocations of that thread, up to its next
+marker, belong to the node. OUTPUT gets Python literals: [marker bytes, node, [[file, line,
+function], ...] innermost first]; a marker without a node ends the backward pass.
 
-usage: forward_lines.py OUTPUT MODEL [--amp] [--custom] [--double] [--checkpoint] [--fail]
+usage: anomaly_mode.py OUTPUT MODEL [--amp] [--custom] [--double] [--checkpoint] [--fail]
 """
 
 import argparse
@@ -24,7 +25,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("output")
 parser.add_argument("model", choices=sorted(MODELS))
 parser.add_argument("--amp", action="store_true")
-parser.add_argument("--custom", action="store_true", help="a function of our own, whose backward is Python")
+parser.add_argument("--custom", action="store_true", help="a custom function with a Python backward")
 parser.add_argument("--double", action="store_true", help="a gradient of a gradient")
 parser.add_argument("--checkpoint", action="store_true", help="the forward pass is computed again in the backward pass")
 parser.add_argument("--fail", action="store_true", help="end with a backward pass that raises")
@@ -59,7 +60,7 @@ def nodes_of(root):
 
 
 def traceback_of(node):
-    """Where it was created; of a node that another one created when it was computed, where that was."""
+    """Returns the node's creation; for a node that another node created, the latter's."""
     while not node.metadata.get("traceback_") and node.metadata.get("parent_") is not None:
         node = node.metadata["parent_"]
     return node.metadata.get("traceback_", [])
@@ -105,6 +106,6 @@ if args.fail:
         b.sum().backward()
     except RuntimeError as error:
         print(str(error).split(":")[0], flush=True)
-    # The engine goes on after it.
+    # The engine works after the failure.
     torch.ones(4, device=device, requires_grad=True).exp().sum().backward()
 print("trained", flush=True)

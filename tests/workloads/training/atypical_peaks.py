@@ -1,12 +1,12 @@
-"""Programs whose peak is not that of a plain training. usage: moments.py WAY --truth FILE
+"""Programs with an atypical peak. usage: atypical_peaks.py WAY --truth FILE
 
-  serve       a model that answers, without gradients
-  functional  a training without modules: the parameters are tensors of the program's own
-  average     a training with a copy of the model, and a copy of its values, that are kept
-  stopped     a training that ends at its peak, in the middle of a forward pass, as if it had been killed
-  checkpoint  layers that are computed again in the backward pass
+  serve       inference, without gradients
+  functional  training without modules: the parameters are plain tensors
+  average     training that keeps a copy of the model, and a copy of its values
+  stopped     training that ends at its peak, inside a forward pass, as if killed
+  checkpoint  layers recomputed in the backward pass
 
-Truth is [kind, address, bytes] of tensors that are there from before the peak to the end.
+The truth is [category, address, bytes] of tensors that live from before the peak to the end.
 """
 
 import argparse
@@ -29,9 +29,9 @@ criterion = nn.CrossEntropyLoss()
 
 
 def write(**kinds):
-    said = [[kind, tensor.untyped_storage().data_ptr(), tensor.nbytes] for kind, all in kinds.items() for tensor in all]
+    results = [[kind, tensor.untyped_storage().data_ptr(), tensor.nbytes] for kind, all in kinds.items() for tensor in all]
     with open(args.truth, "w", encoding="utf-8") as file:
-        json.dump(said, file)
+        json.dump(results, file)
 
 
 def large_batch(model):

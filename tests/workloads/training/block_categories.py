@@ -1,12 +1,13 @@
-"""A training that writes down what each of its blocks is for, by itself: the truth for what replay says of the peak.
+"""A training that writes the category of each of its blocks: the truth for categories at the peak.
 
-usage: categories.py MODEL OPTIMIZER --truth FILE [--steps N]
+usage: block_categories.py MODEL OPTIMIZER --truth FILE [--steps N]
 
-It trains the same on two devices. On the first the peak comes where it comes. On the second the program takes a large tensor
-after each step of the optimizer and before `zero_grad`, so that the peak has gradients, state and parameters in it.
+It trains the same model on two devices. On the first the peak falls where it falls. On the second
+the program allocates a large tensor between optimizer.step() and `zero_grad`, so that gradients,
+optimizer state and parameters are live at the peak.
 
-Truth is [device, address, events, kind]: the tensor of that kind had its storage there when PyTorch's allocator had handed out
-and taken back so many blocks, all together. A forward pass is [device, begin, end] in such events.
+The truth is [device, address, events, category]: the tensor's storage was at that address after so
+many allocations and frees of PyTorch's allocator. A forward pass is [device, begin, end] in events.
 """
 
 import argparse
@@ -24,14 +25,14 @@ parser.add_argument("--truth", required=True)
 parser.add_argument("--steps", type=int, default=5)
 args = parser.parse_args()
 
-# The simulated cuDNN plans no attention and no recurrent network.
+# The simulated cuDNN has no plans for attention and recurrent networks.
 torch.backends.cuda.enable_cudnn_sdp(False)
 torch.backends.cudnn.enabled = args.model != "lstm"
 truth, passes = [], []
 
 
 class Lstm(nn.Module):
-    """Words to classes."""
+    """A recurrent classifier of token sequences."""
 
     input_shape = (16, 24)
     classes = 10
@@ -48,7 +49,7 @@ class Lstm(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of a decoder, with parameters of its own making."""
+    """A decoder layer that creates its own parameters."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -68,7 +69,7 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A decoder."""
+    """A small decoder-only transformer."""
 
     input_shape = (8, 32)
     classes = 200
@@ -85,7 +86,7 @@ class Gpt(nn.Module):
 
 
 def build(device):
-    """Each model comes to its device in another way."""
+    """Each model is moved to its device in another way."""
     if args.model == "mlp":
         return Mlp().to(device)
     if args.model == "resnet18":

@@ -1,4 +1,4 @@
-"""A healthy training run, put together from a seed: nothing of it is a leak.
+"""A healthy training assembled from a seed; nothing in it leaks.
 
 usage: healthy.py SEED [--steps N]
 """
@@ -22,7 +22,7 @@ args = parser.parse_args()
 dice = random.Random(args.seed)
 steps = args.steps or dice.choice([5, 6, 8, 12, 20, 30, 45])
 device = torch.device("cuda")
-# The simulated cuDNN plans no attention.
+# The simulated cuDNN has no plans for attention.
 torch.backends.cuda.enable_cudnn_sdp(False)
 model = MODELS[dice.choice(["mlp", "mlp", "transformer", "resnet18"])]().to(device)
 optimizer = dice.choice([

@@ -1,12 +1,13 @@
-"""A training loop that leaves behind, at each step, something that is no tensor of the program's. Steps are marked.
+"""A training loop that leaks, at each step, memory that is no tensor of the program. Steps are
+marked.
 
-usage: kinds.py KIND [--steps N]
+usage: leak_kinds.py KIND [--steps N]
 
-  device    memory that a library asks the driver for and never gives back
+  device    memory that a library allocates from the driver and never frees
   pinned    pinned host memory
-  pools     pools that are kept and never used again: what they reserved serves nobody else
-  stream    a side stream whose buffers get larger: what it has cached never serves it again
-  gradients gradients, which threads of autograd make
+  pools     pools that are kept and never reused, with what they reserved
+  stream    a side stream with growing buffers: its cached blocks never fit again
+  gradients gradients, allocated by autograd threads
   none      nothing
 """
 

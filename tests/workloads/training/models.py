@@ -1,4 +1,5 @@
-"""The three models of the test suite, small enough that a step takes milliseconds on the simulated GPU."""
+"""The three models of the test suite, small enough that a step takes milliseconds on the simulated
+GPU."""
 
 import torch
 from torch import nn

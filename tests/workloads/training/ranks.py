@@ -1,4 +1,4 @@
-"""Trains on several processes at once, each with a device of its own; one of them keeps more than the others.
+"""Trains on several processes, one device each; one of them keeps more than the others.
 
 usage: torchrun --nproc-per-node N ranks.py [--steps N] [--leaking-rank R] [--larger-rank R]
 """
@@ -41,5 +41,5 @@ for step in range(args.steps):
 with open(f"{args.out}/stats.{rank}.json", "w") as file:
     json.dump({"peak": torch.cuda.max_memory_allocated(), "end": torch.cuda.memory_allocated()}, file)
 dist.destroy_process_group()
-# PyTorch 2.15 aborts now and then at its own exit, with and without us, and torchrun then ends the other ranks.
+# PyTorch 2.15 sometimes aborts at exit, traced or not, and torchrun then ends the other ranks.
 os._exit(0)

@@ -1,6 +1,6 @@
-"""A training run that comes out the same each time, and a variant that keeps one tensor more.
+"""A deterministic training, and a variant that keeps one tensor more.
 
-What PyTorch itself says goes to --stats: [bytes at the peak, bytes at the end], of torch.cuda.memory_stats().
+--stats gets PyTorch's numbers from torch.cuda.memory_stats(): [peak bytes, bytes at the end].
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Training loops whose steps are told in different ways. The last line of the output is the number of steps there were.
+"""Training loops with different step sources. The last line of output is the true number of steps.
 
-  plain      nothing but an optimizer
+  plain      only an optimizer
   amp        the same under autocast, with a GradScaler
   accumulate an optimizer step every fourth batch
   gan        two optimizers, called in turn
-  ranges     batches are NVTX ranges, inside of epochs, around ranges of their parts; no optimizer at all
-  marks      steps are said by gpumemtrace_step(), through ctypes; no optimizer at all
-  serve      a model that answers: nothing tells of steps but that the same comes again
-  phases     training and evaluation are phases, said by gpumemtrace_phase_begin(); OUTPUT of --phases gets what PyTorch says
-             of each turn: [name, bytes held at its begin, most bytes held, bytes held at its end]
+  ranges     batches are NVTX ranges inside epochs and around their parts; no optimizer
+  marks      gpumemtrace_step() through ctypes; no optimizer
+  serve      inference: steps can only be found by repetition
+phases     training and evaluation call gpumemtrace_phase_begin(); the --phases file gets PyTorch's
+             numbers per phase: [name, bytes at begin, peak bytes, bytes at end]
 """
 
 import argparse
@@ -26,7 +26,7 @@ parser.add_argument("way")
 parser.add_argument("--model", choices=sorted(MODELS), default="mlp")
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--leak", action="store_true")
-parser.add_argument("--phases", help="where to write what PyTorch says of phases")
+parser.add_argument("--phases", help="where to write PyTorch's numbers of phases")
 args = parser.parse_args()
 
 device = torch.device("cuda")
@@ -112,19 +112,19 @@ def phase(name, output):
 
 
 def phases():
-    said = []
+    results = []
     optimizer = torch.optim.Adam(model.parameters())
     for epoch in range(3):
-        with phase("train", said):
+        with phase("train", results):
             for _ in range(args.steps // 3):
                 backward()
                 optimizer.step()
                 optimizer.zero_grad()
-        with phase(f"eval of epoch {epoch}", said), torch.no_grad():
+        with phase(f"eval of epoch {epoch}", results), torch.no_grad():
             inputs, _ = batch(model, device)
             kept.append(model(inputs))
     with open(args.phases, "w", encoding="utf-8") as file:
-        json.dump(said, file)
+        json.dump(results, file)
 
 
 WAYS = {

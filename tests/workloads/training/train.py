@@ -1,7 +1,7 @@
-"""A training run whose every block PyTorch itself can account for.
+"""A training in which PyTorch accounts for every block.
 
-At the end it writes what `torch.cuda.memory_stats()` says to --stats and leaves: by `exit` (tensors are then freed by the
-interpreter, after the statistics were taken) or by `os._exit` (the statistics are then the last word).
+At the end it writes `torch.cuda.memory_stats()` to --stats. It leaves by `exit` (the interpreter
+then frees tensors, after the statistics) or by `os._exit` (the statistics are final).
 """
 
 import argparse

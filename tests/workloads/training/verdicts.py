@@ -1,10 +1,10 @@
-"""Treats a device of 4 GiB in one way that deserves a word, and writes down what PyTorch says.
+"""Uses a device of 4 GiB in a way that earns one verdict, and writes PyTorch's numbers.
 
 usage: verdicts.py WAY WITNESS.json
 
-  healthy   trains, and that is all
+  healthy   trains only
   pressure  holds nearly all of the device
-  cache     needed nearly all of it once, piece by piece, and holds little
+  cache     needed nearly all of it once, block by block, and now holds little
   spike     needs much more in one step than in the others
   hidden    a library holds a third of the device
 """
@@ -45,7 +45,7 @@ for step in range(200):
         large = torch.empty(3400 * MIB, **BYTES)  # line: spike
         del large
     if args.way == "cache" and step < 12:
-        # Each of another size, none of which serves the next.
+        # Each has another size, and none fits the next.
         large = torch.empty((100 + 40 * step) * MIB, **BYTES)
         del large
     data, target = batch(Mlp, torch.device("cuda"))
