@@ -1,7 +1,7 @@
-"""A training run with a mistake that a loss curve does not show.
+"""A training run with a leak that no loss curve shows.
 
-Somebody wanted to look at the features of the last stage, registered a forward hook, and keeps what it sees in a list. Each
-step leaves a few mebibytes on the device, for ever. gpumemtrace names the line.
+A forward hook for inspecting the features of the last stage keeps every output in a list. Each
+step leaves a few MiB on the device. gpumemtrace reports the line.
 """
 
 import argparse
@@ -46,7 +46,7 @@ features = []
 
 
 def look_at_features(module, inputs, output):
-    # detach() cuts the graph, not the memory: the copy stays on the GPU as long as the list holds it.
+    # detach() drops the graph, not the memory: the list keeps the copy on the GPU.
     features.append(output.detach().clone())
 
 

@@ -1,5 +1,5 @@
-"""docs/coverage-matrix.md from what pytest wrote about the cells of tests/suite/capture/test_allocator_matrix.py, in one file or several: of a cell
-that is in more than one, the last counts.
+"""Prints docs/coverage-matrix.md from pytest's JUnit files for test_allocator_matrix.py. If a cell
+is in several files, the last one counts.
 """
 
 import re
@@ -8,23 +8,22 @@ import xml.etree.ElementTree as ET
 
 HEAD = """# Coverage matrix
 
-Written by `scripts/matrix`, which runs PyTorch on the simulated GPU in every cell: real wheels, real allocator. In a cell, the
-trace held the entries of PyTorch's own history (`_snapshot()['device_traces']`: action, address, size, stream, and pool where it
-tells it), one for one and in order, device by device; and every memory call of the driver's log (function, address, size, result),
-thread by thread.
+Written by `scripts/matrix`, which runs real PyTorch wheels on the simulated GPU in every cell. Per device, the trace has the same
+entries in the same order as PyTorch's history (`_snapshot()['device_traces']`: action, address, size, stream, and pool where
+PyTorch reports it). Per thread, it has every memory call of the driver's log (function, address, size, result).
 
-A cell is `entries / calls` that were compared without a difference; **failed** where there was one. PyTorch keeps no history
-without its own cache (cudaMallocAsync, no caching): the driver's log alone is the witness there. Version 2.1 has no tracker: only
-the addresses of what is handed out and requested back are compared. MemPools exist since 2.5. A capture without the cache fails, as
-CUDA has it; its failed calls are compared.
+A cell is the number of `entries / calls` compared without a difference, or **failed**. Without its own cache (cudaMallocAsync, no
+caching) PyTorch keeps no history, and the driver's log is the only oracle. Version 2.1 has no tracker: only addresses of
+allocations and free requests are compared. MemPools exist since 2.5. CUDA refuses a capture without the cache; the failed calls
+are compared.
 
-| row | what it does |
+| row | workload |
 |---|---|
-| mlp, resnet18, transformer | three steps of training with Adam |
+| mlp, resnet18, transformer | three training steps with Adam |
 | pools | a MemPool, two side streams, `record_stream` with frees that wait for events |
 | graph | two CUDA graphs with one private pool, replayed and dropped |
-| oom | out of memory four times, and on |
-| devices | two devices, a thread each |
+| oom | out of memory four times; the program continues |
+| devices | two devices, one thread each |
 | pinned | page-locked memory and copies from it |
 """
 

@@ -1,11 +1,12 @@
-"""Runs the leak lab and prints its table; exit code 1 if anything is not as it should be.
+"""Runs the leak lab and prints its table; exits with 1 if any result is wrong.
 
 usage: lab.py --python PYTHON --release FOLDER [--out FOLDER] [--steps N] [--batch N]
 
-Each of the eight mistakes, mended and leaky, and the two compared; a baseline, twice; then the worst of them until the device is
-full, and again half as long, to see whether the step was foreseen. What counts as found: the first finding is at the line that train.py or model.py
-marks, all its blocks are said to be held by the list that train.py keeps things in, the retained graph is told as one, and bytes and blocks per step of all findings together are what
-torch.cuda.memory_stats() says is retained, to the byte.
+Runs each of the eight mistakes, fixed and leaky, and compares the two; a baseline, twice; and the
+worst leak until the device is full, then for half as many steps, to check the forecast. A leak
+counts as found if the first finding is at the line marked in train.py or model.py, the holder of
+all its blocks is the list in train.py, the retained graph is one finding, and bytes and blocks per
+step over all findings equal torch.cuda.memory_stats(), to the byte.
 """
 
 import argparse
@@ -18,14 +19,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PATTERNS = ["forward_hook", "zero_grad", "tensor_retention", "autocast_scope", "optimizer_duplication", "grad_scaler",
             "retained_validation", "detached_fragments"]
-# Growth repeats after so many steps, at the most.
+# Longest period of the growth, in steps.
 PERIOD = 4
-# With these, a block is as large as what was asked for, rounded to 512 bytes, and each step leaves the same.
+# Block sizes are the requested sizes, rounded to 512 bytes, and each step leaves equal bytes.
 CONF = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 def line_of(pattern):
-    """File and line that are to be named."""
+    """Returns file and line of the marker for a pattern."""
     for file in (HERE / "train.py", HERE / "model.py"):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             if line.endswith(f"# line: {pattern}"):
@@ -34,13 +35,13 @@ def line_of(pattern):
 
 
 def retained(stats):
-    """Bytes and blocks per step that PyTorch still holds, over the last whole periods."""
+    """Returns bytes and blocks per step that PyTorch still holds, over the last whole periods."""
     steps = (len(stats["bytes"]) - 2) // PERIOD * PERIOD
     return [(stats[what][-1] - stats[what][-1 - steps]) / steps for what in ("bytes", "blocks")] if steps else [None] * 2
 
 
-def wrong(pattern, fixed, report, stats):
-    """What is not as it should be, in words; empty if nothing."""
+def unexpected_findings(pattern, fixed, report, stats):
+    """Returns the differences between the report and the expected finding, as texts."""
     leaks = report["leaks"]
     if fixed or pattern == "baseline":
         return [f"{leak['kind']} leak at {leak['site']['file']}:{leak['site']['line']}" for leak in leaks]
@@ -51,25 +52,25 @@ def wrong(pattern, fixed, report, stats):
         found.append(f"the first line is {first['site']['file']}:{first['site']['line']}")
     if (first["shape"] == "retained_graph") != (pattern == "retained_validation"):
         found.append(f"its shape is {first['shape']}")
-    told = [sum(leak[key] for leak in leaks) for key in ("bytes_per_step", "blocks_per_step")]
-    if told != retained(stats):
-        found.append(f"{told} bytes and blocks per step, but PyTorch holds {retained(stats)}")
+    reported = [sum(leak[key] for leak in leaks) for key in ("bytes_per_step", "blocks_per_step")]
+    if reported != retained(stats):
+        found.append(f"{reported} bytes and blocks per step, but PyTorch holds {retained(stats)}")
     return found
 
 
-def not_held(report):
-    """What of the findings is not said to be held by the list that train.py keeps things in, in words."""
+def unheld_findings(report):
+    """Returns findings with another holder than the list in train.py, as texts."""
     found = []
     for leak in report["leaks"]:
         names = {holder["name"] for holder in leak["holders"] or []}
         if names != {"train.kept"}:
-            found.append(f"held by {sorted(names) or 'nobody'} and not by train.kept")
+            found.append(f"held by {sorted(names) or 'unknown'} instead of train.kept")
         found += [f"{one['blocks']} blocks: {one['why']}" for one in (leak["holders_seen"] or {"unresolved": []})["unresolved"]]
     return found
 
 
-def not_told_apart(pattern, comparison):
-    """What the comparison of the mended run with the leaky one does not say, in words."""
+def missing_in_comparison(pattern, comparison):
+    """Returns the expected new leak if the comparison of fixed and leaky run lacks it, as text."""
     new = [leak["after"]["site"] for leak in comparison["leaks"] if leak["status"] == "appeared"]
     if line_of(pattern) not in [(site["file"], site["line"]) for site in new]:
         return [f"compared with the mended run, these are new: {[(site['file'], site['line']) for site in new]}"]
@@ -83,7 +84,7 @@ class Lab:
         self.out.mkdir(parents=True, exist_ok=True)
 
     def run(self, pattern, *options, steps, batch, **environment):
-        """The report and what PyTorch said."""
+        """Returns the report and PyTorch's numbers."""
         name = "-".join([pattern, *(option.strip("-") for option in options), str(steps)])
         trace, stats = self.out / f"{name}.trace", self.out / f"{name}.json"
         for old in self.out.glob(f"{name}.trace*"):
@@ -97,7 +98,7 @@ class Lab:
         return json.loads(text), json.loads(stats.read_text())
 
     def compare(self, before, after):
-        """What one of the runs needs more or less than the other."""
+        """Compares the traces of two runs."""
         traces = [self.out / f"{name}-{self.args.steps}.trace" for name in (before, after)]
         done = subprocess.run([self.release / "gpumemtrace", "compare", *traces, "--json"], check=True, capture_output=True, text=True)
         return json.loads(done.stdout)
@@ -108,35 +109,35 @@ class Lab:
 
     def row(self, pattern, report, stats, problems):
         self.failures += bool(problems)
-        cells = [pattern, "yes" if report["leaks"] else "silent", "", "", "", "", ""]
+        cells = [pattern, "yes" if report["leaks"] else "none", "", "", "", "", ""]
         if report["leaks"]:
             first, (held_bytes, _) = report["leaks"][0], retained(stats)
             site = f"{Path(first['site']['file']).name}:{first['site']['line']}"
-            [holder, *_] = first["holders"] or [{"name": "nobody that is known", "items": 0}]
+            [holder, *_] = first["holders"] or [{"name": "unknown", "items": 0}]
             cells[2:] = [site, f"{holder['name']} ({holder['items']} items)", f"{first['bytes_per_step']:,} B, {first['blocks_per_step']:g} blocks",
                          first["period_steps"], f"{held_bytes:,.0f} B" if held_bytes is not None else ""]
-        print("| " + " | ".join(map(str, [*cells, "; ".join(problems) or "as it should be"])) + " |", flush=True)
+        print("| " + " | ".join(map(str, [*cells, "; ".join(problems) or "ok"])) + " |", flush=True)
 
     def table(self):
         steps, batch = self.args.steps, self.args.batch
-        print("| run | found | line | held by | per step, by that line | period | retained per step, by PyTorch | |\n|---|---|---|---|---|---|---|---|")
+        print("| run | found | line | held by | per step, at that line | period | retained per step, by PyTorch | result |\n|---|---|---|---|---|---|---|---|")
         report, stats = self.run("baseline", steps=steps, batch=batch)
-        self.row("baseline", report, stats, wrong("baseline", False, report, stats))
+        self.row("baseline", report, stats, unexpected_findings("baseline", False, report, stats))
         for pattern in PATTERNS:
             for options in (["--fixed"], []):
                 report, stats = self.run(pattern, *options, steps=steps, batch=batch)
-                problems = wrong(pattern, bool(options), report, stats) + not_held(report)
+                problems = unexpected_findings(pattern, bool(options), report, stats) + unheld_findings(report)
                 if not options:
-                    problems += not_told_apart(pattern, self.compare(f"{pattern}-fixed", pattern))
+                    problems += missing_in_comparison(pattern, self.compare(f"{pattern}-fixed", pattern))
                 self.row(" ".join([pattern, *options]), report, stats, problems)
         for pattern, few in [("retained_validation", 5), ("grad_scaler", 30)]:
             report, stats = self.run(pattern, steps=few, batch=batch)
             first = report["leaks"][0]["site"] if report["leaks"] else {"file": None, "line": None}
-            problems = [] if (first["file"], first["line"]) == line_of(pattern) else ["not found so early"]
+            problems = [] if (first["file"], first["line"]) == line_of(pattern) else ["not found this early"]
             self.row(f"{pattern} after {few} steps", report, stats, problems)
 
     def twice(self):
-        """The same again differs in nothing."""
+        """Compares two equal runs, which must not differ."""
         first = self.out / f"baseline-first-{self.args.steps}.trace"
         for trace in self.out.glob(f"baseline-first-{self.args.steps}.trace*"):
             trace.unlink()
@@ -144,10 +145,10 @@ class Lab:
         self.run("baseline", steps=self.args.steps, batch=self.args.batch)
         differs = self.compare("baseline-first", "baseline")["differs"]
         self.failures += differs
-        print(f"\nTwo baselines, compared: {'they differ, which is wrong' if differs else 'no difference, to the byte'}.")
+        print(f"\nTwo baselines, compared: {'they differ (wrong)' if differs else 'no difference, to the byte'}.")
 
     def until_full(self):
-        """The worst one until the device is full."""
+        """Runs the worst leak until the device is full."""
         size = {"SIMGPU_MEM": "8G"}
         report, stats = self.run("retained_validation", steps=100_000, batch=64, **size)
         full_at = len(stats["bytes"])
@@ -156,11 +157,11 @@ class Lab:
             print("\nThe device was never full.")
             return
         report, _ = self.run("retained_validation", steps=full_at // 2, batch=64, **size)
-        told = report["leaks"][0]["oom_step"]
-        is_near = abs(told["expected"] - full_at) <= max(1, full_at / 10)
+        forecast = report["leaks"][0]["oom_step"]
+        is_near = abs(forecast["expected"] - full_at) <= max(1, full_at / 10)
         self.failures += not is_near
-        print(f"\nretained_validation fills the device in step {full_at}; half way, after {full_at // 2} steps, step {told['expected']} "
-              f"is told ({told['earliest']} to {told['latest']}): {'as it should be' if is_near else 'wrong'}.")
+        print(f"\nretained_validation fills the device in step {full_at}. After {full_at // 2} steps the forecast is step "
+              f"{forecast['expected']} ({forecast['earliest']} to {forecast['latest']}): {'ok' if is_near else 'wrong'}.")
 
 
 def main():

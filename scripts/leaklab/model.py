@@ -1,4 +1,4 @@
-"""ResNet-18 for 32x32 images (11.2 million parameters): one line for each stage, so that a finding can say which."""
+"""ResNet-18 for 32x32 images (11.2 million parameters), with one line per stage."""
 
 import torch
 from torch import nn

@@ -1,9 +1,9 @@
-"""One training run of the leak lab: a healthy loop, or one of eight mistakes in it, or the same with the mistake mended.
+"""One training of the leak lab: a healthy loop, one of eight mistakes in it, or the mistake fixed.
 
 usage: train.py PATTERN [--fixed] [--steps N] [--batch N] [--stats FILE]
 
-The patterns are those of "What I Learned Profiling PyTorch Memory Leaks Across Two Backends". A line that ends in
-`# line: PATTERN` is the one that must be named. --stats gets what PyTorch says at the end of each step, as JSON:
+The patterns follow "What I Learned Profiling PyTorch Memory Leaks Across Two Backends". Lines with
+`# line: PATTERN` must be reported. --stats gets PyTorch's numbers at the end of each step, as JSON:
 {"bytes": [...], "blocks": [...]}.
 """
 
@@ -31,9 +31,9 @@ device = torch.device("cuda")
 model = ResNet18().to(device)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-# The program says where its steps begin, so that what PyTorch says is of the same moments. Untraced it is nobody's.
+# Marks step boundaries, so that the report and PyTorch's numbers cover the same steps.
 mark_step = getattr(ctypes.CDLL(None), "gpumemtrace_step", lambda: None)
-# A leak is a list that nobody empties; mended, it holds the last thing only, or numbers.
+# A leak is a list that is never emptied; fixed, it holds the last item only, or plain numbers.
 kept = []
 held = {"bytes": [], "blocks": []}
 
@@ -117,7 +117,7 @@ def grad_scaler(images, labels, step):
     scaled = scaler.scale(loss)  # line: grad_scaler
     scaled.backward()
     kept.append(float(scaled.detach().cpu()) if args.fixed else scaled)
-    # The mistake: a step for each micro-batch.
+    # The mistake: an optimizer step for each micro-batch.
     if not args.fixed or step % ACCUMULATE == ACCUMULATE - 1:
         scaler.step(optimizer)
         scaler.update()
@@ -140,7 +140,7 @@ def detached_fragments(images, labels, step):
     with torch.no_grad():
         cached = model.features(images)  # line: detached_fragments
     root = cached.detach().requires_grad_(True)
-    # As large as what it is made of, which it keeps.
+    # As large as its input, which autograd keeps.
     fragment = torch.relu(root * 2.0)
     kept.append(float(fragment.detach().mean().cpu()) if args.fixed else fragment)
 
@@ -173,6 +173,6 @@ mark_step()
 if args.stats:
     with open(args.stats, "w", encoding="utf-8") as file:
         json.dump(held, file)
-# Where somebody looks at the end, the end is that of a program that returns.
+# A scan of holders at exit needs a program that returns normally.
 if "GPUMEMTRACE_HOLDERS" not in os.environ:
     os._exit(0)

@@ -1,14 +1,16 @@
-# Shared by the scripts of this folder; sourced, never run.
-# Everything they make lies under target/, so that removing that folder removes it all.
+# Shared by the scripts; sourced, never run. All their output lies under target/.
 
 set -euo pipefail
+script=$(cd "$(dirname "$0")" && pwd)/$(basename "$0")
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cd "$repository"
 target=${CARGO_TARGET_DIR:-$repository/target}
 export CARGO_TARGET_DIR=$target
 release=$target/release
 
-say() { printf '\n== %s\n' "$*"; }
+# Prints the comment at the head of the script.
+print_usage() { awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "$script"; }
+heading() { printf '\n== %s\n' "$*"; }
 die() {
     printf '%s: %s\n' "${0##*scripts/}" "$*" >&2
     exit 1
@@ -16,12 +18,12 @@ die() {
 
 need_cargo() {
     command -v cargo >/dev/null 2>&1 ||
-        die "cargo is not installed; get Rust from https://rustup.rs and run this again"
+        die "cargo is not installed; install Rust from https://rustup.rs and run this again"
     command -v cc >/dev/null 2>&1 ||
-        die "no C compiler was found (libzstd needs one); on Debian or Ubuntu: apt install gcc libc6-dev"
+        die "no C compiler found (libzstd needs one); on Debian or Ubuntu: apt install gcc libc6-dev"
 }
 
-# A Python of one of the given versions, on PATH or under pyenv: prints its path, or nothing.
+# Prints the path of the first Python of the given versions, on PATH or under pyenv; else nothing.
 find_python() {
     local version candidate
     for version in "$@"; do
@@ -36,13 +38,14 @@ find_python() {
     done
 }
 
-# zig, which compiles C and links for other systems and older C libraries, with what drives cargo through it: prints the folder.
+# Installs zig, which links for other systems and older C libraries, with cargo-zigbuild; prints the
+# folder.
 zig_tools() {
     local python tools=$target/venvs/wheel
     python=$(find_python 3.11 3.12 3.13)
-    [ -n "$python" ] || die "Python 3.11, 3.12 or 3.13 is needed; none was found"
+    [ -n "$python" ] || die "no Python 3.11, 3.12 or 3.13 found"
     [ -x "$tools/bin/python" ] || "$python" -m venv "$tools" >&2
     "$tools/bin/pip" install --quiet --disable-pip-version-check 'ziglang>=0.15,<0.18' 'cargo-zigbuild>=0.20,<0.25' \
-        'hatchling>=1.27,<2' 'auditwheel>=6.4,<7' >&2 || die "zig cannot be installed (ziglang, cargo-zigbuild)"
+        'hatchling>=1.27,<2' 'auditwheel>=6.4,<7' >&2 || die "cannot install zig (ziglang, cargo-zigbuild)"
     echo "$tools"
 }

@@ -1,4 +1,5 @@
-"""The workload of workload.c in a Python program, for recorders that need one: LIBRARY and the arguments of its main."""
+"""Runs workload.c inside a Python program, for recorders that need one: LIBRARY and main's
+arguments."""
 
 import ctypes
 import sys

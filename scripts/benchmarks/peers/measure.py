@@ -1,8 +1,9 @@
-"""One run of a program under a recorder: what it cost, in itself and beside it.
+"""Runs a program once under a recorder and measures the cost inside and beside the program.
 
-Constraint: part of a recorder's work is done by other threads, by processes of its own, and after the program is done. Consequence: what
-is measured is the CPU of the whole tree of processes from the program's loop on, and of it what the program's own threads took in that
-loop; what the helpers took before is removed by the same run without any work.
+Parts of a recorder run in other threads, in other processes, and after the program. So the figure
+is the CPU of the whole process tree from the program's loop on, and separately that of the
+program's own threads in the loop. The same run without work gives the helpers' start-up cost, which
+is subtracted.
 """
 
 import mmap
@@ -21,16 +22,16 @@ POLL_SECONDS = 0.02
 
 
 class Failed(Exception):
-    """The program or its recorder did not do its work."""
+    """The program or its recorder failed."""
 
 
 @dataclass
 class Tally:
-    """What the program itself counted (workload.c)."""
+    """The program's own counts (workload.c)."""
 
     pid: int
     events: int
-    #: CPU of its process when its loop began, and of its own threads within.
+    #: CPU of the process at the start of its loop, and of its own threads inside it.
     begin_ns: int
     own_ns: int
     peak_bytes: int
@@ -38,10 +39,10 @@ class Tally:
 
 @dataclass
 class Run:
-    """A program that has ended, and what it cost."""
+    """A finished program and its costs."""
 
     tally: Tally
-    #: CPU that is not of the program's loop: recorder's threads and processes, and what comes after the loop.
+    #: CPU outside the program's loop: recorder threads and processes, and work after the loop.
     beside_ns: int
     helper_peak_bytes: int
 
@@ -57,13 +58,14 @@ class TallyFile:
 
 
 def clean_environment():
-    """Without anything of the caller's that would change a result."""
+    """Returns an environment without variables of the caller that would change a result."""
     return {key: value for key, value in os.environ.items()
             if not key.startswith(("GPUMEMTRACE_", "SIMGPU_", "PYTORCH_", "PYTHON", "LD_"))}
 
 
 def run(command, folder, env, limit_bytes=None, kill_at_events=None, timeout_seconds=300):
-    """Runs `command` to its end; with `kill_at_events`, sends SIGKILL to the program once it has counted so many."""
+    """Runs `command` to its end, or sends SIGKILL once the program counted `kill_at_events`
+    events."""
     tally = TallyFile(folder / "tally")
 
     def limit():
@@ -71,7 +73,7 @@ def run(command, folder, env, limit_bytes=None, kill_at_events=None, timeout_sec
             resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
 
     with tempfile.TemporaryFile() as output:
-        # A group of its own, so that a run that hangs can be ended with all its helpers.
+        # A process group, so that a hanging run can be killed with all its helpers.
         process = subprocess.Popen(command, cwd=folder, env=clean_environment() | env, stdout=output, stderr=output,
                                    preexec_fn=limit, start_new_session=True)
         peaks, killed, last_look, begin = {}, False, 0, time.monotonic()
@@ -121,7 +123,7 @@ def peak_of(pid):
 
 
 def cpu_seconds(commands, folder, env):
-    """CPU of commands that read what was recorded."""
+    """Returns the CPU seconds of commands that read a recording."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     for command in commands:
         with open(os.devnull, "w") as nothing, tempfile.TemporaryFile() as errors:

@@ -1,4 +1,5 @@
-"""How each recorder is run, what files it leaves, what reads them, and how many of the program's events are in them."""
+"""The recorders: how each runs, its files, the commands that read them, and a count of the recorded
+events."""
 
 import re
 import subprocess
@@ -8,10 +9,11 @@ from pathlib import Path
 
 from measure import Failed, clean_environment
 
-#: The size of the block that workload.c allocates before all others: what a recorder has before it is not the workload's.
+#: Size of the block that workload.c allocates first; earlier events are not the workload's.
 MARKER_BYTES = 987_643
 
-#: heaptrack 1.4 has a table that may grow without end (its commit f1f59da); others use this machine too.
+#: heaptrack 1.4 has a table that may grow without bound (its commit f1f59da), so its memory is
+#: limited.
 HEAPTRACK_LIMIT_BYTES = 4 << 30
 
 HEAPTRACK_INTERPRET = Path("/usr/lib/heaptrack/libexec/heaptrack_interpret")
@@ -39,21 +41,21 @@ class Recorder:
     """One row of a table."""
 
     name: str
-    #: What comes before the program, and after the interpreter if that is to run a module.
+    #: Words before the program; for recorders that run a module, words after the interpreter.
     before: list = field(default_factory=list)
     module: list = field(default_factory=list)
     #: Environment and last argument of the program.
     env: dict = field(default_factory=dict)
     argument: str = ""
     files: str = "*.nothing"
-    #: Commands that make the recorder's main report.
+    #: Commands that print the recorder's main report.
     analysis: list = field(default_factory=list)
-    #: Events of the program in the files of a folder.
+    #: Counts the program's events in the files of a folder.
     count: object = None
     limit_bytes: int = None
-    #: The host program is of C, not of Python.
+    #: The host program is the C one, not the Python one.
     is_c: bool = False
-    #: Why it cannot be run.
+    #: Why the recorder cannot run; empty if it can.
     missing: str = ""
 
     def bytes_of(self, folder):
@@ -61,7 +63,7 @@ class Recorder:
 
 
 def lines_of(command, folder):
-    """Lines of a command that may end in the middle: the files of a killed program are read as far as they go."""
+    """Yields the lines of a command, also of a truncated file of a killed program."""
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         yield from process.stdout
 
@@ -78,7 +80,8 @@ def count_gpumemtrace(command):
 
 
 def count_heaptrack(folder):
-    """Of an interpreted file: `a SIZE TRACE` defines what `+ N` and `- N` speak of."""
+    """Counts in an interpreted file: `a SIZE TRACE` defines the allocations that `+ N` and `- N`
+    refer to."""
     marker, defined, count = None, 0, None
     for line in lines_of(["zstd", "-dc", "heaptrack.zst"], folder):
         if line.startswith("a "):
@@ -114,7 +117,7 @@ def gpumemtrace(name, release, stacks, **how):
 def host_recorders(release, memray, driver):
     """Recorders of the host workload. The first two rows are the programs untraced."""
     def ours(name, stacks, **how):
-        # The tracker is PyTorch's, and none is there.
+        # No PyTorch runs here, so its tracker is off.
         return gpumemtrace(name, release, stacks, env={"GPUMEMTRACE_TRACKER": "off"}, argument=str(driver), **how)
 
     heaptrack = "" if HEAPTRACK_INTERPRET.exists() else "not installed"
@@ -158,7 +161,7 @@ def training_recorders(release, python, stormlog):
 
 
 class Samples(int):
-    """Stormlog keeps no events, but numbers at intervals."""
+    """A count of samples: Stormlog records no events."""
 
 
 def count_samples(folder):

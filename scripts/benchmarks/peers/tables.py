@@ -1,7 +1,7 @@
-"""gpumemtrace beside its peers, as tables for BENCHMARKS.md; run by scripts/benchmarks/peers/run, which builds and installs what it needs.
+"""Prints the tables of scripts/benchmarks/peers/run, which builds and installs the recorders.
 
-Recorders take turns. Costs are the minimum over the rounds, because on a shared machine everything else only adds; what a kill leaves
-is the worst of all kills.
+Recorders take turns. Costs are minima over the rounds, because other load on the machine only adds;
+losses are the worst over all kills.
 """
 
 import argparse
@@ -55,11 +55,11 @@ class Training:
 
 
 class Row:
-    """What was measured of one recorder: the least of each."""
+    """The measurements of one recorder: minima over the rounds."""
 
     def __init__(self):
         self.least, self.kept, self.kept_killed, self.trouble = {}, None, [], ""
-        #: What the program counted, and of it before its loop.
+        #: Events that the program counted, and those before its loop.
         self.events = self.events_before = 0
 
     def note(self, name, value):
@@ -87,14 +87,15 @@ def measure_once(workload, recorder, row, scratch):
 
 
 def kept(recorder, folder, events):
-    """The share of the program's events that are in the file; what it has beyond was not counted yet when the program ended."""
+    """Returns the recorded share of the program's events; later ones were not counted yet at the
+    kill."""
     count = recorder.count(folder)
     return count if isinstance(count, Samples) else min(1.0, count / events)
 
 
 def kill_once(workload, recorder, row, scratch, moment):
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    # The program would go on for much longer than the kill waits for.
+    # The program runs much longer than the kill takes.
     done = run(workload.command(recorder, 100 * workload.work), folder, recorder.env, recorder.limit_bytes,
                kill_at_events=max(1, round(moment * row.events)))
     row.kept_killed.append(kept(recorder, folder, done.tally.events))
@@ -126,7 +127,7 @@ def measure(workload, rounds, kills, scratch):
 
 
 def cells(recorder, row, bare):
-    """The figures of a row. What start-up takes is in none but those of memory."""
+    """Formats the cells of a row. Start-up cost is in the memory figures only."""
     least, events = row.least, row.events - row.events_before
     over = lambda name: least["full " + name] - least["empty " + name]
     if not recorder.count:
@@ -170,7 +171,7 @@ def main():
     parser.add_argument("--model", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        # The recorder knows the driver by its name.
+        # The recorder finds the driver by its name.
         args.driver = Path(scratch) / "libcuda.so.1"
         args.driver.symlink_to(args.release / "libsimgpu_driver.so")
         for workload in [Host(args)] + ([Training(args)] if args.torch else []):

@@ -1,7 +1,7 @@
-"""Training steps under one recorder: TALLY STEPS MODEL WAY.
+"""Runs training steps under one recorder: TALLY STEPS MODEL WAY.
 
-Counts events as PyTorch's allocator does, after each step, into the mapped tally (workload.c has its fields). CPU of the program is that
-of all its threads but the recorder's own.
+After each step it counts events as PyTorch's allocator does, into the mapped tally (fields in
+workload.c). The program's CPU is that of all its threads except the recorder's.
 """
 
 import mmap
@@ -27,7 +27,8 @@ if way == "stormlog":
 
 
 def threads_of_recorder():
-    """CPU of the recorder's threads so far: ours go by name, Stormlog's are all of Python's but the main one."""
+    """Returns the CPU of the recorder's threads: ours by name, Stormlog's are all but Python's main
+    thread."""
     ours = {thread.native_id for thread in threading.enumerate() if thread is not threading.main_thread()}
     total_ns = 0
     for task in Path("/proc/self/task").iterdir():
@@ -87,4 +88,4 @@ if way == "history":
 elif tracker:
     tracker.stop_tracking()
 put(4, peak_bytes())
-# Ends by exit, not by os._exit: what recorders do at the end is theirs. PyTorch aborts now and then when it is torn down.
+# Ends by exit, not os._exit, because recorders work at exit too. PyTorch sometimes aborts there.

@@ -1,12 +1,11 @@
-/* The random host workload: blocks of random size, each from a random one of 500 call stacks, freed in random order.
+/* The random host workload: blocks of random size from 500 call stacks, freed in random order.
  *
- * Constraint: all recorders must see the same operations, and a killed one must not take the true number with it.
- * Consequence: a seeded generator decides everything, whoever listens; and each operation is counted in a mapped file
- * after it is done.
+ * All recorders must see the same operations, so a seeded generator decides everything. Each
+ * operation is counted in a mapped file after it is done, so a killed run has its true number too.
  *
- * A stack is 20 to 40 calls among 16 functions and one of 512 functions that allocate. Sizes are 16 bytes to 16 KiB; 4,096
- * blocks live. For gpumemtrace the same blocks are also reported as PyTorch's allocator reports its own; with nothing
- * listening that report is one empty call, made in the untraced program too.
+ * A stack is 20 to 40 calls among 16 functions, plus one of 512 functions that allocate. Sizes are
+ * 16 bytes to 16 KiB; 4,096 blocks live. For gpumemtrace the same blocks are reported like PyTorch's.
+ * Without a recorder that report is one empty call, which the untraced program makes too.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -20,7 +19,7 @@
 
 enum { FUNCTIONS = 16, SITES = 512, STACKS = 500, LIVE = 4096, MARKER_BYTES = 987643 };
 
-/* What outlives the process; measure.py knows the order. */
+/* The counts that outlive the process; measure.py has the same field order. */
 struct tally {
     uint64_t pid, events, begin_ns, own_ns, peak_bytes;
 };
@@ -57,7 +56,7 @@ static uint64_t clock_ns(clockid_t clock) {
 
 enum { CUDA_0 = 1, RESERVED_BYTES = 1 << 30 };
 
-/* Inlined into each site: the call of malloc is that function's own. */
+/* Inlined into each site, so that the site calls malloc itself. */
 static inline __attribute__((always_inline)) void pairs(struct run *run) {
     for (unsigned i = 0; i < run->pairs_per_stack; i++) {
         struct block *block = &run->live[next(&run->random) % LIVE];
@@ -83,7 +82,7 @@ static inline __attribute__((always_inline)) void pairs(struct run *run) {
     SIXTY_FOUR(each, 0) SIXTY_FOUR(each, 1) SIXTY_FOUR(each, 2) SIXTY_FOUR(each, 3) \
     SIXTY_FOUR(each, 4) SIXTY_FOUR(each, 5) SIXTY_FOUR(each, 6) SIXTY_FOUR(each, 7)
 
-/* The empty asm keeps a call from being made a jump, and equal functions from being made one. */
+/* The empty asm prevents tail calls and the merging of equal functions. */
 #define DEFINE_SITE(n) \
     static __attribute__((noinline)) void site_##n(struct run *run) { \
         pairs(run); \
@@ -108,7 +107,7 @@ EIGHT(DEFINE_FUNCTION, 1)
 static void (*const functions[FUNCTIONS])(struct run *, unsigned, uint64_t) = {
     EIGHT(NAME_FUNCTION, 0) EIGHT(NAME_FUNCTION, 1)};
 
-/* Begins the recording of gpumemtrace: the first allocation of a driver, which is the simulated one. */
+/* Starts gpumemtrace's recording: the first allocation of the (simulated) driver. */
 static int begin_recording(const char *path) {
     void *driver = dlopen(path, RTLD_NOW);
     if (!driver)
@@ -133,7 +132,7 @@ static uint64_t peak_bytes(void) {
     return kib << 10;
 }
 
-/* `driver` is empty where gpumemtrace does not record. */
+/* `driver` is empty unless gpumemtrace records. */
 int run_workload(const char *tally_path, uint64_t pairs, unsigned pairs_per_stack, const char *driver) {
     static struct run run;
     int file = open(tally_path, O_RDWR);
@@ -151,7 +150,7 @@ int run_workload(const char *tally_path, uint64_t pairs, unsigned pairs_per_stac
     uint64_t paths[STACKS];
     for (unsigned i = 0; i < STACKS; i++)
         paths[i] = next(&run.random);
-    /* What a recorder counts before this block is none of ours. */
+    /* Events that a recorder counts before this block do not belong to the workload. */
     void *volatile marker = malloc(MARKER_BYTES);
     (void)marker;
     tally->pid = getpid();

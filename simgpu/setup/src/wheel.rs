@@ -132,16 +132,16 @@ mod tests {
 
     #[test]
     fn cuda_13_wheel_and_old_cudnn() {
-        let facts13 = read_versions(
+        let versions13 = read_versions(
             "cuda: Optional[str] = '13.2'\n",
             "Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; x\n",
         )
         .unwrap();
-        assert_eq!((facts13.runtime, facts13.cudnn), (13020, 92600));
-        let facts12 =
+        assert_eq!((versions13.runtime, facts13.cudnn), (13020, 92600));
+        let versions12 =
             read_versions("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n")
                 .unwrap();
-        assert_eq!(facts12.cudnn, 8902);
+        assert_eq!(versions12.cudnn, 8902);
     }
 
     #[test]

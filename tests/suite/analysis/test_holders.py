@@ -71,7 +71,7 @@ def test_leak_lab_holders(run_with_holders, pattern, fixed):
         names = {(holder["name"], holder["type"]) for holder in leak["holders"]}
         assert names == {("train.kept", "list")} and leak["holders_seen"]["unresolved"] == []
         assert leak["holders_seen"]["blocks"] == leak["blocks"] and leak["holders_seen"]["bytes"] == leak["bytes"]
-    assert not lab.not_held(report)
+    assert not lab.unheld_findings(report)
     if pattern == "retained_validation" and not fixed:
         assert "train.kept (list, 60 items) <- tensor <- grad_fn chain" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
