@@ -12,10 +12,10 @@ use gpumemtrace_format::EventKind;
 
 use crate::cache::{Failure, OUT_OF_MEMORY};
 use crate::driver::{NOT_INITIALIZED, driver};
-use crate::filter::{StdFunction, copy};
-use crate::refuse::{Leave, Refusal, exception};
-use crate::totals::TOTALS;
-use crate::{devices, mode, record};
+use crate::live_bytes::TOTALS;
+use crate::stream_predicate::{StdFunction, copy};
+use crate::torch_exception::{Leave, Refusal, exception};
+use crate::{device_caches, mode, trace_events};
 
 /// Runs something of ours that must not panic into PyTorch; `None` if it did.
 fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
@@ -100,7 +100,7 @@ unsafe extern "C" fn serve(size: isize, device: c_int, stream: *mut c_void, answ
 }
 
 fn alloc(bytes: u64, device: c_int, stream: u64) -> Result<u64, Refusal> {
-    let answer = devices::with(device, |cache| {
+    let answer = device_caches::with(device, |cache| {
         cache.alloc(bytes, stream).map_err(|failure| (failure, cache.held_bytes()))
     });
     let Err((failure, held)) = answer.unwrap_or(Err((Failure(NOT_INITIALIZED), (0, 0)))) else {
@@ -109,7 +109,7 @@ fn alloc(bytes: u64, device: c_int, stream: u64) -> Result<u64, Refusal> {
     };
     let memory = driver().and_then(|driver| driver.memory(device)).ok();
     if failure == OUT_OF_MEMORY {
-        record::out_of_memory(device, bytes, stream, held, memory.map(|(free, _)| free));
+        trace_events::out_of_memory(device, bytes, stream, held, memory.map(|(free, _)| free));
     }
     Err(Refusal { held, memory, ..Refusal::new(bytes, device, failure) })
 }
@@ -119,13 +119,13 @@ fn alloc_uncached(bytes: u64, device: c_int) -> Result<u64, Refusal> {
     let totals = TOTALS.device(device);
     match answer {
         Ok(addr) => {
-            record::uncached(EventKind::BLOCK_ALLOC, device, addr, bytes, totals.add(bytes));
+            trace_events::uncached(EventKind::BLOCK_ALLOC, device, addr, bytes, totals.add(bytes));
             Ok(addr)
         }
         Err(error) => {
             let (failure, live) = (Failure(error), totals.live());
             if failure == OUT_OF_MEMORY {
-                record::uncached(EventKind::BLOCK_OOM, device, 0, bytes, live);
+                trace_events::uncached(EventKind::BLOCK_OOM, device, 0, bytes, live);
             }
             Err(Refusal { held: (live, live), ..Refusal::new(bytes, device, failure) })
         }
@@ -147,10 +147,16 @@ pub unsafe extern "C-unwind" fn gpumemtrace_free(
     let addr = pointer as u64;
     quietly(|| {
         if mode::is_caching() {
-            devices::with(device, |cache| cache.free(addr));
+            device_caches::with(device, |cache| cache.free(addr));
             return;
         }
-        record::uncached(EventKind::BLOCK_FREE, device, addr, bytes, TOTALS.device(device).subtract(bytes));
+        trace_events::uncached(
+            EventKind::BLOCK_FREE,
+            device,
+            addr,
+            bytes,
+            TOTALS.device(device).subtract(bytes),
+        );
         // A failure (the driver is shutting down) has no one to be told to; the call itself is in the trace.
         let _ = driver().and_then(|driver| driver.free(device, addr));
     });
@@ -168,7 +174,7 @@ pub extern "C" fn gpumemtrace_use_cache() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_record_stream(pointer: *mut c_void, stream: *mut c_void) {
     quietly(|| {
-        devices::find(|cache| {
+        device_caches::find(|cache| {
             let is_its = cache.segment_of(pointer as u64).is_some();
             is_its.then(|| cache.record_stream(pointer as u64, stream as u64))
         })
@@ -179,7 +185,7 @@ pub extern "C-unwind" fn gpumemtrace_record_stream(pointer: *mut c_void, stream:
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_empty_cache() {
     quietly(|| {
-        devices::find(|cache| {
+        device_caches::find(|cache| {
             cache.release_cached();
             None::<()>
         })
@@ -191,7 +197,9 @@ pub extern "C-unwind" fn gpumemtrace_empty_cache() {
 pub extern "C-unwind" fn gpumemtrace_set_memory_fraction(fraction: f64, device: c_int) {
     quietly(|| {
         let Ok((_, total)) = driver().and_then(|driver| driver.memory(device)) else { return };
-        devices::with(device, |cache| cache.set_limit((fraction.clamp(0.0, 1.0) * total as f64) as u64));
+        device_caches::with(device, |cache| {
+            cache.set_limit((fraction.clamp(0.0, 1.0) * total as f64) as u64)
+        });
     });
 }
 
@@ -204,7 +212,7 @@ pub unsafe extern "C-unwind" fn gpumemtrace_base_alloc(
     pointer: *mut c_void,
     size: *mut usize,
 ) -> *mut c_void {
-    let found = quietly(|| devices::find(|cache| cache.segment_of(pointer as u64))).flatten();
+    let found = quietly(|| device_caches::find(|cache| cache.segment_of(pointer as u64))).flatten();
     let Some((addr, bytes)) = found else { return pointer };
     if !size.is_null() {
         // SAFETY: the caller's promise.
@@ -227,14 +235,14 @@ pub unsafe extern "C-unwind" fn gpumemtrace_begin_allocate_to_pool(
     quietly(|| {
         // SAFETY: the caller's promise.
         let filter = unsafe { copy(filter) };
-        devices::with(device, |cache| cache.begin_pool((first, second), filter));
+        device_caches::with(device, |cache| cache.begin_pool((first, second), filter));
     });
 }
 
 /// `set_end_allocate_to_pool_fn`, torch 2.3 on.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_end_allocate_to_pool(device: c_int, first: u64, second: u64) {
-    quietly(|| devices::with(device, |cache| cache.end_pool((first, second))));
+    quietly(|| device_caches::with(device, |cache| cache.end_pool((first, second))));
 }
 
 /// `set_begin_allocate_stream_to_pool`, torch 2.1 and 2.2: what is made for a stream belongs to a pool.
@@ -246,19 +254,19 @@ pub extern "C-unwind" fn gpumemtrace_begin_allocate_stream_to_pool(
     second: u64,
 ) {
     let stream = stream as u64;
-    quietly(|| devices::with(device, |cache| cache.begin_stream(stream, (first, second))));
+    quietly(|| device_caches::with(device, |cache| cache.begin_stream(stream, (first, second))));
 }
 
 /// `set_end_allocate_stream_to_pool_fn`, torch 2.1 and 2.2.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_end_allocate_stream_to_pool(device: c_int, stream: *mut c_void) {
-    quietly(|| devices::with(device, |cache| cache.end_stream(stream as u64)));
+    quietly(|| device_caches::with(device, |cache| cache.end_stream(stream as u64)));
 }
 
 /// `set_release_pool`: a graph lets go of its pool.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_release_pool(device: c_int, first: u64, second: u64) {
-    quietly(|| devices::with(device, |cache| cache.release_pool((first, second))));
+    quietly(|| device_caches::with(device, |cache| cache.release_pool((first, second))));
 }
 
 /// A segment for PyTorch's own allocator, in a `torch.cuda.MemPool`. Null if the driver has no more: PyTorch then does what

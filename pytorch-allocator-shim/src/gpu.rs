@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use crate::cache::{Entry, EventId, Failure, Host, Step};
 use crate::driver::driver;
-use crate::record;
+use crate::trace_events;
 
 /// One device of the driver's.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ impl Host for Gpu {
     fn tell(&mut self, entry: Entry) {
         // After the driver's first call, at which PyTorch's own allocator was looked for.
         if entry.step == Step::SegmentAlloc && !std::mem::replace(&mut self.is_told, true) {
-            record::first_hand();
+            trace_events::first_hand();
         }
-        record::entry(self.ordinal, &entry);
+        trace_events::entry(self.ordinal, &entry);
     }
 }

@@ -18,18 +18,18 @@
 
 mod abi;
 mod cache;
-mod devices;
+mod device_caches;
 mod driver;
-mod filter;
 mod gpu;
+mod live_bytes;
+mod memory_stats;
 mod mode;
-mod record;
-mod refuse;
-mod statistics;
-mod totals;
+mod stream_predicate;
+mod torch_exception;
+mod trace_events;
 
 pub use abi::*;
 pub use driver::{Driver, Error, install};
-pub use filter::StdFunction;
+pub use memory_stats::*;
 pub use mode::{Mode, mode};
-pub use statistics::*;
+pub use stream_predicate::StdFunction;

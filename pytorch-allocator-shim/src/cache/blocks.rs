@@ -6,7 +6,7 @@
 use std::ops::{Index, IndexMut};
 
 use super::pools::PoolIndex;
-use super::sizes::Half;
+use super::size_rules::Half;
 
 /// Place of a block in the table. Used again when the block has gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -9,23 +9,23 @@
 
 mod blocks;
 mod host;
+mod pending_frees;
 mod pools;
-mod sizes;
+mod size_rules;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use blocks::{Block, BlockId, Blocks, State};
 pub(crate) use host::{Entry, EventId, Failure, Host, Step};
+use pending_frees::Waiting;
 pub(crate) use pools::{Filter, PoolId};
 use pools::{PoolIndex, Pools};
-use sizes::{Half, block_bytes, half_of, is_worth_splitting, segment_bytes};
+use size_rules::{Half, block_bytes, half_of, is_worth_splitting, segment_bytes};
 use stats::{Figure, Stats};
-use waiting::Waiting;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Failure = Failure(2);

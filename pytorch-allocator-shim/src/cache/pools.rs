@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use super::blocks::{Block, BlockId};
-use super::sizes::Half;
+use super::size_rules::Half;
 
 /// Both halves of PyTorch's `MempoolId_t`.
 pub(crate) type PoolId = (u64, u64);

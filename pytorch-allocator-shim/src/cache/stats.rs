@@ -3,7 +3,7 @@
 //! Constraint: PyTorch refuses them under a pluggable allocator, and who moves to one needs them. Consequence: the same
 //! figures with the same names, counted at the same places as in `c10/cuda/CUDACachingAllocator.cpp`.
 
-use super::sizes::Half;
+use super::size_rules::Half;
 
 /// One figure's course.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

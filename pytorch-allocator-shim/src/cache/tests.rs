@@ -3,14 +3,14 @@
 //! The model says which address must come, which calls the driver must get, and what all sums must be. The device completes each
 //! stream's events in order.
 
-mod device;
 mod model;
+mod simulated_device;
 
 use std::collections::VecDeque;
 
 use super::{Cache, Entry, EventId, Failure, Host, OUT_OF_MEMORY, Step};
-use device::{Device, STREAMS};
 use model::{Model, Use};
+use simulated_device::{Device, STREAMS};
 
 /// Numbers that look random and are always the same (xorshift64*).
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::device::{Call, Device};
+use super::simulated_device::{Call, Device};
 use crate::cache::stats::Figure;
 use crate::cache::{Cache, EventId, Half, PoolId, block_bytes, half_of, is_worth_splitting, segment_bytes};
 

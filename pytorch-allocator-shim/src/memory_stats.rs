@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int};
 use std::fmt::Write;
 
-use crate::devices;
+use crate::device_caches;
 use crate::mode::{Mode, mode};
 
 /// Writes all figures of a device, a `name value` a line, with the names of `torch.cuda.memory_stats()`, NUL-terminated and
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn gpumemtrace_memory_stats(
     if mode() != Some(Mode::Caching) {
         return 0;
     }
-    let Some(stats) = devices::with(device, |cache| cache.stats.clone()) else { return 0 };
+    let Some(stats) = device_caches::with(device, |cache| cache.stats.clone()) else { return 0 };
     let mut text = String::new();
     stats.each(|name, value| {
         let _ = writeln!(text, "{name} {value}");
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn gpumemtrace_memory_stats(
 /// Lets peaks begin again at what is now (`what` = 0), or sums and counts at 0 (`what` = 1).
 #[unsafe(no_mangle)]
 pub extern "C" fn gpumemtrace_reset_memory_stats(device: c_int, what: c_int) {
-    devices::with(
+    device_caches::with(
         device,
         |cache| if what == 0 { cache.stats.reset_peaks() } else { cache.stats.reset_sums() },
     );
