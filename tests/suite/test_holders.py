@@ -200,7 +200,7 @@ def test_looking_at_variables_keeps_none_of_them():
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
-from gpumemtrace._holders._frames import variables
+from gpumemtrace._holders.frames import variables
 class Thing: pass
 def function():
     thing, other = Thing(), [1]

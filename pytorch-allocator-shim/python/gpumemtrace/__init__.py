@@ -13,14 +13,14 @@ cannot be run so, such as a notebook, calls `start()`, or loads the cell magic w
 """
 
 from ._allocator import SegmentMode, memory_stats, reset_peak_memory_stats, use_pluggable_allocator
-from ._command import CommandFailed, leaks, report
-from ._jupyter import load_ipython_extension
-from ._loops import steps
-from ._oom import capture_oom
-from ._said import NotRecording, is_recording, mark, phase, step, trace_path
-from ._start import start, stop
+from ._notebook import load_ipython_extension
+from ._recording.lifecycle import start, stop
+from ._recording.loops import steps
+from ._recording.markers import NotRecording, is_recording, mark, phase, step, trace_path
+from ._reports.holders import holders
+from ._reports.oom import capture_oom
+from ._reports.report import CommandFailed, leaks, report
 from ._version import __version__
-from ._who_holds import holders
 
 __all__ = [
     "CommandFailed",

@@ -13,8 +13,8 @@ import sys
 from types import TracebackType
 from typing import Any, Dict, Optional, Type, Union
 
-from . import _said
-from ._start import find_library
+from ._recording import markers
+from ._recording.lifecycle import find_library
 
 #: PyTorch's setters by what they take. 2.3 changed the forms for graphs' pools, and their names.
 _HOOKS = {
@@ -46,7 +46,7 @@ class _Found(ctypes.Structure):
 
 def library_path() -> str:
     """The library that is loaded; else that of this package. PyTorch must be given the file that records already."""
-    loaded = _said.find(_said.library(), "gpumemtrace_malloc", None)
+    loaded = markers.find(markers.library(), "gpumemtrace_malloc", None)
     found = _Found()
     if loaded is not None and ctypes.CDLL(None).dladdr(ctypes.cast(loaded, ctypes.c_void_p), ctypes.byref(found)):
         return os.fsdecode(found.file)
@@ -55,8 +55,8 @@ def library_path() -> str:
 
 def _load(path: str) -> ctypes.CDLL:
     """From now on, what the program says goes there too."""
-    if _said.find(_said.library(), "gpumemtrace_malloc", None) is None:
-        _said.bind(ctypes.PyDLL(path))
+    if markers.find(markers.library(), "gpumemtrace_malloc", None) is None:
+        markers.bind(ctypes.PyDLL(path))
     return ctypes.CDLL(path)
 
 

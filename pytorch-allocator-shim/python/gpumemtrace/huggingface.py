@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import _said
+from ._recording import markers
 
 
 class _Hooks:
@@ -18,7 +18,7 @@ class _Hooks:
     def __init__(self) -> None:
         super().__init__()
         self._name: Optional[str] = None
-        self._phase: Optional[_said.phase] = None
+        self._phase: Optional[markers.phase] = None
         self._is_training = False
 
     def _change(self, name: Optional[str]) -> None:
@@ -27,7 +27,7 @@ class _Hooks:
             return
         if self._phase is not None:
             self._phase.__exit__(None, None, None)
-        self._name, self._phase = name, None if name is None else _said.phase(name)
+        self._name, self._phase = name, None if name is None else markers.phase(name)
         if self._phase is not None:
             self._phase.__enter__()
 
@@ -37,7 +37,7 @@ class _Hooks:
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         self._change("train")
-        _said.step()
+        markers.step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **named: Any) -> None:
         # Decided by a callback of the trainer's own, which comes before all others.

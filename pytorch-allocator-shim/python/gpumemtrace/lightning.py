@@ -11,7 +11,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, List, Tuple
 
-from . import _said
+from ._recording import markers
 
 _NAMES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -21,10 +21,10 @@ class _Hooks:
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: List[_said.phase] = []
+        self._open: List[markers.phase] = []
 
     def _begin(self, name: str) -> None:
-        phase = _said.phase(name)
+        phase = markers.phase(name)
         self._open.append(phase)
         phase.__enter__()
 
@@ -36,7 +36,7 @@ class _Hooks:
         self._begin("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        _said.step()
+        markers.step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._end()

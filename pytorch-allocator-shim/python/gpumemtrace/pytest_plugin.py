@@ -14,8 +14,9 @@ from typing import Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
 
-from . import _said, _sizes
-from ._command import CommandFailed, report
+from ._recording import markers
+from ._reports import sizes
+from ._reports.report import CommandFailed, report
 
 #: As the command reads sizes: KB is KiB, and so is K.
 _POWERS = {"": 0, "b": 0}
@@ -106,7 +107,7 @@ def _size(size: Union[int, str]) -> int:
 
 
 def _shown(size: int) -> str:
-    return _sizes.text(size) + (f" ({size:,} bytes)" if size >= 1024 else "")
+    return sizes.text(size) + (f" ({size:,} bytes)" if size >= 1024 else "")
 
 
 class _Turn:
@@ -117,18 +118,18 @@ class _Turn:
         _count += 1
         # Digits in names of phases are one name: this one has none, and is no other's.
         self.name = "pytest " + "".join(chr(ord("a") + int(digit)) for digit in str(_count))
-        self.was_recording = _said.is_recording()
+        self.was_recording = markers.is_recording()
 
     def measure(self) -> Dict[str, Dict[int, Optional[int]]]:
         """What tensors held at most, and what was left, by device. Raises `_Unknown`."""
-        if not _said.is_recording():
+        if not markers.is_recording():
             if self.was_recording or _is_gpu_used():
                 raise _Unknown("nothing is being recorded any more; the recorder has said why on stderr")
             # Recording begins with the first call, and there has been none.
             return {"peak": {}, "left": {}}
         try:
             whole = report()
-        except (CommandFailed, _said.NotRecording, FileNotFoundError) as error:
+        except (CommandFailed, markers.NotRecording, FileNotFoundError) as error:
             raise _Unknown(f"the trace could not be read: {error}") from error
         if not all(trace["complete"] for trace in whole["traces"]):
             raise _Unknown(f"something is missing in the trace: `gpumemtrace info {whole['traces'][0]['path']}` says what")
@@ -152,7 +153,7 @@ class _Unknown(Exception):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
-    if not _rules(item) or _said._trace is not None:
+    if not _rules(item) or markers._trace is not None:
         return
     why = "pytest is not recorded, so GPU memory has no witness: start it as `gpumemtrace run -- python -m pytest`"
     if item.config.getoption("--gpumemtrace-required"):
@@ -171,7 +172,7 @@ def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
     # What nobody reaches any more is no leak of this test, nor what it gives back.
     gc.collect()
     turn = _Turn()
-    with _said.phase(turn.name):
+    with markers.phase(turn.name):
         yield
         gc.collect()
     setattr(item, _ATTRIBUTE, turn)

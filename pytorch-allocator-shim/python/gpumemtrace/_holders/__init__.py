@@ -6,6 +6,6 @@ blocks of leaks, calls no code of the program's (objects are looked at by their 
 and raises nothing into the program.
 """
 
-from ._look import DEFAULT_LIMIT_S, Look, look
+from .scan import DEFAULT_LIMIT_S, Look, look
 
 __all__ = ["DEFAULT_LIMIT_S", "Look", "look"]

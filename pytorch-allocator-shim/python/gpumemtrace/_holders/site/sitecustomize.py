@@ -32,7 +32,7 @@ def _start(folder: str) -> None:
         return
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    importlib.import_module(name + "._hooks").install()
+    importlib.import_module(name + ".triggers").install()
 
 
 def _begin() -> None:

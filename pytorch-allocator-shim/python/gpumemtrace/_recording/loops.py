@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, Iterable, Iterator, TypeVar, cast
 
-from . import _said
+from . import markers
 
 _Item = TypeVar("_Item")
 
@@ -22,7 +22,7 @@ class steps(Generic[_Item]):
 
     def __iter__(self) -> Iterator[_Item]:
         for item in self._items:
-            _said.step()
+            markers.step()
             yield item
 
     def __len__(self) -> int:

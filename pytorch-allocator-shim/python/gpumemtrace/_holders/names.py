@@ -6,7 +6,7 @@ part up to the outermost container whose items are several of the blocks is the 
 
 from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
-from ._safe import items, type_name
+from .safe_access import items, type_name
 
 #: Keys of a dict that are told apart; of one with more they are items like those of a list.
 _MOST_KEYS = 3

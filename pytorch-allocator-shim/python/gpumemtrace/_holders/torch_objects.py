@@ -9,7 +9,7 @@ the program has been watched since its start (`watch_hooks`). Tensors are asked 
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-from ._safe import bases, is_a, own_attributes
+from .safe_access import bases, is_a, own_attributes
 
 _flags_of = type.__dict__["__flags__"].__get__
 #: `Py_TPFLAGS_HEAPTYPE`.

@@ -12,9 +12,9 @@ import sys
 from types import FrameType, ModuleType
 from typing import Any, Callable, Dict, Optional, Sequence
 
-from ._library import COMMAND_VARIABLE
-from ._look import DEFAULT_LIMIT_S, look
-from ._torch import watch_hooks
+from .library import COMMAND_VARIABLE
+from .scan import DEFAULT_LIMIT_S, look
+from .torch_objects import watch_hooks
 
 ASKED_VARIABLE = "GPUMEMTRACE_HOLDERS"
 SIGNAL_VARIABLE = "GPUMEMTRACE_HOLDERS_SIGNAL"

@@ -6,9 +6,9 @@ own, `_holders`, which imports nothing from here; this is how a program that has
 
 from typing import Any, Dict
 
-from ._command import find_command
-from ._holders import DEFAULT_LIMIT_S, look
-from ._said import NotRecording, trace_path
+from .._command import find_command
+from .._holders import DEFAULT_LIMIT_S, look
+from .._recording.markers import NotRecording, trace_path
 
 
 def holders(limit_s: float = DEFAULT_LIMIT_S) -> Dict[str, Any]:

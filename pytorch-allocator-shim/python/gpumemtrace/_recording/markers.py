@@ -14,7 +14,7 @@ import os
 from types import TracebackType
 from typing import Any, Callable, Optional, Type, TypeVar, cast
 
-from . import _mps
+from . import mps_memory
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -72,7 +72,7 @@ def library() -> ctypes.PyDLL:
 def step() -> None:
     """Says that a step begins. Reports then count these, and take no other sign for a step."""
     if _mps_memory is not None:
-        _mps.sample(_mps_memory)
+        mps_memory.sample(_mps_memory)
     if _step is not None:
         _step()
 
@@ -84,7 +84,7 @@ def mark(name: str) -> None:
     """
     encoded = _encoded(name, "mark")
     if _mps_memory is not None:
-        _mps.sample(_mps_memory)
+        mps_memory.sample(_mps_memory)
     if _mark is not None:
         _mark(encoded)
 
@@ -132,7 +132,7 @@ class phase:
 
     def __enter__(self) -> phase:
         if _mps_memory is not None:
-            _mps.sample(_mps_memory)
+            mps_memory.sample(_mps_memory)
         if _phase_begin is not None:
             _phase_begin(self._name)
         return self
@@ -141,7 +141,7 @@ class phase:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], traceback: Optional[TracebackType]
     ) -> None:
         if _mps_memory is not None:
-            _mps.sample(_mps_memory)
+            mps_memory.sample(_mps_memory)
         if _phase_end is not None:
             _phase_end()
 

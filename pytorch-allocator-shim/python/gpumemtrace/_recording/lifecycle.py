@@ -15,9 +15,9 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Union
 
-from . import _said
-from ._command import find_command
-from ._system import library_name
+from .._command import find_command
+from .._platform import library_name
+from . import markers
 
 #: What the library answers to who starts it.
 _EVERYTHING, _WITHOUT_DRIVER, _ALREADY, _OVER, _NO_DEVICE = 0, 1, 2, 3, 4
@@ -71,20 +71,20 @@ def start(
     settings = {"STACKS": stacks, "ROTATE": rotate, "KEEP": keep, "TRACKER": tracker}
     if output is not None:
         settings["OUTPUT"] = _file(output)
-    if _said._trace is not None and _stop is None and _loaded("gpumemtrace_start"):
+    if markers._trace is not None and _stop is None and _loaded("gpumemtrace_start"):
         library = ctypes.PyDLL(None)
     else:
         library = ctypes.PyDLL(str(find_library()))
-    begins = _said.find(library, "gpumemtrace_start", ctypes.c_int)
+    begins = markers.find(library, "gpumemtrace_start", ctypes.c_int)
     if begins is None:
         raise RuntimeError(f"{library._name} is the library of another version of this package")
     before = {name: os.environ.get("GPUMEMTRACE_" + name) for name in settings}
     # Read when the recording begins, which is with the first GPU call.
     _set(settings)
     answer = begins()
-    _said.bind(library)
+    markers.bind(library)
     # Lets go of the GIL: it waits for the trace to be written.
-    _stop = _said.find(ctypes.CDLL(library._name), "gpumemtrace_stop", ctypes.c_int)
+    _stop = markers.find(ctypes.CDLL(library._name), "gpumemtrace_stop", ctypes.c_int)
     if answer not in (_EVERYTHING, _WITHOUT_DRIVER):
         _set(before, also_none=True)
     if answer == _OVER:
@@ -98,7 +98,7 @@ def start(
         raise RuntimeError("no recording can be started: an internal error of gpumemtrace; please report it")
     if answer == _ALREADY:
         return
-    look_again = _said.find(library, "gpumemtrace_look_again", None)
+    look_again = markers.find(library, "gpumemtrace_look_again", None)
     if look_again is not None:
         sys.meta_path.insert(0, _Looker(look_again))
     _tell_what_is_held(library, answer)
@@ -115,8 +115,8 @@ def stop() -> Optional[str]:
     What comes later is not recorded, and no other recording of this process can be started. To call it again does nothing.
     """
     global _stop
-    path = _said.trace_path() if _said.is_recording() else None
-    ends = _stop or _said.find(ctypes.CDLL(None), "gpumemtrace_stop", ctypes.c_int)
+    path = markers.trace_path() if markers.is_recording() else None
+    ends = _stop or markers.find(ctypes.CDLL(None), "gpumemtrace_stop", ctypes.c_int)
     if ends is not None:
         ends()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Looker)]
@@ -128,7 +128,7 @@ def find_library() -> Path:
     named = os.environ.get("GPUMEMTRACE_LIB")
     candidates: List[Path] = [Path(named)] if named else []
     name = library_name()
-    candidates.append(Path(__file__).resolve().parent / "lib" / name)
+    candidates.append(Path(__file__).resolve().parent.parent / "lib" / name)
     try:
         command = Path(find_command()).resolve()
         candidates += [command.parent / name, command.parent.parent / "lib" / name]
@@ -172,10 +172,10 @@ def _tell_what_is_held(library: ctypes.PyDLL, answer: int) -> None:
         # Where the driver was there before us, none of its calls says when the allocator begins; PyTorch does.
         when_initialized = getattr(torch.cuda, "_lazy_call", None)
         if answer == _WITHOUT_DRIVER and when_initialized is not None:
-            when_initialized(_said.find(library, "gpumemtrace_attach", ctypes.c_int))
+            when_initialized(markers.find(library, "gpumemtrace_attach", ctypes.c_int))
         return
-    tracks_segments = _said.find(library, "gpumemtrace_attach", ctypes.c_int)() == 1
-    held = _said.find(library, "gpumemtrace_held", None, ctypes.c_void_p)
+    tracks_segments = markers.find(library, "gpumemtrace_attach", ctypes.c_int)() == 1
+    held = markers.find(library, "gpumemtrace_held", None, ctypes.c_void_p)
     try:
         segments = torch.cuda.memory_snapshot()
     except Exception as error:  # Of allocators that have none: the program must go on.

@@ -9,11 +9,11 @@ import threading
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from . import _library
-from ._names import Way, many_keys_are_items, told
-from ._torch import Torch
-from ._walk import Place, Walk, owned
-from ._ways import Ways
+from . import library
+from .names import Way, many_keys_are_items, told
+from .torch_objects import Torch
+from .search import Place, Walk, owned
+from .paths import Ways
 
 DEFAULT_LIMIT_S = 2.0
 #: What the command may take to read the trace so far.
@@ -29,7 +29,7 @@ _one_at_a_time = threading.Lock()
 
 def look(when: str, command: str, limit_s: float = DEFAULT_LIMIT_S, report_limit_s: float = REPORT_LIMIT_S) -> Optional[Look]:
     """Looks, tells the trace, and answers; `None` where nothing is recorded, or another look is being taken."""
-    trace = _library.trace_path()
+    trace = library.trace_path()
     if trace is None or not _one_at_a_time.acquire(False):
         return None
     try:
@@ -43,8 +43,8 @@ def _look(trace: str, when: str, command: str, limit_s: float, report_limit_s: f
     rows: List[Row] = []
     begun = time.monotonic()
     try:
-        leaks = _library.suspects(trace, command, report_limit_s)
-    except _library.Failed as failed:
+        leaks = library.suspects(trace, command, report_limit_s)
+    except library.Failed as failed:
         answer["failed"] = str(failed)
     else:
         answer["report_ns"] = int((time.monotonic() - begun) * 1e9)
@@ -54,9 +54,9 @@ def _look(trace: str, when: str, command: str, limit_s: float, report_limit_s: f
     text = {**answer, "leaks": len(answer["leaks"])}
     if len(rows) > _MOST_ROWS:
         text["unwritten"] = sum(row.blocks for row in rows[_MOST_ROWS:])
-    _library.write_look(text)
+    library.write_look(text)
     for row in rows[:_MOST_ROWS]:
-        _library.write_holder(row.text, row.device, row.address, [row.blocks, row.bytes])
+        library.write_holder(row.text, row.device, row.address, [row.blocks, row.bytes])
     return answer
 
 

@@ -11,9 +11,10 @@ import linecache
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import _said, _sizes
-from ._command import CommandFailed, report
-from ._start import is_started, start
+from ._recording import markers
+from ._recording.lifecycle import is_started, start
+from ._reports import sizes
+from ._reports.report import CommandFailed, report
 
 #: Lines that are printed of each list.
 _MOST_LINES = 5
@@ -47,13 +48,13 @@ def _run(shell: Any, line: str, cell: str) -> None:
         print(f"gpumemtrace: {error}")
         shell.run_cell(cell)
         return
-    _said.mark(begin)
+    markers.mark(begin)
     try:
-        with _said.phase("cell"):
+        with markers.phase("cell"):
             # It shows the cell's own errors, and returns.
             shell.run_cell(cell)
     finally:
-        _said.mark(end)
+        markers.mark(end)
     print(_told(begin, end, own))
 
 
@@ -66,12 +67,12 @@ def _name_of(shell: Any, cell: str) -> Optional[str]:
 
 
 def _told(begin: str, end: str, own: Optional[str]) -> str:
-    if not _said.is_recording():
+    if not markers.is_recording():
         return "gpumemtrace: the cell made no GPU call, nor did any before it"
     asked = ("--peak", "--since", f"mark:{begin}", "--at", f"mark:{begin}", "--at", f"mark:{end}")
     try:
         whole = report(None, *asked)
-    except (CommandFailed, _said.NotRecording, FileNotFoundError) as error:
+    except (CommandFailed, markers.NotRecording, FileNotFoundError) as error:
         return f"gpumemtrace: what the cell held is not known: {error}"
     at: Dict[Tuple[str, int], Dict[str, Any]] = {
         (instant["asked"], instant["device"]): instant for instant in whole.get("instants", [])
@@ -142,4 +143,4 @@ def _place(site: Dict[str, Any], own: Optional[str]) -> str:
 
 
 def _size(size: Optional[int]) -> str:
-    return "an unknown amount" if size is None else _sizes.text(size)
+    return "an unknown amount" if size is None else sizes.text(size)

@@ -9,11 +9,11 @@ import re
 from types import CellType, CoroutineType, FrameType, FunctionType, GeneratorType, MethodType, TracebackType
 from typing import Any, Dict, List, Optional, Tuple
 
-from ._frames import called, variables
-from ._names import ANY_ITEM, LINK, Step, Way, attribute
-from ._safe import attribute_dict, container, is_a, slot_of, type_name
-from ._torch import Torch
-from ._walk import Walk
+from .frames import called, variables
+from .names import ANY_ITEM, LINK, Step, Way, attribute
+from .safe_access import attribute_dict, container, is_a, slot_of, type_name
+from .torch_objects import Torch
+from .search import Walk
 
 #: Larger dicts are not searched for the key of an item.
 _MOST_SEARCHED = 200_000

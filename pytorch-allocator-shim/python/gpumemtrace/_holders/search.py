@@ -13,8 +13,8 @@ import time
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from ._frames import OUR_MODULES, main_name, running
-from ._torch import Torch
+from .frames import OUR_MODULES, main_name, running
+from .torch_objects import Torch
 
 #: Objects between two looks at the clock; children of one object, too.
 _AT_A_TIME = 256

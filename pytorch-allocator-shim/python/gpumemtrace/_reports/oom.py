@@ -13,9 +13,10 @@ import sys
 from types import TracebackType
 from typing import Any, Callable, Optional, Type, TypeVar, Union
 
-from . import _said
-from ._command import find_command, report
-from ._system import untraced
+from .._command import find_command
+from .._platform import untraced
+from .._recording import markers
+from .report import report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,13 +45,13 @@ class capture_oom:
         if error is not None and _is_out_of_memory(error):
             try:
                 _leave_report(self._path)
-            except _said.NotRecording as why:
+            except markers.NotRecording as why:
                 _say_once(f"PyTorch ran out of GPU memory, and there is no report on it: {why}")
             except Exception as why:  # The error that passes is the one that counts.
                 _say(f"the report on running out of GPU memory could not be made: {why}")
 
     def __call__(self, function: _Function) -> _Function:
-        return _said.around(self, function, "capture_oom")
+        return markers.around(self, function, "capture_oom")
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -63,7 +64,7 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 
 def _leave_report(path: Optional[str]) -> None:
-    trace = _said.trace_path()
+    trace = markers.trace_path()
     stem = os.path.splitext(trace)[0] + ".oom" if path is None else path
     as_text = [find_command(), "replay", trace, "--oom", "--color", "never", "--no-progress"]
     done = subprocess.run(as_text, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**untraced(os.environ), "COLUMNS": "120"})
