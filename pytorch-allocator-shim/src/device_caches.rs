@@ -1,48 +1,50 @@
-//! The allocators of all devices.
+//! The caching allocators of all devices.
 //!
-//! Constraint: tensors are made and freed on any thread, and blocks go from one to another. Consequence: one lock a device,
-//! as PyTorch's own; it is held while the driver is asked, so that no two threads make a segment for the same need.
+//! Each device has one lock, as in PyTorch's native allocator. The lock is held during driver
+//! calls, so two threads never create a segment for the same shortage.
 
 use std::ffi::c_int;
 
 use parking_lot::Mutex;
 
-use crate::cache::Cache;
+use crate::cache::CachingAllocator;
 use crate::gpu::Gpu;
 
-/// More than any machine has.
+/// Upper bound of device ordinals; more than any machine has.
 const DEVICES: usize = 64;
 
-type Slot = Mutex<Option<Box<Cache<Gpu>>>>;
-static CACHES: [Slot; DEVICES] = [const { Mutex::new(None) }; DEVICES];
+type CacheSlot = Mutex<Option<Box<CachingAllocator<Gpu>>>>;
+static CACHES: [CacheSlot; DEVICES] = [const { Mutex::new(None) }; DEVICES];
 
-/// Does something with a device's allocator, made if it is not there; `None` if there can be no such device.
-pub(crate) fn with<T>(device: c_int, act: impl FnOnce(&mut Cache<Gpu>) -> T) -> Option<T> {
+/// Runs `act` on the allocator of a device, which is created on first use. `None` if the ordinal
+/// is out of range.
+pub(crate) fn with_cache<T>(device: c_int, act: impl FnOnce(&mut CachingAllocator<Gpu>) -> T) -> Option<T> {
     let slot = usize::try_from(device).ok().and_then(|device| CACHES.get(device))?;
-    let mut place = slot.lock();
-    let cache = place.take().unwrap_or_else(|| Box::new(Cache::new(Gpu::new(device))));
-    Some(run(&mut place, cache, act))
+    let mut guard = slot.lock();
+    let cache = guard.take().unwrap_or_else(|| Box::new(CachingAllocator::new(Gpu::new(device))));
+    Some(run_taken_out(&mut guard, cache, act))
 }
 
-/// Does something with every allocator that is there, until an answer comes.
-pub(crate) fn find<T>(mut act: impl FnMut(&mut Cache<Gpu>) -> Option<T>) -> Option<T> {
+/// Runs `act` on each existing allocator until it returns `Some`.
+pub(crate) fn find_in_caches<T>(mut act: impl FnMut(&mut CachingAllocator<Gpu>) -> Option<T>) -> Option<T> {
     CACHES.iter().find_map(|slot| {
-        let mut place = slot.lock();
-        let cache = place.take()?;
-        run(&mut place, cache, &mut act)
+        let mut guard = slot.lock();
+        let cache = guard.take()?;
+        run_taken_out(&mut guard, cache, &mut act)
     })
 }
 
-/// An allocator is out of its place while it works: one that panicked, and may be wrong about what is free, is never put
-/// back. Its memory is lost, and what comes after begins anew.
-fn run<T>(
-    place: &mut Option<Box<Cache<Gpu>>>,
-    mut cache: Box<Cache<Gpu>>,
-    act: impl FnOnce(&mut Cache<Gpu>) -> T,
+/// Runs `act` while the allocator is out of its slot. If `act` panics, the allocator is not put
+/// back, since its free lists may be wrong: its memory is leaked, and the next request creates a
+/// new allocator.
+fn run_taken_out<T>(
+    slot: &mut Option<Box<CachingAllocator<Gpu>>>,
+    mut cache: Box<CachingAllocator<Gpu>>,
+    act: impl FnOnce(&mut CachingAllocator<Gpu>) -> T,
 ) -> T {
-    let answer = act(&mut cache);
-    *place = Some(cache);
-    answer
+    let result = act(&mut cache);
+    *slot = Some(cache);
+    result
 }
 
 #[cfg(test)]
@@ -50,14 +52,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allocator_that_panicked_is_not_used_again() {
-        let count = |cache: &mut Cache<Gpu>| cache.stats.num_ooms;
-        with(63, |cache| cache.stats.num_ooms = 5);
-        assert_eq!(with(63, count), Some(5));
-        let panicked = std::panic::catch_unwind(|| with(63, |_| panic!("on purpose")));
+    fn allocator_is_discarded_after_a_panic() {
+        let count = |cache: &mut CachingAllocator<Gpu>| cache.stats.num_ooms;
+        with_cache(63, |cache| cache.stats.num_ooms = 5);
+        assert_eq!(with_cache(63, count), Some(5));
+        let panicked = std::panic::catch_unwind(|| with_cache(63, |_| panic!("on purpose")));
         assert!(panicked.is_err());
-        assert_eq!(find(|cache| (cache.host.ordinal == 63).then_some(())), None, "it is gone");
-        assert_eq!(with(63, count), Some(0), "another begins");
-        assert_eq!(with(64, count), None, "no such device");
+        assert_eq!(
+            find_in_caches(|cache| (cache.backend.ordinal == 63).then_some(())),
+            None,
+            "the slot is empty"
+        );
+        assert_eq!(with_cache(63, count), Some(0), "a new allocator");
+        assert_eq!(with_cache(64, count), None, "out of range");
     }
 }

@@ -1,7 +1,7 @@
-//! Bytes handed out, per device.
+//! Bytes handed out per device in the uncached mode.
 //!
-//! Constraint: tensors are made and freed on any thread. Consequence: one atomic a device; devices beyond the table share
-//! its last entry, and 64 in one process is more than any machine has.
+//! Tensors are created and freed on any thread, so each device has one atomic counter. Ordinals
+//! beyond the table share its last entry; the table has room for 64 devices.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,30 +9,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const DEVICES: usize = 64;
 
 #[derive(Debug)]
-pub(crate) struct Totals([Total; DEVICES]);
+pub(crate) struct LiveByteCounters([LiveByteCounter; DEVICES]);
 
 #[derive(Debug)]
-pub(crate) struct Total(AtomicU64);
+pub(crate) struct LiveByteCounter(AtomicU64);
 
-pub(crate) static TOTALS: Totals = Totals([const { Total(AtomicU64::new(0)) }; DEVICES]);
+pub(crate) static LIVE_BYTES: LiveByteCounters =
+    LiveByteCounters([const { LiveByteCounter(AtomicU64::new(0)) }; DEVICES]);
 
-impl Totals {
-    pub(crate) fn device(&self, ordinal: c_int) -> &Total {
+impl LiveByteCounters {
+    pub(crate) fn device(&self, ordinal: c_int) -> &LiveByteCounter {
         &self.0[usize::try_from(ordinal).unwrap_or(0).min(DEVICES - 1)]
     }
 }
 
-impl Total {
+impl LiveByteCounter {
     pub(crate) fn live(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The total after adding.
+    /// Adds `bytes` and returns the new total.
     pub(crate) fn add(&self, bytes: u64) -> u64 {
         self.0.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// The total after subtracting.
+    /// Subtracts `bytes` and returns the new total.
     pub(crate) fn subtract(&self, bytes: u64) -> u64 {
         self.0.fetch_sub(bytes, Ordering::Relaxed).saturating_sub(bytes)
     }

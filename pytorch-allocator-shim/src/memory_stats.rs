@@ -1,36 +1,39 @@
-//! `torch.cuda.memory_stats()` for our caching allocator, which PyTorch does not ask it for.
+//! `torch.cuda.memory_stats()` for the caching allocator of this crate.
 //!
-//! Constraint: Python reads it without knowing our structures. Consequence: one text, a `name value` a line, into the
-//! caller's buffer.
+//! PyTorch refuses `memory_stats()` under a pluggable allocator and has no hook for it. The Python
+//! package calls these functions through ctypes; to keep Rust structures out of that interface,
+//! the values are passed as text.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::Write;
 
 use crate::device_caches;
-use crate::mode::{Mode, mode};
+use crate::mode::{AllocatorMode, current_mode};
 
-/// Writes all figures of a device, a `name value` a line, with the names of `torch.cuda.memory_stats()`, NUL-terminated and
-/// cut at `capacity`. Answers the bytes that the whole text has, without the NUL; 0 if our cache is not in use.
+/// Writes the statistics of a device as text, one `name value` pair a line, with the names of
+/// `torch.cuda.memory_stats()`. The text is NUL-terminated and truncated to `capacity` bytes.
+///
+/// Returns the length of the whole text in bytes, without the NUL; 0 if the cache is not in use.
 ///
 /// # Safety
-/// `buffer` has room for `capacity` bytes, or is null and `capacity` 0.
+/// `buffer` has room for `capacity` bytes, or is null and `capacity` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpumemtrace_memory_stats(
     device: c_int,
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    if mode() != Some(Mode::Caching) {
+    if current_mode() != Some(AllocatorMode::Caching) {
         return 0;
     }
-    let Some(stats) = device_caches::with(device, |cache| cache.stats.clone()) else { return 0 };
+    let Some(stats) = device_caches::with_cache(device, |cache| cache.stats.clone()) else { return 0 };
     let mut text = String::new();
-    stats.each(|name, value| {
+    stats.for_each(|name, value| {
         let _ = writeln!(text, "{name} {value}");
     });
     if capacity > 0 && !buffer.is_null() {
         let len = text.len().min(capacity - 1);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises room for `capacity` bytes, and `len` is less.
         unsafe {
             buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), len);
             buffer.add(len).write(0);
@@ -39,11 +42,11 @@ pub unsafe extern "C" fn gpumemtrace_memory_stats(
     text.len()
 }
 
-/// Lets peaks begin again at what is now (`what` = 0), or sums and counts at 0 (`what` = 1).
+/// Resets statistics of a device: the peaks to the current values (`what` = 0), or the accumulated
+/// sums and counts to 0 (any other `what`).
 #[unsafe(no_mangle)]
 pub extern "C" fn gpumemtrace_reset_memory_stats(device: c_int, what: c_int) {
-    device_caches::with(
-        device,
-        |cache| if what == 0 { cache.stats.reset_peaks() } else { cache.stats.reset_sums() },
-    );
+    device_caches::with_cache(device, |cache| {
+        if what == 0 { cache.stats.reset_peaks() } else { cache.stats.reset_sums() }
+    });
 }

@@ -1,7 +1,7 @@
-//! What the allocator does, as events of the trace.
+//! Emits the allocator's actions as trace events.
 //!
-//! Constraint: reports on a program must read the same whether PyTorch's allocator or ours served it. Consequence: the events
-//! are those that PyTorch's tracker gives, with the same fields; that they come from us, `tracker` and the header say.
+//! The events and their fields are those of PyTorch's own tracker, so that reports read the same
+//! for either allocator. The `tracker` event and the trace header say that they come from here.
 
 use std::ffi::c_int;
 
@@ -9,61 +9,65 @@ use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
-use crate::cache::{Entry, Step};
+use crate::cache::{TraceAction, TraceEntry};
 
-/// From here on, segments, requests, streams and pools are in the trace.
-pub(crate) fn first_hand() {
+/// Announces that segments, requested sizes, streams and pools follow in the trace.
+pub(crate) fn emit_own_allocator() {
     let aux = [TrackerState::OwnAllocator as u64, 0];
-    put(&Draft { aux, ..Draft::new(EventKind::TRACKER, ApiId::default()) });
+    emit(&Draft { aux, ..Draft::new(EventKind::TRACKER, ApiId::default()) });
 }
 
-/// A step of the caching allocator.
-pub(crate) fn entry(device: c_int, entry: &Entry) {
+/// Emits one action of the caching allocator.
+pub(crate) fn emit_entry(device: c_int, entry: &TraceEntry) {
     let pool = pool_number(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
-    let place = [entry.stream, pool];
-    let (kind, size, aux, detail) = match entry.step {
-        Step::Alloc => (EventKind::BLOCK_ALLOC, entry.bytes, totals, Some(detail)),
-        Step::Free { .. } => (EventKind::BLOCK_FREE, entry.bytes, totals, Some(detail)),
-        Step::FreeCompleted => (EventKind::BLOCK_FREE_COMPLETED, entry.requested_bytes, place, None),
-        Step::SegmentAlloc => (EventKind::SEGMENT_ALLOC, entry.bytes, place, None),
-        Step::SegmentFree => (EventKind::SEGMENT_FREE, entry.bytes, place, None),
+    let stream_and_pool = [entry.stream, pool];
+    let (kind, size, aux, detail) = match entry.action {
+        TraceAction::Alloc => (EventKind::BLOCK_ALLOC, entry.bytes, totals, Some(detail)),
+        TraceAction::FreeRequested { .. } => (EventKind::BLOCK_FREE, entry.bytes, totals, Some(detail)),
+        TraceAction::FreeCompleted => {
+            (EventKind::BLOCK_FREE_COMPLETED, entry.requested_bytes, stream_and_pool, None)
+        }
+        TraceAction::SegmentAlloc => (EventKind::SEGMENT_ALLOC, entry.bytes, stream_and_pool, None),
+        TraceAction::SegmentFree => (EventKind::SEGMENT_FREE, entry.bytes, stream_and_pool, None),
     };
-    let flags = if entry.step == (Step::Free { at_once: true }) { FREED_AT_ONCE } else { 0 };
-    put(&Draft { addr: entry.addr, size, aux, detail, flags, ..of_device(kind, device) });
+    let is_immediate = entry.action == (TraceAction::FreeRequested { is_immediate: true });
+    let flags = if is_immediate { FREED_AT_ONCE } else { 0 };
+    emit(&Draft { addr: entry.addr, size, aux, detail, flags, ..draft_for_device(kind, device) });
 }
 
-/// A block that is a piece of the driver's memory by itself; nothing is cached, so what is handed out is all that is held.
-pub(crate) fn uncached(kind: EventKind, device: c_int, addr: u64, bytes: u64, live_bytes: u64) {
-    put(&Draft { addr, size: bytes, aux: [live_bytes, live_bytes], ..of_device(kind, device) });
+/// Emits an event of the uncached mode, where allocated and reserved bytes are the same.
+pub(crate) fn emit_uncached(kind: EventKind, device: c_int, addr: u64, bytes: u64, live_bytes: u64) {
+    emit(&Draft { addr, size: bytes, aux: [live_bytes, live_bytes], ..draft_for_device(kind, device) });
 }
 
-/// A request of which nothing came. `free_bytes` is what the driver said was free, if it did.
-pub(crate) fn out_of_memory(
+/// Emits a failed request. `held_bytes` is allocated and reserved bytes; `free_bytes` is what the
+/// driver reported as free, if it did.
+pub(crate) fn emit_out_of_memory(
     device: c_int,
     requested_bytes: u64,
     stream: u64,
-    held: (u64, u64),
+    held_bytes: (u64, u64),
     free_bytes: Option<u64>,
 ) {
     let detail = Detail { requested_bytes, stream, pool: NO_POOL };
-    put(&Draft {
+    emit(&Draft {
         addr: free_bytes.unwrap_or(0),
         size: requested_bytes,
-        aux: [held.0, held.1],
+        aux: [held_bytes.0, held_bytes.1],
         detail: free_bytes.map(|_| detail),
-        ..of_device(EventKind::BLOCK_OOM, device)
+        ..draft_for_device(EventKind::BLOCK_OOM, device)
     });
 }
 
-fn of_device(kind: EventKind, device: c_int) -> Draft {
+fn draft_for_device(kind: EventKind, device: c_int) -> Draft {
     let draft = Draft::new(kind, ApiId::default());
     Draft { device: u8::try_from(device).unwrap_or(draft.device), ..draft }
 }
 
-fn put(draft: &Draft) {
-    // A panic must not reach PyTorch's frames.
+fn emit(draft: &Draft) {
+    // A panic must not unwind into PyTorch's frames.
     if std::panic::catch_unwind(|| event(draft)).is_err() {
         gpumemtrace_recorder::leave_after_panic();
     }

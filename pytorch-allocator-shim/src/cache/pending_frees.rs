@@ -1,62 +1,61 @@
-//! Blocks that were given back while another stream may still use them.
+//! Freed blocks that another stream may still use.
 //!
-//! Constraint: only an event on that stream tells when it is done, and while a graph is captured no event may be recorded or
-//! asked. Consequence: blocks wait in a queue for each stream, of which only the front is asked, because a stream does things
-//! in order; those that are given back during a capture wait apart, until it is over.
+//! An event on each such stream tells when it is done with the block. A stream completes its
+//! events in order, so blocks wait in one queue per stream, and only the front event is queried.
+//! During a CUDA graph capture no event may be recorded or queried; blocks that are freed then are
+//! deferred until the capture has ended.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::blocks::BlockId;
-use super::host::EventId;
+use super::ids::{BlockId, EventId};
 
-/// All of a device's.
+/// The pending frees of one device.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingFrees {
     queues: BTreeMap<u64, VecDeque<(EventId, BlockId)>>,
-    apart: Vec<BlockId>,
+    deferred: Vec<BlockId>,
 }
 
-impl Waiting {
-    /// A block waits for an event on a stream.
+impl PendingFrees {
+    /// Queues a block behind an event that was recorded on `stream`.
     pub(crate) fn push(&mut self, stream: u64, event: EventId, block: BlockId) {
         self.queues.entry(stream).or_default().push_back((event, block));
     }
 
-    /// A block waits until events may be recorded.
-    pub(crate) fn put_apart(&mut self, block: BlockId) {
-        self.apart.push(block);
+    /// Keeps a block until its events can be recorded.
+    pub(crate) fn defer(&mut self, block: BlockId) {
+        self.deferred.push(block);
     }
 
-    /// The blocks for which no event could be recorded so far.
-    pub(crate) fn take_apart(&mut self) -> Vec<BlockId> {
-        std::mem::take(&mut self.apart)
+    /// Removes and returns the deferred blocks, oldest first.
+    pub(crate) fn take_deferred(&mut self) -> Vec<BlockId> {
+        std::mem::take(&mut self.deferred)
     }
 
-    /// True if none waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.queues.is_empty() && self.apart.is_empty()
+        self.queues.is_empty() && self.deferred.is_empty()
     }
 
-    /// One whose event is done, if there is any.
-    pub(crate) fn next_done(
+    /// Removes and returns one block whose event has completed.
+    pub(crate) fn pop_done(
         &mut self,
         mut is_done: impl FnMut(EventId) -> bool,
     ) -> Option<(EventId, BlockId)> {
         let stream =
             *self.queues.iter().find(|(_, queue)| queue.front().is_some_and(|front| is_done(front.0)))?.0;
-        self.pop(stream)
+        self.pop_from(stream)
     }
 
-    /// Any, with its stream.
-    pub(crate) fn next(&mut self) -> Option<(u64, EventId, BlockId)> {
+    /// Removes and returns any queued block, with its stream.
+    pub(crate) fn pop_any(&mut self) -> Option<(u64, EventId, BlockId)> {
         let stream = *self.queues.keys().next()?;
-        self.pop(stream).map(|(event, id)| (stream, event, id))
+        self.pop_from(stream).map(|(event, id)| (stream, event, id))
     }
 
-    fn pop(&mut self, stream: u64) -> Option<(EventId, BlockId)> {
+    fn pop_from(&mut self, stream: u64) -> Option<(EventId, BlockId)> {
         let queue = self.queues.get_mut(&stream)?;
         let front = queue.pop_front();
-        // Streams come and go.
+        // Programs create and destroy streams; empty queues must not pile up.
         if queue.is_empty() {
             self.queues.remove(&stream);
         }

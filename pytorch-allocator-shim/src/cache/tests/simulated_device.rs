@@ -1,34 +1,35 @@
-//! A device with little memory, which refuses what the rules forbid: a segment given back twice or during a capture, an event
-//! asked or recorded during one, or forgotten before it is done.
+//! A device with little memory that asserts the contract of the allocator. It panics if a segment
+//! is freed twice or during a capture, if an event is recorded or queried during a capture, or if
+//! an event is recycled before it has completed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::cache::{Entry, EventId, Failure, Host, OUT_OF_MEMORY};
+use crate::cache::{CacheBackend, DriverError, EventId, OUT_OF_MEMORY, TraceEntry};
 
 pub(super) const STREAMS: u64 = 4;
 pub(super) const CAPACITY_BYTES: u64 = 512 << 20;
 
-/// What the cache did to its device.
+/// A call that the allocator made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Call {
+pub(super) enum DeviceCall {
     Alloc(u64, u64),
     Free(u64),
-    Mark(u64, EventId),
+    RecordEvent(u64, EventId),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Device {
+pub(super) struct SimulatedDevice {
     pub(super) segments: BTreeMap<u64, u64>,
     pub(super) used_bytes: u64,
     pub(super) capturing: bool,
     pub(super) queues: [VecDeque<EventId>; STREAMS as usize],
     pub(super) not_done: BTreeSet<u64>,
     pub(super) last_event: u64,
-    pub(super) calls: Vec<Call>,
-    pub(super) told: Vec<Entry>,
+    pub(super) calls: Vec<DeviceCall>,
+    pub(super) traced: Vec<TraceEntry>,
 }
 
-impl Device {
+impl SimulatedDevice {
     pub(super) fn complete_up_to(&mut self, event: EventId) {
         let queue =
             self.queues.iter_mut().find(|queue| queue.contains(&event)).expect("an event of a stream");
@@ -41,13 +42,13 @@ impl Device {
     }
 }
 
-impl Host for Device {
-    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, Failure> {
+impl CacheBackend for SimulatedDevice {
+    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError> {
         assert_eq!(during_capture, self.capturing);
         if self.used_bytes + bytes > CAPACITY_BYTES {
             return Err(OUT_OF_MEMORY);
         }
-        // The lowest gap: addresses come back.
+        // The lowest gap that fits, so that addresses are reused.
         let mut addr = 0x1_0000_0000;
         for (start, len) in &self.segments {
             if start - addr >= bytes {
@@ -57,43 +58,43 @@ impl Host for Device {
         }
         self.used_bytes += bytes;
         self.segments.insert(addr, bytes);
-        self.calls.push(Call::Alloc(addr, bytes));
+        self.calls.push(DeviceCall::Alloc(addr, bytes));
         Ok(addr)
     }
 
     fn free(&mut self, addr: u64) {
-        assert!(!self.capturing, "nothing is given back during a capture");
-        self.used_bytes -= self.segments.remove(&addr).expect("a segment, once");
-        self.calls.push(Call::Free(addr));
+        assert!(!self.capturing, "no segment is freed during a capture");
+        self.used_bytes -= self.segments.remove(&addr).expect("a live segment");
+        self.calls.push(DeviceCall::Free(addr));
     }
 
-    fn mark(&mut self, stream: u64) -> Result<EventId, Failure> {
+    fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError> {
         assert!(!self.capturing, "no event is recorded during a capture");
         self.last_event += 1;
         let event = EventId(self.last_event);
         self.queues[stream as usize].push_back(event);
         self.not_done.insert(event.0);
-        self.calls.push(Call::Mark(stream, event));
+        self.calls.push(DeviceCall::RecordEvent(stream, event));
         Ok(event)
     }
 
-    fn is_done(&mut self, event: EventId) -> bool {
-        assert!(!self.capturing, "no event is asked during a capture");
+    fn is_event_done(&mut self, event: EventId) -> bool {
+        assert!(!self.capturing, "no event is queried during a capture");
         !self.not_done.contains(&event.0)
     }
 
-    fn wait(&mut self, event: EventId) -> bool {
+    fn wait_for_event(&mut self, event: EventId) -> bool {
         if self.not_done.contains(&event.0) {
             self.complete_up_to(event);
         }
         true
     }
 
-    fn forget(&mut self, event: EventId) {
-        assert!(!self.not_done.contains(&event.0), "an event is forgotten when it is done");
+    fn recycle_event(&mut self, event: EventId) {
+        assert!(!self.not_done.contains(&event.0), "an event is recycled after it has completed");
     }
 
-    fn tell(&mut self, entry: Entry) {
-        self.told.push(entry);
+    fn trace(&mut self, entry: TraceEntry) {
+        self.traced.push(entry);
     }
 }
