@@ -124,7 +124,7 @@ def test_on_macos_a_program_starts_its_recording_and_pytorch_is_asked_nothing(tm
     assert said["trace"] == str(tmp_path / "late.trace")
     assert [event["size"] for event in dump(said["trace"]) if event["kind"] == "device_alloc"] == [4096]
     assert json.loads(gpumemtrace("replay", said["trace"], "--json"))["traces"][0]["mode"] == ["started"]
-    assert said["refused"].startswith("PyTorch takes allocators for CUDA only")
+    assert said["refused"].startswith("PyTorch has pluggable allocators for CUDA only")
 
 
 def test_on_linux_the_other_library_is_taken(tmp_path):

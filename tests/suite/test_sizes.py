@@ -19,4 +19,4 @@ def test_sizes_are_the_commands():
     spec.loader.exec_module(sizes := importlib.util.module_from_spec(spec))
     cases = [(number(size), text) for size, text in re.findall(r"\((.+), \"(.+)\"\),", CASES)]
     assert len(cases) == CASES.count('"') // 2 >= 6 and (1023, "1023 B") in cases
-    assert [(size, sizes.text(size)) for size, _ in cases] == cases
+    assert [(size, sizes.format_size(size)) for size, _ in cases] == cases

@@ -1,7 +1,7 @@
-"""The command `gpumemtrace`, and the reports it makes.
+"""Finds and starts the command `gpumemtrace`.
 
-Constraint: the reader of traces is the command, in a process of its own. Consequence: what a program asks about itself is asked of the
-command too, which reads the trace, and the ring beside it, while they are being written.
+Only the command reads traces. The package starts it as a process of its own, also for reports on
+the running program: the command reads the trace, and its ring file, while they are written.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ _NAME = "gpumemtrace"
 
 
 def find_command() -> str:
-    """The command that was installed with this package, else the one on PATH."""
+    """The path of the command installed with this package, or else the one on PATH.
+
+    Raises `FileNotFoundError` if there is neither.
+    """
     for candidate in _candidates():
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return str(candidate)
     found = shutil.which(_NAME)
     if found is None:
-        raise FileNotFoundError("the command gpumemtrace is neither among the scripts of this Python nor on PATH")
+        raise FileNotFoundError("the gpumemtrace command was not found: neither in this Python's scripts nor on PATH")
     return found
 
 
@@ -41,11 +44,11 @@ def _candidates() -> Iterator[Path]:
 
 
 def main(arguments: Optional[List[str]] = None) -> None:
-    """Becomes the command, with these arguments."""
+    """Replaces this process with the command. `arguments` defaults to those of this process."""
     import sys
 
     command = find_command()
-    # For `run train.py` and `run -m package`.
+    # `gpumemtrace run train.py` and `run -m package` use this Python.
     os.environ["GPUMEMTRACE_PYTHON"] = sys.executable
     sys.stdout.flush()
     os.execv(command, [command, *(sys.argv[1:] if arguments is None else arguments)])

@@ -1,6 +1,6 @@
-"""What is another matter on macOS: the file of the library, and how it gets into a program.
+"""Differences between Linux and macOS: the library's file name and the preload variable.
 
-Constraint: what is done on a Mac is to be tried where there is none. Consequence: the system is an argument, as `sys.platform` has it.
+Each function takes the platform, in the form of `sys.platform`, so that tests on Linux cover both.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from typing import Dict, Mapping
 
 
 def library_name(platform: str = sys.platform) -> str:
-    """The file name of the library."""
+    """The file name of the recording library."""
     return "libgpumemtrace.dylib" if platform == "darwin" else "libgpumemtrace.so"
 
 
 def untraced(environment: Mapping[str, str], platform: str = sys.platform) -> Dict[str, str]:
-    """This environment, without our library among what is loaded before others: a reader has nothing to record."""
+    """A copy of the environment that does not preload the recording library.
+
+    Other preloaded libraries stay. The command runs in this environment, so it is not recorded.
+    """
     is_mac = platform == "darwin"
     variable = "DYLD_INSERT_LIBRARIES" if is_mac else "LD_PRELOAD"
     rest = dict(environment)
     value = rest.pop(variable, "")
-    # glibc's loader takes spaces for separators too; macOS has paths with spaces.
+    # glibc's loader accepts spaces as separators too; on macOS a path may contain spaces.
     entries = value.split(":") if is_mac else value.replace(":", " ").split()
     others = [entry for entry in entries if entry and os.path.basename(entry) != library_name(platform)]
     if others:

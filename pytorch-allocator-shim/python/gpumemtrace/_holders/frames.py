@@ -1,7 +1,8 @@
-"""The local variables of functions that are running.
+"""The local variables of running functions.
 
-Constraint: before 3.13, asking a frame for them leaves a copy of them behind, which would keep every tensor that a loop drops later.
-Consequence: that copy is emptied again, unless the program itself has it (`locals()`), for whom it is as if it had asked once more.
+Before CPython 3.13, `frame.f_locals` leaves a copy of the variables in the frame. That copy would
+keep alive every tensor that the function drops later, so it is emptied after reading. If the
+program itself holds the copy, from `locals()`, it is left as one more `locals()` call would.
 """
 
 import sys
@@ -9,43 +10,48 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import FrameType
 from typing import Any, Dict, Iterator, Tuple
 
-#: `CO_OPTIMIZED`: a function, whose variables are not in a dict.
-_IN_A_FUNCTION = 0x1
-_COPIES = sys.version_info < (3, 13)
-#: The frame, a variable of ours, and the argument of `getrefcount`.
-_NOBODY_ELSE = 3
+#: `CO_OPTIMIZED`: code of a function, whose variables are not in a dict.
+_CO_OPTIMIZED = 0x1
+_F_LOCALS_COPIES = sys.version_info < (3, 13)
+#: References to a copy that only we use: the frame's, ours, and the argument of `getrefcount`.
+_UNSHARED_REFERENCES = 3
 OUR_MODULES = ("_gpumemtrace_holders", "gpumemtrace")
 
 
-def variables(frame: FrameType) -> Dict[str, Any]:
-    """Those of a function; nothing of a module or a class, whose variables are in a dict that is found otherwise."""
-    if not frame.f_code.co_flags & _IN_A_FUNCTION:
+def function_locals(frame: FrameType) -> Dict[str, Any]:
+    """The local variables of a function; empty for a module or class body.
+
+    The variables of a module or class are in a dict that the search reaches otherwise.
+    """
+    if not frame.f_code.co_flags & _CO_OPTIMIZED:
         return {}
     found = frame.f_locals
     copy = dict(found)
-    if _COPIES and sys.getrefcount(found) <= _NOBODY_ELSE:
+    if _F_LOCALS_COPIES and sys.getrefcount(found) <= _UNSHARED_REFERENCES:
         code = frame.f_code
-        # Nothing else of it: what `exec()` has put there is nowhere else.
+        # Only these: the dict is also the one place for names that `exec()` has added.
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             found.pop(name, None)
     return copy
 
 
-def called(frame: FrameType) -> str:
-    """The function that runs in it, with its module: `train.Trainer.fit`."""
+def function_name(frame: FrameType) -> str:
+    """The qualified name of the running function: `train.Trainer.fit()`."""
     code = frame.f_code
     name = getattr(code, "co_qualname", code.co_name)
-    return f"{module_of(frame)}.{name}()"
+    return f"{_module_name(frame)}.{name}()"
 
 
-def module_of(frame: FrameType) -> str:
-    """The module of the function, as its user knows it."""
+def _module_name(frame: FrameType) -> str:
     name = frame.f_globals.get("__name__")
-    return main_name(frame.f_globals) if name == "__main__" else name if type(name) is str else "?"
+    return main_module_name(frame.f_globals) if name == "__main__" else name if type(name) is str else "?"
 
 
-def main_name(names: Dict[str, Any]) -> str:
-    """`__main__` is the file that was started. At the end of the program only its loader still says which that was."""
+def main_module_name(names: Dict[str, Any]) -> str:
+    """The name of the file or module that was started, for the dict of `__main__`.
+
+    At exit `__file__` is gone already, and only the loader still has the path.
+    """
     spec, file, loader = (names.get(name) for name in ("__spec__", "__file__", "__loader__"))
     if type(spec) is ModuleSpec and type(spec.name) is str:
         return spec.name[: -len(".__main__")] if spec.name.endswith(".__main__") else spec.name
@@ -57,19 +63,19 @@ def main_name(names: Dict[str, Any]) -> str:
     return file[:-3] if file.endswith(".py") else file
 
 
-def is_ours(frame: FrameType) -> bool:
-    """True for frames of this package: what they hold, nobody holds in a moment."""
+def _is_own_frame(frame: FrameType) -> bool:
+    """True for frames of this package: what they hold is released when the scan ends."""
     name = frame.f_globals.get("__name__")
     return type(name) is str and name.split(".", 1)[0] in OUR_MODULES
 
 
-def running() -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """Of each function that runs on any thread: what it is called, and its variables."""
+def running_functions() -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """Name and local variables of each function that is running on any thread."""
     for frame in list(sys._current_frames().values()):
         at: Any = frame
         while at is not None:
-            if not is_ours(at):
-                found = variables(at)
+            if not _is_own_frame(at):
+                found = function_locals(at)
                 if found:
-                    yield called(at), found
+                    yield function_name(at), found
             at = at.f_back

@@ -1,7 +1,8 @@
-"""The way to the trace: the functions of the library that was preloaded, and the command that reads what it has written.
+"""Access to the trace: the functions of the preloaded library, and the command that reads it.
 
-Constraint: the command is a process, and the program waits for it. Consequence: it gets a limit of its own, and says why it has
-nothing to say where that is over; it inherits neither the preload nor the program's input.
+The command runs as a process while the program waits. So it gets a time limit, and its failure is
+reported as the reason why there is no result. It inherits neither the preload nor the standard
+input of the program.
 """
 
 import ctypes
@@ -11,15 +12,15 @@ import subprocess
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-#: The command of `gpumemtrace run`, which knows where it is.
+#: The path of the command, set by `gpumemtrace run`.
 COMMAND_VARIABLE = "GPUMEMTRACE_COMMAND"
 
 
-class Failed(Exception):
-    """Nothing can be looked for; the text says why."""
+class ScanFailed(Exception):
+    """The scan cannot run; the text is the reason."""
 
 
-def _find(name: str, result: Any, *arguments: Any) -> Optional[Callable[..., Any]]:
+def _find_function(name: str, result: Any, *arguments: Any) -> Optional[Callable[..., Any]]:
     function: Optional[Callable[..., Any]] = getattr(ctypes.PyDLL(None), name, None)
     if function is not None:
         function.restype = result  # type: ignore[attr-defined]
@@ -27,15 +28,15 @@ def _find(name: str, result: Any, *arguments: Any) -> Optional[Callable[..., Any
     return function
 
 
-_trace = _find("gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
-_holders = _find("gpumemtrace_holders", None, ctypes.c_char_p)
-_holder = _find(
+_trace = _find_function("gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+_holders = _find_function("gpumemtrace_holders", None, ctypes.c_char_p)
+_holder = _find_function(
     "gpumemtrace_holder", None, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64
 )
 
 
 def trace_path() -> Optional[str]:
-    """The file that this process is recorded into, if it is."""
+    """The path of this process's trace; `None` if it is not being recorded."""
     length = _trace(None, 0) if _trace is not None else 0
     if _trace is None or not length:
         return None
@@ -44,26 +45,29 @@ def trace_path() -> Optional[str]:
     return os.fsdecode(buffer.value)
 
 
-def write_look(text: Dict[str, Any]) -> None:
-    """Tells the trace of a look."""
+def write_scan(summary: Dict[str, Any]) -> None:
+    """Writes the summary of a scan into the trace."""
     if _holders is not None:
-        _holders(_bytes(text))
+        _holders(_encode_json(summary))
 
 
-def write_holder(text: Dict[str, Any], device: int, address: int, amount: "List[int]") -> None:
-    """Tells the trace who holds some blocks: so many, of so many bytes; one of them has this address."""
+def write_holder(holder: Dict[str, Any], device: int, address: int, blocks: int, size_bytes: int) -> None:
+    """Writes a holder into the trace, with the number and bytes of its blocks.
+
+    `address` is that of one of the blocks, which identifies their call site.
+    """
     if _holder is not None:
-        blocks, in_bytes = amount
-        _holder(_bytes(text), device, address, in_bytes, blocks)
+        _holder(_encode_json(holder), device, address, size_bytes, blocks)
 
 
-def _bytes(text: Dict[str, Any]) -> bytes:
-    # A character that is no character may be in the name of a file; a NUL would end the text.
-    return json.dumps(text, ensure_ascii=False, separators=(",", ":")).replace("\0", " ").encode("utf-8", "replace")
+def _encode_json(value: Dict[str, Any]) -> bytes:
+    # File names may contain lone surrogates. A NUL would end the C string.
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("\0", " ")
+    return text.encode("utf-8", "replace")
 
 
-def suspects(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
-    """The leaks so far, with the addresses of their blocks. Raises `Failed`."""
+def read_leak_candidates(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
+    """The leaks so far, with the addresses of their blocks. Raises `ScanFailed`."""
     try:
         done = subprocess.run(
             [command, "suspects", trace],
@@ -74,19 +78,19 @@ def suspects(trace: str, command: str, limit_s: float) -> List[Dict[str, Any]]:
             timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        raise Failed(f"the trace was not read within {limit_s:g} s") from None
+        raise ScanFailed(f"reading the trace took longer than {limit_s:g} s") from None
     except OSError as error:
-        raise Failed(f"the command {command} cannot be started: {error}") from None
+        raise ScanFailed(f"cannot start the command {command}: {error}") from None
     try:
         leaks: List[Dict[str, Any]] = json.loads(done.stdout)["leaks"]
         return leaks
     except (ValueError, KeyError, TypeError):
-        said = done.stderr.decode("utf-8", "replace").strip()
-        raise Failed(said[:200] or f"the command ended with {done.returncode}") from None
+        message = done.stderr.decode("utf-8", "replace").strip()
+        raise ScanFailed(message[:200] or f"the command failed with exit code {done.returncode}") from None
 
 
 def _untraced(environment: Mapping[str, str], platform: str = sys.platform) -> Dict[str, str]:
-    # As in the package's _system.py, which need not be where this runs.
+    # A copy of `untraced` in the package's _platform.py, which may not be installed here.
     is_mac = platform == "darwin"
     variable, name = ("DYLD_INSERT_LIBRARIES", "dylib") if is_mac else ("LD_PRELOAD", "so")
     rest = dict(environment)

@@ -1,9 +1,10 @@
-"""From the names that a user knows to the tensors that have the leaked blocks, by the shortest way.
+"""A breadth-first search from the program's names to the tensors that own the leaked blocks.
 
-Constraint: a heap has millions of objects, and asking each who refers to it (`gc.get_referrers`) is a pass over all of them each time.
-Consequence: one walk from the roots outwards, level by level, which ends when all blocks are found or the time is up. The program's own
-modules and the variables of running functions come first; libraries, and classes that only their objects lead to, when those were
-not enough. What is reached is kept alive until the walk ends, and no longer.
+A heap has millions of objects, and `gc.get_referrers` scans all of them at each call. So there is
+one search from the roots outwards, which ends when all blocks are found or the time is up. Roots
+are first the program's own modules and the variables of running functions. Libraries follow if
+these were not enough, and so do classes that only their instances lead to. Every reached object is
+kept alive until the search ends, and no longer.
 """
 
 import gc
@@ -13,62 +14,66 @@ import time
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
-from .frames import OUR_MODULES, main_name, running
-from .torch_objects import Torch
+from .frames import OUR_MODULES, main_module_name, running_functions
+from .torch_objects import TorchObjects
 
-#: Objects between two looks at the clock; children of one object, too.
-_AT_A_TIME = 256
-_CHILDREN_AT_A_TIME = 50_000
-#: Most objects: what the walk itself needs is bounded.
-_MOST_OBJECTS = 8_000_000
-#: Ways to one tensor that are kept.
-_MOST_WAYS = 6
+#: Objects between two checks of the clock.
+_OBJECTS_PER_CHECK = 256
+#: Children of one object between two checks of the clock.
+_CHILDREN_PER_CHECK = 50_000
+#: Bounds the memory of the search itself.
+_MAX_OBJECTS = 8_000_000
+#: Parents kept per tensor.
+_MAX_PARENTS = 6
 
 _module_dict: Callable[[Any], Dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 
-Place = Tuple[int, int]
+#: Device and address of a block.
+BlockAddress = Tuple[int, int]
 
 
 class OutOfTime(Exception):
-    """The limit was reached."""
+    """The deadline has passed, or too many objects were reached."""
 
 
-class Walk:
-    """One walk. `objects` are what was reached, `parents` the place of the one that led there, -1 for a root."""
+class ReferenceSearch:
+    """One search. Reached objects are identified by their index in `objects`."""
 
-    def __init__(self, torch: Torch, wanted: "Dict[Place, int]", deadline: float) -> None:
+    def __init__(self, torch: TorchObjects, wanted: "Dict[BlockAddress, int]", deadline: float) -> None:
         self._torch, self._wanted, self._deadline = torch, wanted, deadline
         self.objects: List[Any] = []
+        #: By object: the object that led to it; -1 for a root.
         self.parents: List[int] = []
-        #: What a root is called, by its place.
+        #: By root object: its name.
         self.roots: Dict[int, str] = {}
-        #: By block: the tensors that have it, in the order in which they were reached.
-        self.found: Dict[Place, List[int]] = {}
-        #: By such a tensor's place: others that lead to it.
-        self.ways: Dict[int, List[int]] = {}
+        #: By block: the tensors that own it, in the order in which they were reached.
+        self.found: Dict[BlockAddress, List[int]] = {}
+        #: By such a tensor: all kept parents.
+        self.tensor_parents: Dict[int, List[int]] = {}
         self.is_cut = False
         self._seen: Dict[int, int] = {}
-        self._later: Dict[int, Tuple[Any, int]] = {}
+        self._deferred_classes: Dict[int, Tuple[Any, int]] = {}
         self._missing = set(wanted)
 
     def run(self) -> None:
-        """Walks. Raises nothing but what a signal's handler raises."""
+        """Searches. Raises nothing itself; a signal handler of the program may raise."""
         try:
-            libraries = self._add_roots()
-            self._until_found(0)
+            libraries = self._add_program_roots()
+            self._search_from(0)
             if self._missing:
-                self._add_later(libraries)
+                self._search_libraries(libraries)
         except OutOfTime:
             self.is_cut = True
 
-    def missing(self) -> "Set[Place]":
-        """Blocks that no name leads to."""
+    def missing(self) -> "Set[BlockAddress]":
+        """Blocks that no path leads to."""
         return self._missing
 
-    def _add_roots(self) -> "List[Tuple[str, Any]]":
+    def _add_program_roots(self) -> "List[Tuple[str, Any]]":
+        """Adds the program's own modules and running functions. Returns the library modules."""
         modules = [(name, module) for name, module in list(sys.modules.items()) if _is_module(module)]
         for _, module in modules:
-            # Each is a root of its own: nothing leads through one to another.
+            # Each module is a root, so no path goes through one module to another.
             self._seen.setdefault(id(module), -1)
         own: List[Tuple[str, Any]] = []
         libraries: List[Tuple[str, Any]] = []
@@ -79,12 +84,12 @@ class Walk:
                 continue
             self._seen[id(names)] = -1
             if name == "__main__":
-                own.insert(0, (main_name(names), names))
+                own.insert(0, (main_module_name(names), names))
             else:
-                (own if _is_own(names, folders) else libraries).append((name, names))
+                (own if _is_program_module(names, folders) else libraries).append((name, names))
         for name, names in own:
             self._add_root(name, names)
-        for name, variables in running():
+        for name, variables in running_functions():
             self._add_root(name, variables)
         return libraries
 
@@ -93,88 +98,88 @@ class Walk:
         self.objects.append(names)
         self.parents.append(-1)
 
-    def _add_later(self, libraries: "List[Tuple[str, Any]]") -> None:
+    def _search_libraries(self, libraries: "List[Tuple[str, Any]]") -> None:
         start = len(self.objects)
         for name, names in libraries:
             self._add_root(name, names)
-        later, self._later = self._later, {}
-        for thing, parent in later.values():
+        deferred, self._deferred_classes = self._deferred_classes, {}
+        for thing, parent in deferred.values():
             if id(thing) not in self._seen:
                 self._add(thing, parent)
-        self._until_found(start)
+        self._search_from(start)
 
-    def _until_found(self, at: int) -> None:
+    def _search_from(self, at: int) -> None:
         objects, torch = self.objects, self._torch
         deadline, now = self._deadline, time.monotonic
         while at < len(objects) and self._missing:
-            if at % _AT_A_TIME == 0 and (now() > deadline or len(objects) > _MOST_OBJECTS):
+            if at % _OBJECTS_PER_CHECK == 0 and (now() > deadline or len(objects) > _MAX_OBJECTS):
                 raise OutOfTime
             thing = objects[at]
             kind = type(thing)
-            # A class's own objects would lead from any of them to all that it has.
-            self._take(gc.get_referents(thing), at, kind)
-            if torch.is_tensor(kind):
-                self._take_beyond(torch.beyond(thing), at)
-            elif torch.is_node(kind):
-                self._take_beyond(torch.behind(thing), at)
+            self._add_referents(gc.get_referents(thing), at, kind)
+            if torch.is_tensor_type(kind):
+                self._add_torch_referents(torch.tensor_referents(thing), at)
+            elif torch.is_node_type(kind):
+                self._add_torch_referents(torch.node_referents(thing), at)
             at += 1
 
-    def _take(self, children: List[Any], parent: int, kind: type) -> None:
-        if len(children) > _CHILDREN_AT_A_TIME:
-            for start in range(0, len(children), _CHILDREN_AT_A_TIME):
+    def _add_referents(self, children: List[Any], parent: int, kind: type) -> None:
+        if len(children) > _CHILDREN_PER_CHECK:
+            for start in range(0, len(children), _CHILDREN_PER_CHECK):
                 if time.monotonic() > self._deadline:
                     raise OutOfTime
-                self._take_some(children[start : start + _CHILDREN_AT_A_TIME], parent, kind)
+                self._add_some(children[start : start + _CHILDREN_PER_CHECK], parent, kind)
         else:
-            self._take_some(children, parent, kind)
+            self._add_some(children, parent, kind)
 
-    def _take_some(self, children: List[Any], parent: int, kind: type) -> None:
-        seen, is_tracked, is_tensor, add = self._seen, gc.is_tracked, self._torch.is_tensor, self._add
+    def _add_some(self, children: List[Any], parent: int, kind: type) -> None:
+        seen, is_tracked, add = self._seen, gc.is_tracked, self._add
         for child in children:
             if not is_tracked(child):
                 continue
             known = seen.get(id(child))
             if known is not None:
-                if known in self.ways:
-                    self._also(known, parent)
+                if known in self.tensor_parents:
+                    self._add_parent(known, parent)
             elif child is kind:
-                self._later.setdefault(id(child), (child, parent))
+                # A path from an object through its class to all that the class holds comes last.
+                self._deferred_classes.setdefault(id(child), (child, parent))
             else:
                 add(child, parent)
 
-    def _take_beyond(self, children: "Iterator[Any] | List[Any]", parent: int) -> None:
+    def _add_torch_referents(self, children: "Iterator[Any] | List[Any]", parent: int) -> None:
         for child in children:
             known = self._seen.get(id(child))
             if child is None or known is not None:
-                if known in self.ways:
-                    self._also(known, parent)
+                if known in self.tensor_parents:
+                    self._add_parent(known, parent)
                 continue
             self._add(child, parent)
 
-    def _also(self, place: "Optional[int]", parent: int) -> None:
-        ways = self.ways[place]  # type: ignore[index]
-        if len(ways) < _MOST_WAYS and parent not in ways:
-            ways.append(parent)
+    def _add_parent(self, tensor: "Optional[int]", parent: int) -> None:
+        parents = self.tensor_parents[tensor]  # type: ignore[index]
+        if len(parents) < _MAX_PARENTS and parent not in parents:
+            parents.append(parent)
 
     def _add(self, child: Any, parent: int) -> None:
-        place = len(self.objects)
-        self._seen[id(child)] = place
+        at = len(self.objects)
+        self._seen[id(child)] = at
         self.objects.append(child)
         self.parents.append(parent)
-        if self._torch.is_tensor(type(child)):
-            block = self._torch.storage(child)
+        if self._torch.is_tensor_type(type(child)):
+            block = self._torch.storage_address(child)
             if block is not None and block in self._wanted:
-                self.found.setdefault(block, []).append(place)
-                self.ways[place] = [parent]
+                self.found.setdefault(block, []).append(at)
+                self.tensor_parents[at] = [parent]
                 self._missing.discard(block)
 
 
-def owned(torch: Torch, blocks: "Set[Place]") -> "Set[Place]":
-    """Those of the blocks that some tensor of Python's has, whether a name leads to it or not."""
+def blocks_with_tensor(torch: TorchObjects, blocks: "Set[BlockAddress]") -> "Set[BlockAddress]":
+    """Those of the blocks that a Python tensor owns, whether a path leads to it or not."""
     found = set()
     for thing in gc.get_objects():
-        if torch.is_tensor(type(thing)):
-            block = torch.storage(thing)
+        if torch.is_tensor_type(type(thing)):
+            block = torch.storage_address(thing)
             if block in blocks:
                 found.add(block)
     return found
@@ -192,8 +197,8 @@ def _library_folders() -> "Tuple[str, ...]":
     return tuple(folder.rstrip("/") + "/" for folder in folders if folder)
 
 
-def _is_own(names: Dict[str, Any], folders: "Tuple[str, ...]") -> bool:
-    """Of a module: whether it is the program's own, and no library's."""
+def _is_program_module(names: Dict[str, Any], folders: "Tuple[str, ...]") -> bool:
+    """Whether a module is the program's own, from its `__file__`."""
     file = names.get("__file__")
     if type(file) is not str:
         return False

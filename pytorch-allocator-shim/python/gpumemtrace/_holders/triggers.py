@@ -1,8 +1,10 @@
-"""When to look: at the end, when memory runs out, at a signal. What `gpumemtrace run --holders` starts in each Python of the command.
+"""When a scan runs: at exit, when memory runs out, and at a signal.
 
-Constraint: this runs before anything of the program, in processes that may never touch a GPU. Consequence: it registers, and imports
-nothing of PyTorch; what depends on that waits until the program has imported it. The first to be registered is called last at exit,
-when the program's own handlers are done and its modules are still whole.
+`gpumemtrace run --holders` calls `install()` in each Python process of the command, before any code
+of the program and also in processes that never use a GPU. So it only registers handlers and imports
+nothing of PyTorch; hooks into PyTorch are installed when the program imports it. The `atexit`
+handler is registered first, so it runs last, when the program's own handlers are done and its
+modules are still intact.
 """
 
 import atexit
@@ -13,31 +15,31 @@ from types import FrameType, ModuleType
 from typing import Any, Callable, Dict, Optional, Sequence
 
 from .library import COMMAND_VARIABLE
-from .scan import DEFAULT_LIMIT_S, look
-from .torch_objects import watch_hooks
+from .scan import DEFAULT_LIMIT_S, scan_holders
+from .torch_objects import watch_saved_tensor_hooks
 
-ASKED_VARIABLE = "GPUMEMTRACE_HOLDERS"
 SIGNAL_VARIABLE = "GPUMEMTRACE_HOLDERS_SIGNAL"
 LIMIT_VARIABLE = "GPUMEMTRACE_HOLDERS_LIMIT"
-#: Of a program that tries sizes until one fits, only the first failures are looked at.
-_MOST_OOMS = 3
+#: A program may try sizes until one fits; only its first failures are scanned.
+_MAX_OOM_SCANS = 3
 
 _limit_s = DEFAULT_LIMIT_S
-_ooms = 0
+_oom_count = 0
 
 
 def install() -> None:
-    """Registers what is asked for in the environment. Once in a process."""
+    """Registers the triggers that the environment requests. Call it once per process."""
     global _limit_s
-    _limit_s = _limit()
-    atexit.register(_quietly, "exit")
-    number = _signal()
+    _limit_s = _read_limit()
+    atexit.register(_scan_silently, "exit")
+    number = _read_signal()
     if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-        signal.signal(number, _at_signal)
-    sys.meta_path.insert(0, _Finder({"torch.autograd": _watch, "torch.cuda": _be_told_of_oom}))
+        signal.signal(number, _on_signal)
+    on_import = {"torch.autograd": _on_autograd_import, "torch.cuda": _on_cuda_import}
+    sys.meta_path.insert(0, _ImportHook(on_import))
 
 
-def _limit() -> float:
+def _read_limit() -> float:
     text = os.environ.get(LIMIT_VARIABLE, "")
     try:
         limit_s = float(text) if text else DEFAULT_LIMIT_S
@@ -45,94 +47,94 @@ def _limit() -> float:
             return limit_s
     except ValueError:
         pass
-    _say(f"{LIMIT_VARIABLE}={text} is no number of seconds up to 3600; using {DEFAULT_LIMIT_S:g}.")
+    _print_line(f"{LIMIT_VARIABLE}={text} is not a number of seconds up to 3600; using {DEFAULT_LIMIT_S:g}.")
     return DEFAULT_LIMIT_S
 
 
-def _signal() -> Optional[int]:
+def _read_signal() -> Optional[int]:
     text = os.environ.get(SIGNAL_VARIABLE, "")
     if not text:
         return None
     name = text.upper() if text.upper().startswith("SIG") else "SIG" + text.upper()
     found = signal.Signals.__members__.get(name)
     if found is None or found in (signal.SIGKILL, signal.SIGSTOP):
-        _say(f"{SIGNAL_VARIABLE}={text} is no signal that can be waited for; going on without it.")
+        _print_line(f"{SIGNAL_VARIABLE}={text} is not a signal that a program can handle; ignored.")
         return None
     return int(found)
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stderr.write(f"gpumemtrace: {text}\n")
 
 
-def _quietly(when: str) -> None:
-    """A look that nobody waits for: what fails is the trace's to tell, and never the program's."""
+def _scan_silently(when: str) -> None:
+    """Scans and discards the result: it is in the trace, and so is the reason of a failure."""
     command = os.environ.get(COMMAND_VARIABLE)
     if not command:
         return
     try:
-        look(when, command, _limit_s)
+        scan_holders(when, command, _limit_s)
     except Exception:
         return
 
 
-def _at_signal(number: int, frame: Optional[FrameType]) -> None:
-    _quietly("signal")
+def _on_signal(number: int, frame: Optional[FrameType]) -> None:
+    _scan_silently("signal")
 
 
-def _at_oom(device: int, requested: int, reserved: int, free: int) -> None:
-    global _ooms
-    _ooms += 1
-    if _ooms <= _MOST_OOMS:
-        _quietly("oom")
+def _on_oom(device: int, requested: int, reserved: int, free: int) -> None:
+    global _oom_count
+    _oom_count += 1
+    if _oom_count <= _MAX_OOM_SCANS:
+        _scan_silently("oom")
 
 
-def _watch() -> None:
-    """Before anything was saved for a backward pass."""
-    watch_hooks(sys.modules["torch"])
+def _on_autograd_import() -> None:
+    # The program cannot have saved a tensor for the backward pass yet.
+    watch_saved_tensor_hooks(sys.modules["torch"])
 
 
-def _be_told_of_oom() -> None:
-    """To be told at once would initialise the device: when the program does that."""
-    sys.modules["torch.cuda"]._lazy_call(lambda: _attach(sys.modules["torch"]))
+def _on_cuda_import() -> None:
+    # Attaching now would initialize the device; _lazy_call defers it until the program does that.
+    sys.modules["torch.cuda"]._lazy_call(lambda: _attach_oom_observer(sys.modules["torch"]))
 
 
-def _attach(torch: Any) -> None:
+def _attach_oom_observer(torch: Any) -> None:
     try:
-        torch._C._cuda_attach_out_of_memory_observer(_at_oom)
+        torch._C._cuda_attach_out_of_memory_observer(_on_oom)
     except Exception:
-        # A pluggable allocator has none.
+        # Pluggable allocators have no observers.
         return
 
 
-class _Finder:
-    """Waits for modules, and is gone when all have come."""
+class _ImportHook:
+    """Calls a function after each awaited module is imported; removes itself after the last one."""
 
     def __init__(self, awaited: Dict[str, Callable[[], None]]) -> None:
         self._awaited = awaited
 
     def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
-        then = self._awaited.pop(name, None)
-        if then is None:
+        on_loaded = self._awaited.pop(name, None)
+        if on_loaded is None:
             return None
-        place = sys.meta_path.index(self) if self in sys.meta_path else -1
-        others = sys.meta_path[place + 1 :]
-        if not self._awaited and place >= 0:
-            del sys.meta_path[place]
+        position = sys.meta_path.index(self) if self in sys.meta_path else -1
+        others = sys.meta_path[position + 1 :]
+        if not self._awaited and position >= 0:
+            del sys.meta_path[position]
         for finder in others:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, then)  # type: ignore[assignment]
+                    spec.loader = _CallbackLoader(spec.loader, on_loaded)  # type: ignore[assignment]
                 return spec
         return None
 
 
-class _Loader:
-    """Loads a module as its own loader does, and says so."""
+class _CallbackLoader:
+    """Loads a module with its own loader, which it then restores, and calls a function."""
 
-    def __init__(self, own: Any, then: Callable[[], None]) -> None:
-        self._own, self._then = own, then
+    def __init__(self, own: Any, on_loaded: Callable[[], None]) -> None:
+        self._own, self._on_loaded = own, on_loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
@@ -146,7 +148,7 @@ class _Loader:
         module.__loader__ = self._own
         self._own.exec_module(module)
         try:
-            self._then()
+            self._on_loaded()
         except Exception:
-            # Of another version of PyTorch. What is not known then is told so, or nobody is told of memory that runs out.
+            # An unknown version of PyTorch: the scan reports less, or does not run at an OOM.
             return

@@ -1,8 +1,8 @@
-"""What the program says of itself, handed to the library that records it (interpose/src/said.rs).
+"""Steps, phases and marks, which the program writes into its trace.
 
-Constraint: a script with these calls in it must run the same, at next to no cost, where gpumemtrace is not. Consequence: the functions
-are looked for when this is imported, in what the process has loaded already, and once more when it starts a recording itself;
-where they are not there, nothing is called.
+A script with these calls must run unchanged, and at almost no cost, where gpumemtrace is not
+present. So the library's functions are looked up once, at import, among the libraries that the
+process has loaded, and again when `start()` loads one. Without a library, the markers do nothing.
 """
 
 from __future__ import annotations
@@ -12,30 +12,31 @@ import functools
 import inspect
 import os
 from types import TracebackType
-from typing import Any, Callable, Optional, Type, TypeVar, cast
+from typing import Any, Callable, Generic, Iterable, Iterator, Optional, Type, TypeVar, cast
 
 from . import mps_memory
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Item = TypeVar("_Item")
 
 
 class NotRecording(RuntimeError):
-    """There is no trace of this process."""
+    """This process is not being recorded, so it has no trace. The text says why."""
 
 
-#: All that the process has loaded for everybody, which a preloaded library is; or the one that `start()` has loaded.
+#: All globally loaded libraries, including a preloaded one; or the library that `start()` loaded.
 _library = ctypes.PyDLL(None)
 _step: Optional[Callable[[], None]] = None
 _phase_begin: Optional[Callable[[bytes], None]] = None
 _phase_end: Optional[Callable[[], None]] = None
 _mark: Optional[Callable[[bytes], None]] = None
 _trace: Optional[Callable[[Any, int], int]] = None
-#: What PyTorch holds on an Apple GPU at the end of what has been so far is told with each of the above.
+#: Set on macOS only. Every marker first samples PyTorch's memory on the Apple GPU.
 _mps_memory: Optional[Callable[[Any], int]] = None
 
 
-def find(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
-    """A function of a library; `None` where it has none of this name."""
+def find_function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+    """A function of a library, with these types; `None` if the library has no such function."""
     function = getattr(library, name, None)
     if function is not None:
         function.restype = result
@@ -43,64 +44,96 @@ def find(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
     return function
 
 
-def _find(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the library that records this process, as far as one is loaded; `None` where there is none."""
-    return find(_library, name, result, *arguments)
+def bind_library(library: ctypes.PyDLL) -> None:
+    """Sends all markers to this library from now on.
 
-
-def bind(library: ctypes.PyDLL) -> None:
-    """From now on what the program says goes there. Not to a CDLL, which would let go of the GIL around each call: these take a
-    microsecond, and wait for nothing that needs it."""
+    It must be a PyDLL. A CDLL releases the GIL around each call; these calls take at most a
+    microsecond and never wait for another thread.
+    """
     global _library, _step, _phase_begin, _phase_end, _mark, _trace, _mps_memory
     _library = library
-    _step = find(library, "gpumemtrace_step", None)
-    _phase_begin = find(library, "gpumemtrace_phase_begin", None, ctypes.c_char_p)
-    _phase_end = find(library, "gpumemtrace_phase_end", None)
-    _mark = find(library, "gpumemtrace_mark", None, ctypes.c_char_p)
-    _trace = find(library, "gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
-    _mps_memory = find(library, "gpumemtrace_mps_memory", ctypes.c_int, ctypes.c_void_p)
+    _step = find_function(library, "gpumemtrace_step", None)
+    _phase_begin = find_function(library, "gpumemtrace_phase_begin", None, ctypes.c_char_p)
+    _phase_end = find_function(library, "gpumemtrace_phase_end", None)
+    _mark = find_function(library, "gpumemtrace_mark", None, ctypes.c_char_p)
+    _trace = find_function(library, "gpumemtrace_trace", ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
+    _mps_memory = find_function(library, "gpumemtrace_mps_memory", ctypes.c_int, ctypes.c_void_p)
 
 
-bind(_library)
+bind_library(_library)
 
 
-def library() -> ctypes.PyDLL:
-    """Where what the program says goes, if anywhere."""
+def bound_library() -> ctypes.PyDLL:
+    """The library that markers go to, if it has their functions."""
     return _library
 
 
+def has_library() -> bool:
+    """Whether the recording library is loaded into this process."""
+    return _trace is not None
+
+
 def step() -> None:
-    """Says that a step begins. Reports then count these, and take no other sign for a step."""
+    """Marks the beginning of a training step.
+
+    Once a program calls this, reports count these steps and ignore all other step boundaries.
+    What comes before the first call is step 0.
+    """
     if _mps_memory is not None:
         mps_memory.sample(_mps_memory)
     if _step is not None:
         _step()
 
 
-def mark(name: str) -> None:
-    """Gives this moment a name: the timeline shows it, and `--at mark:NAME` and `--since mark:NAME` ask for it.
+class steps(Generic[_Item]):
+    """``for batch in steps(loader):`` is one step per iteration.
 
-    Of several of one name `mark:NAME` is the first and `mark:NAME#3` the third. Unlike in a phase's, numbers in it are kept.
+    A step begins when its item is there: the time to fetch the item belongs to the step before.
+    Has the length of `items`, and can be iterated as often.
     """
-    encoded = _encoded(name, "mark")
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterable[_Item]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[_Item]:
+        for item in self._items:
+            step()
+            yield item
+
+    def __len__(self) -> int:
+        return len(cast("list[_Item]", self._items))
+
+
+def mark(name: str) -> None:
+    """Names this moment, for the timeline and for `--at mark:NAME` and `--since mark:NAME`.
+
+    A name may be used again: `mark:NAME` is its first use, `mark:NAME#3` the third. Unlike in names
+    of phases, digits are kept. Raises `TypeError` if the name is not a str.
+    """
+    encoded = _encode_name(name, "mark")
     if _mps_memory is not None:
         mps_memory.sample(_mps_memory)
     if _mark is not None:
         _mark(encoded)
 
 
-def _encoded(name: str, what: str) -> bytes:
+def _encode_name(name: str, kind: str) -> bytes:
     if not isinstance(name, str):
-        raise TypeError(f"the name of a {what} is a str, not {type(name).__name__}")
-    # The library takes a C string, which would end there.
+        raise TypeError(f"the name of a {kind} must be a str, not {type(name).__name__}")
+    # The library takes a C string, which a NUL would end.
     return name.replace("\0", " ").encode("utf-8", "replace")
 
 
-def around(context: Any, function: _Function, what: str) -> _Function:
-    """A function, or a coroutine function, whose body runs inside of a context."""
+def wrap_function(context: Any, function: _Function, decorator: str) -> _Function:
+    """The function, or coroutine function, with its body inside the context.
+
+    Raises `TypeError` for a generator function.
+    """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        # It would be over before the first of the body is run, and others' work would lie in it if it were not.
-        raise TypeError(f"a generator is no {what}: put `with {what}(...)` around the loop that takes from it")
+        # The body runs after the call has returned, interleaved with its consumer.
+        raise TypeError(f"@{decorator} cannot decorate a generator: put `with {decorator}(...)` around the loop that consumes it")
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -119,16 +152,17 @@ def around(context: Any, function: _Function, what: str) -> _Function:
 
 
 class phase:
-    """Gives a part of the run a name: ``with phase("evaluation"):``, or ``@phase("evaluation")`` above a function.
+    """Names a part of the run: ``with phase("eval"):``, or ``@phase("eval")`` above a function.
 
-    Reports say what tensors held at most while it lasted, and what it left behind. Digits in the name are one name:
-    "epoch 1" and "epoch 2" are two turns of "epoch #". Phases may lie in one another.
+    Reports show the peak of allocated memory during each phase, and the net change. Digits in the
+    name are replaced by `#`, so "epoch 1" and "epoch 2" are two runs of the phase "epoch #". Phases
+    nest. Raises `TypeError` if the name is not a str, or above a generator function.
     """
 
     __slots__ = ("_name",)
 
     def __init__(self, name: str) -> None:
-        self._name = _encoded(name, "phase")
+        self._name = _encode_name(name, "phase")
 
     def __enter__(self) -> phase:
         if _mps_memory is not None:
@@ -146,24 +180,27 @@ class phase:
             _phase_end()
 
     def __call__(self, function: _Function) -> _Function:
-        return around(self, function, "phase")
+        return wrap_function(self, function, "phase")
 
 
 def is_recording() -> bool:
-    """Whether this process is being recorded at this moment: from its first GPU call on, under `gpumemtrace run` or after `start()`."""
+    """Whether this process is being recorded now.
+
+    Under `gpumemtrace run`, and after `start()`, recording begins with the first GPU call.
+    """
     return _trace is not None and _trace(None, 0) > 0
 
 
 def trace_path() -> str:
-    """The file that this process is recorded into. Raises `NotRecording` where it is not."""
+    """The path of the trace of this process. Raises `NotRecording` if it is not being recorded."""
     length = _trace(None, 0) if _trace is not None else 0
     if _trace is None or length == 0:
         raise NotRecording(
             "this process is not being recorded: "
             + (
-                "start it with `gpumemtrace run -- python ...`, or call gpumemtrace.start()"
+                "run it as `gpumemtrace run -- python ...`, or call gpumemtrace.start()"
                 if _step is None
-                else "it has made no GPU call yet, is the child of a process that is recorded, or the recording has ended"
+                else "it has made no GPU call yet, is a fork of a recorded process, or its recording has ended"
             )
         )
     buffer = ctypes.create_string_buffer(length + 1)

@@ -1,9 +1,9 @@
-"""What PyTorch itself says of its memory on Apple GPUs, handed to the library at steps, marks and the ends of phases.
+"""Samples of PyTorch's memory counters on Apple GPUs.
 
-Constraint: PyTorch keeps buffers that no tensor uses and gives them to later tensors, which no call of Metal shows; its own two numbers are
-all there is, and asking for them before it has used the GPU would make it begin to. Consequence: they are asked for where torch is
-loaded already and the library says that the program has made a heap; what goes wrong with that is counted in the trace, and never
-the program's.
+PyTorch keeps freed buffers and reuses them for later tensors, and no Metal call shows that. Its two
+counters in `torch.mps` are the only source. Reading them would initialize the GPU, so they are read
+only if torch is imported and the library has seen the program create a heap. A failed read is
+counted in the trace and never reaches the program.
 """
 
 from __future__ import annotations
@@ -12,36 +12,40 @@ import ctypes
 import sys
 from typing import Any, Callable
 
-#: What the library takes for "it did not say".
-_NOT_TOLD = 2**64 - 1
-_Numbers = ctypes.c_uint64 * 2
-_has_said = False
+#: What the library takes for "unknown".
+_UNKNOWN = 2**64 - 1
+_CounterPair = ctypes.c_uint64 * 2
+_has_warned = False
 
 
-def sample(tell: Callable[[Any], int]) -> None:
-    """Tells what PyTorch says now, if anybody wants to know. `tell` is `gpumemtrace_mps_memory` (interpose/src/metal/sampled.rs)."""
-    # Of a torch that is only being imported there is no `mps` yet.
+def sample(report_memory: Callable[[Any], int]) -> None:
+    """Reads both counters and passes them to the library, if it wants a sample now.
+
+    `report_memory` is the library's `gpumemtrace_mps_memory`: called with `None`, it returns
+    whether a sample is wanted.
+    """
+    # A torch that is still being imported has no `mps` yet.
     mps = getattr(sys.modules.get("torch"), "mps", None)
-    if mps is not None and tell(None):
-        tell(_Numbers(_answer(mps, "current_allocated_memory"), _answer(mps, "driver_allocated_memory")))
+    if mps is not None and report_memory(None):
+        report_memory(_CounterPair(_read(mps, "current_allocated_memory"), _read(mps, "driver_allocated_memory")))
 
 
-def _answer(mps: Any, name: str) -> int:
+def _read(mps: Any, name: str) -> int:
     try:
-        said: Any = getattr(mps, name)()
-        if isinstance(said, int) and 0 <= said < _NOT_TOLD:
-            return said
-        _say_once(f"torch.mps.{name}() gave {said!r}")
-    except Exception as error:  # noqa: BLE001: whatever it is, the program goes on.
-        _say_once(f"torch.mps.{name}() failed: {error!r}")
-    return _NOT_TOLD
+        value: Any = getattr(mps, name)()
+        if isinstance(value, int) and 0 <= value < _UNKNOWN:
+            return value
+        _warn_once(f"torch.mps.{name}() returned {value!r}")
+    except Exception as error:  # The program must go on, whatever torch.mps raises.
+        _warn_once(f"torch.mps.{name}() failed: {error!r}")
+    return _UNKNOWN
 
 
-def _say_once(what: str) -> None:
-    global _has_said
-    if not _has_said:
-        _has_said = True
+def _warn_once(what: str) -> None:
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
         try:
-            sys.stderr.write(f"gpumemtrace: {what}; what PyTorch's tensors hold is not known then (the report counts how often)\n")
-        except Exception:  # noqa: BLE001: as above; there may be no stderr at all.
+            sys.stderr.write(f"gpumemtrace: {what}; these samples are unknown (the report counts them)\n")
+        except Exception:  # stderr may be closed or missing.
             pass

@@ -1,26 +1,29 @@
-"""Who holds what leaks, asked by the program itself.
+"""`holders()`: a holder scan that the program requests itself.
 
-Constraint: what looks must also work where this package is not installed (`gpumemtrace run --holders`). Consequence: it is a part of its
-own, `_holders`, which imports nothing from here; this is how a program that has the package comes to it.
+The search is the package `_holders`, which must also run where this package is not installed
+(`gpumemtrace run --holders`). So it imports nothing from here.
 """
 
 from typing import Any, Dict
 
 from .._command import find_command
-from .._holders import DEFAULT_LIMIT_S, look
+from .._holders import DEFAULT_LIMIT_S, scan_holders
 from .._recording.markers import NotRecording, trace_path
 
 
 def holders(limit_s: float = DEFAULT_LIMIT_S) -> Dict[str, Any]:
-    """Looks who holds the blocks of the leaks there are so far: the names that lead to them, by the shortest way.
+    """Finds which of the program's names hold the leaked blocks so far, by the shortest path.
 
-    The answer goes into the trace too, and is in `replay --leaks`. Its `leaks` have `holders` (name, type, items, chain, blocks, bytes)
-    and `unresolved` (why, blocks, bytes), which sum to the leak's blocks. The walk through the program's objects takes `limit_s` at most;
-    `cut` says whether that was too little. Raises `NotRecording`.
+    The result also goes into the trace, and `replay --leaks` shows it. Each of its `leaks` has
+    `holders` (name, type, items, chain, blocks, bytes) and `unresolved` (why, blocks, bytes), which
+    add up to the leak's blocks. The search through the program's objects takes at most `limit_s`
+    seconds; `cut` says whether it was cut short.
+
+    Raises `NotRecording` if this process is not being recorded or another thread is scanning.
     """
-    # Raises where nothing is recorded, and says why.
+    # Raises NotRecording with the reason.
     trace_path()
-    found = look("call", find_command(), limit_s)
+    found = scan_holders("call", find_command(), limit_s)
     if found is None:
-        raise NotRecording("the recording has ended, or another thread is looking at this moment")
+        raise NotRecording("the recording has ended, or another thread is scanning for holders now")
     return found

@@ -1,4 +1,4 @@
-"""Reports on a trace, made by the command."""
+"""`report()` and `leaks()`: the command's JSON report as a dict."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .._command import find_command
 from .._platform import untraced
 from .._recording.markers import trace_path
 
-#: The report was made: 3 says that there are findings, 6 that some of the trace is missing, which the report says too.
-_WITH_REPORT = (0, 3, 6)
+#: Exit codes that come with a report: success, findings (3), incomplete trace (6).
+_CODES_WITH_REPORT = (0, 3, 6)
 
 
 class CommandFailed(RuntimeError):
-    """The command could not make a report; the text is what it said. `code` is its exit code."""
+    """The command made no report. The text is its error message, `code` its exit code."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -24,10 +24,13 @@ class CommandFailed(RuntimeError):
 
 
 def report(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> Dict[str, Any]:
-    """The report on a trace, as `gpumemtrace replay PATH --json OPTIONS` makes it; without a path, on this process so far.
+    """The report of `gpumemtrace replay PATH --json OPTIONS`.
 
-    The keys are those of docs/report.schema.json. Raises `NotRecording` where no path is given and this process is not recorded,
-    `CommandFailed` where the trace cannot be read or an option is wrong.
+    Without a path, it covers this process so far. docs/report.schema.json describes the keys. Starts
+    a process that replays the whole trace.
+
+    Raises `NotRecording` if no path is given and this process is not being recorded, and
+    `CommandFailed` if the trace cannot be read or an option is wrong.
     """
     trace = trace_path() if path is None else os.fspath(path)
     done = subprocess.run(
@@ -36,11 +39,11 @@ def report(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> 
         stderr=subprocess.PIPE,
         env=untraced(os.environ),
     )
-    if done.returncode not in _WITH_REPORT:
+    if done.returncode not in _CODES_WITH_REPORT:
         raise CommandFailed(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}", done.returncode)
     return dict(json.loads(done.stdout))
 
 
 def leaks(path: Union[None, str, "os.PathLike[str]"] = None, *options: str) -> Dict[str, Any]:
-    """The report with its analysis of leaks: `report(path, "--leaks")`. Findings are in its `leaks`, worst first."""
+    """`report(path, "--leaks", *options)`. The likely leaks are in `["leaks"]`, worst first."""
     return report(path, "--leaks", *options)
