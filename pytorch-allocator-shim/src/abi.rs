@@ -30,7 +30,7 @@ fn catch_panic<T>(act: impl FnOnce() -> T) -> Option<T> {
     result
 }
 
-/// `CUDA_ERROR_UNKNOWN`.
+/// `CUDA_ERROR_UNKNOWN`, for a panic in the allocator.
 const UNKNOWN: DriverError = DriverError(999);
 
 /// Allocates memory for a tensor. Returns null for zero bytes, as PyTorch expects. A failed request
@@ -41,7 +41,7 @@ const UNKNOWN: DriverError = DriverError(999);
 /// If an exception is due, this function restores the stack and jumps to the throwing function.
 ///
 /// # Safety
-/// Called by PyTorch.
+/// PyTorch calls it with a valid device and stream.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
@@ -190,7 +190,7 @@ pub extern "C-unwind" fn gpumemtrace_record_stream(pointer: *mut c_void, stream:
     });
 }
 
-/// `set_reset_fn`: `torch.cuda.empty_cache()`.
+/// `set_reset_fn`: `torch.cuda.empty_cache()`. Frees all unused segments of all devices.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_empty_cache() {
     catch_panic(|| {
@@ -286,7 +286,7 @@ pub extern "C-unwind" fn gpumemtrace_release_pool(device: c_int, first: u64, sec
 /// driver is out of memory; PyTorch then frees cached segments and retries.
 ///
 /// # Safety
-/// Called by PyTorch.
+/// PyTorch calls it with a valid device and stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_segment_malloc(
     size: isize,

@@ -9,7 +9,7 @@ use crate::cache::{CacheBackend, DriverError, EventId, TraceAction, TraceEntry};
 use crate::driver::driver;
 use crate::trace_events;
 
-/// One CUDA device.
+/// One CUDA device, and the spare events for it.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) ordinal: c_int,

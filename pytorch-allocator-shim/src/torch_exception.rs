@@ -11,7 +11,7 @@ use std::ptr::null_mut;
 
 use crate::cache::{DriverError, OUT_OF_MEMORY};
 
-/// A failed request.
+/// A failed request, and what its error message states.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AllocFailure {
     pub(crate) requested_bytes: u64,
@@ -111,7 +111,7 @@ struct SourceLocation {
     line: u32,
 }
 
-/// `c10::Error::Error(SourceLocation, std::string)`.
+/// The constructor `c10::Error::Error(SourceLocation, std::string)`.
 type ErrorConstructor = unsafe extern "C" fn(*mut c_void, SourceLocation, *mut c_void);
 /// `std::string::string(const char *, const std::allocator<char> &)`.
 type StringConstructor = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_void);

@@ -38,7 +38,7 @@ _installed: Any = None
 
 
 class _DlInfo(ctypes.Structure):
-    """`Dl_info` of dladdr(3)."""
+    """The `Dl_info` that dladdr(3) fills in."""
 
     _fields_ = [
         ("file", ctypes.c_char_p),

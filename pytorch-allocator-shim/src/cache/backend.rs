@@ -33,7 +33,7 @@ pub(crate) struct TraceEntry {
     pub(crate) action: TraceAction,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
-    /// 0 for segments.
+    /// Bytes that the program requested; 0 for a segment.
     pub(crate) requested_bytes: u64,
     pub(crate) stream: u64,
     pub(crate) pool: PoolId,

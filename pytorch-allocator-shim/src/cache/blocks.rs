@@ -1,6 +1,6 @@
 //! The blocks of one device, and the order in which they lie in their segments.
 //!
-//! Every tensor creates and frees a block, so blocks live in one table whose entries are reused.
+//! Every tensor creates and frees a block, so blocks live in one table that reuses its entries.
 //! Blocks refer to each other by index; a segment is the doubly linked list of its blocks.
 
 use std::ops::{Index, IndexMut};

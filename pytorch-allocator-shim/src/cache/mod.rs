@@ -32,7 +32,7 @@ use pools::PoolTable;
 use size_rules::{BlockSizeClass, block_bytes, segment_bytes, should_split, size_class_of};
 use stats::{DeviceStats, StatKind};
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
+/// `CUDA_ERROR_OUT_OF_MEMORY`, also returned when the memory limit is reached.
 pub(crate) const OUT_OF_MEMORY: DriverError = DriverError(2);
 
 /// The allocator of one device.
@@ -369,7 +369,7 @@ impl<B: CacheBackend> CachingAllocator<B> {
     }
 }
 
-/// Hashes block addresses, whose low nine bits are 0.
+/// Hashes block addresses; their low nine bits are 0.
 #[derive(Debug, Default)]
 struct AddressHasher(u64);
 

@@ -1,6 +1,6 @@
 //! Freed blocks that another stream may still use.
 //!
-//! An event on each such stream tells when it is done with the block. A stream completes its
+//! An event on each such stream shows when it is done with the block. A stream completes its
 //! events in order, so blocks wait in one queue per stream, and only the front event is queried.
 //! During a CUDA graph capture no event may be recorded or queried; blocks that are freed then are
 //! deferred until the capture has ended.
@@ -36,7 +36,7 @@ impl PendingFrees {
         self.queues.is_empty() && self.deferred.is_empty()
     }
 
-    /// Removes and returns one block whose event has completed.
+    /// Removes and returns one block with a completed event.
     pub(crate) fn pop_done(
         &mut self,
         mut is_done: impl FnMut(EventId) -> bool,

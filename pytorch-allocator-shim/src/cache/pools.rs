@@ -2,8 +2,8 @@
 //!
 //! Replaying a CUDA graph reuses the addresses of its capture, so no other request may get them.
 //! Besides the default pool there are private pools; a request belongs to the private pool of the
-//! first active capture whose filter accepts its stream. A private pool without users returns its
-//! segments to the driver once they are free.
+//! first active capture with a filter that accepts its stream. A private pool without users returns
+//! its segments to the driver once they are free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,7 +26,6 @@ pub(crate) struct BlockPool {
     users: u32,
     /// Active captures into the pool.
     routes: u32,
-    /// Number of segments.
     pub(crate) segments: u32,
     free: [BTreeSet<FreeBlockKey>; 2],
 }
@@ -159,8 +158,7 @@ impl PoolTable {
         self.remove_unused();
     }
 
-    /// Pools whose free segments may go back to the driver: the default pool, and private pools
-    /// without users.
+    /// The pools that may free segments: the default pool, and private pools without users.
     pub(crate) fn releasable(&self) -> impl Iterator<Item = PoolIndex> + use<> {
         let without_users =
             |(at, pool): (usize, &BlockPool)| (at == 0 || pool.users == 0).then_some(PoolIndex(at as u32));

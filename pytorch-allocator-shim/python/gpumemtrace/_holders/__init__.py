@@ -1,7 +1,7 @@
 """Finds what holds leaked tensors: a search from the program's names to the leaked blocks.
 
-The search runs inside the user's training, either as part of the package or, with
-`gpumemtrace run --holders`, from a folder of its own where the package is not installed. So it
+The search runs inside the user's training. With `gpumemtrace run --holders` it runs from a folder
+of its own, and the package need not be installed. So it
 
 - imports nothing else of the package;
 - searches only for the blocks of likely leaks, within a time limit;

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import FrameType
 from typing import Any, Dict, Iterator, Tuple
 
-#: `CO_OPTIMIZED`: code of a function, whose variables are not in a dict.
+#: Set for the code of functions: their variables are not in a dict.
 _CO_OPTIMIZED = 0x1
 _F_LOCALS_COPIES = sys.version_info < (3, 13)
 #: References to a copy that only we use: the frame's, ours, and the argument of `getrefcount`.

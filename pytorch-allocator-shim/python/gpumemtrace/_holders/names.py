@@ -1,8 +1,8 @@
 """Names the common holder of several blocks.
 
 A list of 390 tensors is one holder, not 390. So the index of an item is not part of a holder's
-name. If a container has several of the blocks as its items, the path up to the outermost such
-container names the holder, and the rest of the path is the chain.
+name. If a container has several of the blocks as its items, the path up to it names the holder,
+and the rest of the path is the chain. With nested containers, the outermost one counts.
 """
 
 from typing import Any, Dict, List, NamedTuple, Set, Tuple

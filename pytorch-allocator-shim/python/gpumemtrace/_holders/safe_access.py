@@ -23,7 +23,7 @@ def mro(kind: type) -> "Tuple[type, ...]":
 
 
 def is_subclass(kind: type, base: type) -> bool:
-    """`issubclass` without `__subclasscheck__`."""
+    """Like `issubclass`, but without calling `__subclasscheck__`."""
     return any(one is base for one in mro(kind))
 
 

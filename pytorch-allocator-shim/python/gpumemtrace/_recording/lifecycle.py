@@ -58,8 +58,9 @@ def start(
     blocks are recorded and no driver calls; a line on stderr says so. If the process is already
     being recorded, it does nothing.
 
-    Raises `RuntimeError` if an earlier recording of this process has ended or the process is a fork
-    of a recorded one, and `FileNotFoundError` if the trace's folder or the library does not exist.
+    Raises `RuntimeError` if an earlier recording of this process has ended, or if the process is a
+    fork of a recorded one. Raises `FileNotFoundError` if the trace's folder or the library does not
+    exist.
     """
     global _stop
     settings = {"STACKS": stacks, "ROTATE": rotate, "KEEP": max_total_size, "TRACKER": tracker}
@@ -170,7 +171,7 @@ def _attach_to_torch(library: ctypes.PyDLL, result: int) -> None:
         # PyTorch has no tracker or snapshot for Apple GPUs, and any call would initialize the GPU.
         return
     if not torch.cuda.is_initialized():
-        # Without driver calls, only PyTorch itself can tell when its allocator starts.
+        # Without driver calls, only PyTorch itself knows when its allocator starts.
         when_initialized = getattr(torch.cuda, "_lazy_call", None)
         if result == _STARTED_WITHOUT_DRIVER and when_initialized is not None:
             when_initialized(find_function(library, "gpumemtrace_attach", ctypes.c_int))

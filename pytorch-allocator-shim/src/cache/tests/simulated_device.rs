@@ -1,6 +1,6 @@
 //! A device with little memory that asserts the contract of the allocator. It panics if a segment
-//! is freed twice or during a capture, if an event is recorded or queried during a capture, or if
-//! an event is recycled before it has completed.
+//! is freed twice or during a capture, or an event is recorded or queried during a capture. It also
+//! panics if an event is recycled before it has completed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
