@@ -202,21 +202,21 @@ def test_reading_variables_keeps_none_alive():
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
-from gpumemtrace._holders._frames import variables
+from gpumemtrace._holders.frames import function_locals
 class Thing: pass
 def function():
     thing, other = Thing(), [1]
-    seen = variables(sys._getframe())
+    seen = function_locals(sys._getframe())
     assert seen["thing"] is thing and seen["other"] is other
     alive = weakref.ref(thing)
     del thing, seen
     assert alive() is None, "it was kept"
     exec("added = 3")
     mine = locals()
-    variables(sys._getframe())
+    function_locals(sys._getframe())
     assert mine["other"] is other, "it was emptied"
     del mine
-    variables(sys._getframe())
+    function_locals(sys._getframe())
     return locals().get("added")
 def plain():
     exec("added = 3")
@@ -264,7 +264,7 @@ def test_failed_scan_reports_cause(run_with_holders, tmp_path):
                       f"exec(compile(open({str(HELD)!r}).read(), {str(HELD)!r}, 'exec'))\n")
     run = run_with_holders(script, code=7)
     [look] = run.report("--leaks")["holders"]
-    assert "cannot be started" in look["failed"] and look["walk_ns"] is None
+    assert "cannot start the command" in look["failed"] and look["walk_ns"] is None
     assert "and could not" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
