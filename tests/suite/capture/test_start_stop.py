@@ -115,13 +115,8 @@ def test_stop_ends_the_trace(torch_version, started, when):
     run = started(torch_version, when)
     said = run.said
     assert said["again"] is None and said["states"] == [False, True]
-<<<<<<< HEAD:tests/suite/capture/test_start_stop.py
-    assert "a process is recorded once" in said["refused"] and said["children"] == [7, 7]
-    # Beside an allocating thread, the first snapshots precede the segments; later ones have all.
-=======
     assert "a process can be recorded only once" in said["refused"] and said["children"] == [7, 7]
-    # Beside a thread that allocates all the while, the very first looks come before all segments are told; from then on they are.
->>>>>>> w-shim:tests/suite/test_start.py
+    # Beside an allocating thread, the first snapshots precede the segments; later ones have all.
     report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
     assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []
     assert report["devices"][0]["end"]["live_bytes"] == said["before stop"]["live_bytes"]

@@ -26,13 +26,8 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 NOT_RUN = [
     ("index.md", "it installs into your environment"),
     ("mps.md", "it is what a Mac says"),
-<<<<<<< HEAD:tests/suite/docs/test_pages.py
     ("mps.md", "it needs GCC's Objective-C; tests/suite/apple/test_metal.py does the same where that is"),
-    ("python.md", "the program is anybody's; index.md and case-study.md run this with theirs"),
-=======
-    ("mps.md", "it needs GCC's Objective-C; tests/suite/test_metal.py does the same where that is"),
     ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
->>>>>>> w-shim:tests/suite/test_docs.py
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
 SUBCOMMANDS = ("run", "replay", "compare", "check", "info", "dump", "symbolize", "doctor")

@@ -23,15 +23,9 @@ def test_oom_writes_report_and_error_propagates(torch_version, packaged):
     # The second report includes the first error.
     assert len(json.loads((run.folder / "named oom.json").read_text())["oom"]) == 2
     said = run.process.stderr.splitlines()
-<<<<<<< HEAD:tests/suite/package/test_oom_reports.py
-    assert said[0] == f"gpumemtrace: out of GPU memory; the report is in {run.folder / 'run.oom.txt'}"
-    assert said[2].startswith("gpumemtrace: the report on running out of GPU memory could not be made: ") and "nowhere" in said[2]
-    # It equals the report of the whole trace for the same error.
-=======
     assert said[0] == f"gpumemtrace: out of GPU memory: report written to {run.folder / 'run.oom.txt'}"
     assert said[2].startswith("gpumemtrace: out of GPU memory, but the report failed: ") and "nowhere" in said[2]
-    # It is the same report that the whole trace gives of the same moment.
->>>>>>> w-shim:tests/suite/test_capture_oom.py
+    # It equals the report of the whole trace for the same error.
     whole = run.report("--oom")["oom"]
     assert len(whole) == 3 and whole[0]["requested_bytes"] == oom["requested_bytes"] and whole[0]["sites"] == oom["sites"]
 
