@@ -12,7 +12,7 @@ import unittest
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.dont_write_bytecode = True
-sys.path.insert(0, os.path.join(REPOSITORY, "scripts"))
+sys.path.insert(0, os.path.join(REPOSITORY, "scripts", "checks"))
 
 import style_checks  # noqa: E402
 from style_checks import commits, exemptions, lexer, words  # noqa: E402

@@ -4,7 +4,7 @@ from . import cycles, folders, lengths, public_items, type_names
 from .exemptions import NO_EXEMPTIONS
 from .result import Result, Violation
 
-TABLES = "scripts/style_checks/exemptions.py"
+TABLES = "scripts/checks/style_checks/exemptions.py"
 
 
 def check(tree, exemptions):

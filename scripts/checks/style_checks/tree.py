@@ -28,7 +28,7 @@ LANGUAGE_OF_SUFFIX = {
 # Folders whose files are data: recorded traces, fuzzing inputs, snapshots of test output.
 DATA_FOLDERS = re.compile(r"(^|/)(fuzz/corpus|tests/golden|snapshots|tests/data)/")
 # The vocabulary checks and their test quote the words that they search for.
-OWN_FILES = re.compile(r"^(scripts/style$|scripts/style_checks/|tests/style/)")
+OWN_FILES = re.compile(r"^(scripts/style$|scripts/checks/style_checks/|tests/style/)")
 TEST_PATH = re.compile(r"(^|/)(tests?|benches|fuzz)/|(^|/)(tests|conftest|test_\w+|\w+_tests?)\.\w+$")
 
 
