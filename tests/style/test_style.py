@@ -200,6 +200,13 @@ class Cycles(StyleCase):
         self.assertIn("a -> b -> d -> a", found[0].problem)
         self.plant_crate("c", d="", x__mod="", x__p="use super::q::Q;", x__q="use crate::x::p;")
         self.assert_found("cycles", "c/src/x/p.rs:1")
+        self.assert_clean("folder-cycles")
+
+    def test_folders_that_import_each_other_through_different_files_are_found(self):
+        self.plant_crate("c", lib="", a__mod="", a__p="use crate::b::q::Q;", b__mod="", b__q="", b__r="use crate::a::s::S;", a__s="")
+        self.assert_clean("cycles")
+        found = self.assert_found("folder-cycles", "c/src/a/p.rs:1")
+        self.assertIn("b imports a at c/src/b/r.rs:1", found[0].problem)
 
     def test_reexports_count_for_the_module_that_defines_the_item(self):
         library = "pub use a::A;\npub use b::*;\nmod a;\nmod b;\n"
@@ -212,6 +219,7 @@ class Cycles(StyleCase):
         self.plant_crate("c", x__mod="pub use p::P;\npub struct X;", x__p="use super::X;\npub struct P;\n// crate::b")
         self.plant_crate("c", x__tests="use crate::b::B;")
         self.assert_clean("cycles")
+        self.assert_clean("folder-cycles")
 
     def test_python_packages(self):
         self.plant("p/__init__.py", "from .a import f\n")
@@ -220,6 +228,7 @@ class Cycles(StyleCase):
         self.assert_found("cycles", "p/a.py:2")
         self.plant("p/b.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .a import f\n")
         self.assert_clean("cycles")
+        self.assert_clean("folder-cycles")
 
 
 class TypeNames(StyleCase):

@@ -1,8 +1,10 @@
 """Import cycles between modules of a Rust crate or a Python package.
 
-Siblings are compared in every folder: `a -> b` where a module in `a` or below imports one in `b` or
-below. Edges between a module and its parents do not count: a `mod.rs` re-exports its children,
-and these share what it defines. A path through `pub use` counts for the module that defines it.
+Two checks. `cycles` compares files. `folder-cycles` compares siblings of which one has modules of
+its own: `a -> b` where a module in `a` or below imports one in `b` or below.
+
+Edges between a module and its parents do not count: a `mod.rs` re-exports its children, and these
+share what it defines. A path through `pub use` counts for the module that defines the item.
 """
 
 import ast
@@ -12,16 +14,51 @@ from .result import Result, Violation
 from .rust import crates
 
 
-def check(tree, exemptions):
+def check_files(tree, exemptions):
+    """No two files of a crate or Python package import each other, directly or through others."""
     violations, scanned = [], 0
+    for where, modules, imports in _graphs(tree):
+        scanned += len(modules)
+        edges = {}
+        for source, target, place in imports:
+            if _common(source, target) < min(len(source), len(target)):
+                edges.setdefault(("/".join(source), "/".join(target)), place)
+        violations += _cycles(edges, where, exemptions.cycles)
+    return Result(scanned, violations)
+
+
+def check_folders(tree, exemptions):
+    """Folders of modules do not import each other, nor a folder and a file beside it."""
+    violations, scanned = [], 0
+    for where, modules, imports in _graphs(tree):
+        scanned += len(modules)
+        folders = {path[:depth] for path in modules for depth in range(len(path))}
+        edges = defaultdict(dict)
+        for source, target, place in imports:
+            depth = _common(source, target)
+            if depth < min(len(source), len(target)):
+                edges[source[:depth]].setdefault((source[depth], target[depth]), place)
+        for parent, graph in sorted(edges.items()):
+            found = _cycles(graph, "/".join((where, *parent)), exemptions.cycles, lambda name, at=parent: (*at, name) in folders)
+            violations += found
+    return Result(scanned, violations)
+
+
+def _graphs(tree):
+    """Triples (folder, module paths, imports) of the crates and packages."""
     for crate in crates(tree):
-        scanned += len(crate.modules)
-        violations += _cycles(_rust_imports(crate), crate.folder or ".", exemptions.cycles)
+        yield crate.folder or ".", list(crate.modules), _rust_imports(crate)
     for package in _python_packages(tree):
         modules = _python_modules(tree, package)
-        scanned += len(modules)
-        violations += _cycles(_python_imports(package, modules), package, exemptions.cycles)
-    return Result(scanned, violations)
+        yield package, list(modules), _python_imports(package, modules)
+
+
+def _common(one, other):
+    """The number of leading segments that two paths share."""
+    depth = 0
+    while depth < min(len(one), len(other)) and one[depth] == other[depth]:
+        depth += 1
+    return depth
 
 
 def _rust_imports(crate):
@@ -88,26 +125,19 @@ def _python_targets(node, folder, package):
     return [base + (alias.name,) for alias in node.names]
 
 
-def _cycles(imports, where, exempt):
-    """One violation per pair of siblings that import each other, else one per longer cycle."""
-    edges = defaultdict(dict)
-    for source, target, place in imports:
-        depth = 0
-        while depth < min(len(source), len(target)) and source[depth] == target[depth]:
-            depth += 1
-        if depth < min(len(source), len(target)):
-            parent = source[:depth]
-            edges[parent].setdefault((source[depth], target[depth]), place)
-    for parent, graph in sorted(edges.items()):
-        for members in _strongly_connected(graph):
-            folder = "/".join((where, *parent))
-            if any(folder == path and members <= allowed for path, allowed in exempt):
-                continue
-            inside = {edge: place for edge, place in graph.items() if set(edge) <= members}
-            pairs = [sorted(edge) for edge in inside if edge[::-1] in inside]
-            cycles = [list(pair) for pair in sorted({tuple(pair) for pair in pairs})]
-            for cycle in cycles or [_shortest_cycle(inside)]:
-                yield _violation(folder, cycle, inside, len(members))
+def _cycles(graph, where, exempt, needs=None):
+    """A violation for each pair that imports each other, or one for a longer cycle.
+
+    With `needs`, a cycle counts if that is true for one of its members.
+    """
+    for members in _strongly_connected(graph):
+        if any(where == path and members <= allowed for path, allowed in exempt):
+            continue
+        inside = {edge: place for edge, place in graph.items() if set(edge) <= members}
+        pairs = {tuple(sorted(edge)) for edge in inside if edge[::-1] in inside}
+        for cycle in [list(pair) for pair in sorted(pairs)] or [_shortest_cycle(inside)]:
+            if needs is None or any(needs(member) for member in cycle):
+                yield _violation(where, cycle, inside, len(members))
 
 
 def _violation(folder, cycle, places, size):

@@ -38,7 +38,7 @@ OF_THIS_REPOSITORY = Exemptions(
         "docs/trace-format.md": "the specification of one format, most of it tables",
     },
     generated_text={},
-    # (folder, set of modules that may import each other); reason as a comment.
+    # (folder, set of modules below it that may import each other); reason as a comment.
     cycles=[
         # A trampoline calls a hook, which swizzles a class, which takes a trampoline.
         ("interpose/metal", {"classes", "hooks", "slots"}),

@@ -15,7 +15,8 @@ def check(tree, exemptions):
     rows += [("type name", row) for row in exemptions.type_names if not _mentions(problems, f"type name {row} ")]
     problems = [violation.problem for violation in public_items.check_modules(tree, NO_EXEMPTIONS).violations]
     rows += [("public module", "::".join(row)) for row in exemptions.public_modules if not _mentions(problems, "::".join(row))]
-    problems = [violation.problem for violation in cycles.check(tree, NO_EXEMPTIONS).violations]
+    found = [check(tree, NO_EXEMPTIONS) for check in (cycles.check_files, cycles.check_folders)]
+    problems = [violation.problem for result in found for violation in result.violations]
     rows += [("cycle", row) for row, _ in exemptions.cycles if not _mentions(problems, f"import cycle in {row}: ")]
     violations = [Violation(TABLES, 1, f"the {kind} exemption `{row}` is not needed", "remove the row") for kind, row in rows]
     return Result(1, violations)
