@@ -13,28 +13,19 @@
 // The exported half of the library is left out of test binaries: a test must not hook its own process.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+mod c_api;
 #[cfg(target_os = "linux")]
 mod cuda;
+mod lifecycle;
 #[cfg(target_os = "linux")]
-mod dynamic;
-mod guard;
-mod holders;
-#[cfg(target_os = "macos")]
-mod mac;
+mod loader;
 #[cfg(any(target_os = "macos", feature = "metal-double"))]
 mod metal;
 #[cfg(target_os = "linux")]
 mod nvtx;
-#[cfg(target_os = "linux")]
-mod process;
-mod said;
-#[cfg(target_os = "linux")]
-mod slots;
-mod started;
+mod panic_guard;
 #[cfg(target_os = "linux")]
 mod torch;
-#[cfg(target_os = "linux")]
-mod unload;
 
 #[cfg(not(test))]
 #[global_allocator]

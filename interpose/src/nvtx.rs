@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
 
-use crate::guard::quietly;
+use crate::panic_guard::quietly;
 
 /// `NvtxGetExportTableFunc_t`.
 type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;

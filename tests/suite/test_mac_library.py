@@ -85,7 +85,7 @@ def test_our_constructor_runs_when_it_is_loaded(library):
     names = {symbol.value: plain(symbol.name) for symbol in library.symbols if symbol.value}
     functions = [names[struct.unpack_from("<Q", bytes(section.content), at)[0]]
                  for section in sections for at in range(0, section.size, 8)]
-    assert any("mac::entry_points::constructor" in name.lower() for name in functions), functions
+    assert any("macos::entry_points::constructor" in name.lower() for name in functions), functions
 
 
 def test_what_it_takes_of_the_system_is_what_is_documented(library):

@@ -14,13 +14,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use crate::classes::{self, Asks, Met};
-use crate::live::{Live, Put};
+use crate::events::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};
 use crate::methods::{Does, Of, Row};
-use crate::places;
-use crate::record::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};
+use crate::object_table::{Live, Put};
 use crate::runtime::{Imp, Object, Runtime};
-use crate::slots::Slot;
+use crate::swizzled_classes::{self as classes, Asks, Met};
+use crate::synthetic_addr as places;
+use crate::trampolines::Slot;
 
 /// Most devices that are told apart.
 const DEVICES: usize = 16;

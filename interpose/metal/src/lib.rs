@@ -9,18 +9,18 @@
 //! Consequence: all that is asked of a runtime is a small trait ([`runtime`]), and this crate needs nothing but that: it is the same
 //! code under Apple's and under GCC's, and it type-checks for macOS wherever that target is installed.
 
-mod classes;
+mod events;
 mod hooks;
-mod live;
 mod methods;
-mod places;
-mod record;
+mod object_table;
 pub mod runtime;
-mod slots;
+mod swizzled_classes;
+mod synthetic_addr;
+mod trampolines;
 
 #[cfg(target_os = "macos")]
 pub mod interposed;
 
+pub use events::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};
 pub use hooks::{Hooks, KnownDevice, start};
 pub use methods::{NAMES, SEEN};
-pub use record::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};

@@ -6,36 +6,36 @@
 //! [`nvml`] whom the recorder's thread asks; [`facts`] is what the driver can tell about itself; [`context`] serves our
 //! allocator.
 
-mod context;
-mod facts;
-mod library;
+mod driver_lib;
+mod hooked_call;
+mod hooks;
+mod meminfo_sampler;
+mod metadata;
 mod nvml;
-mod questions;
-mod sample;
-mod substitute;
-mod table;
+mod queries;
+mod resolver;
+mod shim_driver;
 mod uncovered;
-mod wrapper;
 
-pub(crate) use library::{is_loaded, was_met};
-pub(crate) use substitute::replacement_for_name;
+pub(crate) use driver_lib::{is_loaded, was_met};
+pub(crate) use resolver::replacement_for_name;
 
 /// The names of the driver's functions that are recorded.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    table::entries().map(|entry| entry.name)
+    hooks::entries().map(|entry| entry.name)
 }
 
 /// Their names by `ApiId`.
 #[cfg(feature = "metal-double")]
-pub(crate) const NAMES: &[&str] = &table::NAMES;
+pub(crate) const NAMES: &[&str] = &hooks::NAMES;
 
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
     gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
-        facts: facts::collect,
-        mode: facts::mode,
+        facts: metadata::collect,
+        mode: metadata::mode,
         #[cfg(not(feature = "metal-double"))]
-        apis: &table::NAMES,
+        apis: &hooks::NAMES,
         #[cfg(feature = "metal-double")]
         apis: &crate::metal::NAMES,
         #[cfg(not(feature = "metal-double"))]
@@ -45,5 +45,5 @@ pub(crate) fn register() {
         uncovered_names: uncovered::names,
         sample: nvml::sample,
     });
-    gpumemtrace_pytorch_shim::install(&context::Driver);
+    gpumemtrace_pytorch_shim::install(&shim_driver::Driver);
 }

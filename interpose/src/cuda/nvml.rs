@@ -11,7 +11,7 @@ use gpumemtrace_format::event::WITNESS_NVML;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
-use super::library::driver_symbol;
+use super::driver_lib::driver_symbol;
 
 /// Inode of the system's own pid namespace (`PROC_PID_INIT_INO`).
 const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";

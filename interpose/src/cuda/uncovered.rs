@@ -10,7 +10,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use crate::dynamic::describe;
+use crate::loader::symbols::describe;
 
 /// A counted function.
 #[derive(Debug)]

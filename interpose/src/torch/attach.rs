@@ -4,7 +4,7 @@
 //! it has taken its first segment, and takes the lock of every device. Consequence: it is called from inside the first
 //! driver call for device memory: the allocator makes that call before it records anything, under its own lock, which is
 //! recursive. One thread does it, once; no other ever waits for it. Where the program starts the recording itself, and the allocator
-//! holds something by then, it is called from there: what was held, PyTorch's own snapshot tells ([`crate::started`]).
+//! holds something by then, it is called from there: what was held, PyTorch's own snapshot tells ([`crate::c_api::start_stop`]).
 //!
 //! Everything is checked before the call: the file's symbols against the library in memory (the exported pointer gives the
 //! place it was loaded at, the table of virtual functions must hold the function we are about to call), the allocator's
@@ -19,9 +19,9 @@ use gpumemtrace_format::{EventKind, TrackerState};
 use super::layouts::{LAYOUTS, Layout};
 use super::release::release_of;
 use super::symbols::{self, Symbols};
-use super::tracker::{self, Phase};
-use crate::dynamic::{library_of, loaded_library, real_dlsym};
-use crate::guard::quietly;
+use super::trace_tracker::{self as tracker, Phase};
+use crate::loader::symbols::{library_of, loaded_library, real_dlsym};
+use crate::panic_guard::quietly;
 
 /// Driver allocations after which a process without PyTorch is no longer asked for it (each time takes the loader's lock).
 const MAX_TRIES: u32 = 64;
@@ -61,7 +61,7 @@ pub(super) fn allocator_is_alive() -> bool {
 /// allocator's lock, after all entries of this block.
 #[cold]
 pub(super) fn after_report() {
-    if crate::started::is_without_driver() && TRIES.fetch_add(1, Ordering::Relaxed) < MAX_TRIES {
+    if crate::c_api::start_stop::is_without_driver() && TRIES.fetch_add(1, Ordering::Relaxed) < MAX_TRIES {
         attach_now();
     }
 }
@@ -134,7 +134,7 @@ fn find() -> Finding {
     if this.is_null() {
         return Finding::NotYet;
     }
-    if !gpumemtrace_recorder::is_preloaded() && !crate::started::is_started() {
+    if !gpumemtrace_recorder::is_preloaded() && !crate::c_api::start_stop::is_started() {
         return Finding::NoBaseHook;
     }
     if !gpumemtrace_recorder::wants_tracker() {

@@ -10,12 +10,12 @@
 //! same lock, joins the two.
 
 mod attach;
-mod base;
-mod forward;
+mod autograd_hook;
 mod layouts;
-mod original;
+mod profiler_hook;
 mod release;
 mod symbols;
-mod tracker;
+mod torch_fn;
+mod trace_tracker;
 
 pub(crate) use attach::{attach_now, before_driver_alloc};
