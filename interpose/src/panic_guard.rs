@@ -1,13 +1,16 @@
-//! No panic may leave a hook.
+//! Keeps panics inside the hooks.
 //!
-//! Constraint: a panic that crosses into C ends the process. Consequence: everything of ours that runs in a hook runs inside
-//! [`quietly`], and the real call is made outside of it, so that it is made in any case.
+//! A panic that unwinds into C code aborts the process. Every hook therefore runs its own part
+//! inside [`catch_panic`]. The real call is outside of it and happens even if our part fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs our part of a hook. A panic is counted, not printed, and the hook goes on without us.
+/// Runs `body` and returns its value, or `None` after a panic.
+///
+/// A panic is counted as an internal error of the recording. The panic hook that the constructor
+/// installs keeps its message off stderr.
 #[inline]
-pub(crate) fn quietly<R>(body: impl FnOnce() -> Option<R>) -> Option<R> {
+pub(crate) fn catch_panic<R>(body: impl FnOnce() -> Option<R>) -> Option<R> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         gpumemtrace_recorder::leave_after_panic();
         None

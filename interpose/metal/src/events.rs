@@ -1,71 +1,74 @@
-//! What is told of Metal's memory, and to whom.
+//! The events that the hooks produce, and the sink that receives them.
 
-/// `Happening::import`: the program's own memory, made a buffer.
+/// First of [`MetalEvent::numbers`] for an import: a buffer over the program's own memory.
 pub const IMPORT_NO_COPY: u64 = 0x4d54_0001;
-/// `Happening::import`: an IOSurface, made a texture.
+/// First of [`MetalEvent::numbers`] for an import: a texture over an IOSurface.
 pub const IMPORT_SURFACE: u64 = 0x4d54_0002;
 
-/// What happened.
+/// The kinds of events. A kind for a creation has a counterpart for the end of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
-    /// A heap was made.
-    Heap,
-    /// It ends.
-    HeapEnds,
-    /// A buffer or a texture was made inside a heap.
-    Block,
-    /// It ends.
-    BlockEnds,
-    /// A buffer or a texture was made that has memory of its own.
-    Direct,
-    /// It ends.
-    DirectEnds,
-    /// A buffer or a texture was made of memory that Metal did not allocate.
-    Import,
-    /// It ends.
-    ImportEnds,
-    /// Memory was marked.
-    Purgeable,
+pub enum MetalEventKind {
+    /// A heap was created.
+    HeapCreated,
+    /// The end of a heap.
+    HeapDestroyed,
+    /// A buffer or texture was created inside a heap.
+    BlockCreated,
+    /// The end of such a buffer or texture.
+    BlockDestroyed,
+    /// A buffer or texture was created with memory of its own.
+    DirectCreated,
+    /// The end of such a buffer or texture.
+    DirectDestroyed,
+    /// A buffer or texture was created over memory that Metal did not allocate.
+    Imported,
+    /// The end of an import.
+    ImportDestroyed,
+    /// Memory was marked purgeable, or no longer.
+    PurgeableSet,
 }
 
-/// Something that happened.
+/// One creation, end or state change of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Happening {
-    /// What.
-    pub what: What,
-    /// Place of the method in [`crate::NAMES`].
+pub struct MetalEvent {
+    /// The operation and the kind of object.
+    pub kind: MetalEventKind,
+    /// Index of the method in [`crate::METHOD_NAMES`].
     pub method: usize,
-    /// By the order in which devices were first seen; `None`: there are more than 16, or the object does not tell.
+    /// Device number, in the order of first sight. `None` beyond 16 devices, or if the object does
+    /// not name its device.
     pub device: Option<u8>,
-    /// Where it lies, in numbers of our own; 0: nobody knows.
+    /// Synthetic address (Metal reports no addresses of heaps); 0 if unknown.
     pub addr: u64,
-    /// Bytes; 0: the object does not tell.
+    /// Size in bytes; 0 if the object does not report it.
     pub bytes: u64,
-    /// The object has not said what it takes, only what was asked for.
+    /// True if `bytes` is the requested size: the object did not report the allocated size.
     pub is_estimated: bool,
-    /// True where the method gave nothing. No bytes are known of it.
+    /// True if the method returned no object. `bytes` is 0 then.
     pub has_failed: bool,
-    /// Of an import, its kind; of a mark, what was asked for and what was before, as Metal counts them.
+    /// Import: the source ([`IMPORT_NO_COPY`], [`IMPORT_SURFACE`]) and 0. Purgeable state: the new
+    /// and the previous state, as Metal numbers them.
     pub numbers: [u64; 2],
-    /// Bytes of blocks and of heaps on this device, with this one; other threads may be at it too.
-    pub held: [u64; 2],
+    /// Bytes in blocks and in heaps on this device, including this event. Approximate while other
+    /// threads allocate.
+    pub totals: [u64; 2],
 }
 
-/// What could not be done.
+/// Reasons for incomplete events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lost {
-    /// A class's method is not watched: there are more classes than anybody has.
-    Method,
-    /// There is no memory to remember an object in: its end will not be told.
-    Object,
-    /// We failed; the program's call went through.
+pub enum Loss {
+    /// A method of a class is not swizzled: there are more classes than the fixed tables hold.
+    MethodNotSwizzled,
+    /// An object does not fit into the object table: its end will not be recorded.
+    ObjectNotTracked,
+    /// The hook's own part panicked. The program's call was made.
     Panic,
 }
 
-/// Who is told. Called inside the program's calls, on its threads.
-pub trait Sink: Send + Sync {
-    /// Something happened.
-    fn record(&self, happening: &Happening);
-    /// Something is missing from here on.
-    fn lost(&self, lost: Lost);
+/// Receives the events, inside the program's calls and on its threads.
+pub trait EventSink: Send + Sync {
+    /// Receives one event, in the order of the calls on each thread.
+    fn record(&self, event: &MetalEvent);
+    /// Something is missing from the events from here on.
+    fn lost(&self, loss: Loss);
 }

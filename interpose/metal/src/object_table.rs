@@ -1,108 +1,113 @@
-//! Objects that were told and have not gone: a table without locks.
+//! A lock-free hash table from an object's address to three words about it.
 //!
-//! Constraint: many threads make and end objects, in hooks that may not wait; only the end of what was told may be told, and once,
-//! whatever superclasses and other libraries do in between. Consequence: a table by object, in which an entry is put and taken by one
-//! compare-and-swap. Two threads are never at the same object: one has it from the other, after it was made. An object lies within
-//! a few places of where its number says; where these are full it goes to the next table, twice as large, which is made then: the one thing that
-//! takes a call of the system.
+//! Many threads create and end objects, in hooks that may not wait. The end of an object must be
+//! recorded exactly once, whatever superclasses and other libraries do in between. A slot is
+//! therefore claimed and released by one compare-and-swap. Two threads never use the same key at
+//! once: a thread gets an object from another one only after its creation.
+//!
+//! A key lies within [`WINDOW`] slots of its hash. When these are occupied, it goes to the next
+//! table, which is twice as large and mapped on demand. That mapping is the only system call.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// Places that one key may lie at.
+/// Number of slots in one table that a key may occupy.
 const WINDOW: usize = 32;
-/// Entries of the first table.
-const FIRST: usize = 1 << 12;
-/// The last has 2^27.
-const TABLES: usize = 16;
+/// Number of slots in the first table.
+const FIRST_TABLE_SLOTS: usize = 1 << 12;
+/// The last table has 2^27 slots.
+const MAX_TABLES: usize = 16;
 
+/// Key of a slot that was never used. A search ends here.
 const EMPTY: u64 = 0;
-/// Something was here, and those behind it are still to be found.
-const GONE: u64 = 1;
+/// Key of a slot that is free again. A search continues behind it.
+const REMOVED: u64 = 1;
 
-/// What is kept of an object.
-pub(crate) type Facts = [u64; 3];
+/// The value of a key; `object_info` gives it a meaning.
+pub(crate) type ObjectWords = [u64; 3];
 
 #[derive(Debug)]
 #[repr(C)]
-struct Entry {
+struct ObjectTableSlot {
     key: AtomicU64,
-    facts: [AtomicU64; 3],
+    words: [AtomicU64; 3],
 }
 
-/// A table. Keys are neither 0 nor 1.
+/// The table. The keys 0 and 1 are reserved.
 #[derive(Debug)]
-pub(crate) struct Live {
-    tables: [AtomicPtr<Entry>; TABLES],
+pub(crate) struct ObjectTable {
+    tables: [AtomicPtr<ObjectTableSlot>; MAX_TABLES],
 }
 
-/// How it went with a new key.
+/// The result of an [`ObjectTable::insert`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Put {
-    Done,
-    /// It is there already.
-    Known,
-    /// No memory, or a hundred million objects.
+pub(crate) enum InsertResult {
+    Inserted,
+    /// The key exists; its value is unchanged.
+    Exists,
+    /// No memory, or more than a hundred million objects.
     Full,
 }
 
-impl Live {
+impl ObjectTable {
     pub(crate) const fn new() -> Self {
-        Self { tables: [const { AtomicPtr::new(std::ptr::null_mut()) }; TABLES] }
+        Self { tables: [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_TABLES] }
     }
 
-    /// Adds a key.
-    pub(crate) fn put(&self, key: u64, facts: Facts) -> Put {
+    /// Inserts a key with its value.
+    pub(crate) fn insert(&self, key: u64, words: ObjectWords) -> InsertResult {
         if self.find(key).is_some() {
-            return Put::Known;
+            return InsertResult::Exists;
         }
-        for number in 0..TABLES {
-            let Some(table) = self.table(number).or_else(|| self.make(number)) else { return Put::Full };
-            for entry in window(table, key) {
-                let now = entry.key.load(Ordering::Relaxed);
-                if now > GONE
-                    || entry.key.compare_exchange(now, key, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        for number in 0..MAX_TABLES {
+            let Some(table) = self.table(number).or_else(|| self.map_table(number)) else {
+                return InsertResult::Full;
+            };
+            for slot in window(table, key) {
+                let now = slot.key.load(Ordering::Relaxed);
+                if now > REMOVED
+                    || slot.key.compare_exchange(now, key, Ordering::AcqRel, Ordering::Relaxed).is_err()
                 {
                     continue;
                 }
-                for (to, fact) in entry.facts.iter().zip(facts) {
-                    to.store(fact, Ordering::Release);
+                for (to, word) in slot.words.iter().zip(words) {
+                    to.store(word, Ordering::Release);
                 }
-                return Put::Done;
+                return InsertResult::Inserted;
             }
         }
-        Put::Full
+        InsertResult::Full
     }
 
-    /// What is kept of a key.
-    pub(crate) fn get(&self, key: u64) -> Option<Facts> {
-        self.find(key).map(facts_of)
+    /// The value of a key.
+    pub(crate) fn get(&self, key: u64) -> Option<ObjectWords> {
+        self.find(key).map(words_of)
     }
 
-    /// Takes a key away.
-    pub(crate) fn take(&self, key: u64) -> Option<Facts> {
-        let entry = self.find(key)?;
-        let facts = facts_of(entry);
-        entry.key.compare_exchange(key, GONE, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        Some(facts)
+    /// Removes a key and returns its value. Of several callers, one succeeds.
+    pub(crate) fn remove(&self, key: u64) -> Option<ObjectWords> {
+        let slot = self.find(key)?;
+        let words = words_of(slot);
+        slot.key.compare_exchange(key, REMOVED, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(words)
     }
 
-    fn find(&self, key: u64) -> Option<&'static Entry> {
-        let tables = (0..TABLES).map_while(|number| self.table(number));
+    fn find(&self, key: u64) -> Option<&'static ObjectTableSlot> {
+        let tables = (0..MAX_TABLES).map_while(|number| self.table(number));
         tables
-            .flat_map(|table| before_empty(window(table, key)))
-            .find(|entry| entry.key.load(Ordering::Acquire) == key)
+            .flat_map(|table| until_empty(window(table, key)))
+            .find(|slot| slot.key.load(Ordering::Acquire) == key)
     }
 
-    fn table(&self, number: usize) -> Option<&'static [Entry]> {
+    fn table(&self, number: usize) -> Option<&'static [ObjectTableSlot]> {
         let table = self.tables[number].load(Ordering::Acquire);
-        // SAFETY: never given back, and as long as `make` has made it.
-        (!table.is_null()).then(|| unsafe { std::slice::from_raw_parts(table, FIRST << number) })
+        // SAFETY: never unmapped, with as many slots as `map_table` has mapped.
+        (!table.is_null()).then(|| unsafe { std::slice::from_raw_parts(table, FIRST_TABLE_SLOTS << number) })
     }
 
     #[cold]
-    fn make(&self, number: usize) -> Option<&'static [Entry]> {
-        let bytes = size_of::<Entry>() * (FIRST << number);
-        // SAFETY: a new private mapping. Zero bytes are empty entries.
+    fn map_table(&self, number: usize) -> Option<&'static [ObjectTableSlot]> {
+        let bytes = size_of::<ObjectTableSlot>() * (FIRST_TABLE_SLOTS << number);
+        // SAFETY: a new private mapping. Zeroed slots are empty.
         let table = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -116,32 +121,34 @@ impl Live {
         if table == libc::MAP_FAILED {
             return None;
         }
-        let place = &self.tables[number];
-        if place
+        let entry = &self.tables[number];
+        if entry
             .compare_exchange(std::ptr::null_mut(), table.cast(), Ordering::AcqRel, Ordering::Acquire)
             .is_err()
         {
-            // Another thread was first.
-            // SAFETY: exactly our mapping, which nobody else knows.
+            // Another thread mapped this table first.
+            // SAFETY: our own mapping, which no other thread has seen.
             unsafe { libc::munmap(table, bytes) };
         }
         self.table(number)
     }
 }
 
-fn facts_of(entry: &Entry) -> Facts {
-    std::array::from_fn(|at| entry.facts[at].load(Ordering::Acquire))
+fn words_of(slot: &ObjectTableSlot) -> ObjectWords {
+    std::array::from_fn(|at| slot.words[at].load(Ordering::Acquire))
 }
 
-fn window(table: &'static [Entry], key: u64) -> impl Iterator<Item = &'static Entry> {
-    // Objects lie at multiples of 16; what is above is mixed by the multiplication.
-    let begin = ((key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    (0..WINDOW).map(move |at| &table[(begin + at) & (table.len() - 1)])
+fn window(table: &'static [ObjectTableSlot], key: u64) -> impl Iterator<Item = &'static ObjectTableSlot> {
+    // Objects are aligned to 16 bytes; the multiplication mixes the remaining bits.
+    let hash = ((key >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    (0..WINDOW).map(move |at| &table[(hash + at) & (table.len() - 1)])
 }
 
-/// Nothing lies behind a place that was never used.
-fn before_empty(window: impl Iterator<Item = &'static Entry>) -> impl Iterator<Item = &'static Entry> {
-    window.take_while(|entry| entry.key.load(Ordering::Acquire) != EMPTY)
+/// Cuts a window at its first slot that was never used: no key lies behind it.
+fn until_empty(
+    window: impl Iterator<Item = &'static ObjectTableSlot>,
+) -> impl Iterator<Item = &'static ObjectTableSlot> {
+    window.take_while(|slot| slot.key.load(Ordering::Acquire) != EMPTY)
 }
 
 #[cfg(test)]
@@ -149,45 +156,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_found_and_taken_once() {
-        let live = Live::new();
-        assert_eq!((live.get(16), live.take(16)), (None, None));
-        assert_eq!(live.put(16, [1, 2, 3]), Put::Done);
-        assert_eq!(live.put(16, [4, 5, 6]), Put::Known);
-        assert_eq!(live.get(16), Some([1, 2, 3]));
-        assert_eq!((live.take(16), live.take(16)), (Some([1, 2, 3]), None));
-        assert_eq!(live.put(16, [7, 8, 9]), Put::Done, "its place may be used again");
-        assert_eq!(live.take(16), Some([7, 8, 9]));
+    fn inserted_key_is_found_and_removed_once() {
+        let table = ObjectTable::new();
+        assert_eq!((table.get(16), table.remove(16)), (None, None));
+        assert_eq!(table.insert(16, [1, 2, 3]), InsertResult::Inserted);
+        assert_eq!(table.insert(16, [4, 5, 6]), InsertResult::Exists);
+        assert_eq!(table.get(16), Some([1, 2, 3]));
+        assert_eq!((table.remove(16), table.remove(16)), (Some([1, 2, 3]), None));
+        assert_eq!(table.insert(16, [7, 8, 9]), InsertResult::Inserted, "its slot is reused");
+        assert_eq!(table.remove(16), Some([7, 8, 9]));
     }
 
     #[test]
-    fn more_than_a_table_holds_goes_to_the_next() {
-        let live = Live::new();
-        let many = 10 * FIRST as u64;
+    fn overflow_goes_to_the_next_table() {
+        let table = ObjectTable::new();
+        let many = 10 * FIRST_TABLE_SLOTS as u64;
         for round in 0..3 {
             for key in 1..=many {
-                assert_eq!(live.put(key * 16, [key, round, 0]), Put::Done);
+                assert_eq!(table.insert(key * 16, [key, round, 0]), InsertResult::Inserted);
             }
             for key in 1..=many {
-                assert_eq!(live.take(key * 16), Some([key, round, 0]), "key {key}");
+                assert_eq!(table.remove(key * 16), Some([key, round, 0]), "key {key}");
             }
         }
-        assert!(live.table(1).is_some());
+        assert!(table.table(1).is_some());
     }
 
     #[test]
-    fn eight_threads_lose_nothing() {
-        static LIVE: Live = Live::new();
+    fn eight_threads_lose_no_key() {
+        static TABLE: ObjectTable = ObjectTable::new();
         let threads: Vec<_> = (0..8u64)
             .map(|thread| {
                 std::thread::spawn(move || {
                     for round in 0..200u64 {
                         let keys = (1..=100u64).map(|key| (key * 8 + thread) * 16);
                         for key in keys.clone() {
-                            assert_eq!(LIVE.put(key, [key, thread, round]), Put::Done);
+                            assert_eq!(TABLE.insert(key, [key, thread, round]), InsertResult::Inserted);
                         }
                         for key in keys {
-                            assert_eq!(LIVE.take(key), Some([key, thread, round]));
+                            assert_eq!(TABLE.remove(key), Some([key, thread, round]));
                         }
                     }
                 })

@@ -1,178 +1,202 @@
-//! Classes that were met, and their swizzling.
+//! The classes seen so far, and their swizzling.
 //!
-//! Constraint: what comes back from a call may be of a class that nobody has seen, on many threads at once, and none of them may give
-//! its object to the program before its end can be seen. Consequence: a small table of classes; who puts one in swizzles it, and others
-//! that meet it meanwhile wait, once in the class's life. Where a runtime comes back to us on the same thread (a class that is just
-//! being made ready), it does not wait for itself.
+//! A call may return an object of an unknown class, on many threads at once. The end of that object
+//! must be hooked before the program gets it. A fixed table holds the classes. The thread
+//! that adds a class swizzles it; other threads wait for that, once per class. If the runtime calls
+//! back on the same thread, for example to initialize the class, that call does not wait.
 //!
-//! A method that the class does not define is added to it, and calls what it inherits: the superclass's other subclasses are none of
-//! ours. Whether it does, adding itself tells, in one step: it is refused where there is a method.
+//! A method that the class only inherits is added to it and calls the inherited one, so other
+//! subclasses are not affected. `class_addMethod` fails if the class defines the method, which
+//! decides between adding and replacing in one atomic step.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use crate::events::{Lost, Sink};
-use crate::methods::{Of, ROWS, Row};
-use crate::runtime::{Class, Imp, Object, Runtime, Selector};
-use crate::trampolines as slots;
+use crate::events::{EventSink, Loss};
+use crate::methods::{Receiver, SWIZZLED_METHODS, SwizzledMethod};
+use crate::runtime::{ObjcClass, ObjcId, ObjcImp, ObjcRuntime, ObjcSelector};
+use crate::trampolines::claim_trampoline;
 
-/// Most classes that are remembered.
-const MOST: usize = 64;
+/// Capacity of the class table.
+const MAX_CLASSES: usize = 64;
 
-/// A question to an object, with its answer a number or an object.
+/// A getter of a class, without arguments; null if the class has none.
 #[derive(Debug)]
-struct Question {
+struct CachedGetter {
     selector: AtomicPtr<std::ffi::c_void>,
     function: AtomicPtr<std::ffi::c_void>,
 }
 
-/// What objects are asked.
+/// A property that the hooks read from objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Asks {
+pub(crate) enum Property {
     Size,
     AllocatedSize,
     Length,
     HeapOffset,
     Device,
 }
-const QUESTIONS: [&std::ffi::CStr; 5] = [c"size", c"allocatedSize", c"length", c"heapOffset", c"device"];
+const PROPERTY_SELECTORS: [&std::ffi::CStr; 5] =
+    [c"size", c"allocatedSize", c"length", c"heapOffset", c"device"];
 
-/// A class that was met.
+/// A class of Metal's objects, swizzled for the kinds of receiver it serves.
 #[derive(Debug)]
-pub(crate) struct Met {
+pub(crate) struct SwizzledClass {
     class: AtomicPtr<std::ffi::c_void>,
-    /// As what it is being swizzled, and as what it has been: [`Of::bit`].
+    /// [`Receiver::bit`] of each kind that is being swizzled or complete.
     begun: AtomicU8,
+    /// [`Receiver::bit`] of each kind that is completely swizzled.
     done: AtomicU8,
-    questions: [Question; QUESTIONS.len()],
+    getters: [CachedGetter; PROPERTY_SELECTORS.len()],
 }
 
-static CLASSES: [Met; MOST] = [const {
-    Met {
+static CLASSES: [SwizzledClass; MAX_CLASSES] = [const {
+    SwizzledClass {
         class: AtomicPtr::new(std::ptr::null_mut()),
         begun: AtomicU8::new(0),
         done: AtomicU8::new(0),
-        questions: [const {
-            Question {
+        getters: [const {
+            CachedGetter {
                 selector: AtomicPtr::new(std::ptr::null_mut()),
                 function: AtomicPtr::new(std::ptr::null_mut()),
             }
-        }; QUESTIONS.len()],
+        }; PROPERTY_SELECTORS.len()],
     }
-}; MOST];
+}; MAX_CLASSES];
 
 thread_local! {
     static IS_SWIZZLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The class of an object, swizzled as one of these.
+/// Swizzles the class of an object for a kind of receiver, unless that is done. `None` if the table
+/// is full.
 ///
-/// # Safety
-/// A live object of this runtime.
-pub(crate) unsafe fn meet(
-    runtime: &dyn Runtime,
-    object: Object,
-    of: Of,
-    sink: &dyn Sink,
-) -> Option<&'static Met> {
+/// # Safety A live object of this runtime.
+pub(crate) unsafe fn ensure_swizzled(
+    runtime: &dyn ObjcRuntime,
+    object: ObjcId,
+    receiver: Receiver,
+    sink: &dyn EventSink,
+) -> Option<&'static SwizzledClass> {
     // SAFETY: the caller's promise.
     let class = unsafe { runtime.class_of(object) };
-    let Some(met) = find(class) else {
-        sink.lost(Lost::Method);
+    let Some(entry) = find(class) else {
+        sink.lost(Loss::MethodNotSwizzled);
         return None;
     };
-    if met.done.load(Ordering::Acquire) & of.bit() == 0 {
+    if entry.done.load(Ordering::Acquire) & receiver.bit() == 0 {
         // SAFETY: the class of a live object.
-        unsafe { prepare(runtime, class, of, met, sink) };
+        unsafe { swizzle_class(runtime, class, receiver, entry, sink) };
     }
-    Some(met)
+    Some(entry)
 }
 
-fn find(class: Class) -> Option<&'static Met> {
-    let begin = (class as usize >> 4).wrapping_mul(0x9e37_79b9) >> 16;
-    (0..MOST).map(|at| &CLASSES[(begin + at) % MOST]).find(|met| {
-        let now = met.class.load(Ordering::Acquire);
+/// Finds or adds the table entry of a class.
+fn find(class: ObjcClass) -> Option<&'static SwizzledClass> {
+    let hash = (class as usize >> 4).wrapping_mul(0x9e37_79b9) >> 16;
+    (0..MAX_CLASSES).map(|at| &CLASSES[(hash + at) % MAX_CLASSES]).find(|entry| {
+        let now = entry.class.load(Ordering::Acquire);
         now == class
             || now.is_null()
-                && met
+                && entry
                     .class
                     .compare_exchange(now, class, Ordering::AcqRel, Ordering::Acquire)
                     .map_or_else(|there| there == class, |_| true)
     })
 }
 
+/// Swizzles a class and caches its getters, or waits until another thread has done so.
+///
 /// # Safety
 /// A class of this runtime.
 #[cold]
-unsafe fn prepare(runtime: &dyn Runtime, class: Class, of: Of, met: &Met, sink: &dyn Sink) {
-    if met.begun.fetch_or(of.bit(), Ordering::AcqRel) & of.bit() != 0 {
-        while met.done.load(Ordering::Acquire) & of.bit() == 0 && !IS_SWIZZLING.get() {
+unsafe fn swizzle_class(
+    runtime: &dyn ObjcRuntime,
+    class: ObjcClass,
+    receiver: Receiver,
+    entry: &SwizzledClass,
+    sink: &dyn EventSink,
+) {
+    if entry.begun.fetch_or(receiver.bit(), Ordering::AcqRel) & receiver.bit() != 0 {
+        while entry.done.load(Ordering::Acquire) & receiver.bit() == 0 && !IS_SWIZZLING.get() {
             std::thread::yield_now();
         }
         return;
     }
-    let was = IS_SWIZZLING.replace(true);
-    for (question, name) in met.questions.iter().zip(QUESTIONS) {
+    let outer = IS_SWIZZLING.replace(true);
+    for (getter, name) in entry.getters.iter().zip(PROPERTY_SELECTORS) {
         // SAFETY: the caller's class; a selector of this runtime.
         unsafe {
-            let selector = runtime.selector(name);
-            if !runtime.method(class, selector).is_null() {
-                question.selector.store(selector.cast_mut(), Ordering::Release);
-                question.function.store(runtime.dispatched(class, selector).cast_mut(), Ordering::Release);
+            let selector = runtime.register_selector(name);
+            if !runtime.instance_method(class, selector).is_null() {
+                getter.selector.store(selector.cast_mut(), Ordering::Release);
+                getter
+                    .function
+                    .store(runtime.dispatched_implementation(class, selector).cast_mut(), Ordering::Release);
             }
         }
     }
-    for row in ROWS.iter().filter(|row| row.of == of) {
+    for method in SWIZZLED_METHODS.iter().filter(|method| method.receiver == receiver) {
         // SAFETY: the caller's class.
-        unsafe { swizzle(runtime, class, row, sink) };
+        unsafe { swizzle_method(runtime, class, method, sink) };
     }
-    IS_SWIZZLING.set(was);
-    met.done.fetch_or(of.bit(), Ordering::AcqRel);
+    IS_SWIZZLING.set(outer);
+    entry.done.fetch_or(receiver.bit(), Ordering::AcqRel);
 }
 
+/// Installs a trampoline for one method, if the class has it.
+///
 /// # Safety
 /// A class of this runtime.
-unsafe fn swizzle(runtime: &dyn Runtime, class: Class, row: &Row, sink: &dyn Sink) {
-    // SAFETY: the caller's class; the selector is one of this runtime, and the method, where there is one, the class's or inherited.
+unsafe fn swizzle_method(
+    runtime: &dyn ObjcRuntime,
+    class: ObjcClass,
+    swizzled: &SwizzledMethod,
+    sink: &dyn EventSink,
+) {
+    // SAFETY: the caller's class; a selector of this runtime; a method of the class, own or
+    // inherited.
     unsafe {
-        let selector: Selector = runtime.selector(row.selector);
-        let method = runtime.method(class, selector);
+        let selector: ObjcSelector = runtime.register_selector(swizzled.selector);
+        let method = runtime.instance_method(class, selector);
         if method.is_null() {
             return;
         }
-        let Some((slot, function)) = slots::take(row, selector, runtime.superclass(class)) else {
-            sink.lost(Lost::Method);
+        let Some((trampoline, function)) = claim_trampoline(swizzled, selector, runtime.superclass(class))
+        else {
+            sink.lost(Loss::MethodNotSwizzled);
             return;
         };
-        if runtime.add(class, selector, function, runtime.types(method)) {
+        if runtime.add_method(class, selector, function, runtime.type_encoding(method)) {
             return;
         }
-        // The class has its own; whoever calls ours before we are told what stood there calls that all the same.
-        let method = runtime.method(class, selector);
-        let before = runtime.function(method);
-        slot.has_original(before);
-        let replaced = runtime.replace(method, function);
-        if replaced != before {
-            slot.has_original(replaced);
+        // The class defines the method itself. The original is stored first: a call may come
+        // through the trampoline before `set_implementation` returns.
+        let method = runtime.instance_method(class, selector);
+        let original = runtime.implementation(method);
+        trampoline.set_original(original);
+        let replaced = runtime.set_implementation(method, function);
+        if replaced != original {
+            trampoline.set_original(replaced);
         }
     }
 }
 
-impl Met {
-    /// What an object says; `None` where it has no answer.
+impl SwizzledClass {
+    /// Reads a property of an object; `None` if the class does not have it.
     ///
     /// # Safety
     /// A live object of this class.
-    pub(crate) unsafe fn ask(&self, object: Object, asks: Asks) -> Option<u64> {
-        type Answer = unsafe extern "C-unwind" fn(Object, Selector) -> usize;
-        let question = &self.questions[asks as usize];
-        let function: Imp = question.function.load(Ordering::Acquire).cast_const();
-        let selector: Selector = question.selector.load(Ordering::Acquire).cast_const();
+    pub(crate) unsafe fn read(&self, object: ObjcId, property: Property) -> Option<u64> {
+        type GetterFn = unsafe extern "C-unwind" fn(ObjcId, ObjcSelector) -> usize;
+        let getter = &self.getters[property as usize];
+        let function: ObjcImp = getter.function.load(Ordering::Acquire).cast_const();
+        let selector: ObjcSelector = getter.selector.load(Ordering::Acquire).cast_const();
         if function.is_null() {
             return None;
         }
-        // SAFETY: methods of these names take nothing and answer a number of 64 bits or an object.
-        let answer = unsafe { std::mem::transmute::<Imp, Answer>(function)(object, selector) };
-        Some(answer as u64)
+        // SAFETY: the getters of these names return a 64-bit number or an object.
+        let value = unsafe { std::mem::transmute::<ObjcImp, GetterFn>(function)(object, selector) };
+        Some(value as u64)
     }
 }

@@ -1,51 +1,53 @@
-//! Where memory lies, in numbers of our own.
+//! Synthetic addresses for Metal's objects.
 //!
-//! Constraint: reports take memory apart by address, and Metal tells none of a heap. Consequence: each heap, and each buffer or texture
-//! of its own, has a range of a space that only counts upwards; what lies in a heap is at the heap's range plus the offset that the
-//! object tells. Where it tells none, or one that cannot be (taken by another, or beyond the heap's end), it gets a range of its own
-//! outside of the heap: its bytes stay right, and where it lies stays unknown.
+//! Reports tell memory apart by address, and Metal reports no addresses of heaps. Each heap, and
+//! each buffer or texture with memory of its own, gets a range of an address space that only
+//! grows. An object inside a heap lies at the heap's address plus the offset that it reports. An
+//! object without an offset, or with an impossible one (occupied, or beyond the heap's end), gets a
+//! range of its own outside the heap. Its size stays right, and its position stays unknown.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::object_table::{Live, Put};
+use crate::object_table::{InsertResult, ObjectTable};
 
-/// The first address: above what a program's own pointers are on either system.
-const BEGIN: u64 = 1 << 48;
-/// Between two ranges, so that none follows another.
-const PAGE: u64 = 1 << 14;
-/// No range is longer: what an object says of itself must not use up the space.
-const LONGEST: u64 = 1 << 44;
+/// The first address, above any pointer of a program on either system.
+const FIRST_ADDR: u64 = 1 << 48;
+/// Granularity of ranges. One unused page separates neighbours.
+const PAGE_BYTES: u64 = 1 << 14;
+/// Limit for one range, so that a bogus size does not use up the space.
+const MAX_RANGE_BYTES: u64 = 1 << 44;
 
-static NEXT: AtomicU64 = AtomicU64::new(BEGIN);
-/// Addresses inside heaps that are taken.
-static TAKEN: Live = Live::new();
+static NEXT_ADDR: AtomicU64 = AtomicU64::new(FIRST_ADDR);
+/// Occupied addresses inside heaps.
+static OCCUPIED: ObjectTable = ObjectTable::new();
 
-/// A range of its own.
-pub(crate) fn fresh(bytes: u64) -> u64 {
-    let pages = bytes.min(LONGEST).div_ceil(PAGE) + 1;
-    NEXT.fetch_add(pages * PAGE, Ordering::Relaxed)
+/// Returns the begin of a new range. Ranges are never reused.
+pub(crate) fn allocate_range(bytes: u64) -> u64 {
+    let pages = bytes.min(MAX_RANGE_BYTES).div_ceil(PAGE_BYTES) + 1;
+    NEXT_ADDR.fetch_add(pages * PAGE_BYTES, Ordering::Relaxed)
 }
 
-/// The place of what lies in a heap, and whether that is the heap's.
-pub(crate) fn inside(heap: Option<(u64, u64)>, offset: Option<u64>, bytes: u64) -> (u64, bool) {
-    let place = heap.zip(offset).and_then(|((begin, len), offset)| {
+/// Places an object with `bytes` in a heap, given as address and size. Returns the address, and
+/// true if it lies inside the heap; [`release_in_heap`] must follow then.
+pub(crate) fn place_in_heap(heap: Option<(u64, u64)>, offset: Option<u64>, bytes: u64) -> (u64, bool) {
+    let addr = heap.zip(offset).and_then(|((begin, len), offset)| {
         let is_within = offset.checked_add(bytes).is_some_and(|end| end <= len);
         is_within.then_some(begin.wrapping_add(offset))
     });
-    match place {
-        Some(place) if TAKEN.put(key(place), [0; 3]) == Put::Done => (place, true),
-        _ => (fresh(bytes), false),
+    match addr {
+        Some(addr) if OCCUPIED.insert(table_key(addr), [0; 3]) == InsertResult::Inserted => (addr, true),
+        _ => (allocate_range(bytes), false),
     }
 }
 
-/// It is free again.
-pub(crate) fn leave(place: u64) {
-    TAKEN.take(key(place));
+/// Frees an address inside a heap.
+pub(crate) fn release_in_heap(addr: u64) {
+    OCCUPIED.remove(table_key(addr));
 }
 
-/// The table's first numbers stand for something else, and its own mixing passes over the lowest bits.
-fn key(place: u64) -> u64 {
-    place.rotate_left(4) | 2
+/// The table reserves the keys 0 and 1, and its hash ignores the lowest four bits.
+fn table_key(addr: u64) -> u64 {
+    addr.rotate_left(4) | 2
 }
 
 #[cfg(test)]
@@ -53,20 +55,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_do_not_touch() {
-        let (one, other, third) = (fresh(1), fresh(PAGE + 1), fresh(u64::MAX));
-        assert!(one + 1 < other && other + PAGE + 1 < third, "{one:x} {other:x} {third:x}");
+    fn ranges_are_separated_by_a_gap() {
+        let (one, other, third) =
+            (allocate_range(1), allocate_range(PAGE_BYTES + 1), allocate_range(u64::MAX));
+        assert!(one + 1 < other && other + PAGE_BYTES + 1 < third, "{one:x} {other:x} {third:x}");
     }
 
     #[test]
-    fn an_offset_is_believed_only_where_it_can_be() {
-        let begin = fresh(1000);
+    fn impossible_heap_offsets_are_rejected() {
+        let begin = allocate_range(1000);
         let heap = Some((begin, 1000));
-        assert_eq!(inside(heap, Some(100), 50), (begin + 100, true));
-        assert!(!inside(heap, Some(100), 50).1, "taken");
-        assert!(!inside(heap, Some(990), 11).1 && !inside(heap, Some(u64::MAX), 2).1, "beyond the end");
-        assert!(!inside(heap, None, 1).1 && !inside(None, Some(0), 1).1);
-        leave(begin + 100);
-        assert_eq!(inside(heap, Some(100), 50), (begin + 100, true));
+        assert_eq!(place_in_heap(heap, Some(100), 50), (begin + 100, true));
+        assert!(!place_in_heap(heap, Some(100), 50).1, "occupied");
+        assert!(!place_in_heap(heap, Some(990), 11).1, "beyond the end");
+        assert!(!place_in_heap(heap, Some(u64::MAX), 2).1, "overflow");
+        assert!(!place_in_heap(heap, None, 1).1 && !place_in_heap(None, Some(0), 1).1);
+        release_in_heap(begin + 100);
+        assert_eq!(place_in_heap(heap, Some(100), 50), (begin + 100, true));
     }
 }

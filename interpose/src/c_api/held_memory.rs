@@ -1,100 +1,61 @@
-//! A start within a program of CUDA.
+//! Memory that PyTorch held before a late recording started.
 //!
-//! Constraint: addresses that callers have taken by then cannot be got between. Consequence: before the driver is loaded, everything is as if we had been preloaded, from then on ([`crate::loader::got_patch`]). After that the addresses of the
-//! driver's functions are with their callers, and no call of the driver is recorded rather than some; PyTorch's blocks are, and
-//! what it holds already is told to us by who starts the recording, out of PyTorch's own snapshot.
-
-use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! The Python package reads it from PyTorch's own snapshot and passes each entry to
+//! [`gpumemtrace_held`], on the line that calls `start()`. An entry becomes an allocation event, so
+//! that later frees match and totals begin at the right value.
 
 use gpumemtrace_format::event::pool_number;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
 use gpumemtrace_recorder::{Draft, event};
 
-use super::start_stop::{Answer, is_started, is_stopped};
-use crate::loader::got_patch::{self, Scope};
-use crate::panic_guard::quietly;
+use crate::attachment;
+use crate::panic_guard::catch_panic;
 
-static IS_WITHOUT_DRIVER: AtomicBool = AtomicBool::new(false);
-
-/// True where no call of the driver is recorded, because that was there before us.
-pub(crate) fn is_without_driver() -> bool {
-    IS_WITHOUT_DRIVER.load(Ordering::Acquire)
-}
-
-/// Stands in the slots. `mark` is called when it is known what is missing, and before anything can be recorded.
-pub(super) fn begin(mark: impl FnOnce()) -> Answer {
-    let is_late = crate::cuda::is_loaded();
-    IS_WITHOUT_DRIVER.store(is_late, Ordering::Release);
-    mark();
-    #[cfg(feature = "metal-double")]
-    crate::metal::meet_all_devices();
-    got_patch::redirect(if is_late { Scope::WithoutDriver } else { Scope::All });
-    if is_late { Answer::WithoutDriver } else { Answer::Everything }
-}
-
-/// `void gpumemtrace_look_again(void)`: libraries may have been loaded since.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn gpumemtrace_look_again() {
-    quietly(|| {
-        if is_started() && !is_stopped() {
-            got_patch::look_again();
-        }
-        Some(())
-    });
-}
-
-/// `int gpumemtrace_attach(void)`: PyTorch's allocator is there, and no thread is inside it on this one: its tracker may be attached. 1 if
-/// it is.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-extern "C" fn gpumemtrace_attach() -> c_int {
-    c_int::from(quietly(|| is_started().then(crate::torch::attach_now)) == Some(true))
-}
-
-/// A block that was handed to a tensor.
+/// A block in use by a tensor.
 const BLOCK: u32 = 0;
-/// A segment.
+/// A segment of the caching allocator.
 const SEGMENT: u32 = 1;
-/// What is mapped, in one piece, of an expandable segment.
-const MAPPED: u32 = 2;
+/// A contiguous mapped range of an expandable segment.
+const MAPPED_RANGE: u32 = 2;
 
-/// What PyTorch held before anything was recorded.
+/// One entry. The Python package declares the same layout (`_start.py`).
 #[repr(C)]
-struct Held {
+struct HeldMemory {
     device: u32,
-    /// [`BLOCK`], [`SEGMENT`] or [`MAPPED`].
-    what: u32,
+    /// [`BLOCK`], [`SEGMENT`] or [`MAPPED_RANGE`].
+    kind: u32,
     addr: u64,
     size: u64,
-    /// 0: not told.
+    /// Bytes that the tensor asked for; 0 if unknown.
     requested: u64,
     stream: u64,
-    /// Both halves of PyTorch's id; `u64::MAX` where it is not told.
+    /// Both halves of PyTorch's pool id; `u64::MAX` if unknown.
     pool: [u64; 2],
-    /// Bytes of blocks and of segments, with this one.
+    /// Running totals in bytes, including this entry.
     allocated: u64,
     reserved: u64,
 }
 
-/// `void gpumemtrace_held(const struct held *held)`: an entry of PyTorch's snapshot, as the line that tells it.
+/// `void gpumemtrace_held(const struct held *held)`: records one entry of PyTorch's snapshot.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn gpumemtrace_held(held: *const Held) {
-    quietly(|| {
-        // SAFETY: null, or what is documented.
+unsafe extern "C" fn gpumemtrace_held(held: *const HeldMemory) {
+    catch_panic(|| {
+        // SAFETY: null, or a pointer to the documented struct.
         let held = unsafe { held.as_ref() }?;
-        if is_started() {
-            event(&draft(held)?);
+        if attachment::is_started_by_program() {
+            event(&held_draft(held)?);
         }
         Some(())
     });
 }
 
-fn draft(held: &Held) -> Option<Draft> {
+/// The event for an entry; `None` for an unknown kind or a device that no event can name.
+fn held_draft(held: &HeldMemory) -> Option<Draft> {
     let pool = pool_number(held.pool[0], held.pool[1]);
-    let kind = match held.what {
+    let kind = match held.kind {
         BLOCK => EventKind::BLOCK_ALLOC,
         SEGMENT => EventKind::SEGMENT_ALLOC,
-        MAPPED => EventKind::SEGMENT_MAP,
+        MAPPED_RANGE => EventKind::SEGMENT_MAP,
         _ => return None,
     };
     let draft = Draft {
@@ -116,9 +77,9 @@ mod tests {
     use super::*;
     use gpumemtrace_format::event::NO_POOL;
 
-    const HELD: Held = Held {
+    const HELD: HeldMemory = HeldMemory {
         device: 1,
-        what: BLOCK,
+        kind: BLOCK,
         addr: 0x200,
         size: 512,
         requested: 500,
@@ -129,25 +90,42 @@ mod tests {
     };
 
     #[test]
-    fn what_was_held_is_an_allocation() {
-        let block = draft(&HELD).unwrap();
+    fn held_memory_becomes_allocation_events() {
+        let block = held_draft(&HELD).unwrap();
         assert_eq!(
             (block.kind, block.device, block.addr, block.size),
             (EventKind::BLOCK_ALLOC, 1, 0x200, 512)
         );
         assert_eq!(block.aux, [512, 2 << 20]);
         assert_eq!(block.detail, Some(Detail { requested_bytes: 500, stream: 7, pool: 3 }));
-        let segment = draft(&Held { what: SEGMENT, ..HELD }).unwrap();
+        let segment = held_draft(&HeldMemory { kind: SEGMENT, ..HELD }).unwrap();
         assert_eq!((segment.kind, segment.aux, segment.detail), (EventKind::SEGMENT_ALLOC, [7, 3], None));
-        assert_eq!(draft(&Held { requested: 0, ..HELD }).unwrap().detail, None, "not told");
-        assert_eq!(draft(&Held { requested: 513, ..HELD }).unwrap().detail, None, "more than there is");
-        assert_eq!(draft(&Held { pool: [u64::MAX; 2], ..HELD }).unwrap().detail.unwrap().pool, NO_POOL);
-        assert_eq!(draft(&Held { what: MAPPED, ..HELD }).unwrap().kind, EventKind::SEGMENT_MAP);
-        assert!(draft(&Held { device: 300, ..HELD }).is_none() && draft(&Held { what: 3, ..HELD }).is_none());
+        assert_eq!(
+            held_draft(&HeldMemory { requested: 0, ..HELD }).unwrap().detail,
+            None,
+            "requested size unknown"
+        );
+        assert_eq!(
+            held_draft(&HeldMemory { requested: 513, ..HELD }).unwrap().detail,
+            None,
+            "larger than the block"
+        );
+        assert_eq!(
+            held_draft(&HeldMemory { pool: [u64::MAX; 2], ..HELD }).unwrap().detail.unwrap().pool,
+            NO_POOL
+        );
+        assert_eq!(
+            held_draft(&HeldMemory { kind: MAPPED_RANGE, ..HELD }).unwrap().kind,
+            EventKind::SEGMENT_MAP
+        );
+        assert!(
+            held_draft(&HeldMemory { device: 300, ..HELD }).is_none()
+                && held_draft(&HeldMemory { kind: 3, ..HELD }).is_none()
+        );
     }
 
     #[test]
-    fn it_lies_as_the_package_has_it() {
-        assert_eq!((size_of::<Held>(), std::mem::offset_of!(Held, pool)), (72, 40));
+    fn held_memory_layout_matches_the_python_package() {
+        assert_eq!((size_of::<HeldMemory>(), std::mem::offset_of!(HeldMemory, pool)), (72, 40));
     }
 }

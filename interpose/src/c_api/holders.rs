@@ -1,24 +1,26 @@
-//! What the program's own Python has found out about who holds its blocks.
+//! Results of the Python package's search for the references that keep blocks alive.
 //!
-//! Constraint: who holds a tensor only the interpreter knows, and nothing of ours may call it. Consequence: the Python package looks
-//! (`pytorch-allocator-shim/python/gpumemtrace/_holders/`), and what it found comes here as texts, to become events of the trace.
+//! Only the interpreter knows these references, and hooks never call it. The Python package does
+//! the search (`pytorch-allocator-shim/python/gpumemtrace/_holders/`) and passes its results here
+//! as texts, which become events of the trace.
 
 use std::ffi::{CStr, c_char, c_int};
 
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, is_recording, text_event};
 
-use crate::panic_guard::quietly;
+use crate::panic_guard::catch_panic;
 
-/// `void gpumemtrace_holders(const char *text)`: the program has looked who holds its blocks; what there is to say of the look.
+/// `void gpumemtrace_holders(const char *text)`: a search has taken place; `text` describes it.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_holders(text: *const c_char) {
-    // SAFETY: the caller's promise.
-    unsafe { say(Draft::new(EventKind::HOLDERS, ApiId::default()), text) };
+    // SAFETY: null or NUL-terminated, as documented.
+    unsafe { record_text(Draft::new(EventKind::HOLDERS, ApiId::default()), text) };
 }
 
-/// `void gpumemtrace_holder(const char *text, int device, uint64_t address, uint64_t bytes, uint64_t blocks)`: so many blocks of
-/// one site, of which one has this address, are held by whom the text tells.
+/// `void gpumemtrace_holder(const char *text, int device, uint64_t address, uint64_t bytes,
+/// uint64_t blocks)`: `text` names the references to `blocks` blocks of one call site, `bytes` in
+/// total; `address` is that of one of them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_holder(
     text: *const c_char,
@@ -35,16 +37,18 @@ unsafe extern "C" fn gpumemtrace_holder(
         aux: [0, blocks],
         ..Draft::new(EventKind::HOLDER, ApiId::default())
     };
-    // SAFETY: the caller's promise.
-    unsafe { say(draft, text) };
+    // SAFETY: null or NUL-terminated, as documented.
+    unsafe { record_text(draft, text) };
 }
 
+/// Records an event with a text, while a recording runs.
+///
 /// # Safety
 /// `text` is null or NUL-terminated.
-unsafe fn say(draft: Draft, text: *const c_char) {
-    quietly(|| {
+unsafe fn record_text(draft: Draft, text: *const c_char) {
+    catch_panic(|| {
         if is_recording() && !text.is_null() {
-            // SAFETY: the caller's promise.
+            // SAFETY: not null, so NUL-terminated by the caller's promise.
             text_event(&draft, unsafe { CStr::from_ptr(text) }.to_bytes());
         }
         Some(())
@@ -56,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_recording_nothing_happens() {
+    fn holders_do_nothing_without_a_recording() {
         // SAFETY: NUL-terminated strings, and null, which is allowed.
         unsafe {
             gpumemtrace_holders(c"{}".as_ptr());

@@ -1,30 +1,29 @@
-//! What the program says of itself: where a step begins, which part of it is what, and moments with names.
+//! Steps, phases and marks of the program, and the path of its trace.
 //!
-//! Constraint: a training script finds these functions by name (`ctypes`, or the Python package), with or without a GPU, and must
-//! run the same where nothing is recorded. Consequence: they take no more than a name and never begin a recording (what is said
-//! before that waits for it); what they return says at most where the trace is.
+//! A training script must run the same with and without a recording. Markers therefore never begin
+//! one: markers that precede the first GPU call are kept until the recording begins.
 
 use std::ffi::{CStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 
 use gpumemtrace_recorder::trace_path;
 
-use crate::panic_guard::quietly;
+use crate::panic_guard::catch_panic;
 
 /// `void gpumemtrace_step(void)`: a step begins.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_step() {
-    quietly(|| {
+    catch_panic(|| {
         gpumemtrace_recorder::step();
         Some(())
     });
 }
 
-/// `void gpumemtrace_phase_begin(const char *name)`: what follows, on all threads, is part of this, until
-/// [`gpumemtrace_phase_end`]. Phases may lie in one another. Numbers in the name are one name.
+/// `void gpumemtrace_phase_begin(const char *name)`: a phase begins, on all threads, until
+/// [`gpumemtrace_phase_end`]. Phases may be nested. Names that differ only in numbers are one name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
-    quietly(|| {
+    catch_panic(|| {
         if !name.is_null() {
             // SAFETY: a NUL-terminated string, as documented.
             gpumemtrace_recorder::phase_begin(unsafe { CStr::from_ptr(name) }.to_bytes());
@@ -33,19 +32,20 @@ unsafe extern "C" fn gpumemtrace_phase_begin(name: *const c_char) {
     });
 }
 
-/// `void gpumemtrace_phase_end(void)`: the phase that this thread began last ends.
+/// `void gpumemtrace_phase_end(void)`: ends the phase that this thread began last.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn gpumemtrace_phase_end() {
-    quietly(|| {
+    catch_panic(|| {
         gpumemtrace_recorder::phase_end();
         Some(())
     });
 }
 
-/// `void gpumemtrace_mark(const char *name)`: a moment that can be asked for by this name. Numbers in it are kept.
+/// `void gpumemtrace_mark(const char *name)`: names a point in time, for snapshots. Numbers in the
+/// name are kept.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_mark(name: *const c_char) {
-    quietly(|| {
+    catch_panic(|| {
         if !name.is_null() {
             // SAFETY: a NUL-terminated string, as documented.
             gpumemtrace_recorder::mark(unsafe { CStr::from_ptr(name) }.to_bytes());
@@ -54,20 +54,21 @@ unsafe extern "C" fn gpumemtrace_mark(name: *const c_char) {
     });
 }
 
-/// `size_t gpumemtrace_trace(char *buffer, size_t bytes)`: the bytes of the name of the trace that this process is writing, 0 if it
-/// is writing none. The name goes into `buffer`, with a NUL behind it, if `bytes` are room enough for both; otherwise nothing does.
+/// `size_t gpumemtrace_trace(char *buffer, size_t bytes)`: the length of the path of the trace that
+/// this process is writing; 0 if it writes none. Copies the path and a NUL into `buffer` if `bytes`
+/// suffices for both, and nothing otherwise.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 unsafe extern "C" fn gpumemtrace_trace(buffer: *mut c_char, bytes: usize) -> usize {
-    let length = quietly(|| {
-        let name = trace_path()?.as_os_str().as_bytes();
-        if !buffer.is_null() && name.len() < bytes {
-            // SAFETY: the caller says that so many bytes may be written, and they are nobody else's meanwhile.
+    let length = catch_panic(|| {
+        let path = trace_path()?.as_os_str().as_bytes();
+        if !buffer.is_null() && path.len() < bytes {
+            // SAFETY: the caller provides a buffer of `bytes` bytes for its exclusive use.
             unsafe {
-                buffer.cast::<u8>().copy_from_nonoverlapping(name.as_ptr(), name.len());
-                buffer.add(name.len()).write(0);
+                buffer.cast::<u8>().copy_from_nonoverlapping(path.as_ptr(), path.len());
+                buffer.add(path.len()).write(0);
             }
         }
-        Some(name.len())
+        Some(path.len())
     });
     length.unwrap_or(0)
 }
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_recording_nothing_happens() {
+    fn markers_do_nothing_without_a_recording() {
         gpumemtrace_step();
         // SAFETY: a NUL-terminated string, and null, which is allowed.
         unsafe {
@@ -88,7 +89,7 @@ mod tests {
         }
         gpumemtrace_phase_end();
         let mut buffer = [1; 8];
-        // SAFETY: so many bytes are there.
+        // SAFETY: the buffer has the passed length.
         assert_eq!(unsafe { gpumemtrace_trace(buffer.as_mut_ptr(), buffer.len()) }, 0);
         assert!(!gpumemtrace_recorder::is_recording() && buffer == [1; 8]);
     }

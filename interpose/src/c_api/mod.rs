@@ -1,4 +1,7 @@
 //! The exported C functions that programs and the Python package call.
+//!
+//! They are found by name, with `ctypes` or `dlsym`. None of them begins a recording except
+//! `gpumemtrace_start`; without a recording the others do nothing or return 0.
 
 #[cfg(target_os = "linux")]
 mod held_memory;
@@ -6,6 +9,4 @@ mod holders;
 mod markers;
 #[cfg(any(target_os = "macos", feature = "metal-double"))]
 mod mps_memory;
-#[cfg(target_os = "macos")]
-mod start_macos;
-pub(crate) mod start_stop;
+mod start_stop;

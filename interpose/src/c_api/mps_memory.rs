@@ -1,33 +1,35 @@
-//! What PyTorch says of its own memory on Metal, handed over by the package at steps.
+//! Samples of PyTorch's own totals on Metal, which the Python package passes in at steps.
 //!
-//! Constraint: PyTorch keeps buffers that no tensor uses, and tells nobody when it gives them to another; asked before it has used
-//! Metal, it would begin to. Consequence: who wants to ask it asks here first. The answer is yes once the program has made a heap, which is
-//! what PyTorch does at its first tensor, and while a recording runs; what is said is recorded as a sample, and never begins one.
+//! PyTorch caches buffers that no tensor uses and does not report their reuse, so its totals add
+//! information. Reading them before the program has used Metal would initialize it. The package
+//! therefore asks first whether a sample is wanted. It is wanted while a recording runs, after the
+//! program has created a heap, which PyTorch does at its first tensor.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::TORCH_MPS;
 use gpumemtrace_format::{ApiId, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::{Draft, event, is_recording};
 
-use crate::metal::HAS_HEAPS;
-use crate::panic_guard::quietly;
+use crate::panic_guard::catch_panic;
 
-/// `int gpumemtrace_mps_memory(const uint64_t said[2])`: whether what `torch.mps` says is recorded at this moment. `said` is
-/// `current_allocated_memory()` and `driver_allocated_memory()`, 2^64 - 1 for one that is not known; a null pointer only asks.
+/// `int gpumemtrace_mps_memory(const uint64_t totals[2])`: records a sample; returns 1 if samples
+/// are wanted now, else 0 and records nothing.
+///
+/// `totals` is `torch.mps.current_allocated_memory()` and `driver_allocated_memory()`, 2^64 - 1
+/// for an unknown value. A null pointer only asks.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-unsafe extern "C" fn gpumemtrace_mps_memory(said: *const u64) -> c_int {
-    let is_wanted = quietly(|| {
-        if !HAS_HEAPS.load(Ordering::Acquire) || !is_recording() {
+unsafe extern "C" fn gpumemtrace_mps_memory(totals: *const u64) -> c_int {
+    let is_wanted = catch_panic(|| {
+        if !crate::metal::has_heaps() || !is_recording() {
             return None;
         }
-        if !said.is_null() {
-            // SAFETY: two numbers, as documented; nothing is known of their alignment.
-            let [tensors, driver] = unsafe { [said.read_unaligned(), said.add(1).read_unaligned()] };
+        if !totals.is_null() {
+            // SAFETY: two numbers, as documented, of unknown alignment.
+            let [allocated, driver] = unsafe { [totals.read_unaligned(), totals.add(1).read_unaligned()] };
             event(&Draft {
                 device: NO_DEVICE,
-                size: tensors,
+                size: allocated,
                 aux: [driver, TORCH_MPS],
                 ..Draft::new(EventKind::TORCH_MEMORY, ApiId::default())
             });
@@ -42,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn before_the_first_heap_nobody_is_asked() {
+    fn mps_samples_are_unwanted_before_the_first_heap() {
         // SAFETY: null, which is allowed, and two numbers.
         let answers =
             unsafe { [gpumemtrace_mps_memory(std::ptr::null()), gpumemtrace_mps_memory([1, 2].as_ptr())] };

@@ -1,104 +1,41 @@
-//! What a row of the table becomes: a function that records around the real one.
+//! Our part of a hooked driver call: what runs before it and after it.
 //!
-//! Constraint: the real function must be called exactly once, with the caller's arguments, whatever happens to us.
-//! Consequence: our part before and after it is caught separately, and an out-parameter is only read when the call
-//! succeeded.
-//!
-//! A caller that is linked to the driver's name must reach whatever stands behind us in the loader's order (perhaps another
-//! library that forwards); a caller that looked the name up in the driver must reach the driver. Consequence: a row has two
-//! entries, which differ in where the real function comes from and in nothing else.
+//! The real function runs exactly once, with the caller's arguments, even if our part fails. The
+//! parts before and after it are therefore caught separately ([`catch_panic`]), and out-parameters
+//! are read only after a successful call.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_int, c_void};
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::{Call, Draft, begin};
 
-use super::driver_lib::{driver_symbol, next_symbol, was_met};
-use super::meminfo_sampler as sample;
+use super::driver_fn::DriverFn;
+use super::meminfo_sampler;
 use super::queries::current_device;
-use crate::panic_guard::quietly;
+use crate::panic_guard::catch_panic;
 
-/// `CUresult` of a driver that is not there.
-pub(crate) const NOT_INITIALIZED: c_int = 3;
-
-/// In place of an address: the driver has no such function.
-const MISSING: *mut c_void = std::ptr::without_provenance_mut(1);
-
-/// A real function, looked up once.
+/// A driver function that has a hook.
 #[derive(Debug)]
-pub(crate) struct Real {
-    name: &'static CStr,
-    find: fn(&CStr) -> *mut c_void,
-    address: AtomicPtr<c_void>,
+pub(crate) struct HookedFn {
+    /// The name that the driver exports.
+    pub name: &'static str,
+    /// Name without version suffix, as `cuGetProcAddress` takes it.
+    pub base: &'static str,
+    /// Lowest version for which `cuGetProcAddress` returns this variant (CUDA 11.2 is 11020).
+    pub since: c_int,
+    /// True for the variant that uses the per-thread default stream.
+    pub per_thread_stream: bool,
+    /// Address of the hook.
+    pub hook: fn() -> *mut c_void,
+    /// The driver's own function.
+    pub real: &'static DriverFn,
 }
 
-impl Real {
-    /// The recorded driver's function of this name.
-    pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, find: driver_symbol, address: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    /// What stands behind our exported function of this name.
-    pub(crate) const fn next(name: &'static CStr) -> Self {
-        Self { name, find: next_symbol, address: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-
-    /// Remembers an address that a look-up gave; the first one stays.
-    pub(crate) fn learn(&self, address: *mut c_void) {
-        let keep = |known: *mut c_void| (known.is_null() || known == MISSING).then_some(address);
-        let _ = self.address.fetch_update(Ordering::AcqRel, Ordering::Acquire, keep);
-    }
-
-    /// The address; looked up if nobody asked for it before. Null without a driver.
-    #[inline]
-    pub(crate) fn get(&self) -> *mut c_void {
-        let address = self.address.load(Ordering::Acquire);
-        if address.is_null() || address == MISSING { self.find(address) } else { address }
-    }
-
-    /// Looks it up, once: the driver stays loaded, so what an older one lacks it will always lack.
-    #[cold]
-    fn find(&self, known: *mut c_void) -> *mut c_void {
-        if known == MISSING {
-            return std::ptr::null_mut();
-        }
-        let address = (self.find)(self.name);
-        if !address.is_null() {
-            self.learn(address);
-        } else if was_met() {
-            self.learn(MISSING);
-        }
-        address
-    }
-}
-
-/// Functions of the driver that are called on our own account, past our hooks.
-macro_rules! real_functions {
-    ($($name:ident($($arg:ident: $ty:ty),*);)*) => {$(
-        #[allow(non_snake_case, reason = "the name is the driver's")]
-        fn $name($($arg: $ty),*) -> std::ffi::c_int {
-            static REAL: $crate::cuda::hooked_call::Real =
-                $crate::cuda::hooked_call::Real::new($crate::cuda::hooks::c_name(concat!(stringify!($name), "\0")));
-            let real = REAL.get();
-            if real.is_null() {
-                return $crate::cuda::hooked_call::NOT_INITIALIZED;
-            }
-            // SAFETY: the address was looked up under this name, whose signature this is.
-            let real = unsafe {
-                std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(real)
-            };
-            // SAFETY: callers pass handles that the driver gave, and places of their own for the answers.
-            unsafe { real($($arg),*) }
-        }
-    )*};
-}
-pub(super) use real_functions;
-
-/// Our part before the call. `fill` adds what is known by then, or makes it no event at all.
+/// Begins the event before the call. `fill` adds the arguments; it drops the event by setting
+/// its kind to `NONE`. Returns `None` if nothing is recorded.
 #[inline]
-pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {
-    quietly(|| {
+pub(crate) fn pre_call(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {
+    catch_panic(|| {
         draft.device = current_device();
         fill(&mut draft);
         if draft.kind == EventKind::NONE {
@@ -109,16 +46,16 @@ pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<
     })
 }
 
-/// Our part after the call. `fill` runs only if it succeeded.
+/// Completes the event after the call. `fill` adds the results, and runs only after success.
 #[inline]
-pub(crate) fn after(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Event)) {
+pub(crate) fn post_call(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Event)) {
     if let Some(call) = call {
-        quietly(|| {
+        catch_panic(|| {
             let mut sample = None;
             call.finish(result as u16, |event| {
                 if result == 0 {
                     fill(event);
-                    sample = sample::after(event);
+                    sample = meminfo_sampler::sample_after(event);
                 }
             });
             if let Some(sample) = sample {
@@ -129,46 +66,32 @@ pub(crate) fn after(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Ev
     }
 }
 
-/// An entry of the table, for look-ups.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    /// Exported name.
-    pub name: &'static str,
-    /// Name without version suffix, as `cuGetProcAddress` takes it.
-    pub base: &'static str,
-    /// Lowest version for which `cuGetProcAddress` answers this variant (CUDA 11.2 is 11020).
-    pub since: c_int,
-    /// True for the variant that takes the per-thread default stream.
-    pub per_thread_stream: bool,
-    /// Our function.
-    pub wrapper: fn() -> *mut c_void,
-    /// The real one.
-    pub real: &'static Real,
-}
-
-/// What a successful call left in an out-parameter. Callers must pass one, but a null pointer must not crash *us*.
-pub(crate) fn out<T: Copy + Default>(pointer: *const T) -> T {
+/// The value that a successful call left in an out-parameter; zero for a null pointer. The driver
+/// requires the pointer, but a caller's mistake must not crash our code.
+pub(crate) fn read_out<T: Copy + Default>(pointer: *const T) -> T {
     // SAFETY: the driver has just written through the same pointer and reported success.
     if pointer.is_null() { T::default() } else { unsafe { pointer.read_unaligned() } }
 }
 
-/// A field of a struct that the caller passes in, or that a successful call filled.
-pub(crate) fn field<T: Copy + Default>(structure: *const c_void, offset: usize) -> T {
+/// A field of a struct that the caller passed in, or that a successful call filled; zero for a
+/// null pointer.
+pub(crate) fn read_field<T: Copy + Default>(structure: *const c_void, offset: usize) -> T {
     if structure.is_null() {
         return T::default();
     }
-    // SAFETY: the interface asks the caller for a struct that has this field; the driver reads it too.
+    // SAFETY: the interface asks the caller for a struct that has this field; the driver reads it
+    // too.
     unsafe { structure.byte_add(offset).cast::<T>().read_unaligned() }
 }
 
-/// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal if it is on one.
-pub(crate) fn location(structure: *const c_void, offset: usize) -> (u64, u8) {
+/// A `CUmemLocation` inside a struct: `type | id << 32`, and the device ordinal or `NO_DEVICE`.
+pub(crate) fn read_location(structure: *const c_void, offset: usize) -> (u64, u8) {
     const DEVICE: u32 = 1;
     const DEVICE_LOCALITY_DOMAIN: u32 = 6;
-    let (kind, id) = (field::<u32>(structure, offset), field::<u32>(structure, offset + 4));
+    let (kind, id) = (read_field::<u32>(structure, offset), read_field::<u32>(structure, offset + 4));
     let device = match kind {
         DEVICE => u8::try_from(id).unwrap_or(NO_DEVICE),
-        // Two bytes: the device, and which part of it.
+        // Two bytes: the device ordinal and the domain within it.
         DEVICE_LOCALITY_DOMAIN => id as u8,
         _ => NO_DEVICE,
     };

@@ -1,8 +1,10 @@
-//! What the driver says is in use, beside what its calls hand out: contexts, code, and fragmentation show in no call.
+//! Samples of the device memory in use, as `cuMemGetInfo` reports it.
 //!
-//! Constraint: the question needs a current context, and may be unwelcome while a stream is captured. Consequence: it is asked
-//! on the program's own thread, right after a call that took memory (a far longer call, in the same context), now and then
-//! only, and with the thread's capture mode relaxed for the moment, as PyTorch does around its own allocations.
+//! Contexts, modules and fragmentation in the driver take memory that no recorded call shows.
+//! `cuMemGetInfo` needs a current context and may invalidate a capture. The sampler therefore runs
+//! on the program's own thread, right after a call that took memory. The context is right there,
+//! and that call took far longer. The thread's capture mode is relaxed meanwhile, as PyTorch does
+//! around its own allocations. Each device is sampled at most once per interval.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,59 +12,61 @@ use gpumemtrace_format::event::{FLAG_CAPTURED, WITNESS_RECORDER};
 use gpumemtrace_format::{ApiId, Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::Draft;
 
-use super::queries::memory_in_use;
+use super::queries::{current_device, free_and_total_bytes};
 
-const DEVICES: usize = 64;
-/// Between two samples of a device: after calls that take what no call tells, and after plain allocations.
-const AFTER_MARK_NS: u64 = 20_000_000;
+const MAX_DEVICES: usize = 64;
+/// Minimum interval between samples after calls that take an unreported amount of memory.
+const AFTER_UNSIZED_CALL_NS: u64 = 20_000_000;
+/// Minimum interval between samples after plain allocations.
 const AFTER_ALLOC_NS: u64 = 100_000_000;
 
-/// When each device was last asked for.
-static LAST_NS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+/// Time of the last sample of each device.
+static LAST_SAMPLE_NS: [AtomicU64; MAX_DEVICES] = [const { AtomicU64::new(0) }; MAX_DEVICES];
 
-/// How long ago the last sample must be for an event of this kind to be followed by one.
-fn least_distance_ns(kind: EventKind) -> Option<u64> {
+/// Minimum age of the last sample before this kind of event takes a new one. `None`: it never does.
+fn min_interval_ns(kind: EventKind) -> Option<u64> {
     match kind {
         EventKind::CONTEXT_CREATE
         | EventKind::PRIMARY_RETAIN
         | EventKind::CONTEXT_LIMIT
         | EventKind::MODULE_LOAD
         | EventKind::MODULE_UNLOAD
-        | EventKind::GRAPH_INSTANTIATE => Some(AFTER_MARK_NS),
+        | EventKind::GRAPH_INSTANTIATE => Some(AFTER_UNSIZED_CALL_NS),
         EventKind::DEVICE_ALLOC | EventKind::PHYS_CREATE | EventKind::ARRAY_ALLOC => Some(AFTER_ALLOC_NS),
         _ => None,
     }
 }
 
-/// The sample that is due after a successful call.
+/// The sample that is due after a successful call, if any.
 #[inline]
-pub(crate) fn after(event: &Event) -> Option<Draft> {
-    let distance_ns = least_distance_ns(event.kind)?;
-    let last_ns = LAST_NS.get(usize::from(event.device))?;
-    let before_ns = last_ns.load(Ordering::Relaxed);
-    if event.flags & FLAG_CAPTURED != 0 || event.time_ns.saturating_sub(before_ns) < distance_ns {
+pub(crate) fn sample_after(event: &Event) -> Option<Draft> {
+    let interval_ns = min_interval_ns(event.kind)?;
+    let last_sample = LAST_SAMPLE_NS.get(usize::from(event.device))?;
+    let last_ns = last_sample.load(Ordering::Relaxed);
+    if event.flags & FLAG_CAPTURED != 0 || event.time_ns.saturating_sub(last_ns) < interval_ns {
         return None;
     }
-    // One thread is enough.
-    last_ns.compare_exchange(before_ns, event.time_ns, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-    ask()
+    // Only one of several threads takes the sample.
+    last_sample.compare_exchange(last_ns, event.time_ns, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+    take_sample()
 }
 
 #[cold]
-fn ask() -> Option<Draft> {
-    let (device, free_bytes, total_bytes) = memory_in_use()?;
+fn take_sample() -> Option<Draft> {
+    let (free_bytes, total_bytes) = free_and_total_bytes()?;
+    let device = current_device();
     if device == NO_DEVICE {
         return None;
     }
-    Some(draft(ApiId::default(), device, free_bytes, total_bytes, WITNESS_RECORDER))
+    Some(sample_draft(device, free_bytes, total_bytes))
 }
 
-fn draft(api: ApiId, device: u8, free_bytes: u64, total_bytes: u64, witness: u64) -> Draft {
+fn sample_draft(device: u8, free_bytes: u64, total_bytes: u64) -> Draft {
     Draft {
         device,
         size: total_bytes.saturating_sub(free_bytes),
-        aux: [total_bytes, witness],
-        ..Draft::new(EventKind::MEMORY_SAMPLE, api)
+        aux: [total_bytes, WITNESS_RECORDER],
+        ..Draft::new(EventKind::MEMORY_SAMPLE, ApiId::default())
     }
 }
 
@@ -71,16 +75,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_calls_that_take_memory_are_followed_by_a_question() {
-        assert!(least_distance_ns(EventKind::DEVICE_ALLOC).is_some());
-        assert!(least_distance_ns(EventKind::DEVICE_FREE).is_none());
-        assert!(least_distance_ns(EventKind::ASYNC_ALLOC).is_none(), "these may be a tensor each");
-        assert!(least_distance_ns(EventKind::MEMORY_SAMPLE).is_none());
+    fn only_calls_that_take_memory_are_sampled() {
+        assert!(min_interval_ns(EventKind::DEVICE_ALLOC).is_some());
+        assert!(min_interval_ns(EventKind::DEVICE_FREE).is_none());
+        assert!(min_interval_ns(EventKind::ASYNC_ALLOC).is_none(), "one per tensor would be too many");
+        assert!(min_interval_ns(EventKind::MEMORY_SAMPLE).is_none());
     }
 
     #[test]
-    fn what_is_in_use_is_what_is_not_free() {
-        let sample = draft(ApiId::default(), 2, 30, 100, WITNESS_RECORDER);
+    fn sample_size_is_total_minus_free() {
+        let sample = sample_draft(2, 30, 100);
         assert_eq!((sample.device, sample.size, sample.aux), (2, 70, [100, WITNESS_RECORDER]));
     }
 }

@@ -1,7 +1,8 @@
-//! What the driver tells about itself and its devices.
+//! Trace metadata from the driver: its version, and the name and size of each device.
 //!
-//! Constraint: a question to the driver must not create a context nor disturb the program's. Consequence: only functions
-//! that need neither are called, past our own hooks, on the recorder's thread, and only after the program's first call.
+//! The queries must neither create a context nor disturb the program's. Only functions that need
+//! no context are called, past our own hooks, on the recorder's thread, after the program's first
+//! driver call.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -11,39 +12,15 @@ use super::driver_lib::driver_symbol;
 
 const MAX_DEVICES: c_int = 64;
 
-/// Adds how we came to see the calls; the answer changes when that does.
-pub(crate) fn mode(meta: &mut Meta) -> u8 {
-    let pluggable = gpumemtrace_pytorch_shim::mode();
-    let modes = [
-        (gpumemtrace_recorder::is_preloaded(), "preload"),
-        (pluggable.is_some(), "pluggable"),
-        (crate::c_api::start_stop::is_started(), "started"),
-        #[cfg(feature = "metal-double")]
-        (crate::metal::is_met(), "metal"),
-    ];
-    meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
-    if let Some(mode) = pluggable {
-        meta.set_text("pluggable", mode.name());
-    }
-    let answer = pluggable.map_or(0, |mode| mode as u8);
-    #[cfg(feature = "metal-double")]
-    let answer = answer | u8::from(crate::metal::is_met()) << 7;
-    answer
-}
-
-/// Adds the driver's version, and name and size of each device.
+/// Adds the driver's version, and the name and size of each device. Omits what the driver does not
+/// report.
 pub(crate) fn collect(meta: &mut Meta) {
-    if crate::lifecycle::linux::is_late() {
-        meta.set_text("attached", "late");
-    }
-    #[cfg(feature = "metal-double")]
-    crate::metal::facts(meta);
     let number = |name| -> Option<c_int> {
         let function = driver_symbol(name);
         if function.is_null() {
             return None;
         }
-        // SAFETY: both functions asked for here are `CUresult f(int *)`.
+        // SAFETY: both functions used here are `CUresult f(int *)`.
         let function = unsafe {
             std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_int) -> c_int>(function)
         };
@@ -88,7 +65,7 @@ fn device_name(ordinal: c_int) -> Option<String> {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int>(function)
     };
     let mut name = [0u8; 256];
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the buffer has the passed length.
     if unsafe { function(name.as_mut_ptr().cast(), name.len() as c_int, ordinal) } != 0 {
         return None;
     }

@@ -1,21 +1,23 @@
-//! The driver's functions for our own allocator, in the right context.
+//! The driver's functions for our own PyTorch allocator, called in the right context.
 //!
-//! Constraint: PyTorch's backward threads may ask for memory before they have touched the runtime, so they have no context,
-//! and the driver (unlike the runtime) does not choose one. Consequence: unless the thread's context is the device's, the
-//! device's primary context, the one the runtime uses too, is pushed for the length of the call.
+//! PyTorch's backward threads may allocate before they have used the CUDA runtime. They have no
+//! context then, and the driver, unlike the runtime, does not choose one. Unless the thread's
+//! context belongs to the device, the calls here push the device's primary context, which the
+//! runtime uses too.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::hooked_call::{NOT_INITIALIZED, real_functions};
+use super::driver_fn::{NOT_INITIALIZED, unhooked_functions};
 use super::hooks::{cuDevicePrimaryCtxRetain, cuMemAlloc_v2, cuMemFree_v2};
-use super::queries::{current_device, memory_info, relaxed};
+use super::queries::{current_device, free_and_total_bytes, with_relaxed_capture_mode};
 
-const DEVICES: usize = 64;
-/// Primary contexts, each retained once and for good.
-static PRIMARY: [AtomicPtr<c_void>; DEVICES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; DEVICES];
+const MAX_DEVICES: usize = 64;
+/// The primary contexts in use, each retained once and never released.
+static PRIMARY_CONTEXTS: [AtomicPtr<c_void>; MAX_DEVICES] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; MAX_DEVICES];
 
-real_functions! {
+unhooked_functions! {
     cuCtxPushCurrent_v2(context: *mut c_void);
     cuCtxPopCurrent_v2(context: *mut *mut c_void);
     cuEventCreate(event: *mut u64, flags: c_uint);
@@ -24,60 +26,60 @@ real_functions! {
     cuEventSynchronize(event: u64);
 }
 
-/// The driver, for our own allocator.
+/// The recorded driver, as the allocator crate needs it. Allocations and frees are recorded.
 #[derive(Debug)]
-pub(crate) struct Driver;
+pub(crate) struct ShimDriver;
 
-impl gpumemtrace_pytorch_shim::Driver for Driver {
-    /// Recorded.
+impl gpumemtrace_pytorch_shim::Driver for ShimDriver {
     fn alloc(&self, device: c_int, bytes: usize, during_capture: bool) -> Result<u64, c_int> {
         let mut addr = 0;
         // SAFETY: the out-parameter is ours.
         let mut alloc = || unsafe { cuMemAlloc_v2(&raw mut addr, bytes) };
-        let result = on_device(device, || if during_capture { relaxed(alloc) } else { alloc() });
-        answer(result).map(|()| addr)
+        let result =
+            in_context_of(device, || if during_capture { with_relaxed_capture_mode(alloc) } else { alloc() });
+        to_result(result).map(|()| addr)
     }
 
-    /// Recorded.
     fn free(&self, device: c_int, addr: u64) -> Result<(), c_int> {
-        // SAFETY: what the driver gave.
-        answer(on_device(device, || unsafe { cuMemFree_v2(addr) }))
+        // SAFETY: an address that the driver returned.
+        to_result(in_context_of(device, || unsafe { cuMemFree_v2(addr) }))
     }
 
     fn create_event(&self, device: c_int) -> Result<u64, c_int> {
         const DISABLE_TIMING: c_uint = 2;
         let mut event = 0;
-        answer(on_device(device, || cuEventCreate(&raw mut event, DISABLE_TIMING))).map(|()| event)
+        to_result(in_context_of(device, || cuEventCreate(&raw mut event, DISABLE_TIMING))).map(|()| event)
     }
 
     fn record_event(&self, device: c_int, event: u64, stream: u64) -> Result<(), c_int> {
-        answer(on_device(device, || cuEventRecord(event, stream)))
+        to_result(in_context_of(device, || cuEventRecord(event, stream)))
     }
 
     fn query_event(&self, device: c_int, event: u64) -> Result<(), c_int> {
-        answer(on_device(device, || cuEventQuery(event)))
+        to_result(in_context_of(device, || cuEventQuery(event)))
     }
 
     fn wait_for_event(&self, device: c_int, event: u64) -> Result<(), c_int> {
-        answer(on_device(device, || cuEventSynchronize(event)))
+        to_result(in_context_of(device, || cuEventSynchronize(event)))
     }
 
     fn memory(&self, device: c_int) -> Result<(u64, u64), c_int> {
         let mut memory = None;
-        let result = on_device(device, || {
-            memory = memory_info();
+        let result = in_context_of(device, || {
+            memory = free_and_total_bytes();
             0
         });
-        answer(result)?;
+        to_result(result)?;
         memory.ok_or(NOT_INITIALIZED)
     }
 }
 
-fn answer(result: c_int) -> Result<(), c_int> {
+fn to_result(result: c_int) -> Result<(), c_int> {
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
-fn on_device(device: c_int, call: impl FnOnce() -> c_int) -> c_int {
+/// Makes a call with a context of `device` current.
+fn in_context_of(device: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if c_int::from(current_device()) == device {
         return call();
     }
@@ -97,13 +99,15 @@ fn on_device(device: c_int, call: impl FnOnce() -> c_int) -> c_int {
 
 fn primary_context(device: c_int) -> Result<*mut c_void, c_int> {
     const INVALID_DEVICE: c_int = 101;
-    let slot = usize::try_from(device).ok().and_then(|device| PRIMARY.get(device)).ok_or(INVALID_DEVICE)?;
+    let slot =
+        usize::try_from(device).ok().and_then(|device| PRIMARY_CONTEXTS.get(device)).ok_or(INVALID_DEVICE)?;
     let known = slot.load(Ordering::Acquire);
     if !known.is_null() {
         return Ok(known);
     }
     let mut context = 0;
-    // Recorded like anybody else's: a context that we hold does not end when the program lets it go.
+    // The call is recorded: our reference keeps the context alive after the program releases its
+    // own.
     // SAFETY: the out-parameter is ours; an ordinal is its own handle.
     match unsafe { cuDevicePrimaryCtxRetain(&raw mut context, device) } {
         0 => {

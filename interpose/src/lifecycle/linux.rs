@@ -1,48 +1,47 @@
-//! The start and the end of the process.
+//! Process start and exit on Linux.
 //!
-//! Constraint: the library is loaded into every child of a traced shell, and a process may end in many ways of which most
-//! run no code of ours. Consequence: the constructor only prepares `dlsym`; everything else waits for the first GPU call.
-//! At `exit` our destructor runs after those of all libraries loaded later, so frees made while they are torn down are
-//! still seen. `quick_exit` calls us too, and `_exit` is noted on the way. Everything else (signals, exec) needs no code: the
-//! ring file has it.
+//! The library is loaded into every child of a traced shell, so the constructor does little: it
+//! resolves `dlsym` and registers callbacks. Everything else waits for the first GPU call.
+//!
+//! Our destructor runs after those of all libraries loaded later, so their frees at `exit` are
+//! still recorded. `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need
+//! no code here: the ring file survives them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The program had loaded the driver before us, and may have taken addresses that we never see used.
-static LATE: AtomicBool = AtomicBool::new(false);
+use crate::attachment;
 
-/// True if the driver was loaded before us.
-pub(crate) fn is_late() -> bool {
-    LATE.load(Ordering::Relaxed)
-}
+/// True if the program itself is linked to the driver. Its calls are bound to our hooks then, so
+/// a process without recorded calls made none.
+static LINKED_TO_DRIVER: AtomicBool = AtomicBool::new(false);
 
-/// The program itself is linked to the driver: its calls are bound to us, or it makes none.
-static LINKED: AtomicBool = AtomicBool::new(false);
-
-/// Says what cannot be seen from here. At load, because the first event may never come.
-fn note_arrival() {
-    if !crate::cuda::is_loaded() {
+/// Prints a warning if the driver was loaded before us. Runs in the constructor, since the first
+/// event may never come.
+fn check_driver_at_load() {
+    if !crate::cuda::is_driver_loaded() {
         return;
     }
     if gpumemtrace_recorder::is_preloaded() {
-        LINKED.store(true, Ordering::Relaxed);
+        LINKED_TO_DRIVER.store(true, Ordering::Relaxed);
         return;
     }
-    LATE.store(true, Ordering::Relaxed);
+    attachment::set_loaded_after_driver();
     gpumemtrace_recorder::say(&[
         "loaded after the CUDA driver: calls through addresses that the program already has are not recorded. ",
-        "Start it with LD_PRELOAD or `gpumemtrace run` to record everything.",
+        "To record everything, start the program with `gpumemtrace run` or LD_PRELOAD.",
     ]);
 }
 
-/// Says so if a driver was loaded and never reached through us: a library opened with RTLD_DEEPBIND, in a namespace of its
-/// own, or linked past us, leaves no other trace here.
-fn note_departure() {
-    let past_us = !LINKED.load(Ordering::Relaxed) && !crate::cuda::was_met() && crate::cuda::is_loaded();
-    if past_us && gpumemtrace_recorder::is_preloaded() {
+/// Prints a warning if a driver was loaded but never reached through us. A caller that was opened
+/// with `RTLD_DEEPBIND`, by `dlmopen`, or is linked past us leaves no other evidence here.
+fn check_driver_at_exit() {
+    let was_bypassed = !LINKED_TO_DRIVER.load(Ordering::Relaxed)
+        && !crate::cuda::is_recorded_driver_known()
+        && crate::cuda::is_driver_loaded();
+    if was_bypassed && gpumemtrace_recorder::is_preloaded() {
         gpumemtrace_recorder::say(&[
-            "the CUDA driver was loaded, but none of its memory functions was reached through gpumemtrace; ",
-            "nothing was recorded (a library opened with RTLD_DEEPBIND goes past a preload).",
+            "the CUDA driver was loaded, but no call of its memory functions went through gpumemtrace, ",
+            "so nothing was recorded. A library opened with RTLD_DEEPBIND bypasses a preload.",
         ]);
     }
 }
@@ -52,7 +51,9 @@ mod entry_points {
     use std::ffi::c_int;
     use std::sync::atomic::{AtomicI32, Ordering};
 
-    /// The process that our constructor ran in: a fork's end is not its end.
+    use crate::panic_guard::catch_panic;
+
+    /// The process that ran our constructor. A fork's exit is not this process's exit.
     static PID: AtomicI32 = AtomicI32::new(0);
 
     #[used]
@@ -60,15 +61,15 @@ mod entry_points {
     static CONSTRUCTOR: extern "C" fn() = {
         extern "C" fn constructor() {
             crate::loader::symbols::resolve_dlsym();
-            crate::cuda::register();
-            // A panic of ours is counted; its message must not appear among the program's.
+            crate::registration::register();
+            // A panic of ours is counted; its message must not mix with the program's output.
             std::panic::set_hook(Box::new(|_| {}));
             // SAFETY: no arguments, no effect.
             PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
             // SAFETY: registers a function without arguments of a library that is never unloaded.
             unsafe { at_quick_exit(end) };
-            crate::panic_guard::quietly(|| {
-                super::note_arrival();
+            catch_panic(|| {
+                super::check_driver_at_load();
                 Some(())
             });
         }
@@ -80,40 +81,42 @@ mod entry_points {
     static DESTRUCTOR: extern "C" fn() = end;
 
     unsafe extern "C" {
-        /// C11's: libc runs the function at `quick_exit`, which ends the process past the destructors and past our `_exit`.
+        /// Of C11: libc calls the function at `quick_exit`, which skips destructors and our
+        /// `_exit`.
         fn at_quick_exit(function: extern "C" fn()) -> c_int;
     }
 
     extern "C" fn end() {
-        crate::panic_guard::quietly(|| {
+        catch_panic(|| {
             gpumemtrace_recorder::end_at_exit();
             // SAFETY: no arguments, no effect.
             if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
-                super::note_departure();
+                super::check_driver_at_exit();
             }
             Some(())
         });
     }
 
-    /// Ends the process at once, as libc's does, after noting that it did so on purpose.
+    /// The hook for POSIX `_exit`.
     #[unsafe(no_mangle)]
     extern "C" fn _exit(status: c_int) -> ! {
         end_now(status)
     }
 
-    /// C99's name for it.
+    /// The hook for C99 `_Exit`.
     #[unsafe(no_mangle)]
     extern "C" fn _Exit(status: c_int) -> ! {
         end_now(status)
     }
 
+    /// Ends the process at once, as libc does, after recording that the end was intended.
     fn end_now(status: c_int) -> ! {
-        crate::panic_guard::quietly(|| {
+        catch_panic(|| {
             gpumemtrace_recorder::end_at_quick_exit(status);
             Some(())
         });
         loop {
-            // SAFETY: this is all libc's `_exit` does on Linux; it does not return.
+            // SAFETY: libc's `_exit` does nothing else on Linux; the call does not return.
             unsafe { libc::syscall(libc::SYS_exit_group, status) };
         }
     }

@@ -1,52 +1,45 @@
-//! The process on macOS: how it starts and ends with us in it, and what is told of it.
+//! Process start and exit on macOS.
 //!
-//! Constraint: libraries there find each other's functions by library, so a name of ours comes before nobody's; only what the loader reads
-//! at its start (`__DATA,__interpose`) stands before a function, in a process that was started with `DYLD_INSERT_LIBRARIES`. Consequence:
-//! this is for Metal's two functions that hand out devices (`interpose/metal`) and for the C library's two that end a process at once.
-//! All else is swizzled, which can also be done later: [`crate::c_api::start_stop`].
+//! Libraries on macOS bind functions by library (two-level namespace), so an exported name of ours
+//! replaces nothing. Only `__DATA,__interpose` does, in a process that was started with
+//! `DYLD_INSERT_LIBRARIES`. It is used for Metal's two functions that return devices
+//! (`interpose/metal`) and for the C library's two that end a process at once. All other methods
+//! are swizzled, which also works later (`c_api::start_stop`).
 //!
-//! There is no CUDA here, and nothing of it in this library.
+//! Nothing of CUDA is built into this library. It has not yet run on a Mac (`docs/mps.md`).
 
-use gpumemtrace_format::Meta;
-use gpumemtrace_recorder::Sources;
-
-use crate::c_api::start_stop as started;
-use crate::metal;
-
-fn register() {
-    gpumemtrace_recorder::register(Sources {
-        facts: metal::facts,
-        mode,
-        apis: &metal::NAMES,
-        uncovered_calls: || metal::uncovered(0),
-        uncovered_names: Vec::new,
-        sample: || {},
-    });
-    metal::register();
-}
-
-fn mode(meta: &mut Meta) -> u8 {
-    let modes = [
-        (gpumemtrace_recorder::is_preloaded(), "preload"),
-        (started::is_started(), "started"),
-        (metal::is_met(), "metal"),
-    ];
-    meta.set_list("mode", modes.iter().filter(|(on, _)| *on).map(|(_, name)| (*name).to_owned()).collect());
-    u8::from(metal::is_met()) | u8::from(started::is_started()) << 1
+/// Prevents `dlclose` from unloading this library: threads may be inside a hook at any time. A
+/// library that `DYLD_INSERT_LIBRARIES` inserted is never unloaded anyway.
+pub(crate) fn prevent_unload() {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: an address and a buffer of ours. The name lives as long as this library, and
+    // `RTLD_NOLOAD` loads nothing.
+    unsafe {
+        if libc::dladdr(prevent_unload as *const std::ffi::c_void, &raw mut info) != 0 {
+            libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
 }
 
 #[cfg(not(test))]
 mod entry_points {
     use std::ffi::c_int;
 
+    use crate::panic_guard::catch_panic;
+
     #[used]
     #[unsafe(link_section = "__DATA,__mod_init_func")]
     static CONSTRUCTOR: extern "C" fn() = {
         extern "C" fn constructor() {
-            // A panic of ours is counted; its message must not appear among the program's.
+            // A panic of ours is counted; its message must not mix with the program's output.
             std::panic::set_hook(Box::new(|_| {}));
-            super::register();
-            // Registered first, it runs last, when what others free at their end has been freed.
+            crate::registration::register();
+            // Handlers run in reverse order: this one runs last, after other libraries' frees.
             // SAFETY: a function without arguments of a library that is never unloaded.
             unsafe { libc::atexit(end) };
         }
@@ -54,7 +47,7 @@ mod entry_points {
     };
 
     extern "C" fn end() {
-        crate::panic_guard::quietly(|| {
+        catch_panic(|| {
             gpumemtrace_recorder::end_at_exit();
             Some(())
         });
@@ -65,26 +58,30 @@ mod entry_points {
         fn _Exit(status: c_int) -> !;
     }
 
-    /// Ends the process at once, after noting that it did so on purpose. `exit` comes here too, in the end; by then the trace is finished.
+    /// Ends the process at once, after recording that the end was intended. `exit` also ends here,
+    /// after [`end`] has completed the trace.
     unsafe extern "C" fn end_now(status: c_int) -> ! {
-        crate::panic_guard::quietly(|| {
+        catch_panic(|| {
             gpumemtrace_recorder::end_at_quick_exit(status);
             Some(())
         });
-        // SAFETY: the C library's own, which a call from here reaches.
+        // SAFETY: the C library's own function: interposing does not apply to calls from here.
         unsafe { _exit(status) }
     }
 
-    type Exit = unsafe extern "C" fn(c_int) -> !;
+    type ExitFn = unsafe extern "C" fn(c_int) -> !;
 
-    /// The form of `__interpose`: whoever calls the second calls the first.
+    /// An entry of `__interpose`: callers of `replaced` in other libraries call `replacement`.
     #[repr(C)]
-    struct Pair {
-        new: Exit,
-        old: Exit,
+    struct ExitInterposePair {
+        replacement: ExitFn,
+        replaced: ExitFn,
     }
 
     #[used]
     #[unsafe(link_section = "__DATA,__interpose")]
-    static PAIRS: [Pair; 2] = [Pair { new: end_now, old: _exit }, Pair { new: end_now, old: _Exit }];
+    static PAIRS: [ExitInterposePair; 2] = [
+        ExitInterposePair { replacement: end_now, replaced: _exit },
+        ExitInterposePair { replacement: end_now, replaced: _Exit },
+    ];
 }

@@ -1,6 +1,6 @@
 //! Process start and exit, per operating system.
 
 #[cfg(target_os = "linux")]
-pub(crate) mod linux;
+mod linux;
 #[cfg(target_os = "macos")]
-mod macos;
+pub(crate) mod macos;

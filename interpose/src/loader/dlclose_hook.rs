@@ -1,16 +1,16 @@
-//! `dlclose`: after it, another module may lie at the addresses of one that is gone.
+//! The `dlclose` hook: the addresses of an unloaded module may be reused by another one.
 //!
-//! Constraint: what the recorder has learned of a module's code is kept by address, and nobody else tells when a module goes.
-//! Consequence: the real `dlclose` is called and the recorder told. Unlike `dlopen`, its result does not depend on who calls
-//! it. A module that the loader unloads by itself is noticed later, by the writer.
+//! The recorder caches unwind information by code address, so it must know when a module is
+//! unloaded. The hook calls the real `dlclose` and then notifies the recorder. Unlike `dlopen`,
+//! the result of `dlclose` does not depend on its caller, so an ordinary wrapper is safe. When the
+//! loader unloads a module on its own, the recorder's writer thread notices later.
 
-/// The exported function.
 #[cfg(not(test))]
-mod hook {
+mod exported {
     use std::ffi::{c_int, c_void};
     use std::sync::atomic::{AtomicPtr, Ordering};
 
-    type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
+    type DlcloseFn = unsafe extern "C" fn(*mut c_void) -> c_int;
 
     static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -27,16 +27,16 @@ mod hook {
     /// The hook.
     ///
     /// # Safety
-    /// As the real one.
+    /// As the real `dlclose`.
     #[unsafe(no_mangle)]
     unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         let real = real_dlclose();
         if real.is_null() {
-            // No C library without it is known: better a module too many than a call into nowhere.
+            // No known C library lacks `dlclose`. Keeping the module loaded beats a call to null.
             return 0;
         }
-        // SAFETY: holds a function of this type.
-        let real = unsafe { std::mem::transmute::<*mut c_void, Dlclose>(real) };
+        // SAFETY: the address was looked up under this name, which has this signature.
+        let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
         // SAFETY: the caller's own argument.
         let result = unsafe { real(handle) };
         gpumemtrace_recorder::native::modules_went();

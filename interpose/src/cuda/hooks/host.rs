@@ -5,30 +5,30 @@ use std::ffi::c_uint;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
-use super::{Word, entry_points, first_id};
-use crate::cuda::hooked_call::{NOT_INITIALIZED, after, before, out};
+use super::driver_hooks;
+use crate::cuda::hooked_call::read_out;
 use crate::cuda::queries::current_context;
 
-entry_points! { family 1;
+driver_hooks! { family 1;
     cuMemAllocHost_v2 since 3_020 = "cuMemAllocHost"
-    (pointer: *mut Word, size: usize) => HOST_ALLOC {
+    (pointer: *mut u64, size: usize) => HOST_ALLOC {
         before |draft| { draft.size = size as u64; draft.aux[1] = current_context() }
-        after |event| { event.addr = out(pointer) }
+        after |event| { event.addr = read_out(pointer) }
     }
 
     cuMemHostAlloc since 2_020 = "cuMemHostAlloc"
-    (pointer: *mut Word, size: usize, flags: c_uint) => HOST_ALLOC {
+    (pointer: *mut u64, size: usize, flags: c_uint) => HOST_ALLOC {
         before |draft| { draft.size = size as u64; draft.aux = [u64::from(flags), current_context()] }
-        after |event| { event.addr = out(pointer) }
+        after |event| { event.addr = read_out(pointer) }
     }
 
     cuMemFreeHost since 2_000 = "cuMemFreeHost"
-    (pointer: Word) => HOST_FREE {
+    (pointer: u64) => HOST_FREE {
         before |draft| { draft.addr = pointer }
     }
 
     cuMemHostRegister since 4_000, cuMemHostRegister_v2 since 6_050 = "cuMemHostRegister"
-    (pointer: Word, size: usize, flags: c_uint) => HOST_REGISTER {
+    (pointer: u64, size: usize, flags: c_uint) => HOST_REGISTER {
         before |draft| {
             draft.addr = pointer;
             draft.size = size as u64;
@@ -37,7 +37,7 @@ entry_points! { family 1;
     }
 
     cuMemHostUnregister since 4_000 = "cuMemHostUnregister"
-    (pointer: Word) => HOST_UNREGISTER {
+    (pointer: u64) => HOST_UNREGISTER {
         before |draft| { draft.addr = pointer }
     }
 }

@@ -1,19 +1,20 @@
-//! The driver functions we record, one row each, by family. Adding a function is adding a row.
+//! The recorded driver functions, one row each, by family. To add a function, add a row.
 //!
-//! A row: the exported names that share it, each with the CUDA version that brought it (and `per_thread` for the variant that
-//! takes the per-thread default stream); the name that `cuGetProcAddress` knows them by; parameters; kind of event; what of
-//! the event is known before the call (`draft`) and what after it (`event`, only when it succeeded).
+//! A row has these parts:
 //!
-//! Source of names, versions and signatures: `cuda.h` / `cudaTypedefs.h` of CUDA 12.9 and 13.5, which list the older ones
-//! too. Results are plain `int`: a driver newer than us may return a value that an enum of ours does not have. Handles and
-//! addresses are plain 64-bit numbers. The 32-bit functions of CUDA 2 have other signatures: see `uncovered`.
+//! * the exported names that share it, each with the CUDA version that introduced it;
+//! * `per_thread` after a name for the variant that uses the per-thread default stream;
+//! * the base name that `cuGetProcAddress` takes;
+//! * the parameters and the kind of event;
+//! * `before`, which fills the event from the arguments, and `after`, which fills it from the
+//!   results of a successful call.
+//!
+//! Source of names, versions and signatures: `cuda.h` and `cudaTypedefs.h` of CUDA 12.9 and 13.5,
+//! which list the older variants too. Results are plain `int`, since a newer driver may return a
+//! value that no enum of ours has. Handles and addresses are plain 64-bit numbers. The 32-bit
+//! functions of CUDA 2 have other signatures: see `uncovered`.
 
-use std::ffi::{CStr, c_void};
-
-use cudarc::driver::sys::CUdeviceptr;
-
-use super::hooked_call::{Entry, Real};
-use super::resolver::{proc_address_v1, proc_address_v2};
+use super::hooked_call::HookedFn;
 
 mod array;
 mod context;
@@ -27,39 +28,44 @@ mod vmm;
 pub(crate) use context::looked_up::cuDevicePrimaryCtxRetain;
 pub(crate) use device::looked_up::{cuMemAlloc_v2, cuMemFree_v2};
 
-/// A device address; handles are as wide, and are passed as such.
-type Word = CUdeviceptr;
-
 /// The families, in the order of their `ApiId`s.
-static FAMILIES: [&[Entry]; 8] =
-    [device::ROWS, host::ROWS, pool::ROWS, vmm::ROWS, array::ROWS, interop::ROWS, graph::ROWS, context::ROWS];
-const LENGTHS: [usize; 8] = [
-    device::COUNT,
-    host::COUNT,
-    pool::COUNT,
-    vmm::COUNT,
-    array::COUNT,
-    interop::COUNT,
-    graph::COUNT,
-    context::COUNT,
+static FAMILIES: [&[HookedFn]; 8] = [
+    device::HOOKS,
+    host::HOOKS,
+    pool::HOOKS,
+    vmm::HOOKS,
+    array::HOOKS,
+    interop::HOOKS,
+    graph::HOOKS,
+    context::HOOKS,
 ];
-const ROWS: usize = first_id(LENGTHS.len()) - 1;
-/// An `ApiId` is a byte.
-const _: () = assert!(ROWS < 255);
+const FAMILY_LENGTHS: [usize; 8] = [
+    device::HOOK_COUNT,
+    host::HOOK_COUNT,
+    pool::HOOK_COUNT,
+    vmm::HOOK_COUNT,
+    array::HOOK_COUNT,
+    interop::HOOK_COUNT,
+    graph::HOOK_COUNT,
+    context::HOOK_COUNT,
+];
+const TOTAL_HOOKS: usize = first_api_id(FAMILY_LENGTHS.len()) - 1;
+// An `ApiId` is one byte.
+const _: () = assert!(TOTAL_HOOKS < 255);
 
 /// The `ApiId` of a family's first row; 0 is "no api".
-const fn first_id(family: usize) -> usize {
+const fn first_api_id(family: usize) -> usize {
     let (mut id, mut at) = (1, 0);
     while at < family {
-        id += LENGTHS[at];
+        id += FAMILY_LENGTHS[at];
         at += 1;
     }
     id
 }
 
-/// Names by `ApiId`.
-pub(crate) static NAMES: [&str; ROWS + 1] = {
-    let mut names = ["-"; ROWS + 1];
+/// Exported names by `ApiId`.
+pub(crate) static API_NAMES: [&str; TOTAL_HOOKS + 1] = {
+    let mut names = ["-"; TOTAL_HOOKS + 1];
     let (mut family, mut id) = (0, 1);
     while family < FAMILIES.len() {
         let mut at = 0;
@@ -73,111 +79,87 @@ pub(crate) static NAMES: [&str; ROWS + 1] = {
     names
 };
 
-/// `cuGetProcAddress`, which is replaced but is no event.
-static RESOLVERS: [Entry; 2] = [
-    Entry {
-        name: "cuGetProcAddress",
-        base: "cuGetProcAddress",
-        since: 11_030,
-        per_thread_stream: false,
-        wrapper: || proc_address_v1 as *mut c_void,
-        real: &GET_PROC_ADDRESS,
-    },
-    Entry {
-        name: "cuGetProcAddress_v2",
-        base: "cuGetProcAddress",
-        since: 12_000,
-        per_thread_stream: false,
-        wrapper: || proc_address_v2 as *mut c_void,
-        real: &GET_PROC_ADDRESS_V2,
-    },
-];
-pub(crate) static GET_PROC_ADDRESS: Real = Real::new(c"cuGetProcAddress");
-pub(crate) static GET_PROC_ADDRESS_V2: Real = Real::new(c"cuGetProcAddress_v2");
-
-/// All functions that are replaced.
-pub(crate) fn entries() -> impl Iterator<Item = &'static Entry> + Clone {
-    FAMILIES.into_iter().flatten().chain(&RESOLVERS)
+/// All recorded functions, in the order of their `ApiId`s.
+pub(crate) fn recorded_functions() -> impl Iterator<Item = &'static HookedFn> + Clone {
+    FAMILIES.into_iter().flatten()
 }
 
-/// The C form of a name that ends with a zero byte.
-pub(crate) const fn c_name(name: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(name.as_bytes()) {
-        Ok(name) => name,
-        Err(_) => panic!("a name with a zero byte"),
-    }
-}
-
-/// Makes a family of rows. `PER_THREAD` is there for the rows' own code: true in the per-thread variant.
-macro_rules! entry_points {
+/// Turns the rows of a family into hooks.
+///
+/// Each row becomes one recorded call with two entry points, which differ only in the real
+/// function they call. `looked_up` serves callers that looked the name up and calls the driver.
+/// `linked` serves callers that are linked to the name and calls the next definition in the
+/// loader's order. The code of a row may use `PER_THREAD`, which is true in the per-thread variant.
+macro_rules! driver_hooks {
     (family $family:literal; $(
         $($name:ident since $since:literal $($stream:ident)?),+ = $base:literal
         $args:tt => $kind:ident $hooks:tt
     )*) => {
         #[allow(non_camel_case_types, reason = "the names are the driver's")]
         #[derive(Clone, Copy)]
-        enum Row { $($($name,)+)* }
+        enum HookIndex { $($($name,)+)* }
 
-        /// The rows' functions: the call, recorded, of the real function that is passed last.
+        /// The recorded calls. Their last argument is the real function.
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "they are the driver's")]
         mod recorded {
             #[allow(clippy::wildcard_imports, reason = "the rows' code is written for the family's file")]
             use super::*;
 
-            $($($crate::cuda::hooks::entry_points! {
+            $($($crate::cuda::hooks::driver_hooks! {
                 @recorded $name $args family $family kind $kind stream ($($stream)?) $hooks
             })+)*
         }
 
-        /// What callers get who look the name up.
+        /// Entry points for callers that looked the name up.
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "they are the driver's")]
         pub(crate) mod looked_up {
             #[allow(clippy::wildcard_imports, reason = "the rows' types are the family's")]
             use super::*;
 
-            $($($crate::cuda::hooks::entry_points! {
+            $($($crate::cuda::hooks::driver_hooks! {
                 @entry $name $args real #[doc = "The driver's function, recorded."]
             })+)*
         }
 
-        /// What callers get who are linked to the name.
+        /// Entry points for callers that are linked to the name.
         #[cfg(not(test))]
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "they are the driver's")]
         mod linked {
             #[allow(clippy::wildcard_imports, reason = "the rows' types are the family's")]
             use super::*;
 
-            $($($crate::cuda::hooks::entry_points! {
+            $($($crate::cuda::hooks::driver_hooks! {
                 @entry $name $args next #[unsafe(no_mangle)]
             })+)*
         }
 
         #[allow(non_upper_case_globals, reason = "the names are the driver's")]
         mod real {
-            use $crate::cuda::hooked_call::Real;
-            $($(pub(super) static $name: Real =
-                Real::new($crate::cuda::hooks::c_name(concat!(stringify!($name), "\0")));)+)*
+            use $crate::cuda::driver_fn::{DriverFn, c_name};
+            $($(pub(super) static $name: DriverFn =
+                DriverFn::new(c_name(concat!(stringify!($name), "\0")));)+)*
         }
 
         #[cfg(not(test))]
         #[allow(non_upper_case_globals, reason = "the names are the driver's")]
         mod next {
-            use $crate::cuda::hooked_call::Real;
-            $($(pub(super) static $name: Real =
-                Real::next($crate::cuda::hooks::c_name(concat!(stringify!($name), "\0")));)+)*
+            use $crate::cuda::driver_fn::{DriverFn, c_name};
+            $($(pub(super) static $name: DriverFn =
+                DriverFn::next(c_name(concat!(stringify!($name), "\0")));)+)*
         }
 
-        /// The rows.
-        pub(super) static ROWS: &[$crate::cuda::hooked_call::Entry] = &[$($($crate::cuda::hooked_call::Entry {
-            name: stringify!($name),
-            base: $base,
-            since: $since,
-            per_thread_stream: $crate::cuda::hooks::entry_points!(@stream $($stream)?),
-            wrapper: || looked_up::$name as *mut std::ffi::c_void,
-            real: &real::$name,
-        },)+)*];
-        /// How many there are.
-        pub(super) const COUNT: usize = [$($(stringify!($name)),+),*].len();
+        /// The hooks of this family.
+        pub(super) static HOOKS: &[$crate::cuda::hooked_call::HookedFn] =
+            &[$($($crate::cuda::hooked_call::HookedFn {
+                name: stringify!($name),
+                base: $base,
+                since: $since,
+                per_thread_stream: $crate::cuda::hooks::driver_hooks!(@stream $($stream)?),
+                hook: || looked_up::$name as *mut std::ffi::c_void,
+                real: &real::$name,
+            },)+)*];
+        /// Number of hooks in this family.
+        pub(super) const HOOK_COUNT: usize = [$($(stringify!($name)),+),*].len();
     };
     (@recorded $name:ident ($($arg:ident: $ty:ty),* $(,)?)
         family $family:literal kind $kind:ident stream ($($stream:ident)?)
@@ -185,16 +167,17 @@ macro_rules! entry_points {
     ) => {
         pub(super) unsafe fn $name($($arg: $ty,)* real: *mut std::ffi::c_void) -> std::ffi::c_int {
             #[allow(dead_code, reason = "most rows have one variant")]
-            const PER_THREAD: bool = $crate::cuda::hooks::entry_points!(@stream $($stream)?);
-            const API: ApiId = ApiId((first_id($family) + Row::$name as usize) as u8);
+            const PER_THREAD: bool = $crate::cuda::hooks::driver_hooks!(@stream $($stream)?);
+            const API: ApiId =
+                ApiId(($crate::cuda::hooks::first_api_id($family) + HookIndex::$name as usize) as u8);
             if real.is_null() {
-                return NOT_INITIALIZED;
+                return $crate::cuda::driver_fn::NOT_INITIALIZED;
             }
-            // SAFETY: the address was looked up under this name, whose signature is the row's.
+            // SAFETY: the address was looked up under this name, which has the row's signature.
             let real = unsafe {
                 std::mem::transmute::<*mut std::ffi::c_void, unsafe extern "C" fn($($ty),*) -> std::ffi::c_int>(real)
             };
-            let call = before(Draft::new(EventKind::$kind, API), |_draft| {
+            let call = $crate::cuda::hooked_call::pre_call(Draft::new(EventKind::$kind, API), |_draft| {
                 $(
                     let $draft = _draft;
                     $before
@@ -202,7 +185,7 @@ macro_rules! entry_points {
             });
             // SAFETY: the caller's own arguments.
             let result = unsafe { real($($arg),*) };
-            after(call, result, |_event| {
+            $crate::cuda::hooked_call::post_call(call, result, |_event| {
                 $(
                     let $event = _event;
                     $after
@@ -221,7 +204,7 @@ macro_rules! entry_points {
     (@stream) => { false };
     (@stream per_thread) => { true };
 }
-use entry_points;
+use driver_hooks;
 
 #[cfg(test)]
 mod tests;

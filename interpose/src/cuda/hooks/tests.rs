@@ -1,29 +1,35 @@
-//! The table as a whole.
+//! Checks of all hook tables together.
 
 use super::*;
-use crate::cuda::hooked_call::NOT_INITIALIZED;
+use crate::cuda::driver_fn::NOT_INITIALIZED;
+use crate::cuda::resolver::hooked_functions;
 
 #[test]
-fn every_name_is_its_base_with_suffixes_and_stands_once() {
-    for entry in entries() {
-        let suffix = entry.name.strip_prefix(entry.base).unwrap_or_else(|| panic!("{}", entry.name));
+fn each_hook_name_is_unique_and_extends_its_base_name() {
+    for function in hooked_functions() {
+        let suffix = function.name.strip_prefix(function.base).unwrap_or_else(|| panic!("{}", function.name));
         let version = suffix.strip_suffix("_ptsz").unwrap_or(suffix);
-        assert!(["", "_v2", "_v3", "_v4"].contains(&version), "{}", entry.name);
-        assert_eq!(entry.per_thread_stream, suffix.ends_with("_ptsz"), "{}", entry.name);
-        assert_eq!(entries().filter(|other| other.name == entry.name).count(), 1, "{}", entry.name);
+        assert!(["", "_v2", "_v3", "_v4"].contains(&version), "{}", function.name);
+        assert_eq!(function.per_thread_stream, suffix.ends_with("_ptsz"), "{}", function.name);
+        assert_eq!(
+            hooked_functions().filter(|other| other.name == function.name).count(),
+            1,
+            "{}",
+            function.name
+        );
     }
 }
 
 #[test]
-fn an_api_id_names_its_row() {
-    assert_eq!(NAMES.len(), entries().count() - RESOLVERS.len() + 1);
-    let rows: Vec<_> = FAMILIES.into_iter().flatten().map(|entry| entry.name).collect();
-    assert_eq!(NAMES[1..], rows);
-    assert_eq!(first_id(1), NAMES.iter().position(|name| *name == "cuMemAllocHost_v2").unwrap());
+fn api_names_follow_the_order_of_the_rows() {
+    assert_eq!(API_NAMES.len(), recorded_functions().count() + 1);
+    let rows: Vec<_> = recorded_functions().map(|function| function.name).collect();
+    assert_eq!(API_NAMES[1..], rows);
+    assert_eq!(first_api_id(1), API_NAMES.iter().position(|name| *name == "cuMemAllocHost_v2").unwrap());
 }
 
 #[test]
-fn the_offsets_of_structs_are_the_drivers() {
+fn struct_offsets_match_the_driver_headers() {
     use cudarc::driver::sys::{
         CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR, CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
         CUDA_EXTERNAL_MEMORY_HANDLE_DESC, CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_MEM_ALLOC_NODE_PARAMS,
@@ -56,7 +62,7 @@ fn the_offsets_of_structs_are_the_drivers() {
 }
 
 #[test]
-fn without_a_driver_a_call_fails_as_the_driver_would() {
+fn call_without_driver_returns_not_initialized() {
     let mut pointer = 0;
     // SAFETY: a valid out-parameter; there is no driver in the test process.
     assert_eq!(unsafe { cuMemAlloc_v2(&raw mut pointer, 512) }, NOT_INITIALIZED);
