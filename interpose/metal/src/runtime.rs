@@ -92,14 +92,14 @@ runtime_functions! {
 
 /// Apple's runtime. Not yet run on a Mac.
 #[derive(Clone, Copy, Debug)]
-pub struct AppleRuntime {
+struct AppleRuntime {
     functions: RuntimeFunctions,
     class_of: unsafe extern "C" fn(ObjcId) -> ObjcClass,
 }
 
 impl AppleRuntime {
     /// The runtime, if it is loaded.
-    pub fn find(look_up: SymbolLookup<'_>) -> Option<Self> {
+    fn find(look_up: SymbolLookup<'_>) -> Option<Self> {
         let class_of = look_up(c"object_getClass");
         if class_of.is_null() {
             return None;
@@ -114,11 +114,11 @@ impl AppleRuntime {
 
 /// GCC's Objective-C runtime, libobjc.
 #[derive(Clone, Copy, Debug)]
-pub struct GnuRuntime(RuntimeFunctions);
+struct GnuRuntime(RuntimeFunctions);
 
 impl GnuRuntime {
     /// The runtime, if it is loaded.
-    pub fn find(look_up: SymbolLookup<'_>) -> Option<Self> {
+    fn find(look_up: SymbolLookup<'_>) -> Option<Self> {
         // GNUstep's libobjc2 exports `object_getClass`; its objects may not begin with a class
         // pointer.
         if !look_up(c"object_getClass").is_null() {

@@ -10,8 +10,8 @@
 //! Everything is checked before the call: the symbols of the file against the library in memory,
 //! the allocator's type, and the version's field table. The exported pointer gives the load
 //! address, and the vtable must hold the function to be called. Other allocator types would throw.
-//! The first check that fails prints one line, and only the reports of `profiler_hook` are
-//! recorded.
+//! If a check fails, only the reports of `profiler_hook` are recorded. One line on stderr gives the
+//! reason, unless the program itself chose so.
 
 use std::ffi::c_void;
 use std::path::Path;

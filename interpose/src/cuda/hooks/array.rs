@@ -18,14 +18,14 @@ const MAPPED_LATER: u32 = 0x40 | 0x80;
 
 /// The fields of an array descriptor that determine its size.
 #[derive(Clone, Copy, Debug)]
-struct ArrayDescriptor {
+struct ArrayShape {
     sides: [u64; 3],
     format: u32,
     channels: u32,
     flags: u32,
 }
 
-impl ArrayDescriptor {
+impl ArrayShape {
     /// Reads a CUDA_ARRAY_DESCRIPTOR: width, height at 0, 8; format, channels at 16, 20.
     fn read_2d(descriptor: *const c_void) -> Self {
         Self {
@@ -79,11 +79,11 @@ fn channel_bits(format: u32) -> u64 {
     }
 }
 
-fn fill_size(draft: &mut Draft, descriptor: ArrayDescriptor, levels: c_uint) {
-    draft.size = descriptor.bytes(levels);
+fn fill_size(draft: &mut Draft, shape: ArrayShape, levels: c_uint) {
+    draft.size = shape.bytes(levels);
     draft.aux = [current_context(), u64::from(levels)];
     draft.flags = FLAG_ESTIMATED;
-    if descriptor.flags & MAPPED_LATER != 0 {
+    if shape.flags & MAPPED_LATER != 0 {
         draft.flags |= FLAG_UNBACKED;
     }
 }
@@ -99,13 +99,13 @@ fn fill_handle(event: &mut Event, handle: *const u64, mipmapped: bool) {
 driver_hooks! { family 4;
     cuArrayCreate_v2 since 3_020 = "cuArrayCreate"
     (handle: *mut u64, descriptor: *const c_void) => ARRAY_ALLOC {
-        before |draft| { fill_size(draft, ArrayDescriptor::read_2d(descriptor), 0) }
+        before |draft| { fill_size(draft, ArrayShape::read_2d(descriptor), 0) }
         after |event| { fill_handle(event, handle, false) }
     }
 
     cuArray3DCreate_v2 since 3_020 = "cuArray3DCreate"
     (handle: *mut u64, descriptor: *const c_void) => ARRAY_ALLOC {
-        before |draft| { fill_size(draft, ArrayDescriptor::read_3d(descriptor), 0) }
+        before |draft| { fill_size(draft, ArrayShape::read_3d(descriptor), 0) }
         after |event| { fill_handle(event, handle, false) }
     }
 
@@ -116,7 +116,7 @@ driver_hooks! { family 4;
 
     cuMipmappedArrayCreate since 5_000 = "cuMipmappedArrayCreate"
     (handle: *mut u64, descriptor: *const c_void, levels: c_uint) => ARRAY_ALLOC {
-        before |draft| { fill_size(draft, ArrayDescriptor::read_3d(descriptor), levels) }
+        before |draft| { fill_size(draft, ArrayShape::read_3d(descriptor), levels) }
         after |event| { fill_handle(event, handle, true) }
     }
 
@@ -132,12 +132,12 @@ mod tests {
 
     #[test]
     fn array_bytes_follow_from_descriptor() {
-        let float4 = |sides, flags| ArrayDescriptor { sides, format: 0x20, channels: 4, flags };
+        let float4 = |sides, flags| ArrayShape { sides, format: 0x20, channels: 4, flags };
         assert_eq!(float4([64, 0, 0], 0).bytes(0), 1024);
         assert_eq!(float4([64, 32, 2], 0).bytes(1), 65536);
         assert_eq!(float4([4, 4, 0], 0).bytes(3), (16 + 4 + 1) * 16);
         assert_eq!(float4([4, 4, 2], 1).bytes(2), (32 + 8) * 16, "layers are not halved");
-        let compressed = ArrayDescriptor { sides: [8, 8, 0], format: 0x91, channels: 4, flags: 0 };
+        let compressed = ArrayShape { sides: [8, 8, 0], format: 0x91, channels: 4, flags: 0 };
         assert_eq!(compressed.bytes(1), 32, "the format implies the channels");
         assert_eq!(float4([u64::MAX, u64::MAX, 1], 0).bytes(1), u64::MAX / 8 * 4, "no overflow");
     }
