@@ -1,40 +1,36 @@
-//! `libgpumemtrace.so` and, on macOS, `libgpumemtrace.dylib`: the hooks, thin over the recorder.
+//! `libgpumemtrace.so` and, on macOS, `libgpumemtrace.dylib`: thin hooks over the recorder.
 //!
-//! Constraint: every path to GPU memory (dynamic and static CUDA runtimes, `dlopen` + `dlsym`, ELF-linked callers) ends in
-//! libcuda, and PyTorch hands out blocks without asking anyone. Consequence: two sets of hooks that are never summed: the
-//! driver's functions (`cuda`) and PyTorch's own report of each block (`torch`). No `cuda*` name is exported: one such
-//! name would serve two runtimes in one process, and be wrong for one of them.
+//! Every path to GPU memory ends in libcuda: dynamic and static CUDA runtimes, `dlopen` with
+//! `dlsym`, ELF-linked callers. PyTorch serves most tensors from its cache without a driver call.
+//! Two sets of hooks record these layers, and reports never add them up: `cuda` for the driver's
+//! functions, `torch` for the blocks of PyTorch's allocator. No `cuda*` name is exported: it
+//! would serve every CUDA runtime in the process, and be wrong for all but one.
 //!
-//! On macOS memory comes from Metal's objects, whose classes are swizzled (`metal`); nothing of CUDA is built there.
+//! On macOS memory comes from Metal's objects; `metal` swizzles their classes. Nothing of CUDA is
+//! built there.
 //!
-//! Each hook calls the real function with the program's own arguments and returns its result untouched. `process` is
-//! what happens when the process starts and ends.
+//! Each hook calls the real function with the program's own arguments and returns its result
+//! unchanged. `loader` puts the hooks in place, and `registration` connects them to the recorder.
+//! `lifecycle` handles process start and exit. `c_api` exports the functions that programs call.
 
-// The exported half of the library is left out of test binaries: a test must not hook its own process.
+// Test binaries export nothing: a test must not hook its own process.
 #![cfg_attr(test, allow(dead_code, unused_imports))]
 
+mod attachment;
+mod c_api;
 #[cfg(target_os = "linux")]
 mod cuda;
+mod lifecycle;
 #[cfg(target_os = "linux")]
-mod dynamic;
-mod guard;
-mod holders;
-#[cfg(target_os = "macos")]
-mod mac;
+mod loader;
 #[cfg(any(target_os = "macos", feature = "metal-double"))]
 mod metal;
 #[cfg(target_os = "linux")]
 mod nvtx;
-#[cfg(target_os = "linux")]
-mod process;
-mod said;
-#[cfg(target_os = "linux")]
-mod slots;
-mod started;
+mod panic_guard;
+mod registration;
 #[cfg(target_os = "linux")]
 mod torch;
-#[cfg(target_os = "linux")]
-mod unload;
 
 #[cfg(not(test))]
 #[global_allocator]

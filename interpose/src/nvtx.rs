@@ -1,32 +1,33 @@
-//! What the program says of itself: NVTX ranges, and steps by our own function.
+//! NVTX ranges, recorded as an NVTX injection library.
 //!
-//! Constraint: NVTX has no library to hook. Each user of it carries its own copy of the same header, which at its first call
-//! opens the library that `NVTX_INJECTION64_PATH` names and lets it fill in a table of functions. Consequence: we are such a
-//! library. Ranges answer what they answer without a tool, so that no program can tell; and they are only recorded while a
-//! recording runs, because a range is no use of a GPU.
+//! NVTX has no shared library to hook: each user compiles in a copy of its header. At the first
+//! call that copy opens the library in `NVTX_INJECTION64_PATH` and lets it fill in a function
+//! table. Our functions return what NVTX returns without a tool, so programs behave the same.
+//! Ranges are recorded only while a recording runs and never begin one: a range does not use the
+//! GPU.
 //!
-//! Tables and types: `nvtx3/nvtxDetail/nvtxTypes.h` and `nvToolsExt.h` of NVTX 3.
+//! Source of tables and types: `nvtx3/nvtxDetail/nvtxTypes.h` and `nvToolsExt.h` of NVTX 3.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
 
-use crate::guard::quietly;
+use crate::panic_guard::catch_panic;
 
 /// `NvtxGetExportTableFunc_t`.
-type GetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
+type NvtxGetExportTable = unsafe extern "C" fn(u32) -> *const c_void;
 
 /// `NvtxExportTableCallbacks`.
 #[repr(C)]
-struct Callbacks {
+struct NvtxCallbacks {
     struct_size: usize,
     get_table: Option<unsafe extern "C" fn(u32, *mut *mut *mut *const c_void, *mut u32) -> c_int>,
 }
 
 /// `NVTX_ETID_CALLBACKS`.
-const CALLBACKS: u32 = 1;
-/// `NVTX_CB_MODULE_CORE` and its entries.
+const CALLBACKS_TABLE: u32 = 1;
+/// `NVTX_CB_MODULE_CORE`, with the index and function of each entry that is filled in.
 const CORE: (u32, &[(usize, *const c_void)]) = (
     1,
     &[
@@ -38,7 +39,7 @@ const CORE: (u32, &[(usize, *const c_void)]) = (
         (11, pop as *const c_void),
     ],
 );
-/// `NVTX_CB_MODULE_CORE2` and its entries.
+/// `NVTX_CB_MODULE_CORE2`, likewise.
 const CORE2: (u32, &[(usize, *const c_void)]) = (
     5,
     &[
@@ -49,18 +50,18 @@ const CORE2: (u32, &[(usize, *const c_void)]) = (
     ],
 );
 
-/// What a push answers when no tool keeps count of ranges (`NVTX_NO_PUSH_POP_TRACKING`).
+/// `NVTX_NO_PUSH_POP_TRACKING`: what push and pop return without a tool.
 const NOT_TRACKED: c_int = -2;
 /// `NVTX_MESSAGE_TYPE_ASCII`, `_UNICODE`, `_REGISTERED`.
 const ASCII: i32 = 1;
 const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
-/// Characters of a name that are looked at.
-const MOST_CHARS: usize = 256;
+/// Longer wide-character names are cut.
+const MAX_WIDE_CHARS: usize = 256;
 
 /// `nvtxEventAttributes_t`, version 2 and later.
 #[repr(C)]
-struct Attributes {
+struct NvtxEventAttributes {
     version: u16,
     size: u16,
     category: u32,
@@ -73,43 +74,45 @@ struct Attributes {
     message: *const c_void,
 }
 
-/// NVTX calls this once for each copy of its header. 1: attached.
+/// NVTX calls this once for each copy of its header. Returns 1 if attached.
 ///
 /// # Safety
-/// `get_export_table` is that of an NVTX instance, or null.
+/// `get_export_table` is null or the function of an NVTX instance.
 #[cfg_attr(not(test), unsafe(export_name = "InitializeInjectionNvtx2"))]
-unsafe extern "C" fn initialize_injection(get_export_table: Option<GetExportTable>) -> c_int {
-    // Where we are not preloaded, nobody asked for a recording: the variable came from a parent.
+unsafe extern "C" fn initialize_injection(get_export_table: Option<NvtxGetExportTable>) -> c_int {
+    // Without a preload no recording was requested: the variable came from a parent process.
     if !gpumemtrace_recorder::is_preloaded() {
         return 0;
     }
-    let attached = quietly(|| {
-        // SAFETY: the caller's promise; the table is NVTX's own and constant.
-        let callbacks = unsafe { get_export_table?(CALLBACKS).cast::<Callbacks>().as_ref() }?;
-        if callbacks.struct_size < size_of::<Callbacks>() {
+    let attached = catch_panic(|| {
+        // SAFETY: the caller's promise; the table is NVTX's own, and constant.
+        let callbacks = unsafe { get_export_table?(CALLBACKS_TABLE).cast::<NvtxCallbacks>().as_ref() }?;
+        if callbacks.struct_size < size_of::<NvtxCallbacks>() {
             return None;
         }
         for (module, functions) in [CORE, CORE2] {
-            // SAFETY: the function is NVTX's own; the modules exist in every version 3.
-            unsafe { fill(callbacks, module, functions) };
+            // SAFETY: NVTX's own callbacks; both modules exist in every version 3.
+            unsafe { fill_table(callbacks, module, functions) };
         }
         Some(())
     });
     c_int::from(attached.is_some())
 }
 
+/// Writes our functions into the entries that the table of a module has.
+///
 /// # Safety
-/// `callbacks` belongs to an NVTX instance that is being initialised.
-unsafe fn fill(callbacks: &Callbacks, module: u32, functions: &[(usize, *const c_void)]) {
+/// `callbacks` belongs to an NVTX instance that is being initialized.
+unsafe fn fill_table(callbacks: &NvtxCallbacks, module: u32, functions: &[(usize, *const c_void)]) {
     let (mut table, mut len) = (std::ptr::null_mut::<*mut *const c_void>(), 0u32);
     let Some(get_table) = callbacks.get_table else { return };
-    // SAFETY: both places are ours.
+    // SAFETY: both out-parameters are ours.
     if unsafe { get_table(module, &raw mut table, &raw mut len) } == 0 || table.is_null() {
         return;
     }
     for (index, function) in functions {
         if *index < len as usize {
-            // SAFETY: inside the table, whose entries are the addresses of variables that hold functions, or null.
+            // SAFETY: within the table, with entries that are null or point to function variables.
             unsafe {
                 let variable = *table.add(*index);
                 if !variable.is_null() {
@@ -120,67 +123,75 @@ unsafe fn fill(callbacks: &Callbacks, module: u32, functions: &[(usize, *const c
     }
 }
 
-fn begin(name: &[u8], any_thread: bool) {
+/// Records the begin of a range. `any_thread`: another thread may end it.
+fn begin_range(name: &[u8], any_thread: bool) {
     let draft =
         Draft { aux: [0, u64::from(any_thread)], ..Draft::new(EventKind::RANGE_BEGIN, ApiId::default()) };
     named_event(&draft, name);
 }
 
+/// Begins a range; null is a range without a name.
+///
 /// # Safety
 /// `name` is null or NUL-terminated.
-unsafe fn begin_ascii(name: *const c_char, any_thread: bool) {
-    quietly(|| {
+unsafe fn begin_range_ascii(name: *const c_char, any_thread: bool) {
+    catch_panic(|| {
         if is_recording() {
-            // SAFETY: the caller's promise.
+            // SAFETY: not null, so NUL-terminated by the caller's promise.
             let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
-            begin(name.to_bytes(), any_thread);
+            begin_range(name.to_bytes(), any_thread);
         }
         Some(())
     });
 }
 
+/// As [`begin_range_ascii`], for wide characters; those outside ASCII become `?`.
+///
 /// # Safety
-/// `name` is null or ends with a zero character. `wchar_t` has 32 bits on Linux.
-unsafe fn begin_wide(name: *const u32, any_thread: bool) {
-    quietly(|| {
+/// `name` is null or ends with a zero character; `wchar_t` has 32 bits on Linux.
+unsafe fn begin_range_wide(name: *const u32, any_thread: bool) {
+    catch_panic(|| {
         if !is_recording() || name.is_null() {
             return None;
         }
-        let mut bytes = [0u8; MOST_CHARS];
+        let mut bytes = [0u8; MAX_WIDE_CHARS];
         let mut len = 0;
-        while len < MOST_CHARS {
-            // SAFETY: not past the zero.
+        while len < MAX_WIDE_CHARS {
+            // SAFETY: reads at most to the terminating zero.
             match unsafe { name.add(len).read() } {
                 0 => break,
                 char => bytes[len] = u8::try_from(char).ok().filter(u8::is_ascii).unwrap_or(b'?'),
             }
             len += 1;
         }
-        begin(&bytes[..len], any_thread);
+        begin_range(&bytes[..len], any_thread);
         Some(())
     });
 }
 
+/// Begins a range with the name in `attributes`, if they have a known version.
+///
 /// # Safety
-/// `attributes` is null or what NVTX documents.
-unsafe fn begin_ex(attributes: *const Attributes, any_thread: bool) {
+/// `attributes` is null or a struct as NVTX documents it.
+unsafe fn begin_range_ex(attributes: *const NvtxEventAttributes, any_thread: bool) {
     // SAFETY: the caller's promise.
     let Some(attributes) = (unsafe { attributes.as_ref() }) else { return };
-    if (attributes.size as usize) < size_of::<Attributes>() {
+    if (attributes.size as usize) < size_of::<NvtxEventAttributes>() {
         return;
     }
     match attributes.message_type {
-        // SAFETY: the type says what it points to; registered strings are ours, see `domain_register_a`.
-        ASCII | REGISTERED => unsafe { begin_ascii(attributes.message.cast(), any_thread) },
+        // SAFETY: the type states what `message` points to; registered strings are our copies
+        // (`domain_register_a`).
+        ASCII | REGISTERED => unsafe { begin_range_ascii(attributes.message.cast(), any_thread) },
         // SAFETY: as above.
-        UNICODE => unsafe { begin_wide(attributes.message.cast(), any_thread) },
-        // SAFETY: null is a range without a name.
-        _ => unsafe { begin_ascii(std::ptr::null(), any_thread) },
+        UNICODE => unsafe { begin_range_wide(attributes.message.cast(), any_thread) },
+        // SAFETY: null stands for a range without a name.
+        _ => unsafe { begin_range_ascii(std::ptr::null(), any_thread) },
     }
 }
 
-fn end() {
-    quietly(|| {
+fn end_range() {
+    catch_panic(|| {
         if is_recording() {
             event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
         }
@@ -189,60 +200,61 @@ fn end() {
 }
 
 unsafe extern "C" fn push_a(name: *const c_char) -> c_int {
-    // SAFETY: NVTX's contract with its user.
-    unsafe { begin_ascii(name, false) };
+    // SAFETY: NVTX's contract with its caller.
+    unsafe { begin_range_ascii(name, false) };
     NOT_TRACKED
 }
 
 unsafe extern "C" fn push_w(name: *const u32) -> c_int {
     // SAFETY: as above.
-    unsafe { begin_wide(name, false) };
+    unsafe { begin_range_wide(name, false) };
     NOT_TRACKED
 }
 
-unsafe extern "C" fn push_ex(attributes: *const Attributes) -> c_int {
+unsafe extern "C" fn push_ex(attributes: *const NvtxEventAttributes) -> c_int {
     // SAFETY: as above.
-    unsafe { begin_ex(attributes, false) };
+    unsafe { begin_range_ex(attributes, false) };
     NOT_TRACKED
 }
 
 extern "C" fn pop() -> c_int {
-    end();
+    end_range();
     NOT_TRACKED
 }
 
 unsafe extern "C" fn start_a(name: *const c_char) -> u64 {
     // SAFETY: as above.
-    unsafe { begin_ascii(name, true) };
+    unsafe { begin_range_ascii(name, true) };
     0
 }
 
-unsafe extern "C" fn start_ex(attributes: *const Attributes) -> u64 {
+unsafe extern "C" fn start_ex(attributes: *const NvtxEventAttributes) -> u64 {
     // SAFETY: as above.
-    unsafe { begin_ex(attributes, true) };
+    unsafe { begin_range_ex(attributes, true) };
     0
 }
 
-unsafe extern "C" fn domain_push_ex(_: *const c_void, attributes: *const Attributes) -> c_int {
+unsafe extern "C" fn domain_push_ex(_: *const c_void, attributes: *const NvtxEventAttributes) -> c_int {
     // SAFETY: as above.
-    unsafe { begin_ex(attributes, false) };
+    unsafe { begin_range_ex(attributes, false) };
     NOT_TRACKED
 }
 
-unsafe extern "C" fn domain_start_ex(_: *const c_void, attributes: *const Attributes) -> u64 {
+unsafe extern "C" fn domain_start_ex(_: *const c_void, attributes: *const NvtxEventAttributes) -> u64 {
     // SAFETY: as above.
-    unsafe { begin_ex(attributes, true) };
+    unsafe { begin_range_ex(attributes, true) };
     0
 }
 
 extern "C" fn domain_pop(_: *const c_void) -> c_int {
-    end();
+    end_range();
     NOT_TRACKED
 }
 
-/// The handle of a registered string is a copy of it, which lives as long as the process, as NVTX's own would.
+/// Returns a copy of the text as the handle. It is never freed: handles stay valid for the life of
+/// the process.
 unsafe extern "C" fn domain_register_a(_: *const c_void, text: *const c_char) -> *mut c_char {
-    // SAFETY: NUL-terminated by NVTX's contract; null is passed back.
+    // SAFETY: NUL-terminated by NVTX's contract; null is returned as it is.
     if text.is_null() { std::ptr::null_mut() } else { unsafe { libc::strdup(text) } }
 }
 
@@ -252,16 +264,20 @@ mod tests {
     use std::cell::Cell;
 
     thread_local! {
-        static SLOTS: [Cell<*const c_void>; 16] = const { [const { Cell::new(std::ptr::null()) }; 16] };
+        static TEST_TABLE: [Cell<*const c_void>; 16] = const { [const { Cell::new(std::ptr::null()) }; 16] };
     }
 
-    unsafe extern "C" fn one_table(module: u32, table: *mut *mut *mut *const c_void, len: *mut u32) -> c_int {
+    unsafe extern "C" fn get_short_core_table(
+        module: u32,
+        table: *mut *mut *mut *const c_void,
+        len: *mut u32,
+    ) -> c_int {
         if module != 1 {
             return 0;
         }
         let slots: Vec<*mut *const c_void> =
-            SLOTS.with(|slots| slots[..10].iter().map(|slot| slot.as_ptr().cast_mut()).collect());
-        // SAFETY: the test's own places.
+            TEST_TABLE.with(|slots| slots[..10].iter().map(|slot| slot.as_ptr().cast_mut()).collect());
+        // SAFETY: out-parameters of the test.
         unsafe {
             *len = slots.len() as u32;
             *table = slots.leak().as_mut_ptr();
@@ -270,25 +286,26 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_table_has_is_filled_in() {
-        let callbacks = Callbacks { struct_size: size_of::<Callbacks>(), get_table: Some(one_table) };
+    fn only_existing_table_entries_are_filled_in() {
+        let callbacks =
+            NvtxCallbacks { struct_size: size_of::<NvtxCallbacks>(), get_table: Some(get_short_core_table) };
         for (module, functions) in [CORE, CORE2] {
-            // SAFETY: the tables are those above.
-            unsafe { fill(&callbacks, module, functions) };
+            // SAFETY: the table is that of the test.
+            unsafe { fill_table(&callbacks, module, functions) };
         }
-        SLOTS.with(|slots| {
+        TEST_TABLE.with(|slots| {
             assert_eq!(slots[9].get(), push_a as *const c_void);
-            assert!(slots[11].get().is_null(), "the table ends before it");
+            assert!(slots[11].get().is_null(), "beyond the end of the table");
             assert!(slots[1].get().is_null());
         });
     }
 
     #[test]
-    fn attributes_lie_as_in_the_header() {
-        assert_eq!(size_of::<Attributes>(), 48);
-        assert_eq!(std::mem::offset_of!(Attributes, message_type), 32);
-        assert_eq!(std::mem::offset_of!(Attributes, message), 40);
-        // Not called without a recording, but they must exist with these signatures.
+    fn event_attributes_layout_matches_nvtx_header() {
+        assert_eq!(size_of::<NvtxEventAttributes>(), 48);
+        assert_eq!(std::mem::offset_of!(NvtxEventAttributes, message_type), 32);
+        assert_eq!(std::mem::offset_of!(NvtxEventAttributes, message), 40);
+        // Unused in tests otherwise.
         let _ = (initialize_injection as *const (), NOT_TRACKED);
     }
 }

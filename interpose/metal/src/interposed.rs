@@ -1,67 +1,68 @@
-//! How a program's devices come to us on macOS.
+//! The hooks on Metal's functions that return devices (macOS only).
 //!
-//! Constraint: libraries there find functions by the library they were linked against, so that ours cannot be found first by its name.
-//! Consequence: pairs of functions in a section that the loader reads in libraries of `DYLD_INSERT_LIBRARIES`: whoever calls the second
-//! of a pair calls the first, except from here.
+//! Libraries on macOS bind functions by library, so an exported name of ours replaces nothing. The
+//! loader replaces the pairs in `__DATA,__interpose` of libraries in `DYLD_INSERT_LIBRARIES`, for
+//! all callers but this library itself.
 
-use crate::hooks::Hooks;
-use crate::runtime::Object;
+use crate::devices::MetalHooks;
+use crate::runtime::ObjcId;
 use std::sync::OnceLock;
 
 #[link(name = "Metal", kind = "framework")]
 unsafe extern "C-unwind" {
-    fn MTLCopyAllDevices() -> Object;
-    fn MTLCreateSystemDefaultDevice() -> Object;
+    fn MTLCopyAllDevices() -> ObjcId;
+    fn MTLCreateSystemDefaultDevice() -> ObjcId;
 }
 
-/// Metal's own answer, which a call from here reaches.
-pub fn all_devices() -> Object {
+/// Calls Metal's own `MTLCopyAllDevices`. The caller owns the array.
+pub fn all_devices() -> ObjcId {
     // SAFETY: no arguments.
     unsafe { MTLCopyAllDevices() }
 }
 
-static HOOKS: OnceLock<fn() -> Option<Hooks>> = OnceLock::new();
+static HOOKS_SOURCE: OnceLock<fn() -> Option<MetalHooks>> = OnceLock::new();
 
-/// How the hooks are come by when the first device is there.
-pub fn register(hooks: fn() -> Option<Hooks>) {
-    let _ = HOOKS.set(hooks);
+/// Registers the function that provides the hooks when the first device appears. The first
+/// registration stays.
+pub fn register(hooks: fn() -> Option<MetalHooks>) {
+    let _ = HOOKS_SOURCE.set(hooks);
 }
 
-fn hooks() -> Option<Hooks> {
-    HOOKS.get().and_then(|hooks| hooks())
+fn hooks() -> Option<MetalHooks> {
+    HOOKS_SOURCE.get().and_then(|hooks| hooks())
 }
 
-unsafe extern "C-unwind" fn copy_all_devices() -> Object {
+unsafe extern "C-unwind" fn copy_all_devices() -> ObjcId {
     // SAFETY: no arguments.
     let devices = unsafe { MTLCopyAllDevices() };
     if let Some(hooks) = hooks() {
         // SAFETY: null, or an array that the caller is about to own.
-        unsafe { hooks.devices(devices) };
+        unsafe { hooks.observe_devices(devices) };
     }
     devices
 }
 
-unsafe extern "C-unwind" fn create_system_default_device() -> Object {
+unsafe extern "C-unwind" fn create_system_default_device() -> ObjcId {
     // SAFETY: no arguments.
     let device = unsafe { MTLCreateSystemDefaultDevice() };
     if let Some(hooks) = hooks() {
         // SAFETY: null, or the system's device.
-        unsafe { hooks.device(device) };
+        unsafe { hooks.observe_device(device) };
     }
     device
 }
 
-/// The form of `__interpose`.
+/// An entry of `__interpose`: callers of `replaced` in other libraries call `replacement`.
 #[repr(C)]
 #[derive(Debug)]
-struct Pair {
-    new: unsafe extern "C-unwind" fn() -> Object,
-    old: unsafe extern "C-unwind" fn() -> Object,
+struct DeviceInterposePair {
+    replacement: unsafe extern "C-unwind" fn() -> ObjcId,
+    replaced: unsafe extern "C-unwind" fn() -> ObjcId,
 }
 
 #[used]
 #[unsafe(link_section = "__DATA,__interpose")]
-static PAIRS: [Pair; 2] = [
-    Pair { new: copy_all_devices, old: MTLCopyAllDevices },
-    Pair { new: create_system_default_device, old: MTLCreateSystemDefaultDevice },
+static PAIRS: [DeviceInterposePair; 2] = [
+    DeviceInterposePair { replacement: copy_all_devices, replaced: MTLCopyAllDevices },
+    DeviceInterposePair { replacement: create_system_default_device, replaced: MTLCreateSystemDefaultDevice },
 ];

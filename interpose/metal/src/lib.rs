@@ -1,26 +1,29 @@
-//! Metal's memory, seen by swizzling the concrete classes of its objects.
+//! Metal's memory, recorded by swizzling the concrete classes of its objects.
 //!
-//! Constraint: PyTorch reports nothing of MPS, Metal has no C functions to stand before, and its classes are private, so which they
-//! are shows only when an object of one is there. Consequence: whoever has a device gives it to [`Hooks::device`]; its class is
-//! swizzled then, that of a heap when the first heap comes back from it, that of a buffer likewise. From then on each object is
-//! told once when it is made and once when it goes ([`Sink`]).
+//! PyTorch reports nothing about MPS memory, and Metal has no C functions to hook. Its classes are
+//! private, so a class becomes known only with its first object. A caller that obtains a device
+//! passes it to [`MetalHooks::observe_device`], which swizzles the device's class. The classes of
+//! heaps, buffers and textures follow when a swizzled method returns the first of them. From then
+//! on each object produces one [`MetalEvent`] when it is created and one when it is destroyed.
 //!
-//! Constraint: there is no Mac where this is tested, but there is another Objective-C runtime with nearly the same functions.
-//! Consequence: all that is asked of a runtime is a small trait ([`runtime`]), and this crate needs nothing but that: it is the same
-//! code under Apple's and under GCC's, and it type-checks for macOS wherever that target is installed.
+//! None of this has run on a Mac. The crate needs nothing of the Objective-C runtime but a small
+//! trait ([`runtime`]). The same code is tested on Linux under GCC's runtime, against a double of
+//! Metal (`tests/metal/double.m`). It type-checks for macOS wherever that target is installed.
 
-mod classes;
+mod devices;
+mod events;
 mod hooks;
-mod live;
 mod methods;
-mod places;
-mod record;
+mod object_info;
+mod object_table;
 pub mod runtime;
-mod slots;
+mod swizzled_classes;
+mod synthetic_addr;
+mod trampolines;
 
 #[cfg(target_os = "macos")]
 pub mod interposed;
 
-pub use hooks::{Hooks, KnownDevice, start};
-pub use methods::{NAMES, SEEN};
-pub use record::{Happening, IMPORT_NO_COPY, IMPORT_SURFACE, Lost, Sink, What};
+pub use devices::{KnownDevice, MetalHooks, start};
+pub use events::{EventSink, IMPORT_NO_COPY, IMPORT_SURFACE, Loss, MetalEvent, MetalEventKind};
+pub use methods::{METHOD_COUNT, METHOD_NAMES};

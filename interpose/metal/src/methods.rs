@@ -1,98 +1,98 @@
-//! Which methods are swizzled, and what they do.
+//! The swizzled methods, one row each.
 //!
-//! Those that hand out memory, those that mark it as dispensable, and the end of what was handed out. Not among them: views
-//! (`newTextureViewWithPixelFormat:`, a buffer's `newTextureWithDescriptor:offset:bytesPerRow:`), which have no memory of their own.
+//! They are the methods that allocate memory, those that set its purgeable state, and `dealloc`.
+//! Views are not among them, because they have no memory of their own: texture views
+//! (`newTextureViewWithPixelFormat:`) and a buffer's textures
+//! (`newTextureWithDescriptor:offset:bytesPerRow:`).
 
 use std::ffi::CStr;
 
-/// Of which class a method is.
+/// The kind of object that receives a method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Of {
+pub(crate) enum Receiver {
     Device,
     Heap,
-    /// Buffers and textures.
+    /// A buffer or a texture.
     Resource,
 }
 
-impl Of {
+impl Receiver {
     pub(crate) const fn bit(self) -> u8 {
         1 << self as u8
     }
 }
 
-/// What a method does.
+/// The effect of a method.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Does {
-    /// Makes a heap.
-    Heap,
-    /// Makes a buffer or a texture with memory of its own, or inside a heap.
-    Resource,
-    /// Makes a buffer of the program's own memory.
-    NoCopy,
-    /// Makes a texture of an IOSurface.
-    Surface,
-    /// Marks memory as dispensable, or not.
-    Purgeable,
-    /// The end.
+pub(crate) enum MethodEffect {
+    CreateHeap,
+    /// Creates a buffer or texture, with memory of its own or inside a heap.
+    CreateResource,
+    /// Creates a buffer over the program's own memory.
+    ImportNoCopy,
+    /// Creates a texture over an IOSurface.
+    ImportSurface,
+    SetPurgeable,
     Dealloc,
 }
 
-/// One of them.
+/// A method that is swizzled in every class of its receiver kind.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) of: Of,
+pub(crate) struct SwizzledMethod {
+    pub(crate) receiver: Receiver,
     pub(crate) selector: &'static CStr,
-    /// Arguments besides the object and the selector: all of them pointers or numbers of 64 bits.
+    /// Number of arguments besides object and selector; all are pointers or 64-bit numbers.
     pub(crate) arguments: usize,
-    pub(crate) does: Does,
-    /// Place of its name in [`NAMES`].
-    pub(crate) name: usize,
+    pub(crate) effect: MethodEffect,
+    /// Index in [`SWIZZLED_METHODS`] and [`METHOD_NAMES`].
+    pub(crate) index: usize,
 }
 
-macro_rules! rows {
-    ($($of:ident $selector:literal $arguments:literal $does:ident;)*) => {
-        /// What is swizzled.
-        pub(crate) const ROWS: &[Row] = &{
-            let mut rows = [$(Row {
-                of: Of::$of,
+macro_rules! swizzled_methods {
+    ($($receiver:ident $selector:literal $arguments:literal $effect:ident;)*) => {
+        /// The swizzled methods, in the order of their names.
+        pub(crate) const SWIZZLED_METHODS: &[SwizzledMethod] = &{
+            let mut rows = [$(SwizzledMethod {
+                receiver: Receiver::$receiver,
                 selector: match CStr::from_bytes_with_nul(concat!($selector, "\0").as_bytes()) {
                     Ok(selector) => selector,
                     Err(_) => panic!("a name with a zero byte"),
                 },
                 arguments: $arguments,
-                does: Does::$does,
-                name: 0,
+                effect: MethodEffect::$effect,
+                index: 0,
             }),*];
             let mut at = 0;
             while at < rows.len() {
-                rows[at].name = at;
+                rows[at].index = at;
                 at += 1;
             }
             rows
         };
 
-        /// What the methods are called in traces, in the order in which [`crate::Happening::method`] counts them.
-        pub const NAMES: [&str; SEEN] = [$(concat!("-[MTL", stringify!($of), " ", $selector, "]")),*];
+        /// Names of the methods as traces show them, in the order of [`crate::MetalEvent::method`].
+        pub const METHOD_NAMES: [&str; METHOD_COUNT] =
+            [$(concat!("-[MTL", stringify!($receiver), " ", $selector, "]")),*];
     };
 }
 
-/// How many there are.
-pub const SEEN: usize = 15;
+/// Number of swizzled methods.
+pub const METHOD_COUNT: usize = 15;
 
-rows! {
-    Device "newHeapWithDescriptor:" 1 Heap;
-    Device "newBufferWithLength:options:" 2 Resource;
-    Device "newBufferWithBytes:length:options:" 3 Resource;
-    Device "newBufferWithBytesNoCopy:length:options:deallocator:" 4 NoCopy;
-    Device "newTextureWithDescriptor:" 1 Resource;
-    Device "newTextureWithDescriptor:iosurface:plane:" 3 Surface;
-    Device "newSharedTextureWithDescriptor:" 1 Resource;
-    Heap "newBufferWithLength:options:" 2 Resource;
-    Heap "newBufferWithLength:options:offset:" 3 Resource;
-    Heap "newTextureWithDescriptor:" 1 Resource;
-    Heap "newTextureWithDescriptor:offset:" 2 Resource;
-    Heap "setPurgeableState:" 1 Purgeable;
+swizzled_methods! {
+    Device "newHeapWithDescriptor:" 1 CreateHeap;
+    Device "newBufferWithLength:options:" 2 CreateResource;
+    Device "newBufferWithBytes:length:options:" 3 CreateResource;
+    Device "newBufferWithBytesNoCopy:length:options:deallocator:" 4 ImportNoCopy;
+    Device "newTextureWithDescriptor:" 1 CreateResource;
+    Device "newTextureWithDescriptor:iosurface:plane:" 3 ImportSurface;
+    Device "newSharedTextureWithDescriptor:" 1 CreateResource;
+    Heap "newBufferWithLength:options:" 2 CreateResource;
+    Heap "newBufferWithLength:options:offset:" 3 CreateResource;
+    Heap "newTextureWithDescriptor:" 1 CreateResource;
+    Heap "newTextureWithDescriptor:offset:" 2 CreateResource;
+    Heap "setPurgeableState:" 1 SetPurgeable;
     Heap "dealloc" 0 Dealloc;
-    Resource "setPurgeableState:" 1 Purgeable;
+    Resource "setPurgeableState:" 1 SetPurgeable;
     Resource "dealloc" 0 Dealloc;
 }

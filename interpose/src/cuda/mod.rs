@@ -1,49 +1,35 @@
-//! The driver's memory functions.
+//! The CUDA driver's memory functions.
 //!
-//! [`table`] declares them, one row each; [`wrapper`] is what a row becomes; [`substitute`] decides when a caller who asks
-//! for the real function gets ours, [`library`] which driver that is; [`uncovered`] counts what is not recorded;
-//! [`questions`] is what a hook asks the driver, [`sample`] when it asks what is in use,
-//! [`nvml`] whom the recorder's thread asks; [`facts`] is what the driver can tell about itself; [`context`] serves our
-//! allocator.
+//! * [`hooks`] declares the recorded functions, one row each; [`hooked_call`] records around them.
+//! * [`resolver`] decides which look-ups get a hook; [`driver_lib`] knows which driver is recorded.
+//! * [`uncovered`] counts calls that move memory and are not recorded.
+//! * [`queries`] asks the driver for state; [`driver_fn`] calls its functions past the hooks.
+//! * [`meminfo_sampler`] and [`nvml`] sample the memory in use.
+//! * [`metadata`] describes the driver and its devices; [`shim_driver`] serves our allocator.
 
-mod context;
-mod facts;
-mod library;
+mod driver_fn;
+mod driver_lib;
+mod hooked_call;
+mod hooks;
+mod meminfo_sampler;
+mod metadata;
 mod nvml;
-mod questions;
-mod sample;
-mod substitute;
-mod table;
+mod queries;
+mod resolver;
+mod shim_driver;
 mod uncovered;
-mod wrapper;
 
-pub(crate) use library::{is_loaded, was_met};
-pub(crate) use substitute::replacement_for_name;
+pub(crate) use driver_lib::{is_driver_loaded, is_recorded_driver_known};
+pub(crate) use metadata::collect as collect_metadata;
+pub(crate) use nvml::sample as sample_process_usage;
+pub(crate) use resolver::replacement_for_name;
+pub(crate) use shim_driver::ShimDriver;
+pub(crate) use uncovered::{calls as uncovered_calls, names as uncovered_names};
 
-/// The names of the driver's functions that are recorded.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    table::entries().map(|entry| entry.name)
-}
+/// Names of the hooked functions by `ApiId`; the first one is unused.
+pub(crate) const API_NAMES: &[&str] = &hooks::API_NAMES;
 
-/// Their names by `ApiId`.
-#[cfg(feature = "metal-double")]
-pub(crate) const NAMES: &[&str] = &table::NAMES;
-
-/// Tells the recorder what it cannot know. No CUDA call is made here.
-pub(crate) fn register() {
-    gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
-        facts: facts::collect,
-        mode: facts::mode,
-        #[cfg(not(feature = "metal-double"))]
-        apis: &table::NAMES,
-        #[cfg(feature = "metal-double")]
-        apis: &crate::metal::NAMES,
-        #[cfg(not(feature = "metal-double"))]
-        uncovered_calls: uncovered::calls,
-        #[cfg(feature = "metal-double")]
-        uncovered_calls: || crate::metal::uncovered(uncovered::calls()),
-        uncovered_names: uncovered::names,
-        sample: nvml::sample,
-    });
-    gpumemtrace_pytorch_shim::install_driver(&context::Driver);
+/// Exported names of the driver functions that have a hook.
+pub(crate) fn hooked_names() -> impl Iterator<Item = &'static str> {
+    resolver::hooked_functions().map(|function| function.name)
 }

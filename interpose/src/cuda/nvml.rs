@@ -1,8 +1,9 @@
-//! What NVML says this process uses: with its contexts and its code, and without other processes.
+//! Samples of this process's device memory from NVML, which includes contexts and modules and
+//! excludes other processes.
 //!
-//! Constraint: NVML is another library, slow to start, whose answers name processes by the system's own pids. Consequence:
-//! it is asked on the recorder's thread only, once a second, after the program has used a device; and only where our pid is
-//! the system's too (not in a container of its own pids, where another process might have that number).
+//! NVML is a separate library that is slow to initialize and names processes by host pid. It runs
+//! on the recorder's thread only, once a second, after the program has used a device. It is not
+//! used inside another pid namespace, where our pid may be that of another process on the host.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -11,40 +12,42 @@ use gpumemtrace_format::event::WITNESS_NVML;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
-use super::library::driver_symbol;
+use super::driver_lib::driver_symbol;
 
-/// Inode of the system's own pid namespace (`PROC_PID_INIT_INO`).
+/// The initial pid namespace (`PROC_PID_INIT_INO` in the Linux sources).
 const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 const MAX_DEVICES: c_int = 64;
 const MAX_PROCESSES: usize = 256;
 
-/// `nvmlProcessInfo_t` of `nvmlDeviceGetComputeRunningProcesses_v3`: 24 bytes. Source: nvml.h of CUDA 12.
+/// `nvmlProcessInfo_t` of `nvmlDeviceGetComputeRunningProcesses_v3`: 24 bytes. Source: nvml.h of
+/// CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct ProcessInfo {
+struct NvmlProcessInfo {
     pid: c_uint,
     used_bytes: u64,
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
 
-type RunningProcesses = unsafe extern "C" fn(usize, *mut c_uint, *mut ProcessInfo) -> c_int;
+type GetRunningProcesses = unsafe extern "C" fn(usize, *mut c_uint, *mut NvmlProcessInfo) -> c_int;
 
-/// The library, and its handle of each device that the driver shows.
+/// The initialized library, with NVML's handle of each CUDA device.
 #[derive(Debug)]
 struct Nvml {
-    running_processes: RunningProcesses,
+    running_processes: GetRunningProcesses,
     devices: Vec<(u8, usize)>,
 }
 
-/// Records what this process uses on each device. On the recorder's thread.
+/// Records a sample per device. Runs on the recorder's thread.
 pub(crate) fn sample() {
     static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
     let Some(nvml) = NVML.get_or_init(Nvml::open) else { return };
     for (ordinal, handle) in &nvml.devices {
-        // Two equal answers: else the program is just allocating, and the number would be of no moment in the trace.
-        let mut answers = (0..2).map(|_| nvml.used_by(std::process::id(), *handle));
-        let used_bytes = answers.next().flatten().filter(|first| answers.next().flatten() == Some(*first));
+        // Two equal readings in a row: otherwise the program is allocating right now, and the value
+        // would belong to no point in the trace.
+        let mut readings = (0..2).map(|_| nvml.used_bytes(std::process::id(), *handle));
+        let used_bytes = readings.next().flatten().filter(|first| readings.next().flatten() == Some(*first));
         if let Some(used_bytes) = used_bytes {
             gpumemtrace_recorder::event(&Draft {
                 device: *ordinal,
@@ -82,18 +85,18 @@ impl Nvml {
                 std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, *mut usize) -> c_int>(
                     by_bus,
                 ),
-                std::mem::transmute::<*mut c_void, RunningProcesses>(processes),
+                std::mem::transmute::<*mut c_void, GetRunningProcesses>(processes),
             )
         };
-        // SAFETY: takes nothing.
+        // SAFETY: the function takes no arguments.
         if unsafe { init() } != 0 {
             return None;
         }
         let mut devices = Vec::new();
         for ordinal in 0..MAX_DEVICES {
-            let Some(bus) = bus_id(ordinal) else { break };
+            let Some(bus) = pci_bus_id(ordinal) else { break };
             let mut handle = 0;
-            // SAFETY: a NUL-terminated text and a place for the handle.
+            // SAFETY: a NUL-terminated text and an out-parameter of ours.
             if unsafe { by_bus(bus.as_ptr(), &raw mut handle) } == 0 {
                 devices.push((ordinal as u8, handle));
             }
@@ -101,22 +104,22 @@ impl Nvml {
         Some(Self { running_processes, devices })
     }
 
-    fn used_by(&self, pid: u32, device: usize) -> Option<u64> {
-        let mut infos = [ProcessInfo::default(); MAX_PROCESSES];
+    fn used_bytes(&self, pid: u32, device: usize) -> Option<u64> {
+        let mut infos = [NvmlProcessInfo::default(); MAX_PROCESSES];
         let mut count = MAX_PROCESSES as c_uint;
-        // SAFETY: room for as many as we say.
+        // SAFETY: the array has `count` elements.
         let result = unsafe { (self.running_processes)(device, &raw mut count, infos.as_mut_ptr()) };
         if result != 0 {
             return None;
         }
-        // Some systems do not tell the bytes: then the field is all ones.
+        // The field is all ones where the system does not report bytes.
         let own = infos.iter().take(count as usize).find(|info| info.pid == pid)?;
         (own.used_bytes != u64::MAX).then_some(own.used_bytes)
     }
 }
 
-/// The PCI address of a device as the program numbers them.
-fn bus_id(ordinal: c_int) -> Option<[c_char; 32]> {
+/// The PCI address of a device, by CUDA ordinal, as a NUL-terminated text.
+fn pci_bus_id(ordinal: c_int) -> Option<[c_char; 32]> {
     let function = driver_symbol(c"cuDeviceGetPCIBusId");
     if function.is_null() {
         return None;
@@ -126,7 +129,7 @@ fn bus_id(ordinal: c_int) -> Option<[c_char; 32]> {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int>(function)
     };
     let mut text = [0; 32];
-    // SAFETY: the buffer is longer than we say, so it ends with a zero.
+    // SAFETY: the buffer is longer than the passed length, so it ends with a zero.
     (unsafe { function(text.as_mut_ptr(), 31, ordinal) } == 0).then_some(text)
 }
 
@@ -135,14 +138,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_nvmls() {
-        assert_eq!(size_of::<ProcessInfo>(), 24);
-        assert_eq!(std::mem::offset_of!(ProcessInfo, used_bytes), 8);
+    fn process_info_layout_matches_nvml() {
+        assert_eq!(size_of::<NvmlProcessInfo>(), 24);
+        assert_eq!(std::mem::offset_of!(NvmlProcessInfo, used_bytes), 8);
     }
 
     #[test]
-    fn without_a_driver_nothing_is_sampled() {
+    fn sample_does_nothing_without_a_driver() {
         sample();
-        assert!(bus_id(0).is_none());
+        assert!(pci_bus_id(0).is_none());
     }
 }

@@ -1,21 +1,24 @@
-//! PyTorch's native allocator, seen from two sides.
+//! PyTorch's native CUDA allocator, and autograd.
 //!
-//! [`base`] is what it reports of every block to everybody, in every version. [`tracker`] is what it tells those who attach
-//! to it: what was asked for, stream, pool, when a free completed, segments. [`attach`] is how we get there; [`symbols`] and
-//! [`layouts`] are what must be known for that, and where one of them is missing, `base` alone is recorded.
+//! The allocator is seen from two sides:
 //!
-//! [`forward`] is not about memory but about whose it is: which forward line a thread of the backward pass works for.
+//! * [`profiler_hook`] hooks its report of every block, which all versions have.
+//! * [`trace_tracker`] receives its trace entries: requested bytes, stream, pool, completion of
+//!   frees, segments. [`attach`] attaches it, using [`symbols`] and [`layouts`]. If one of them
+//!   does not know the installed version, only the reports are recorded.
 //!
-//! A block is one event: `tracker` puts its part aside, and `base`, which comes right after it on the same thread, under the
-//! same lock, joins the two.
+//! Both sides of a block become one event. The tracker stashes its entry; the report, which follows
+//! on the same thread under the same lock, merges it.
+//!
+//! [`autograd_hook`] records which forward line a backward thread works for.
 
 mod attach;
-mod base;
-mod forward;
+mod autograd_hook;
 mod layouts;
-mod original;
+mod profiler_hook;
 mod release;
 mod symbols;
-mod tracker;
+mod torch_fn;
+mod trace_tracker;
 
 pub(crate) use attach::{attach_now, before_driver_alloc};

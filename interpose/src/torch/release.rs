@@ -1,6 +1,8 @@
-//! Which tables belong to a version of PyTorch.
+//! From a PyTorch version to the release that the layout tables list.
 
-/// The release of a released version: `2.15` of `2.15.0` and `2.15.0+cu132`; `None` of `2.15.0a0+git`, whose structs may be others.
+/// The release of a released version: `2.15` for `2.15.0` and `2.15.0+cu132`.
+///
+/// `None` for any other version, such as `2.15.0a0+git`: its structs may differ.
 pub(super) fn release_of(version: &str) -> Option<&str> {
     let public = version.split('+').next()?;
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

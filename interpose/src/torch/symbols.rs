@@ -1,35 +1,36 @@
-//! Local symbols of libc10_cuda, from the file it was loaded from.
+//! Local symbols of libc10_cuda, read from its file.
 //!
-//! Constraint: the functions we need are not exported, but the wheels keep their symbol table. The file may have been replaced
-//! since it was loaded, or be anything. Consequence: a pure function over its bytes, and whoever uses the result checks it
-//! against the library in memory (`attach`).
+//! The functions that the tracker needs are not exported, but the wheels keep their symbol table.
+//! The file may have been replaced since it was loaded. [`find`] is therefore a pure function over
+//! its bytes, and `attach` checks the result against the library in memory.
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 
-/// The exported pointer to the allocator in use.
+/// The exported `std::atomic<CUDAAllocator*>`: the allocator in use.
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 const NATIVE: &str = "_ZN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocator";
 const NATIVE_VTABLE: &str = "_ZTVN3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE";
 
-/// Addresses as the file has them: without the place it was loaded at.
+/// Addresses in the file, before relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Symbols {
-    /// [`ALLOCATOR`].
+pub(super) struct AllocatorSymbols {
+    /// Address of the variable [`ALLOCATOR`].
     pub(super) allocator: u64,
-    /// Table of the native allocator's virtual functions, and its length in bytes.
+    /// The native allocator's vtable and its length in bytes.
     pub(super) vtable: (u64, u64),
-    /// `bool NativeCachingAllocator::initialized()`
+    /// `bool NativeCachingAllocator::initialized()`.
     pub(super) initialized: u64,
-    /// `void NativeCachingAllocator::attachAllocatorTraceTracker(std::function<void(const TraceEntry&)>)`; where
-    /// `TraceEntry` lives differs, so the rest of the name does. Since torch 2.2.
+    /// `NativeCachingAllocator::attachAllocatorTraceTracker(std::function<void(const
+    /// TraceEntry&)>)`, since torch 2.2. The namespace of `TraceEntry` differs by release, so only
+    /// the begin of the mangled name is compared.
     pub(super) attach: Option<u64>,
 }
 
-/// Finds them. `None`: not a library of a wheel.
-pub(super) fn find(library: &[u8]) -> Option<Symbols> {
+/// Finds the symbols in the bytes of a library. `None` if it is not a libc10_cuda with symbols.
+pub(super) fn find(library: &[u8]) -> Option<AllocatorSymbols> {
     let file = ElfFile64::<Endianness>::parse(library).ok()?;
-    let mut found = Symbols::default();
+    let mut found = AllocatorSymbols::default();
     for symbol in file.symbols() {
         let Ok(name) = symbol.name() else { continue };
         if name == ALLOCATOR {
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_are_refused_without_panic() {
+    fn find_never_panics_on_foreign_or_damaged_files() {
         let mut library = std::fs::read("/proc/self/exe").unwrap();
         assert_eq!(find(&library), None, "this program is not libc10_cuda");
         assert_eq!(find(&[]), None);

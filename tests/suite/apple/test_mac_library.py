@@ -85,7 +85,7 @@ def test_constructor_is_registered(library):
     names = {symbol.value: plain(symbol.name) for symbol in library.symbols if symbol.value}
     functions = [names[struct.unpack_from("<Q", bytes(section.content), at)[0]]
                  for section in sections for at in range(0, section.size, 8)]
-    assert any("mac::entry_points::constructor" in name.lower() for name in functions), functions
+    assert any("macos::entry_points::constructor" in name.lower() for name in functions), functions
 
 
 def test_system_imports_match_documentation(library):

@@ -1,0 +1,123 @@
+//! Process start and exit on Linux.
+//!
+//! The library is loaded into every child of a traced shell, so the constructor does little: it
+//! resolves `dlsym` and registers callbacks. Everything else waits for the first GPU call.
+//!
+//! Our destructor runs after those of all libraries loaded later, so their frees at `exit` are
+//! still recorded. `quick_exit` calls us too, and `_exit` is hooked. Ends by signal or `exec` need
+//! no code here: the ring file survives them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::attachment;
+
+/// True if the program itself is linked to the driver. Its calls are bound to our hooks then, so
+/// a process without recorded calls made none.
+static LINKED_TO_DRIVER: AtomicBool = AtomicBool::new(false);
+
+/// Prints a warning if the driver was loaded before us. Runs in the constructor, since the first
+/// event may never come.
+fn check_driver_at_load() {
+    if !crate::cuda::is_driver_loaded() {
+        return;
+    }
+    if gpumemtrace_recorder::is_preloaded() {
+        LINKED_TO_DRIVER.store(true, Ordering::Relaxed);
+        return;
+    }
+    attachment::set_loaded_after_driver();
+    gpumemtrace_recorder::say(&[
+        "loaded after the CUDA driver: calls through addresses that the program already has are not recorded. ",
+        "To record everything, start the program with `gpumemtrace run` or LD_PRELOAD.",
+    ]);
+}
+
+/// Prints a warning if a driver was loaded but never reached through us. A caller that was opened
+/// with `RTLD_DEEPBIND`, by `dlmopen`, or is linked past us leaves no other evidence here.
+fn check_driver_at_exit() {
+    let was_bypassed = !LINKED_TO_DRIVER.load(Ordering::Relaxed)
+        && !crate::cuda::is_recorded_driver_known()
+        && crate::cuda::is_driver_loaded();
+    if was_bypassed && gpumemtrace_recorder::is_preloaded() {
+        gpumemtrace_recorder::say(&[
+            "the CUDA driver was loaded, but no call of its memory functions went through gpumemtrace, ",
+            "so nothing was recorded. A library opened with RTLD_DEEPBIND bypasses a preload.",
+        ]);
+    }
+}
+
+#[cfg(not(test))]
+mod entry_points {
+    use std::ffi::c_int;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use crate::panic_guard::catch_panic;
+
+    /// The process that ran our constructor. A fork's exit is not this process's exit.
+    static PID: AtomicI32 = AtomicI32::new(0);
+
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static CONSTRUCTOR: extern "C" fn() = {
+        extern "C" fn constructor() {
+            crate::loader::symbols::resolve_dlsym();
+            crate::registration::register();
+            // A panic of ours is counted; its message must not mix with the program's output.
+            std::panic::set_hook(Box::new(|_| {}));
+            // SAFETY: no arguments, no effect.
+            PID.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+            // SAFETY: registers a function without arguments of a library that is never unloaded.
+            unsafe { at_quick_exit(end) };
+            catch_panic(|| {
+                super::check_driver_at_load();
+                Some(())
+            });
+        }
+        constructor
+    };
+
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static DESTRUCTOR: extern "C" fn() = end;
+
+    unsafe extern "C" {
+        /// Of C11: libc calls the function at `quick_exit`, which skips destructors and our
+        /// `_exit`.
+        fn at_quick_exit(function: extern "C" fn()) -> c_int;
+    }
+
+    extern "C" fn end() {
+        catch_panic(|| {
+            gpumemtrace_recorder::end_at_exit();
+            // SAFETY: no arguments, no effect.
+            if PID.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+                super::check_driver_at_exit();
+            }
+            Some(())
+        });
+    }
+
+    /// The hook for POSIX `_exit`.
+    #[unsafe(no_mangle)]
+    extern "C" fn _exit(status: c_int) -> ! {
+        end_now(status)
+    }
+
+    /// The hook for C99 `_Exit`.
+    #[unsafe(no_mangle)]
+    extern "C" fn _Exit(status: c_int) -> ! {
+        end_now(status)
+    }
+
+    /// Ends the process at once, as libc does, after recording that the end was intended.
+    fn end_now(status: c_int) -> ! {
+        catch_panic(|| {
+            gpumemtrace_recorder::end_at_quick_exit(status);
+            Some(())
+        });
+        loop {
+            // SAFETY: libc's `_exit` does nothing else on Linux; the call does not return.
+            unsafe { libc::syscall(libc::SYS_exit_group, status) };
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Process start and exit, per operating system.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+pub(crate) mod macos;

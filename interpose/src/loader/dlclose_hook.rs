@@ -1,0 +1,45 @@
+//! The `dlclose` hook: the addresses of an unloaded module may be reused by another one.
+//!
+//! The recorder caches unwind information by code address, so it must know when a module is
+//! unloaded. The hook calls the real `dlclose` and then notifies the recorder. Unlike `dlopen`,
+//! the result of `dlclose` does not depend on its caller, so an ordinary wrapper is safe. When the
+//! loader unloads a module on its own, the recorder's writer thread notices later.
+
+#[cfg(not(test))]
+mod exported {
+    use std::ffi::{c_int, c_void};
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    type DlcloseFn = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+    static REAL_DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+    fn real_dlclose() -> *mut c_void {
+        let known = REAL_DLCLOSE.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return known;
+        }
+        let found = crate::loader::symbols::real_dlsym(libc::RTLD_NEXT, c"dlclose");
+        REAL_DLCLOSE.store(found, Ordering::Relaxed);
+        found
+    }
+
+    /// The hook.
+    ///
+    /// # Safety
+    /// As the real `dlclose`.
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+        let real = real_dlclose();
+        if real.is_null() {
+            // No known C library lacks `dlclose`. Keeping the module loaded beats a call to null.
+            return 0;
+        }
+        // SAFETY: the address was looked up under this name, which has this signature.
+        let real = unsafe { std::mem::transmute::<*mut c_void, DlcloseFn>(real) };
+        // SAFETY: the caller's own argument.
+        let result = unsafe { real(handle) };
+        gpumemtrace_recorder::native::modules_went();
+        result
+    }
+}
