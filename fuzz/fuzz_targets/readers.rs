@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use gpumemtrace_format::block::unpack_pieces;
-use gpumemtrace_format::{columns, defs, index, links, meta, rows, symbols};
+use gpumemtrace_format::{defs, index, links, meta, rows, symbols};
 use gpumemtrace_fuzz::{again, files, rings, seeds};
 use libfuzzer_sys::fuzz_target;
 
@@ -20,8 +20,7 @@ const TARGETS: &[(&str, Target)] = &[
     ("blocks", files::blocks),
     ("ring", rings::file),
     ("records", rings::records),
-    ("columns", |bytes| again(bytes, columns::decode, |events| columns::encode(events))),
-    ("rows", |bytes| again(bytes, rows::decode, |events| rows::encode(events, 0).payload)),
+    ("events", |bytes| again(bytes, rows::decode, |events| rows::encode(events, 0).payload)),
     ("pieces", |bytes| drop(unpack_pieces(bytes, 8192))),
     ("codes", |bytes| again(bytes, defs::decode_codes, |codes| defs::encode_codes(codes))),
     ("py_nodes", |bytes| again(bytes, defs::decode_py_nodes, |nodes| defs::encode_py_nodes(nodes))),

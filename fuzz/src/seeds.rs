@@ -33,7 +33,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
         }
     }
     let pieces = [&[7; 5000][..], &run.file(40)[..1500], &[0; 8192 - 6500]].concat();
-    let packed = Packer::new(3).encode_block(BlockKind::ROWS, &pieces, &[5000]);
+    let packed = Packer::new(3).encode_block(BlockKind::EVENTS, &pieces, &[5000]);
     put(folder, "pieces", "seed", &packed[BLOCK_HEADER_BYTES..])?;
     put(folder, "ring", "seed", &ring(&run))?;
     put(folder, "records", "seed", &records(&run).concat())?;
@@ -149,8 +149,7 @@ fn remembered() -> Vec<u8> {
 fn target_of(kind: BlockKind) -> Option<&'static str> {
     Some(match kind {
         BlockKind::META => "meta",
-        BlockKind::EVENTS => "columns",
-        BlockKind::ROWS => "rows",
+        BlockKind::EVENTS => "events",
         BlockKind::CODES => "codes",
         BlockKind::PY_NODES => "py_nodes",
         BlockKind::NATIVE_NODES => "native_nodes",

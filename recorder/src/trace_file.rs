@@ -90,8 +90,8 @@ impl BlockFile {
             return;
         }
         let rows = self.encoder.finish();
-        let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
-        self.index.note_block_of_rows(BlockKind::ROWS, block.len(), count);
+        let block = self.packer.encode_block(BlockKind::EVENTS, &rows.payload, &rows.cuts);
+        self.index.note_block_of_rows(BlockKind::EVENTS, block.len(), count);
         self.pending.extend(block);
     }
 

@@ -74,7 +74,7 @@ impl Sums {
 
     fn add_events(&mut self, events: &[Event]) {
         let mut builder = IndexBuilder::default();
-        builder.note_events(BlockKind::ROWS, 0, events);
+        builder.note_events(BlockKind::EVENTS, 0, events);
         let more = builder.totals();
         self.may_have_more_threads |= more.threads > 0;
         self.add_totals(more);

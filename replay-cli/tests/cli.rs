@@ -265,7 +265,7 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
     // A block of events that was being written when the process was killed: its events are in the ring.
     let half = &run_.events[100..];
     let mut killed = run_.file_of(&run_.events[..100], 100);
-    killed.extend(&encode_block(BlockKind::ROWS, &rows::encode(half, 0).payload, 3)[..50]);
+    killed.extend(&encode_block(BlockKind::EVENTS, &rows::encode(half, 0).payload, 3)[..50]);
     folder.put("run.trace.ring", &ring_file(half, run_.events.len() as u64));
     let path = folder.put("run.trace", &killed);
     assert_eq!(run(&["replay", &path]).status.code(), Some(0));

@@ -70,7 +70,7 @@ fn leaky(steps: u64) -> Synthetic {
 fn events_block(run: &Synthetic, events: std::ops::Range<usize>) -> Vec<u8> {
     let mut events = run.events[events].to_vec();
     events.sort_by_key(|event| (event.thread, event.seq));
-    encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3)
+    encode_block(BlockKind::EVENTS, &rows::encode(&events, 0).payload, 3)
 }
 
 /// Everything of a trace but its events and its end.

@@ -299,8 +299,8 @@ impl Trace {
     fn add_events(&mut self, events: &[Event]) -> std::io::Result<()> {
         self.encoder.push(events);
         let rows = self.encoder.finish();
-        let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
-        self.index.note_events(BlockKind::ROWS, block.len(), events);
+        let block = self.packer.encode_block(BlockKind::EVENTS, &rows.payload, &rows.cuts);
+        self.index.note_events(BlockKind::EVENTS, block.len(), events);
         self.write(&block)?;
         if self.index.pending() >= BLOCKS_PER_INDEX { self.add_index() } else { Ok(()) }
     }

@@ -112,7 +112,6 @@ impl Cut {
             self.kind,
             Some(
                 BlockKind::EVENTS
-                    | BlockKind::ROWS
                     | BlockKind::CODES
                     | BlockKind::PY_NODES
                     | BlockKind::LINKS

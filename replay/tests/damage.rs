@@ -303,7 +303,7 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
     let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
@@ -312,7 +312,7 @@ fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
 #[test]
 fn a_cut_trace_says_so() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);

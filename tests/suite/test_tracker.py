@@ -1,4 +1,4 @@
-"""PyTorch's own tracker where it cannot be had, or is not what we take it for; and traces of before there was one."""
+"""PyTorch's own tracker where it is missing or is not what the recorder takes it for."""
 
 import json
 import re
@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY, VENVS, gpumemtrace
+from conftest import VENVS, gpumemtrace
 from test_equality import assert_blocks_equal_torch, assert_calls_equal_driver
 
 UNKNOWN_VERSION, UNREADABLE = 2, 4
-GOLDEN = REPOSITORY / "tests" / "golden"
 
 
 def another_torch(version, folder, files):
@@ -101,11 +100,3 @@ def test_the_gap_is_told_with_what_was_asked_for(run_python, torch_version, tmp_
             reserved -= size
     assert (most, witness[0]) == (peak["reserved_bytes"], peak["requested_bytes"])
     assert ("pending_free" in causes) == bool(witness[1])
-
-
-def test_a_trace_of_before_the_tracker_reads_as_it_did():
-    now = gpumemtrace("dump", "--stacks", GOLDEN / "before-details.trace")
-    assert now == (GOLDEN / "before-details.txt").read_text()
-    report = json.loads(gpumemtrace("replay", GOLDEN / "before-details.trace", "--json"))
-    assert report["traces"][0]["torch_tracker"] is None
-    assert all(gap["requested_bytes"] is None for gap in report["fragmentation"])

@@ -52,7 +52,7 @@ fn blocks(c: &mut Criterion) {
     group.throughput(Throughput::Elements(ROWS));
     group.bench_function("encode columns", |b| b.iter(|| encode(black_box(&events))));
     group.bench_function("pack block", |b| {
-        b.iter(|| packer.encode_block(BlockKind::ROWS, black_box(&rows.payload), &rows.cuts));
+        b.iter(|| packer.encode_block(BlockKind::EVENTS, black_box(&rows.payload), &rows.cuts));
     });
     group.bench_function("decode columns", |b| b.iter(|| rows::decode(black_box(&rows.payload))));
     group.finish();

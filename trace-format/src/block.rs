@@ -14,7 +14,7 @@
 
 use thiserror::Error;
 
-use crate::{FORMAT_VERSION, OLDEST_VERSION};
+use crate::FORMAT_VERSION;
 
 mod pieces;
 
@@ -42,7 +42,7 @@ pub struct BlockKind(pub u8);
 impl BlockKind {
     /// [`crate::meta::Meta`].
     pub const META: Self = Self(1);
-    /// [`crate::columns`]: events, as they were written in version 1.
+    /// [`crate::rows`]: events.
     pub const EVENTS: Self = Self(2);
     /// [`crate::defs::encode_codes`].
     pub const CODES: Self = Self(3);
@@ -63,12 +63,10 @@ impl BlockKind {
     pub const INDEX: Self = Self(10);
     /// [`crate::index::Tail`]: the last block of a finished trace.
     pub const TAIL: Self = Self(11);
-    /// [`crate::rows`]: events.
-    pub const ROWS: Self = Self(12);
 
     /// True for what has events.
     pub fn is_events(self) -> bool {
-        matches!(self, Self::EVENTS | Self::ROWS)
+        self == Self::EVENTS
     }
 
     /// True for what says what ids mean.
@@ -100,11 +98,6 @@ pub fn file_header() -> [u8; FILE_HEADER_BYTES] {
     let crc = crc32c::crc32c(&header[..12]);
     header[12..].copy_from_slice(&crc.to_le_bytes());
     header
-}
-
-/// True for a version that this crate reads.
-pub fn is_known_version(version: u32) -> bool {
-    (OLDEST_VERSION..=FORMAT_VERSION).contains(&version)
 }
 
 /// The version in a file header; `None` if these are not the first bytes of a trace, or are damaged.

@@ -5,17 +5,15 @@
 //! and every decoder bounds what it allocates before it allocates it. No other crate knows a byte layout.
 //!
 //! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`rows`] (many
-//! records, small; [`columns`] in traces of version 1), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
+//! records, small), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
 //! addresses), [`meta`] (who was traced), [`block`] (framing), [`index`] (sums),
 //! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
 #![forbid(unsafe_code)]
 
 pub mod amount;
 pub mod block;
-pub mod columns;
 pub mod defs;
 pub mod event;
-mod expected_aux;
 pub mod index;
 mod item;
 pub mod links;
@@ -37,6 +35,4 @@ pub use symbols::{AddressNames, ModuleNames, NamedFrame};
 
 /// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
 /// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.
-pub const FORMAT_VERSION: u32 = 3;
-/// The oldest that is read.
-pub const OLDEST_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 1;

@@ -6,11 +6,11 @@
 
 use std::io::{ErrorKind, Read};
 
+use crate::FORMAT_VERSION;
 use crate::block::{
     BLOCK_HEADER_BYTES, BLOCK_SYNC, BlockHeader, BlockKind, FILE_HEADER_BYTES, FILE_MAGIC, Unpacker,
-    file_version, is_known_version,
+    file_version,
 };
-use crate::columns;
 use crate::event::Event;
 use crate::index::{Index, Tail};
 pub use crate::item::{Damage, Item, OpenError, max_definition_bytes, max_event_bytes};
@@ -61,7 +61,7 @@ impl<R: Read> TraceReader<R> {
             };
         };
         match file_version(header) {
-            Some(version) if is_known_version(version) => {}
+            Some(version) if version == FORMAT_VERSION => {}
             Some(version) => return Err(OpenError::Version(version)),
             // A flipped bit in the header must not cost the whole file: a sound block right after it proves what it was.
             None if header_at(&start[FILE_HEADER_BYTES..]).is_some() => {
@@ -256,9 +256,8 @@ fn decode_block(
         BlockKind::META => return Meta::decode(payload).map(Item::Meta).map_err(|error| error.to_string()),
         BlockKind::END => return End::decode(payload).map(Item::End).map_err(|error| error.to_string()),
         BlockKind::EVENTS => {
-            columns::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events)))
+            rows::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events)))
         }
-        BlockKind::ROWS => rows::decode_into(payload, events).map(|()| Item::Events(std::mem::take(events))),
         BlockKind::CODES => defs::decode_codes(payload).map(Item::Codes),
         BlockKind::PY_NODES => defs::decode_py_nodes(payload).map(Item::PyNodes),
         BlockKind::LINKS => links::decode_links(payload).map(Item::Links),
@@ -285,7 +284,7 @@ mod tests {
         let mut meta = Meta::default();
         meta.set_number("pid", 1);
         file.extend(encode_block(BlockKind::META, &meta.encode(), 3));
-        file.extend(encode_block(BlockKind::EVENTS, &columns::encode(&[]), 3));
+        file.extend(encode_block(BlockKind::EVENTS, &rows::encode(&[], 0).payload, 3));
         file.extend(encode_block(BlockKind(99), b"from the future", 3));
         file.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&[]), 3));
         let end = End {
@@ -395,9 +394,10 @@ mod tests {
         let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::PY_NODES, &payload, 3), 10);
         assert_eq!((taken + refused, refused > 0), (10, true));
         assert!(taken * payload.len() as u64 <= max_definition_bytes(bytes));
-        let payload = columns::encode(&vec![Event::new(crate::EventKind::MARK); 100_000]);
-        let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 60);
-        assert_eq!((taken + refused, refused > 0), (60, true));
+        let event = Event { size: u64::MAX, ..Event::new(crate::EventKind::MARK) };
+        let payload = rows::encode(&vec![event; 100_000], 0).payload;
+        let (taken, refused, bytes) = taken_and_refused(&encode_block(BlockKind::EVENTS, &payload, 3), 80);
+        assert_eq!((taken + refused, refused > 0), (80, true));
         assert!(taken * payload.len() as u64 <= max_event_bytes(bytes));
     }
 
@@ -428,7 +428,7 @@ mod tests {
         ));
         assert!(matches!(TraceReader::new(&b"\x7fELF"[..]), Err(OpenError::NotATrace)));
         let mut newer = sample();
-        let next = crate::FORMAT_VERSION + 1;
+        let next = FORMAT_VERSION + 1;
         newer[8] = next as u8;
         let crc = crc32c::crc32c(&newer[..12]);
         newer[12..16].copy_from_slice(&crc.to_le_bytes());

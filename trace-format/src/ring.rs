@@ -41,10 +41,8 @@ use shape::{CLASSES_AT, CLASSES_END};
 
 /// First bytes of a ring file.
 pub const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
-/// Version of this layout. 1 had no details, 2 no checks and nothing twice, 3 rings of one size; all are read as they were.
-pub const RING_VERSION: u32 = 4;
-/// First version whose rings are not all of one size.
-const SHAPED_SINCE: u32 = 4;
+/// Version of this layout.
+pub const RING_VERSION: u32 = 1;
 /// Size of page 0, and what rings are rounded up to.
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of page 0 that are written before anybody knows of the file; some of them belong to later ones.
@@ -92,15 +90,15 @@ pub fn encode_header(trace_id: [u8; 16], pid: u32, shape: &Shape) -> [u8; HEADER
     header[32..36].copy_from_slice(&pid.to_le_bytes());
     header[44..48].copy_from_slice(&(RECORD_BYTES as u32).to_le_bytes());
     shape.encode(&mut header);
-    let crc = header_crc(&header, RING_VERSION);
+    let crc = header_crc(&header);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
-/// Of the bytes that this version says once.
-fn header_crc(header: &[u8], version: u32) -> u32 {
+/// CRC-32C of the parts of page 0 that never change.
+fn header_crc(header: &[u8]) -> u32 {
     let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..48]);
-    if version < SHAPED_SINCE { crc } else { crc32c::crc32c_append(crc, &header[CLASSES_AT..CLASSES_END]) }
+    crc32c::crc32c_append(crc, &header[CLASSES_AT..CLASSES_END])
 }
 
 /// One step of a ring, decoded.

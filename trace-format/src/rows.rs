@@ -35,6 +35,7 @@ mod chunk;
 mod decode;
 mod encode;
 mod expected;
+mod expected_aux;
 mod planes;
 
 use crate::event::EventKind;
@@ -62,7 +63,6 @@ const NATIVE: u8 = 14;
 const REQUESTED: u8 = 15;
 const STREAM: u8 = 16;
 const POOL: u8 = 17;
-/// Since version 3.
 const REUSE: u8 = 18;
 const COLUMNS: usize = 19;
 

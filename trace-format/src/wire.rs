@@ -98,22 +98,6 @@ fn split_long_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     Ok((value, &bytes[ends.trailing_zeros() as usize / 8 + 1..]))
 }
 
-/// The same where nearly none is longer than four bytes.
-#[inline(always)]
-#[allow(clippy::inline_always)] // As above.
-fn split_medium_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
-    let Some(four) = bytes.first_chunk::<4>() else { return split_varint_by_bytes(bytes) };
-    let word = u32::from_le_bytes(*four);
-    let ends = !word & HIGH_BITS as u32;
-    if ends == 0 {
-        return split_long_varint(bytes);
-    }
-    let value = word & (ends ^ (ends - 1)) & !(HIGH_BITS as u32);
-    let value = (value & 0x7f00_7f00) >> 1 | value & 0x007f_007f;
-    let value = value >> 16 << 14 | value & 0x3fff;
-    Ok((u64::from(value), &bytes[ends.trailing_zeros() as usize / 8 + 1..]))
-}
-
 #[cold]
 fn split_varint_by_bytes(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     let mut value = 0u64;
@@ -166,46 +150,6 @@ impl<'a> Cursor<'a> {
         let (value, rest) = split_varint(self.rest)?;
         self.rest = rest;
         Ok(value)
-    }
-
-    /// A varint that may well be long, without a branch for its length.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    pub fn long_varint(&mut self) -> Result<u64, WireError> {
-        let (value, rest) = split_long_varint(self.rest)?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    /// A varint of one to four bytes, mostly, without a branch for which.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    pub fn medium_varint(&mut self) -> Result<u64, WireError> {
-        let (value, rest) = split_medium_varint(self.rest)?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    /// The next eight varints, if each of them is one byte.
-    #[inline]
-    pub fn eight_short_varints(&mut self) -> Option<[u8; 8]> {
-        let (eight, rest) = self.rest.split_first_chunk::<8>()?;
-        if u64::from_le_bytes(*eight) & HIGH_BITS != 0 {
-            return None;
-        }
-        self.rest = rest;
-        Some(*eight)
-    }
-
-    /// Passes over the next `len` bytes if all of them are 0: so many varints, each of them 0.
-    #[inline]
-    pub fn zeros(&mut self, len: usize) -> bool {
-        let Some((zeros, rest)) = self.rest.split_at_checked(len) else { return false };
-        let are_zeros = zeros.iter().fold(0, |all, byte| all | byte) == 0;
-        if are_zeros {
-            self.rest = rest;
-        }
-        are_zeros
     }
 
     /// A varint that must fit 32 bits.
@@ -278,11 +222,9 @@ mod tests {
             let mut out = Vec::new();
             put_varint(&mut out, value);
             out.extend(&after);
-            for read in [Cursor::varint, Cursor::long_varint, Cursor::medium_varint] {
-                let mut cursor = Cursor::new(&out);
-                prop_assert_eq!(read(&mut cursor), Ok(value));
-                prop_assert_eq!(cursor.remaining(), after.len());
-            }
+            let mut cursor = Cursor::new(&out);
+            prop_assert_eq!(cursor.varint(), Ok(value));
+            prop_assert_eq!(cursor.remaining(), after.len());
         }
 
         #[test]
@@ -292,14 +234,6 @@ mod tests {
             let mut cursor = Cursor::new(&bytes);
             while cursor.text().is_ok() && !cursor.is_empty() {}
         }
-    }
-
-    #[test]
-    fn zeros_are_passed_over_only_where_all_of_them_are_there() {
-        let mut cursor = Cursor::new(&[0, 0, 0, 1]);
-        assert!(!cursor.zeros(4) && !cursor.zeros(5));
-        assert!(cursor.zeros(2) && cursor.zeros(1) && !cursor.zeros(1));
-        assert_eq!(cursor.remaining(), 1);
     }
 
     #[test]

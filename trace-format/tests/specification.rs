@@ -11,7 +11,7 @@ use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::wire::{put_delta, put_varint};
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
-    ThreadId, columns, defs, links, rows,
+    ThreadId, defs, links, rows,
 };
 
 /// The example's times are exact in units of 2 ns.
@@ -128,7 +128,7 @@ fn end() -> End {
 /// What is stored of a payload of two planes: one byte over and over, and three others.
 fn pieces() -> Vec<u8> {
     let payload = [&[0x40; 5000][..], &[1, 2, 3]].concat();
-    Packer::new(3).encode_block(BlockKind::ROWS, &payload, &[5000])[BLOCK_HEADER_BYTES..].to_vec()
+    Packer::new(3).encode_block(BlockKind::EVENTS, &payload, &[5000])[BLOCK_HEADER_BYTES..].to_vec()
 }
 
 /// A whole trace, and its INDEX payload.
@@ -136,7 +136,7 @@ fn trace() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     let (mut file, mut index) = (file_header().to_vec(), IndexBuilder::default());
     let mut add = |kind, payload: &[u8], rows| {
         let block = encode_raw_block(kind, payload);
-        if kind == BlockKind::ROWS {
+        if kind == BlockKind::EVENTS {
             index.note_events(kind, block.len(), &events());
         } else {
             index.note(kind, file.len() as u64, block.len(), rows);
@@ -147,7 +147,7 @@ fn trace() -> (Vec<u8>, Vec<u8>, Vec<u8>) {
     add(BlockKind::CODES, &defs::encode_codes(&[code()]), 1);
     add(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes()), 2);
     add(BlockKind::LINKS, &links::encode_links(&nodes()), 2);
-    add(BlockKind::ROWS, &rows::encode(&events(), TIME_SHIFT).payload, 4);
+    add(BlockKind::EVENTS, &rows::encode(&events(), TIME_SHIFT).payload, 4);
     let index_at = file.len() as u64;
     let index_payload = index.encode(index_at);
     file.extend(encode_raw_block(BlockKind::INDEX, &index_payload));
@@ -179,9 +179,8 @@ fn the_examples_of_the_specification_are_what_is_written() {
         ("meta", meta().encode()),
         ("codes", defs::encode_codes(&[code()])),
         ("nodes", defs::encode_py_nodes(&nodes())),
-        ("rows", rows::encode(&more_events(), TIME_SHIFT).payload),
+        ("events", rows::encode(&more_events(), TIME_SHIFT).payload),
         ("pieces", pieces()),
-        ("events", columns::encode(&events())),
         ("index", index),
         ("tail", tail),
     ]);

@@ -262,7 +262,7 @@ impl Synthetic {
         for events in events.chunks(rows) {
             let mut events = events.to_vec();
             events.sort_by_key(|event| (event.thread, event.seq));
-            file.extend(encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3));
+            file.extend(encode_block(BlockKind::EVENTS, &rows::encode(&events, 0).payload, 3));
         }
         // Definitions after their use, which a reader must bear.
         file.extend(encode_block(BlockKind::CODES, &defs::encode_codes(&self.codes), 3));

@@ -139,7 +139,7 @@ mod tests {
             payload.extend(noise);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(payload.len() + 1)).collect();
             cuts.sort_unstable();
-            let block = Packer::new(3).encode_block(BlockKind::ROWS, &payload, &cuts);
+            let block = Packer::new(3).encode_block(BlockKind::EVENTS, &payload, &cuts);
             prop_assert_eq!(unpacked(&block), payload);
         }
 
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_byte_over_and_over_costs_next_to_nothing() {
-        let block = Packer::new(3).encode_block(BlockKind::ROWS, &vec![7; 100_000], &[]);
+        let block = Packer::new(3).encode_block(BlockKind::EVENTS, &vec![7; 100_000], &[]);
         assert_eq!(block.len(), BLOCK_HEADER_BYTES + 5);
         assert_eq!(unpacked(&block), vec![7; 100_000]);
     }

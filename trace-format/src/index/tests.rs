@@ -21,8 +21,8 @@ fn file(rounds: &[Vec<Event>]) -> (Vec<u8>, Vec<u64>) {
         let meta = encode_block(BlockKind::META, b"not looked at", 3);
         builder.note(BlockKind::META, file.len() as u64, meta.len(), 0);
         file.extend(meta);
-        let block = encode_block(BlockKind::ROWS, &rows::encode(events, 0).payload, 3);
-        builder.note_events(BlockKind::ROWS, block.len(), events);
+        let block = encode_block(BlockKind::EVENTS, &rows::encode(events, 0).payload, 3);
+        builder.note_events(BlockKind::EVENTS, block.len(), events);
         file.extend(block);
         if number % 2 == 1 {
             index(&mut file, &mut builder);

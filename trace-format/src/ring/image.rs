@@ -6,11 +6,11 @@
 
 use thiserror::Error;
 
-use super::check::{end_of, end_reason, unseal};
+use super::check::{end_of, unseal};
 use super::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_MAGIC,
     RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, Record, RecordDecoder,
-    SHAPED_SINCE, Shape, TRACE_BYTES_AT, header_crc, ring_bytes,
+    Shape, TRACE_BYTES_AT, header_crc, ring_bytes,
 };
 use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS, ThreadId};
 use crate::meta::{Counter, Counters, EndReason};
@@ -32,9 +32,6 @@ pub enum RingError {
 
 /// Largest ring file that is read, in bytes. Recorders make them of about 50 MiB.
 pub const MAX_RING_FILE_BYTES: u64 = 1 << 30;
-
-/// First version with checks.
-const CHECKED_SINCE: u32 = 3;
 
 /// What a process left in its rings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,80 +67,69 @@ impl RingImage {
         let header = first_page.get(..PAGE_BYTES).ok_or(RingError::NotARing)?;
         let version = u32_at(header, 8);
         // Of a version to come nobody knows what it checks.
-        let is_intact = version > RING_VERSION || u32_at(header, 12) == header_crc(header, version);
+        let is_intact = version > RING_VERSION || u32_at(header, 12) == header_crc(header);
         if header[..8] != RING_MAGIC || !is_intact {
             return Err(RingError::NotARing);
         }
-        if !(1..=RING_VERSION).contains(&version) || u32_at(header, 44) as usize != RECORD_BYTES {
+        if version != RING_VERSION || u32_at(header, 44) as usize != RECORD_BYTES {
             return Err(RingError::Version(version));
         }
-        let is_shaped = version >= SHAPED_SINCE;
-        Ok(if is_shaped {
-            Shape::decode(header)
-        } else {
-            Shape::uniform(u32_at(header, 36), u32_at(header, 40))
-        })
+        Ok(Shape::decode(header))
     }
 
     /// Reads the bytes of a ring file. Allocates in proportion to them.
     pub fn decode(bytes: &[u8]) -> Result<Self, RingError> {
         let file_bytes = Self::file_bytes(bytes)?;
         let (header, shape) = (&bytes[..PAGE_BYTES], Self::shape(bytes)?);
-        let is_checked = u32_at(header, 8) >= CHECKED_SINCE;
         let mut image = Self {
             trace_id: header[16..32].try_into().unwrap_or_default(),
             pid: u32_at(header, 32),
             next_seq: u64_at(header, NEXT_SEQ_AT),
+            trace_bytes: u64_at(header, TRACE_BYTES_AT),
             ..Self::default()
         };
-        image.read_end(header, is_checked);
+        image.read_end(header);
         for (counter, _) in Counter::ALL {
             let at = 8 * *counter as usize;
             let (once, again) = (u64_at(header, COUNTERS_AT + at), u64_at(header, COUNTERS_AGAIN_AT + at));
-            image.counters.set(*counter, if is_checked { once.max(again) } else { once });
-            image.malformed += u64::from(is_checked && once != again);
+            image.counters.set(*counter, once.max(again));
+            image.malformed += u64::from(once != again);
         }
-        if is_checked {
-            image.trace_bytes = u64_at(header, TRACE_BYTES_AT);
-            image.malformed += u64::from((bytes.len() as u64) < file_bytes);
-        }
-        // Before that, rings that were never used could lie past the end of the file.
+        image.malformed += u64::from((bytes.len() as u64) < file_bytes);
         for (at, records) in (0..).map_while(|index| shape.ring(index)) {
             let Some(ring) = bytes.get(at as usize..) else { break };
             let ring = &ring[..ring.len().min(ring_bytes(records) as usize)];
-            image.decode_ring(ring, records as usize, is_checked);
+            image.decode_ring(ring, records as usize);
         }
         let seqs = image.records.iter().filter_map(|record| match record {
             Record::Event(event) if event.seq != NO_SEQ => Some(event.seq),
             _ => None,
         });
-        image.malformed += u64::from(is_checked && seqs.max().is_some_and(|seq| seq >= image.next_seq));
+        image.malformed += u64::from(seqs.max().is_some_and(|seq| seq >= image.next_seq));
         Ok(image)
     }
 
-    fn read_end(&mut self, header: &[u8], is_checked: bool) {
+    fn read_end(&mut self, header: &[u8]) {
         let (end, time_ns) = (u64_at(header, END_AT), u64_at(header, END_TIME_AT));
-        self.end = if is_checked { end_of(end, time_ns) } else { end_reason(end as u32, (end >> 32) as i32) };
+        self.end = end_of(end, time_ns);
         // The time comes first: a process may have been killed before it said the rest.
-        if !is_checked || self.end.is_some() {
+        if self.end.is_some() {
             self.end_time_ns = time_ns;
         }
-        self.malformed += u64::from(is_checked && self.end.is_none() && end != 0);
+        self.malformed += u64::from(self.end.is_none() && end != 0);
     }
 
-    fn decode_ring(&mut self, ring: &[u8], per_ring: usize, is_checked: bool) {
+    fn decode_ring(&mut self, ring: &[u8], per_ring: usize) {
         if ring.len() < RING_RECORDS_AT {
             return;
         }
         let thread = u32_at(ring, RING_THREAD_AT);
         let (head, mut tail) = (u64_at(ring, RING_HEAD_AT), u64_at(ring, RING_TAIL_AT));
         let is_within = |tail: &u64| head.checked_sub(*tail).is_some_and(|used| used <= per_ring as u64);
-        if is_checked {
-            let both = [tail, u64_at(ring, RING_TAIL_AGAIN_AT)];
-            tail = both.into_iter().filter(is_within).min().unwrap_or(tail);
-        }
+        let both = [tail, u64_at(ring, RING_TAIL_AGAIN_AT)];
+        tail = both.into_iter().filter(is_within).min().unwrap_or(tail);
         if thread == 0 {
-            self.malformed += u64::from(is_checked && head | tail != 0);
+            self.malformed += u64::from(head | tail != 0);
             return;
         }
         if !is_within(&tail) {
@@ -154,7 +140,7 @@ impl RingImage {
             let at = RING_RECORDS_AT + (number % per_ring as u64) as usize * RECORD_BYTES;
             let bytes = ring.get(at..at + RECORD_BYTES)?;
             let words: [u64; RECORD_WORDS] = std::array::from_fn(|word| u64_at(bytes, 8 * word));
-            if is_checked { unseal(&words, number, thread) } else { Some(words) }
+            unseal(&words, number, thread)
         };
         let mut decoder = RecordDecoder::new(ThreadId(thread));
         for number in tail..head {
@@ -164,7 +150,7 @@ impl RingImage {
             }
         }
         // What was stored and not shown yet, when the process was killed.
-        let not_shown = if is_checked { head..tail.saturating_add(per_ring as u64) } else { 0..0 };
+        let not_shown = head..tail.saturating_add(per_ring as u64);
         for words in not_shown.map_while(words_of) {
             self.records.extend(decoder.push(&words));
         }

@@ -5,6 +5,7 @@
 
 use super::decode::{Columns, Rows};
 use super::expected::Expected;
+use super::expected_aux::{ExpectedAux, is_block};
 use super::planes::{CHUNK_ROWS, Chunk};
 use super::{
     ADDR, AGE, AUX0, AUX1, HAS_DETAIL, IN_FLIGHT, NATIVE, POOL, PYTHON, REQUESTED, RESULT, REUSE, Role, SEQ,
@@ -12,7 +13,6 @@ use super::{
 };
 use crate::defs::NodeId;
 use crate::event::{ApiId, Detail, Event, EventKind, ThreadId};
-use crate::expected_aux::{ExpectedAux, is_block};
 use crate::wire::{WireError, add_delta};
 
 /// The numbers of a few rows.

@@ -3,10 +3,10 @@
 //! Constraint: a prediction that writer and reader make differently is a wrong number in a report. Consequence: one type makes
 //! them for both. The program whose thread makes an encoder may have a small stack, so tables are not in it.
 
+use super::expected_aux::{ExpectedAux, zeros};
 use super::{Role, role};
 use crate::defs::NodeId;
 use crate::event::EventKind;
-use crate::expected_aux::{ExpectedAux, zeros};
 use crate::wire::add_delta;
 
 /// Slots for what followed on a stack: a loop has fewer lines.

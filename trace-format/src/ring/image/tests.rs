@@ -3,7 +3,7 @@ use crate::defs::{CodeDef, CodeId, NativeNode, NodeId, PyNode};
 use crate::event::{Detail, Event, EventKind};
 use crate::links::Link;
 use crate::ring::check::seal;
-use crate::ring::shape::{CLASSES, CLASSES_AT, CLASSES_END};
+use crate::ring::shape::{CLASSES, CLASSES_AT};
 use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, native_node_words, py_node_words};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -110,40 +110,11 @@ fn a_detail_belongs_to_the_event_after_it_and_to_no_other() {
     assert_eq!((image.records.as_slice(), image.malformed), (&expected[..], 1));
 }
 
-/// As an earlier recorder would have said it, with rings of 8 records.
-fn with_version(mut bytes: Vec<u8>, version: u8) -> Vec<u8> {
-    bytes[8] = version;
-    if u32::from(version) < SHAPED_SINCE {
-        bytes[CLASSES_AT..CLASSES_END].fill(0);
-        bytes[36..40].copy_from_slice(&1u32.to_le_bytes());
-        bytes[40..44].copy_from_slice(&8u32.to_le_bytes());
-    }
-    let crc = header_crc(&bytes, u32::from(version));
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
 #[test]
-fn rings_without_checks_are_read_as_they_were() {
+fn ring_file_of_another_version_is_refused() {
     let mut bytes = image_bytes(8, &[(0, vec![block_event(0).to_words()])]);
-    bytes[PAGE_BYTES + RING_RECORDS_AT + 56..][..8]
-        .copy_from_slice(&block_event(0).to_words()[7].to_le_bytes());
-    bytes.truncate(PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES);
-    for version in [1, 2] {
-        let image = RingImage::decode(&with_version(bytes.clone(), version)).unwrap();
-        assert_eq!((image.records, image.malformed), (vec![Record::Event(block_event(0))], 0));
-    }
-    assert_eq!(RingImage::decode(&with_version(bytes, 5)), Err(RingError::Version(5)));
-}
-
-#[test]
-fn rings_of_one_size_are_read_with_their_checks() {
-    let bytes = image_bytes(8, &[(6, vec![block_event(0).to_words(); 3])]);
-    let shaped = RingImage::decode(&bytes).unwrap();
-    assert_eq!(RingImage::decode(&with_version(bytes.clone(), 3)), Ok(shaped));
-    let mut damaged = with_version(bytes, 3);
-    damaged[PAGE_BYTES + RING_RECORDS_AT] ^= 1;
-    assert_eq!(RingImage::decode(&damaged).unwrap().malformed, 1);
+    bytes[8] = RING_VERSION as u8 + 1;
+    assert_eq!(RingImage::decode(&bytes), Err(RingError::Version(RING_VERSION + 1)));
 }
 
 #[test]
