@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
+use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -19,7 +19,7 @@ pub(crate) fn first_hand() {
 
 /// A step of the caching allocator.
 pub(crate) fn entry(device: c_int, entry: &Entry) {
-    let pool = pool_number(entry.pool.0, entry.pool.1);
+    let pool = pack_pool_id(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
     let place = [entry.stream, pool];
@@ -30,7 +30,7 @@ pub(crate) fn entry(device: c_int, entry: &Entry) {
         Step::SegmentAlloc => (EventKind::SEGMENT_ALLOC, entry.bytes, place, None),
         Step::SegmentFree => (EventKind::SEGMENT_FREE, entry.bytes, place, None),
     };
-    let flags = if entry.step == (Step::Free { at_once: true }) { FREED_AT_ONCE } else { 0 };
+    let flags = if entry.step == (Step::Free { at_once: true }) { FLAG_FREED_AT_ONCE } else { 0 };
     put(&Draft { addr: entry.addr, size, aux, detail, flags, ..of_device(kind, device) });
 }
 

@@ -1,11 +1,13 @@
-//! Sizes and times as people write them: `10GiB`, `90s`, `1GiB,6h`.
+//! Parsing of sizes and durations in options and variables: `10GiB`, `90s`, `1GiB,6h`.
 //!
-//! Constraint: the recorder reads them in an environment variable, where nobody can ask back, and the command checks them before
-//! it starts the program. Consequence: both use this one rule, and what does not follow it is refused.
+//! It is here because this is the one crate that the recorder and the command share. The command
+//! checks an option before it starts the program, and the recorder parses the same text in an
+//! environment variable, where it cannot ask back.
 
-/// Bytes: a whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`; `K`, `M`, `G` and `T` mean the same, and so do `KB`, `MB`, `GB` and `TB`.
-pub fn bytes(text: &str) -> Option<u64> {
-    let (number, unit) = split(text)?;
+/// Parses bytes: a whole number above 0 with `B`, `KiB`, `MiB`, `GiB` or `TiB`. `K` and `KB` mean
+/// `KiB`, and so on.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (number, unit) = split_unit(text)?;
     let power = match unit.to_ascii_lowercase().as_str() {
         "b" | "" => 0,
         "k" | "kb" | "kib" => 1,
@@ -17,14 +19,14 @@ pub fn bytes(text: &str) -> Option<u64> {
     number.checked_mul(1 << (10 * power)).filter(|bytes| *bytes > 0)
 }
 
-/// What the recorder may need: 32 MiB to 1 GiB.
-pub fn recorder_memory(text: &str) -> Option<u64> {
-    bytes(text).filter(|bytes| (32 << 20..=1 << 30).contains(bytes))
+/// Parses a memory limit of the recorder: 32 MiB to 1 GiB.
+pub fn parse_recorder_memory(text: &str) -> Option<u64> {
+    parse_bytes(text).filter(|bytes| (32 << 20..=1 << 30).contains(bytes))
 }
 
-/// Nanoseconds: a whole number with `s`, `min`, `h` or `d`.
-pub fn duration_ns(text: &str) -> Option<u64> {
-    let (number, unit) = split(text)?;
+/// Parses nanoseconds: a whole number above 0 with `s`, `min`, `h` or `d`.
+fn parse_duration_ns(text: &str) -> Option<u64> {
+    let (number, unit) = split_unit(text)?;
     let seconds = match unit {
         "s" => 1,
         "min" => 60,
@@ -35,21 +37,21 @@ pub fn duration_ns(text: &str) -> Option<u64> {
     number.checked_mul(seconds)?.checked_mul(1_000_000_000).filter(|ns| *ns > 0)
 }
 
-/// When a part ends: a size, a time, or both with a comma between them.
+/// When the recorder begins the next part of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PartLimit {
-    /// At most about so large.
+    /// Approximate size of a part.
     pub bytes: Option<u64>,
-    /// At most about so long.
+    /// Approximate duration of a part.
     pub ns: Option<u64>,
 }
 
 impl PartLimit {
-    /// Reads one.
+    /// Parses a size, a duration, or both with a comma between them.
     pub fn parse(text: &str) -> Option<Self> {
         let mut limit = Self::default();
-        for one in text.split(',') {
-            match (duration_ns(one), bytes(one)) {
+        for limit_text in text.split(',') {
+            match (parse_duration_ns(limit_text), parse_bytes(limit_text)) {
                 (Some(ns), _) if limit.ns.is_none() => limit.ns = Some(ns),
                 (None, Some(bytes)) if limit.bytes.is_none() => limit.bytes = Some(bytes),
                 _ => return None,
@@ -59,7 +61,7 @@ impl PartLimit {
     }
 }
 
-fn split(text: &str) -> Option<(u64, &str)> {
+fn split_unit(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     Some((text[..digits].parse().ok()?, text[digits..].trim_start()))
@@ -70,19 +72,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_read_and_nonsense_is_refused() {
-        assert_eq!((bytes("10GiB"), bytes("1 MB"), bytes("512")), (Some(10 << 30), Some(1 << 20), Some(512)));
-        assert_eq!((duration_ns("90s"), duration_ns("2h")), (Some(90_000_000_000), Some(7_200_000_000_000)));
+    fn sizes_and_durations_parse_and_nonsense_is_refused() {
+        assert_eq!(
+            (parse_bytes("10GiB"), parse_bytes("1 MB"), parse_bytes("512")),
+            (Some(10 << 30), Some(1 << 20), Some(512))
+        );
+        assert_eq!(
+            (parse_duration_ns("90s"), parse_duration_ns("2h")),
+            (Some(90_000_000_000), Some(7_200_000_000_000))
+        );
         for wrong in ["", "GiB", "1.5GiB", "-1", "0", "1 parsec", "99999999999TiB"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
+            assert_eq!(parse_bytes(wrong), None, "{wrong}");
         }
         for wrong in ["", "s", "0s", "1", "1m", "99999999999999d"] {
-            assert_eq!(duration_ns(wrong), None, "{wrong}");
+            assert_eq!(parse_duration_ns(wrong), None, "{wrong}");
         }
     }
 
     #[test]
-    fn a_part_ends_by_size_by_time_or_by_both() {
+    fn part_limit_is_a_size_a_duration_or_both() {
         let limit = |bytes, ns| Some(PartLimit { bytes, ns });
         assert_eq!(PartLimit::parse("1MiB"), limit(Some(1 << 20), None));
         assert_eq!(PartLimit::parse("1MiB,2s"), limit(Some(1 << 20), Some(2_000_000_000)));

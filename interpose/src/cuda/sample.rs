@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpumemtrace_format::event::{FLAG_CAPTURED, WITNESS_RECORDER};
+use gpumemtrace_format::event::{FLAG_CAPTURED, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{ApiId, Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::Draft;
 
@@ -54,7 +54,7 @@ fn ask() -> Option<Draft> {
     if device == NO_DEVICE {
         return None;
     }
-    Some(draft(ApiId::default(), device, free_bytes, total_bytes, WITNESS_RECORDER))
+    Some(draft(ApiId::default(), device, free_bytes, total_bytes, SAMPLE_SOURCE_RECORDER))
 }
 
 fn draft(api: ApiId, device: u8, free_bytes: u64, total_bytes: u64, witness: u64) -> Draft {
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_is_in_use_is_what_is_not_free() {
-        let sample = draft(ApiId::default(), 2, 30, 100, WITNESS_RECORDER);
-        assert_eq!((sample.device, sample.size, sample.aux), (2, 70, [100, WITNESS_RECORDER]));
+        let sample = draft(ApiId::default(), 2, 30, 100, SAMPLE_SOURCE_RECORDER);
+        assert_eq!((sample.device, sample.size, sample.aux), (2, 70, [100, SAMPLE_SOURCE_RECORDER]));
     }
 }

@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpumemtrace_format::event::pool_number;
+use gpumemtrace_format::event::pack_pool_id;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -90,7 +90,7 @@ unsafe extern "C" fn gpumemtrace_held(held: *const Held) {
 }
 
 fn draft(held: &Held) -> Option<Draft> {
-    let pool = pool_number(held.pool[0], held.pool[1]);
+    let pool = pack_pool_id(held.pool[0], held.pool[1]);
     let kind = match held.what {
         BLOCK => EventKind::BLOCK_ALLOC,
         SEGMENT => EventKind::SEGMENT_ALLOC,

@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
+use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Counter, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -184,7 +184,7 @@ impl Entry {
             addr: word(layout.addr),
             size: word(layout.size),
             stream: word(layout.stream),
-            pool: layout.pool.map_or(NO_POOL, |pool| pool_number(word(pool), word(pool + 8))),
+            pool: layout.pool.map_or(NO_POOL, |pool| pack_pool_id(word(pool), word(pool + 8))),
         }
     }
 
@@ -296,7 +296,7 @@ pub(super) fn join(draft: &mut Draft) {
         };
     };
     draft.detail = Some(entry.detail());
-    draft.flags = if completed { FREED_AT_ONCE } else { 0 };
+    draft.flags = if completed { FLAG_FREED_AT_ONCE } else { 0 };
     if draft.kind == EventKind::BLOCK_OOM {
         draft.addr = entry.addr;
     }
@@ -361,7 +361,7 @@ mod tests {
             read,
             Entry { action: 3, device: 1, addr: 0x1000, size: 77, stream: 9, pool: 2 << 32 | 5 }
         );
-        assert_eq!(pool_number(1 << 32, 0), NO_POOL);
+        assert_eq!(pack_pool_id(1 << 32, 0), NO_POOL);
     }
 
     #[test]

@@ -1,44 +1,38 @@
-//! What the ids in an event mean: code objects, stack trees, modules.
+//! What the ids in an event stand for: code objects, stack trees, modules, names of native
+//! addresses.
 //!
-//! Constraint: the hook may only write raw ids, and each definition must be in the trace if any event that uses it is.
-//! Consequence: a definition goes into the ring of the thread that first saw the thing, before its id becomes visible to
-//! any other thread. A file may still hold it *after* its first use (threads are drained one by one), so a reader resolves
-//! ids when it has read everything. The same thing may be defined twice under two ids: readers merge by content.
-//!
-//! A stack is a path in a tree: each node is one frame and names its parent, the frame that called it. An event holds the
-//! id of its innermost node. Python and native frames are two separate trees.
+//! An event holds the id of its innermost node; each node is one frame and names its caller. The
+//! recorder writes a definition to the ring of the first thread that needs it, before the id
+//! becomes visible to other threads. Rings are drained one by one, so in a file a definition may
+//! follow its first use: readers resolve ids after they have read everything. Two ids may have
+//! equal definitions; readers merge by content.
 
-use crate::links::Link;
-use crate::wire::{Cursor, WireError, put_bytes, put_varint, unzigzag, zigzag};
+use crate::ids::{CodeId, NodeId};
+use crate::wire::{Cursor, WireError, put_bytes, put_delta, put_varint, unzigzag, zigzag};
 
-/// A node of a stack tree. [`NodeId::NONE`] is "no frame": the parent of an outermost frame, the stack of an event without.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct NodeId(pub u32);
+mod frame_links;
+mod names;
 
-impl NodeId {
-    /// No frame.
-    pub const NONE: Self = Self(0);
-}
+pub use frame_links::{FrameLink, decode_frame_links, encode_frame_links};
+pub use names::{AddressNames, ModuleNames, NamedFrame, decode_names, encode_names};
 
-/// A Python code object. [`CodeId::UNKNOWN`] is a frame whose code could not be read.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct CodeId(pub u32);
+/// Longest text or table in a definition, in bytes. The recorder truncates; the reader refuses
+/// more.
+pub const MAX_TEXT_BYTES: usize = 1 << 20;
 
-impl CodeId {
-    /// A frame was there; what it ran could not be read.
-    pub const UNKNOWN: Self = Self(0);
-}
+/// [`PyNode::offset_bytes`] of a frame that has not executed an instruction yet.
+pub const FRAME_NOT_STARTED: i32 = -2;
 
 /// A Python code object, as copied from the interpreter's memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CodeDef {
-    /// Its id.
+    /// What [`PyNode::code`] refers to.
     pub id: CodeId,
     /// `co_firstlineno`.
     pub first_line: i32,
     /// Python version whose line-table format `line_table` has: 0x030b for 3.11.
     pub python: u16,
-    /// True when a text or the table was longer than the recorder copies; what is here is a prefix.
+    /// A text or the table was longer than the recorder copies; this is a prefix.
     pub truncated: bool,
     /// `co_filename`.
     pub file: String,
@@ -51,51 +45,47 @@ pub struct CodeDef {
 /// A Python frame in the stack tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
 pub struct PyNode {
-    /// Its id.
+    /// What an event's `python_stack` and a node's `parent` refer to.
     pub id: NodeId,
-    /// The frame that called it.
+    /// The calling frame.
     pub parent: NodeId,
-    /// What it runs.
+    /// The code that the frame runs.
     pub code: CodeId,
-    /// Byte offset of the current instruction from the start of the bytecode; -1 when unknown, [`NOT_BEGUN`] before the first.
+    /// Byte offset of the current instruction in the bytecode; -1: unknown, or
+    /// [`FRAME_NOT_STARTED`].
     pub offset_bytes: i32,
-    /// How it came to be under its parent. In blocks of their own: [`crate::links`].
-    pub link: Link,
+    /// How the parent called it. Stored in a block of its own: [`encode_frame_links`].
+    pub link: FrameLink,
 }
-
-/// [`PyNode::offset_bytes`] of a frame that has not executed anything yet.
-pub const NOT_BEGUN: i32 = -2;
 
 /// A native frame in the stack tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct NativeNode {
-    /// Its id.
+    /// What an event's `native_stack` and a node's `parent` refer to.
     pub id: NodeId,
-    /// The frame that called it.
+    /// The calling frame.
     pub parent: NodeId,
-    /// Return address (for the innermost frame too: the hook is never the frame of interest).
+    /// Return address, also of the innermost frame: the hook itself is never recorded.
     pub return_address: u64,
 }
 
-/// A loaded module (executable or shared library).
+/// A loaded module: an executable or a shared library.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModuleDef {
-    /// Difference between addresses in memory and in the file.
+    /// Address in memory minus address in the file.
     pub load_bias: u64,
     /// First address of its loaded segments.
     pub start: u64,
     /// One past the last address of its loaded segments.
     pub end: u64,
-    /// Path as the loader knows it; empty for the main program on some systems.
+    /// Path that the loader reports; on some systems empty for the main program.
     pub path: String,
-    /// GNU build id, empty when the module has none.
+    /// GNU build id; empty if the module has none.
     pub build_id: Vec<u8>,
 }
 
-/// Longest text or table a definition may hold, in bytes. The recorder cuts before; the reader refuses more.
-pub const MAX_TEXT_BYTES: usize = 1 << 20;
-
-/// Encodes code definitions: per row id, first line (zigzag), python, truncated, file, name, line table.
+/// Encodes a CODES payload: `count, (id, first_line zigzag, python, truncated:u8, file, name,
+/// line_table)*`.
 pub fn encode_codes(codes: &[CodeDef]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, codes.len() as u64);
@@ -112,6 +102,7 @@ pub fn encode_codes(codes: &[CodeDef]) -> Vec<u8> {
 }
 
 /// Decodes [`encode_codes`].
+#[doc(hidden)]
 pub fn decode_codes(payload: &[u8]) -> Result<Vec<CodeDef>, WireError> {
     let mut cursor = Cursor::new(payload);
     let mut codes = Vec::new();
@@ -129,7 +120,8 @@ pub fn decode_codes(payload: &[u8]) -> Result<Vec<CodeDef>, WireError> {
     Ok(codes)
 }
 
-/// Encodes Python nodes: per row id (as a difference), parent, code, offset (zigzag).
+/// Encodes a PY_NODES payload: `count, (id delta, parent, code, offset zigzag)*`. Links are not in
+/// it.
 pub fn encode_py_nodes(nodes: &[PyNode]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, nodes.len() as u64);
@@ -144,7 +136,8 @@ pub fn encode_py_nodes(nodes: &[PyNode]) -> Vec<u8> {
     out
 }
 
-/// Decodes [`encode_py_nodes`].
+/// Decodes [`encode_py_nodes`]; every link is [`FrameLink::Unknown`].
+#[doc(hidden)]
 pub fn decode_py_nodes(payload: &[u8]) -> Result<Vec<PyNode>, WireError> {
     let mut cursor = Cursor::new(payload);
     let count = cursor.count(4)?;
@@ -157,13 +150,13 @@ pub fn decode_py_nodes(payload: &[u8]) -> Result<Vec<PyNode>, WireError> {
             parent: NodeId(cursor.varint_u32()?),
             code: CodeId(cursor.varint_u32()?),
             offset_bytes: i32::try_from(unzigzag(cursor.varint()?)).map_err(|_| WireError::Range)?,
-            link: Link::Unknown,
+            link: FrameLink::Unknown,
         });
     }
     Ok(nodes)
 }
 
-/// Encodes native nodes: per row id (as a difference), parent, return address (as a difference).
+/// Encodes a NATIVE_NODES payload: `count, (id delta, parent, return_address delta)*`.
 pub fn encode_native_nodes(nodes: &[NativeNode]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, nodes.len() as u64);
@@ -172,13 +165,14 @@ pub fn encode_native_nodes(nodes: &[NativeNode]) -> Vec<u8> {
         put_varint(&mut out, zigzag(i64::from(node.id.0) - previous));
         previous = i64::from(node.id.0);
         put_varint(&mut out, u64::from(node.parent.0));
-        crate::wire::put_delta(&mut out, address, node.return_address);
+        put_delta(&mut out, address, node.return_address);
         address = node.return_address;
     }
     out
 }
 
 /// Decodes [`encode_native_nodes`].
+#[doc(hidden)]
 pub fn decode_native_nodes(payload: &[u8]) -> Result<Vec<NativeNode>, WireError> {
     let mut cursor = Cursor::new(payload);
     let count = cursor.count(3)?;
@@ -193,7 +187,8 @@ pub fn decode_native_nodes(payload: &[u8]) -> Result<Vec<NativeNode>, WireError>
     Ok(nodes)
 }
 
-/// Encodes the list of loaded modules. Each MODULES block replaces what earlier ones said about the same addresses.
+/// Encodes a MODULES payload: `count, (load_bias, start, end, path, build_id)*`. A later block
+/// replaces the modules of earlier ones at the same addresses.
 pub fn encode_modules(modules: &[ModuleDef]) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, modules.len() as u64);
@@ -208,6 +203,7 @@ pub fn encode_modules(modules: &[ModuleDef]) -> Vec<u8> {
 }
 
 /// Decodes [`encode_modules`].
+#[doc(hidden)]
 pub fn decode_modules(payload: &[u8]) -> Result<Vec<ModuleDef>, WireError> {
     let mut cursor = Cursor::new(payload);
     let mut modules = Vec::new();
@@ -223,7 +219,7 @@ pub fn decode_modules(payload: &[u8]) -> Result<Vec<ModuleDef>, WireError> {
     Ok(modules)
 }
 
-pub(crate) fn next_id(cursor: &mut Cursor<'_>, previous: &mut i64) -> Result<NodeId, WireError> {
+fn next_id(cursor: &mut Cursor<'_>, previous: &mut i64) -> Result<NodeId, WireError> {
     *previous = previous.checked_add(unzigzag(cursor.varint()?)).ok_or(WireError::Range)?;
     Ok(NodeId(u32::try_from(*previous).map_err(|_| WireError::Range)?))
 }
@@ -239,45 +235,4 @@ fn limited_text(cursor: &mut Cursor<'_>) -> Result<String, WireError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn definitions_come_back(
-            codes in vec((any::<u32>(), any::<i32>(), any::<u16>(), any::<bool>(), ".{0,20}", ".{0,20}", vec(any::<u8>(), 0..40)), 0..8),
-            nodes in vec((any::<u32>(), any::<u32>(), any::<u32>(), any::<i32>(), any::<u64>()), 0..40),
-        ) {
-            let codes: Vec<CodeDef> = codes.into_iter().map(|(id, first_line, python, truncated, file, name, line_table)| {
-                CodeDef { id: CodeId(id), first_line, python, truncated, file, name, line_table }
-            }).collect();
-            prop_assert_eq!(decode_codes(&encode_codes(&codes)), Ok(codes));
-            let py: Vec<PyNode> = nodes.iter().map(|n| PyNode { id: NodeId(n.0), parent: NodeId(n.1), code: CodeId(n.2), offset_bytes: n.3, link: Link::Unknown }).collect();
-            prop_assert_eq!(decode_py_nodes(&encode_py_nodes(&py)), Ok(py));
-            let native: Vec<NativeNode> = nodes.iter().map(|n| NativeNode { id: NodeId(n.0), parent: NodeId(n.1), return_address: n.4 }).collect();
-            prop_assert_eq!(decode_native_nodes(&encode_native_nodes(&native)), Ok(native));
-        }
-
-        #[test]
-        fn any_bytes_are_refused_without_panic(bytes: Vec<u8>) {
-            let _ = decode_codes(&bytes);
-            let _ = decode_py_nodes(&bytes);
-            let _ = decode_native_nodes(&bytes);
-            let _ = decode_modules(&bytes);
-        }
-    }
-
-    #[test]
-    fn modules_come_back() {
-        let modules = vec![ModuleDef {
-            load_bias: 0x7f00_0000_0000,
-            start: 0x7f00_0000_1000,
-            end: 0x7f00_0010_0000,
-            path: "/usr/lib/libc.so.6".into(),
-            build_id: vec![1; 20],
-        }];
-        assert_eq!(decode_modules(&encode_modules(&modules)), Ok(modules));
-    }
-}
+mod tests;

@@ -1,46 +1,49 @@
-//! Names of native addresses, resolved where the libraries were: what makes a trace readable on another machine.
+//! Function names of native addresses, resolved where the libraries are installed, so that the
+//! trace can be read on another machine.
 //!
-//! Constraint: one name may stand at a million addresses, in a file that may be hostile. Consequence: texts are told once and
-//! shared in memory, so that what a payload decodes to stays a small multiple of its length. A name belongs to a build id and
-//! an address in the file, never to a path: another build of the same library has other addresses.
+//! A name belongs to a build id and an address in the file, never to a path: another build of the
+//! same library has other addresses. One name may stand at a million addresses, in a hostile file
+//! too, so texts are stored once and shared in memory: decoding takes a small multiple of the
+//! payload.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::defs::MAX_TEXT_BYTES;
+use super::MAX_TEXT_BYTES;
 use crate::wire::{Cursor, WireError, put_bytes, put_delta, put_varint};
 
-/// A function at an address; of an inlined one, its own line.
+/// A function at an address.
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct NamedFrame {
-    /// Demangled; empty where it is not known.
+    /// Demangled name; empty if unknown.
     pub function: Arc<str>,
-    /// Source file; empty where it is not known.
+    /// Source file; empty if unknown.
     pub file: Arc<str>,
-    /// Line in it; 0 where it is not known.
+    /// Line in `file`; 0 if unknown. Of an inlined function, its own line.
     pub line: u32,
 }
 
-/// The frames of one address.
+/// The frames at one address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AddressNames {
-    /// As the module's file counts, of the call: the return address minus 1, minus the load bias.
+    /// Address of the call in the module's file: return address minus 1 minus load bias.
     pub address: u64,
-    /// Innermost first: functions that were inlined there, then the one that is in the symbol table.
+    /// Innermost first: inlined functions, then the one in the symbol table.
     pub frames: Vec<NamedFrame>,
 }
 
-/// The addresses of one module.
+/// The named addresses of one module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ModuleNames {
-    /// Which build of it.
+    /// Identifies the build of the module.
     pub build_id: Vec<u8>,
     /// In any order; each address once.
     pub addresses: Vec<AddressNames>,
 }
 
-/// Encodes names: `count, text*`, then per module `build id bytes, count, (address delta, count, (function, file, line)*)*`, where
-/// functions and files are indexes into the texts, from 1; 0 is unknown.
+/// Encodes a NAMES payload: `count, text*`, then `count, (build_id, count, (address delta, count,
+/// (function, file, line)*)*)*`. Functions and files are indexes into the texts, from 1; 0 is
+/// unknown.
 pub fn encode_names(modules: &[ModuleNames]) -> Vec<u8> {
     let mut texts: Vec<&str> = Vec::new();
     let mut indexes: HashMap<&str, u64> = HashMap::new();
@@ -77,6 +80,7 @@ pub fn encode_names(modules: &[ModuleNames]) -> Vec<u8> {
 }
 
 /// Decodes [`encode_names`].
+#[doc(hidden)]
 pub fn decode_names(payload: &[u8]) -> Result<Vec<ModuleNames>, WireError> {
     let mut cursor = Cursor::new(payload);
     let mut texts: Vec<Arc<str>> = vec![Arc::from("")];
@@ -135,17 +139,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_come_back(modules in vec(module(), 0..4)) {
+        fn names_round_trip(modules in vec(module(), 0..4)) {
             prop_assert_eq!(decode_names(&encode_names(&modules)), Ok(modules));
         }
 
         #[test]
-        fn any_bytes_are_refused_without_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let _ = decode_names(&bytes);
         }
 
         #[test]
-        fn a_cut_or_changed_payload_is_refused_or_read_without_panic(
+        fn truncated_or_changed_payload_does_not_panic(
             modules in vec(module(), 1..4), at: prop::sample::Index, value: u8,
         ) {
             let mut bytes = encode_names(&modules);
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_used_often_is_told_once() {
+    fn repeated_name_is_stored_once() {
         let name: Arc<str> = "f".repeat(1000).into();
         let frame = NamedFrame { function: name, file: Arc::from(""), line: 1 };
         let addresses = (0..1000).map(|address| AddressNames { address, frames: vec![frame.clone()] });

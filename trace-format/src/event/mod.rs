@@ -1,13 +1,13 @@
-//! One event, and its 64-byte form in a ring.
+//! One event, and its 64-byte record in a ring.
 //!
-//! Constraint: the hook writes an event with plain stores and no allocation, and a reader may look at the same bytes
-//! after the process was killed in the middle. Consequence: fixed size (one cache line), every field at a fixed place,
-//! and one word, the last, that says whether the rest is complete.
+//! The hook writes a record with plain stores and no allocation, and a reader may find it half
+//! written after a kill. So a record is one cache line with every field at a fixed place, and its
+//! last word, which is written last, says whether the record is complete.
 //!
 //! ```text
 //! word 0  seq            place in the global order; NO_SEQ while unknown
 //! word 1  time_ns        CLOCK_MONOTONIC
-//! word 2  addr           device (or pinned host) address
+//! word 2  addr           address on the device, or in host memory
 //! word 3  size           bytes
 //! word 4  aux0           by kind, see EventKind
 //! word 5  aux1           by kind
@@ -15,100 +15,118 @@
 //! word 7  kind 8 | device 8 | api 8 | flags 8 | result 16 | state 16      (low bits first; written last)
 //! ```
 //!
-//! What PyTorch's tracker knows of a block lies between them (`event/detail.rs`).
+//! [`Detail`] describes what PyTorch's tracker adds to a block and where it is stored
+//! (`detail.rs`).
 
-use crate::defs::NodeId;
+use crate::ids::{ApiId, NodeId, ThreadId};
 
 mod detail;
 mod kind;
+mod kind_table;
+mod tracker_state;
 
-pub use detail::{Detail, TrackerState};
+pub use detail::Detail;
 use detail::{HAS_DETAIL, HIGH_BITS_AT};
-pub use kind::{EventKind, NOT_TOLD, TORCH_MPS, WITNESS_NVML, WITNESS_PROGRAM, WITNESS_RECORDER};
+pub use kind::{EventKind, EventKindRow};
+pub use tracker_state::TrackerState;
 
-/// `Event::seq` of a driver call that was still running when the process died: it has no place in the order yet.
+/// `Event::seq` of a driver call that was in flight when the process died: it has no place in the
+/// order.
 pub const NO_SEQ: u64 = u64::MAX;
-/// `Event::device` when the ordinal could not be learned.
+/// `Event::device` when the ordinal is unknown.
 pub const NO_DEVICE: u8 = 0xff;
 /// Words in one raw record.
 pub const RECORD_WORDS: usize = 8;
 /// Bytes in one raw record.
 pub const RECORD_BYTES: usize = RECORD_WORDS * 8;
 
-/// `Event::flags`: the size was computed from the request, because the driver did not tell it.
+/// `Event::flags`: the size was computed from the request, because the driver did not report it.
 pub const FLAG_ESTIMATED: u8 = 1;
-/// `Event::flags`: what was made has no memory of its own; memory is mapped into it (sparse and deferred arrays).
+/// `Event::flags`: the object has no memory of its own; memory is mapped into it (sparse and
+/// deferred arrays).
 pub const FLAG_UNBACKED: u8 = 2;
-/// `Event::flags`: the call was captured into a graph instead of being made.
+/// `Event::flags`: the call was captured into a graph and did not run.
 pub const FLAG_CAPTURED: u8 = 4;
-/// `Event::flags` of a `block_free`: the block was free at once, no other stream was still using it.
-pub const FREED_AT_ONCE: u8 = 1;
-/// `Detail::pool` where the version of PyTorch does not tell it.
+/// `Event::flags` of a `block_free`: the block was available at once, no other stream was using it.
+pub const FLAG_FREED_AT_ONCE: u8 = 1;
+
+/// `Detail::pool` where this version of PyTorch does not report the pool.
 pub const NO_POOL: u64 = u64::MAX;
 
-/// A pool as events have it: both halves of PyTorch's `MempoolId_t` in one number. They are counters from 1, of which one is 0.
+/// Packs both halves of PyTorch's `MempoolId_t` into one number. [`NO_POOL`] if a half needs more
+/// than 32 bits: both are counters from 1, and one of them is 0.
 #[inline]
-pub fn pool_number(first: u64, second: u64) -> u64 {
+pub fn pack_pool_id(first: u64, second: u64) -> u64 {
     match (u32::try_from(first), u32::try_from(second)) {
         (Ok(first), Ok(second)) => u64::from(first) << 32 | u64::from(second),
         _ => NO_POOL,
     }
 }
 
-/// aux0 of a [`EventKind::MARK`] that begins a step.
+/// aux0 of a [`EventKind::MARK`]: a step begins.
 pub const MARK_STEP: u64 = 1;
-/// aux0 of a [`EventKind::MARK`] that is a moment with a name: aux1, as of [`EventKind::RANGE_BEGIN`].
+/// aux0 of a [`EventKind::MARK`]: a named moment. aux1 is the code id of its name.
 pub const MARK_NAMED: u64 = 2;
+
+/// aux1 of a [`EventKind::MEMORY_SAMPLE`]: the program called the driver.
+pub const SAMPLE_SOURCE_PROGRAM: u64 = 0;
+/// aux1 of a [`EventKind::MEMORY_SAMPLE`]: the recorder called the driver, right after a call that
+/// takes memory.
+pub const SAMPLE_SOURCE_RECORDER: u64 = 1;
+/// aux1 of a [`EventKind::MEMORY_SAMPLE`] from NVML: `size` is what this process uses, with its
+/// contexts and code; aux0 is 0.
+pub const SAMPLE_SOURCE_NVML: u64 = 2;
+
+/// aux1 of a [`EventKind::TORCH_MEMORY`]: reported by `torch.mps`.
+pub const TORCH_MPS: u64 = 1;
+/// A number of a [`EventKind::TORCH_MEMORY`] that PyTorch did not report.
+pub const NOT_REPORTED: u64 = u64::MAX;
+
 /// Record state: complete.
 pub const STATE_DONE: u16 = 1;
 /// Record state: the driver call has begun and has not returned.
+#[doc(hidden)]
 pub const STATE_IN_FLIGHT: u16 = 2;
 
-/// Operating-system thread id.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct ThreadId(pub u32);
-
-/// Which entry point produced the event: an index into the `apis` list of the trace's metadata. 0 is "not an api".
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct ApiId(pub u8);
-
-/// One thing that happened. Sizes in bytes, times in nanoseconds of `CLOCK_MONOTONIC`.
+/// An allocation, a free, a driver call or a report of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Place in the order of the whole process: dense from 0, so a missing number is a lost event.
+    /// Place in the order of the whole process. Dense from 0, so a missing number is a lost event.
     pub seq: u64,
-    /// When.
+    /// `CLOCK_MONOTONIC`.
     pub time_ns: u64,
     /// The thread that made the call.
     pub thread: ThreadId,
-    /// What.
+    /// What happened; says what `addr`, `size` and `aux` mean.
     pub kind: EventKind,
     /// Device ordinal as the program sees it, or [`NO_DEVICE`].
     pub device: u8,
-    /// Entry point.
+    /// The function that was called.
     pub api: ApiId,
-    /// By kind: [`FLAG_ESTIMATED`] and its like of driver calls, [`FREED_AT_ONCE`]; bits 6 and 7 stay clear, files and rings use them.
+    /// By kind: [`FLAG_ESTIMATED`] and the others. Bits 6 and 7 are clear: files and rings use
+    /// them.
     pub flags: u8,
-    /// `CUresult` of a driver call; 0 is success, and always for PyTorch's events.
+    /// `CUresult` of a driver call, 0 is success; 0 for all other kinds.
     pub result: u16,
-    /// True when the call had not returned when the process died; `result`, and for an allocation `addr`, are unknown.
+    /// The process died before the call returned: `result`, and `addr` of an allocation, are
+    /// unknown.
     pub in_flight: bool,
-    /// Address.
+    /// Address, or a handle, by kind.
     pub addr: u64,
-    /// Bytes.
+    /// Bytes, by kind.
     pub size: u64,
-    /// By kind.
+    /// Two numbers, by kind.
     pub aux: [u64; 2],
-    /// Innermost Python frame; [`NodeId::NONE`] when there was none.
+    /// Innermost Python frame, or [`NodeId::NONE`].
     pub python_stack: NodeId,
-    /// Innermost native frame.
+    /// Innermost native frame, or [`NodeId::NONE`].
     pub native_stack: NodeId,
-    /// What PyTorch's own tracker knows of a block; `None` where there is no tracker.
+    /// What PyTorch's tracker adds to a block; `None` without a tracker.
     pub detail: Option<Detail>,
 }
 
 impl Event {
-    /// An event of which only the kind is known.
+    /// An event of a kind, with every other field zero or unknown.
     #[inline]
     pub fn new(kind: EventKind) -> Self {
         Self {
@@ -130,7 +148,8 @@ impl Event {
         }
     }
 
-    /// The ring form. The thread is not in it: a ring belongs to one thread. Nor is a detail that [`Self::detail_apart`] gives.
+    /// The record in a ring. The thread is not in it, as a ring belongs to one thread. A detail is
+    /// in it unless [`Self::separate_detail_record`] returns one.
     #[inline]
     pub fn to_words(&self) -> [u64; RECORD_WORDS] {
         let mut words = self.plain_words();
@@ -145,9 +164,10 @@ impl Event {
         words
     }
 
-    /// The detail as a record of its own, to stand right before the event's: where it does not fit into that.
+    /// The detail as a record of its own, to be written right before the event's. `None` if there
+    /// is no detail or if the event's record holds it.
     #[inline]
-    pub fn detail_apart(&self) -> Option<[u64; RECORD_WORDS]> {
+    pub fn separate_detail_record(&self) -> Option<[u64; RECORD_WORDS]> {
         let detail = self.detail?;
         self.packed_detail().is_none().then(|| detail.to_words())
     }
@@ -171,12 +191,12 @@ impl Event {
         ]
     }
 
-    /// Reads the ring form; `None` when the record was never completed nor begun, or only carries a definition.
+    /// Decodes a record. `None` if it was never begun, or if its kind exists only in a ring.
     pub fn from_words(words: &[u64; RECORD_WORDS], thread: ThreadId) -> Option<Self> {
         let last = words[7];
         let kind = EventKind(last as u8);
         let state = (last >> 48) as u16;
-        if kind.is_definition() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT) {
+        if kind.is_ring_only() || !matches!(state, STATE_DONE | STATE_IN_FLIGHT) {
             return None;
         }
         let mut event = Self {

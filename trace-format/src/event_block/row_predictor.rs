@@ -1,132 +1,128 @@
-//! What both sides know of a row before they see it.
-//!
-//! Constraint: a prediction that writer and reader make differently is a wrong number in a report. Consequence: one type makes
-//! them for both. The program whose thread makes an encoder may have a small stack, so tables are not in it.
+//! Predictions that the encoder and the decoder share: if they differed, a report would be wrong.
 
-use super::expected_aux::{ExpectedAux, zeros};
-use super::{Role, role};
-use crate::defs::NodeId;
+use super::aux_predictor::AuxPredictor;
+use super::{Pairing, boxed_zeros, pairing};
 use crate::event::EventKind;
+use crate::ids::NodeId;
 use crate::wire::add_delta;
 
-/// Slots for what followed on a stack: a loop has fewer lines.
-const SLOTS: usize = 4096;
+/// More than a loop has call sites.
+const STACK_SLOTS: usize = 4096;
 
-/// What followed on each stack the last time.
-pub(super) struct Followers {
-    next: Box<[u32; SLOTS]>,
+/// Predicts a stack from the stack before it: what followed the last time.
+pub(super) struct StackPredictor {
+    next: Box<[u32; STACK_SLOTS]>,
     last: u32,
 }
 
-impl Followers {
+impl StackPredictor {
     fn new() -> Self {
-        Self { next: zeros(), last: 0 }
+        Self { next: boxed_zeros(), last: 0 }
     }
 
-    /// The slot of what comes now.
+    /// The prediction for the next row.
     #[inline]
     fn slot(&mut self) -> &mut u32 {
-        &mut self.next[self.last as usize % SLOTS]
+        &mut self.next[self.last as usize % STACK_SLOTS]
     }
 
-    /// How a stack is told.
+    /// The number of a row: 0 if the prediction is right, else id + 1.
     #[inline]
-    pub(super) fn tell(&mut self, id: u32) -> u64 {
+    pub(super) fn encode(&mut self, id: u32) -> u64 {
         let expected = self.slot();
-        let told = if *expected == id { 0 } else { u64::from(id) + 1 };
+        let number = if *expected == id { 0 } else { u64::from(id) + 1 };
         *expected = id;
         self.last = id;
-        told
+        number
     }
 
-    /// The stacks that are told so; false where one of them is none.
+    /// Decodes the numbers of some rows; false if one exceeds the range of a node id.
     #[inline]
     #[must_use]
-    pub(super) fn hear(&mut self, told: &[u64], ids: &mut [NodeId]) -> bool {
+    pub(super) fn decode(&mut self, numbers: &[u64], ids: &mut [NodeId]) -> bool {
         let mut high_bits = 0;
-        for (id, told) in ids.iter_mut().zip(told) {
+        for (id, number) in ids.iter_mut().zip(numbers) {
             let expected = self.slot();
-            let heard = told.checked_sub(1).unwrap_or(u64::from(*expected));
-            high_bits |= heard >> 32;
-            *expected = heard as u32;
-            self.last = heard as u32;
-            *id = NodeId(heard as u32);
+            let decoded = number.checked_sub(1).unwrap_or(u64::from(*expected));
+            high_bits |= decoded >> 32;
+            *expected = decoded as u32;
+            self.last = decoded as u32;
+            *id = NodeId(decoded as u32);
         }
         high_bits == 0
     }
 
-    /// The stack that is the same again and again, for as long as nothing else is told.
+    /// The stack that every 0 that follows stands for; `None` if a 0 changes the stack.
     #[inline]
-    pub(super) fn staying(&self) -> Option<NodeId> {
-        let next = self.next[self.last as usize % SLOTS];
+    pub(super) fn repeating_stack(&self) -> Option<NodeId> {
+        let next = self.next[self.last as usize % STACK_SLOTS];
         (next == self.last).then_some(NodeId(next))
     }
 }
 
 /// The state before a row.
-pub(super) struct Expected {
+pub(super) struct RowPredictor {
     pub(super) seq: u64,
     pub(super) units: u64,
     pub(super) stream: u64,
     pub(super) pool: u64,
-    pub(super) python: Followers,
-    pub(super) native: Followers,
-    /// Of what allocates or gives back.
+    pub(super) python: StackPredictor,
+    pub(super) native: StackPredictor,
+    /// Of allocations and frees.
     first_addr: Option<u64>,
     addr_by_kind: Box<[u64; 256]>,
-    pub(super) aux: ExpectedAux,
+    pub(super) aux: AuxPredictor,
 }
 
-impl Expected {
+impl RowPredictor {
     pub(super) fn new() -> Self {
         Self {
             seq: u64::MAX,
             units: 0,
             stream: 0,
             pool: 0,
-            python: Followers::new(),
-            native: Followers::new(),
+            python: StackPredictor::new(),
+            native: StackPredictor::new(),
             first_addr: None,
-            addr_by_kind: zeros(),
-            aux: ExpectedAux::new(),
+            addr_by_kind: boxed_zeros(),
+            aux: AuxPredictor::new(),
         }
     }
 
-    /// An address that is told.
     #[inline]
-    pub(super) fn addr(&self, kind: EventKind) -> u64 {
-        match role(kind) {
-            Role::Other => self.addr_by_kind[usize::from(kind.0)],
+    pub(super) fn predict_addr(&self, kind: EventKind) -> u64 {
+        match pairing(kind) {
+            Pairing::Neither => self.addr_by_kind[usize::from(kind.0)],
             _ => self.first_addr.unwrap_or(0),
         }
     }
 
-    /// What it was.
+    /// Takes in an address.
     #[inline]
-    pub(super) fn learn_addr(&mut self, kind: EventKind, addr: u64) {
-        match role(kind) {
-            Role::Other => self.addr_by_kind[usize::from(kind.0)] = addr,
+    pub(super) fn update_addr(&mut self, kind: EventKind, addr: u64) {
+        match pairing(kind) {
+            Pairing::Neither => self.addr_by_kind[usize::from(kind.0)] = addr,
             _ => self.first_addr = self.first_addr.or(Some(addr)),
         }
     }
 
-    /// An address, by how much it differs from what was expected.
+    /// Decodes an address from its delta, and takes it in.
     #[inline]
-    pub(super) fn heard_addr(&mut self, kind: EventKind, role: Role, told: u64) -> u64 {
-        if role == Role::Other {
+    pub(super) fn decode_addr(&mut self, kind: EventKind, pairing: Pairing, delta: u64) -> u64 {
+        if pairing == Pairing::Neither {
             let last = &mut self.addr_by_kind[usize::from(kind.0)];
-            *last = add_delta(*last, told);
+            *last = add_delta(*last, delta);
             return *last;
         }
-        let mut addr = [told];
-        self.heard_addrs(&mut addr);
+        let mut addr = [delta];
+        self.decode_addrs(&mut addr);
         addr[0]
     }
 
-    /// The same of several that allocate or give back, in the place of what is told.
+    /// Decodes the addresses of several allocations and frees in place.
     #[inline]
-    pub(super) fn heard_addrs(&mut self, told: &mut [u64]) {
-        let mut after = told;
+    pub(super) fn decode_addrs(&mut self, deltas: &mut [u64]) {
+        let mut after = deltas;
         if self.first_addr.is_none()
             && let [first, others @ ..] = after
         {
@@ -138,17 +134,5 @@ impl Expected {
         for addr in after {
             *addr = add_delta(first, *addr);
         }
-    }
-
-    /// The two numbers that go with a kind.
-    #[inline]
-    pub(super) fn aux(&self, kind: EventKind, device: u8, size: u64) -> [u64; 2] {
-        self.aux.get(kind, device, size)
-    }
-
-    /// What they were.
-    #[inline]
-    pub(super) fn learn_aux(&mut self, kind: EventKind, device: u8, aux: [u64; 2]) {
-        self.aux.learn(kind, device, aux);
     }
 }

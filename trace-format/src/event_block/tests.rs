@@ -1,10 +1,11 @@
 use super::*;
-use crate::defs::NodeId;
-use crate::event::{ApiId, Detail, Event, ThreadId};
+use crate::event::{Detail, Event};
+use crate::ids::{ApiId, NodeId, ThreadId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Few addresses, kinds and details, so that rows have much to do with each other; and now and then any number at all.
+/// Few addresses, kinds and details, so that rows refer to each other; now and then any number at
+/// all.
 fn any_event() -> impl Strategy<Value = Event> {
     let number = || prop_oneof![4 => 0u64..5, 1 => any::<u64>()];
     let kind = prop_oneof![
@@ -48,25 +49,25 @@ fn any_event() -> impl Strategy<Value = Event> {
 
 proptest! {
     #[test]
-    fn rows_come_back_with_times_rounded_down(
+    fn rows_round_trip_with_times_rounded_down(
         events in vec(any_event(), 0..300), shift in 0u8..12, each in any::<prop::sample::Index>(),
     ) {
         let encoded = encode(&events, shift);
-        prop_assert!(encoded.cuts.is_sorted());
+        prop_assert!(encoded.split_offsets.is_sorted());
         let expected: Vec<Event> = events
             .iter()
             .map(|event| Event { time_ns: event.time_ns >> shift << shift, ..*event })
             .collect();
         prop_assert_eq!(decode(&encoded.payload).unwrap(), expected);
 
-        // Without its end it is refused, unless whole columns are missing, which is what a column of zeros looks like: that a block
-        // is whole, its checksum says.
-        let cut = decode(&encoded.payload[..each.index(encoded.payload.len())]);
-        prop_assert!(cut.is_err() || cut.unwrap().len() == events.len());
+        // A truncated payload is refused unless whole columns are missing, which read as zeros:
+        // only the checksum of the block detects that.
+        let truncated = decode(&encoded.payload[..each.index(encoded.payload.len())]);
+        prop_assert!(truncated.is_err() || truncated.unwrap().len() == events.len());
     }
 
     #[test]
-    fn blocks_alone_come_back_all_with_a_detail_or_none(
+    fn torch_blocks_round_trip_all_with_a_detail_or_none(
         events in vec(any_event(), 0..300), is_free in vec(any::<bool>(), 300), has_details: bool,
     ) {
         let kind = |is_free: &bool| if *is_free { EventKind::BLOCK_FREE } else { EventKind::BLOCK_ALLOC };
@@ -80,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused_without_panic(bytes: Vec<u8>) {
+    fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
         let _ = decode(&bytes);
     }
 }
@@ -91,14 +92,15 @@ fn block(kind: EventKind, addr: u64) -> Event {
 }
 
 #[test]
-fn what_is_freed_in_the_block_that_allocated_it_is_named_by_its_age() {
+fn free_in_the_block_of_its_allocation_stores_only_an_age() {
     let events = [
         block(EventKind::BLOCK_ALLOC, 0x7f00_0000_0000),
         block(EventKind::BLOCK_ALLOC, 0x7f00_1234_5600),
         block(EventKind::BLOCK_FREE, 0x7f00_0000_0000),
     ];
     let alone = encode(&events[..2], 0).payload.len();
-    // Its kind, its flags, its age with the head of that column; of the aux columns a byte or two.
+    // Its kind, its flags, its age with the head of that column, and a byte or two of the aux
+    // columns.
     assert!(encode(&events, 0).payload.len() < alone + 20);
     let mut other = events;
     other[2].size = 512;
@@ -106,7 +108,7 @@ fn what_is_freed_in_the_block_that_allocated_it_is_named_by_its_age() {
 }
 
 #[test]
-fn an_age_without_so_many_allocations_is_refused() {
+fn age_beyond_the_allocations_is_refused() {
     let events = [block(EventKind::BLOCK_ALLOC, 4096), block(EventKind::BLOCK_FREE, 4096)];
     let sound = encode(&events, 0).payload;
     // Id, length, count, the age itself.
@@ -118,7 +120,7 @@ fn an_age_without_so_many_allocations_is_refused() {
 }
 
 #[test]
-fn what_lies_where_something_was_given_back_does_not_tell_its_address() {
+fn allocation_at_a_freed_address_stores_a_reuse() {
     let at = |kind, addr: u64| block(kind, 0x7f00_0000_0000 + (addr << 16));
     let (alloc, free) = (EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE);
     let mut events = [
@@ -126,17 +128,17 @@ fn what_lies_where_something_was_given_back_does_not_tell_its_address() {
         at(alloc, 22_222),
         at(free, 22_222),
         at(free, 1),
-        // The last one but one that was given back.
+        // The address of the last free but one.
         at(alloc, 22_222),
-        // Still there, by what is known: it tells its address.
+        // That allocation is live: no REUSE.
         at(alloc, 22_222),
     ];
     let reuse = [REUSE, 5, 4, 0, 0, 2, 0];
     let sound = encode(&events, 0).payload;
-    let place = sound.windows(reuse.len()).position(|bytes| bytes == reuse).expect("a column");
+    let at_column = sound.windows(reuse.len()).position(|bytes| bytes == reuse).expect("a column");
     assert_eq!(decode(&sound).unwrap(), events);
     let mut broken = sound;
-    broken[place + 5] = 3;
+    broken[at_column + 5] = 3;
     assert_eq!(decode(&broken), Err(crate::wire::WireError::Range));
     events[4].addr += 1 << 16;
     assert_eq!(decode(&encode(&events, 0).payload).unwrap(), events);
