@@ -59,7 +59,7 @@ impl Left {
                 Item::Modules(_) | Item::Index(_) | Item::Tail(_) => {}
                 // A kill may cut the last block; its events are still in the ring.
                 Item::TruncatedBlock { .. } => {
-                    assert!(ring_path(trace).exists(), "a cut trace without a ring")
+                    assert!(ring_path(trace).exists(), "a cut trace without a ring");
                 }
                 other => panic!("{other:?}"),
             }
