@@ -1,42 +1,47 @@
-//! One program for all readers: which one, `GPUMEMTRACE_FUZZ` says.
+//! One program with all fuzz targets; `GPUMEMTRACE_FUZZ` selects the target.
 //!
-//! Constraint: instrumented code is slow to build. Consequence: it is built once, and a target is one line of this table.
-//! `scripts/fuzz` builds it, gives each target its time and its corpus, and says how to reproduce what it finds.
+//! Instrumented code is slow to build, so it is built once, and a target is one line of a table.
+//! `scripts/fuzz` builds and runs it, and prints how to reproduce a crash.
 #![no_main]
 
 use std::path::Path;
 use std::sync::OnceLock;
 
 use gpumemtrace_format::block::unpack_pieces;
-use gpumemtrace_format::{columns, defs, index, links, meta, rows, symbols};
-use gpumemtrace_fuzz::{again, files, rings, seeds};
+use gpumemtrace_format::{definitions, event_block, index, meta};
+use gpumemtrace_fuzz::{files, rings, round_trip, seeds};
 use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-/// What can be fuzzed. `again` decodes a payload, and what it decoded to after it was encoded again.
+/// The targets by name. `round_trip` decodes a payload, and again what it encodes to.
 const TARGETS: &[(&str, Target)] = &[
     ("trace", files::trace),
     ("blocks", files::blocks),
     ("ring", rings::file),
     ("records", rings::records),
-    ("columns", |bytes| again(bytes, columns::decode, |events| columns::encode(events))),
-    ("rows", |bytes| again(bytes, rows::decode, |events| rows::encode(events, 0).payload)),
+    ("events", |bytes| {
+        round_trip(bytes, event_block::decode, |events| event_block::encode(events, 0).payload)
+    }),
     ("pieces", |bytes| drop(unpack_pieces(bytes, 8192))),
-    ("codes", |bytes| again(bytes, defs::decode_codes, |codes| defs::encode_codes(codes))),
-    ("py_nodes", |bytes| again(bytes, defs::decode_py_nodes, |nodes| defs::encode_py_nodes(nodes))),
+    ("codes", |bytes| round_trip(bytes, definitions::decode_codes, |codes| definitions::encode_codes(codes))),
+    ("py_nodes", |bytes| {
+        round_trip(bytes, definitions::decode_py_nodes, |nodes| definitions::encode_py_nodes(nodes))
+    }),
     ("native_nodes", |bytes| {
-        again(bytes, defs::decode_native_nodes, |nodes| defs::encode_native_nodes(nodes))
+        round_trip(bytes, definitions::decode_native_nodes, |nodes| definitions::encode_native_nodes(nodes))
     }),
-    ("modules", |bytes| again(bytes, defs::decode_modules, |modules| defs::encode_modules(modules))),
-    ("links", |bytes| drop(links::decode_links(bytes))),
-    ("names", |bytes| again(bytes, symbols::decode_names, |names| symbols::encode_names(names))),
-    ("index", |bytes| again(bytes, index::Index::decode, index::Index::encode)),
+    ("modules", |bytes| {
+        round_trip(bytes, definitions::decode_modules, |modules| definitions::encode_modules(modules))
+    }),
+    ("frame_links", |bytes| drop(definitions::decode_frame_links(bytes))),
+    ("names", |bytes| round_trip(bytes, definitions::decode_names, |names| definitions::encode_names(names))),
+    ("index", |bytes| round_trip(bytes, index::Index::decode, index::Index::encode)),
     ("tail", |bytes| {
-        let _ = index::Tail::decode(bytes);
+        let _ = index::TraceTail::decode(bytes);
     }),
-    ("meta", |bytes| again(bytes, meta::Meta::decode, meta::Meta::encode)),
-    ("end", |bytes| again(bytes, meta::End::decode, meta::End::encode)),
+    ("meta", |bytes| round_trip(bytes, meta::Meta::decode, meta::Meta::encode)),
+    ("end", |bytes| round_trip(bytes, meta::End::decode, meta::End::encode)),
     ("line_table", files::line_table),
     ("cache", files::cache),
     ("elf", files::elf),
@@ -45,14 +50,14 @@ const TARGETS: &[(&str, Target)] = &[
 
 static CHOSEN: OnceLock<Target> = OnceLock::new();
 
-/// Reads the environment; without a target it does something else and ends.
+/// Selects the target. Without one it writes seeds or lists the targets, and exits.
 fn choose() {
     if let Some(folder) = std::env::var_os("GPUMEMTRACE_FUZZ_SEEDS") {
         seeds::write(Path::new(&folder)).expect("seeds");
         std::process::exit(0);
     }
-    let wanted = std::env::var("GPUMEMTRACE_FUZZ").unwrap_or_default();
-    let Some((_, target)) = TARGETS.iter().find(|(name, _)| *name == wanted) else {
+    let name = std::env::var("GPUMEMTRACE_FUZZ").unwrap_or_default();
+    let Some((_, target)) = TARGETS.iter().find(|(target_name, _)| *target_name == name) else {
         for (name, _) in TARGETS {
             println!("{name}");
         }

@@ -1,4 +1,4 @@
-//! Whole files: traces, remembered names, libraries.
+//! Whole files: traces, cached names, libraries and programs.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
 use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
 use gpumemtrace_replay::{Input, RingFile, analyse, linetable, report};
 
-use crate::{Bytes, rings};
+use crate::{FuzzInput, rings};
 
-/// Stands for a ring file where [`sound_file`] has kinds of blocks.
+/// In the input of [`valid_trace`], the block kind that stands for a ring file.
 pub const RING: u8 = 0xff;
 
-/// A trace as it is.
+/// The input is a trace.
 pub fn trace(bytes: &[u8]) {
     replay(bytes, RingFile::Absent);
 }
 
-/// Blocks and perhaps a ring, with all checksums right.
+/// The input is the blocks of a trace and perhaps a ring: all checksums are correct.
 pub fn blocks(bytes: &[u8]) {
-    let (file, ring) = sound_file(bytes);
+    let (file, ring) = valid_trace(bytes);
     let ring = ring.map_or(RingFile::Absent, |ring| match RingImage::decode(&ring) {
         Ok(image) => RingFile::Loaded(Box::new(image)),
         Err(error) => RingFile::Unusable(error.to_string()),
@@ -31,15 +31,15 @@ pub fn blocks(bytes: &[u8]) {
     replay(&file, ring);
 }
 
-/// `(kind:u8 len:u16 payload)*` becomes a trace, and a ring file from the payload of kind [`RING`].
-pub fn sound_file(bytes: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
+/// Makes a trace from `(kind:u8 len:u16 payload)*`, and a ring file from the payload of kind [`RING`].
+pub fn valid_trace(bytes: &[u8]) -> (Vec<u8>, Option<Vec<u8>>) {
     let (mut file, mut ring) = (file_header().to_vec(), None);
-    let mut bytes = Bytes(bytes);
+    let mut bytes = FuzzInput(bytes);
     while !bytes.0.is_empty() {
         let (kind, len) = (bytes.number(1) as u8, bytes.number(2) as usize);
         let payload = bytes.take(len);
         if kind == RING {
-            ring = Some(rings::sound_ring(payload));
+            ring = Some(rings::valid_ring(payload));
         } else {
             put_block(&mut file, kind, payload);
         }
@@ -75,14 +75,14 @@ fn replay(bytes: &[u8], ring: RingFile) {
     };
     let analyses = [analysis];
     let mut full = report(&analyses, &[]);
-    name(&mut full, &analyses, Shown::ALL, &mut Nobody);
+    name(&mut full, &analyses, Shown::ALL, &mut EvenAddressesUnnamed);
     serde_json::to_string(&full).expect("a report is JSON");
 }
 
-/// Knows a name for every other address.
-struct Nobody;
+/// Names odd addresses only.
+struct EvenAddressesUnnamed;
 
-impl Resolve for Nobody {
+impl Resolve for EvenAddressesUnnamed {
     fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
         if address.is_multiple_of(2) {
             return Err(Unnamed::NoSymbols);
@@ -91,9 +91,9 @@ impl Resolve for Nobody {
     }
 }
 
-/// `python:u16 first_line:u32 offset:u32 truncated:u8 table`.
+/// `python:u16 first_line:u32 truncated:u8 offset:u32`, then a line table.
 pub fn line_table(bytes: &[u8]) {
-    let mut bytes = Bytes(bytes);
+    let mut bytes = FuzzInput(bytes);
     let code = CodeDef {
         python: bytes.number(2) as u16,
         first_line: bytes.number(4) as i32,
@@ -106,13 +106,13 @@ pub fn line_table(bytes: &[u8]) {
     assert_ne!(line, Some(0));
 }
 
-/// Remembered names: as a file, and as blocks with their checksums right.
+/// The input is a file of cached names, and its blocks: all checksums are correct.
 pub fn cache(bytes: &[u8]) {
     let _ = resolve::names_in(bytes, &[1; 20], None);
-    let _ = resolve::names_in(&sound_file(bytes).0[..], &[1; 20], Some("lib"));
+    let _ = resolve::names_in(&valid_trace(bytes).0[..], &[1; 20], Some("lib"));
 }
 
-/// `address:u32` twice, then the file of a library.
+/// Two `address:u32`, then the file of a library.
 pub fn elf(bytes: &[u8]) {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
@@ -120,15 +120,15 @@ pub fn elf(bytes: &[u8]) {
             if PathBuf::from("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
         folder.join(format!("gpumemtrace-fuzz-{}.so", std::process::id()))
     });
-    let mut bytes = Bytes(bytes);
+    let mut bytes = FuzzInput(bytes);
     let addresses = [bytes.number(4), bytes.number(4), u64::MAX];
-    let mut file = std::fs::File::create(path).expect("a file of our own");
-    file.write_all(bytes.0).expect("room");
+    let mut file = std::fs::File::create(path).expect("a temporary file");
+    file.write_all(bytes.0).expect("free space");
     drop(file);
     let _ = resolve::frames_in_file(path, &addresses);
 }
 
-/// A program of macOS, and each part of it that has a reader of its own.
+/// The input is a macOS program, and each part of one that has a parser of its own.
 pub fn macho(bytes: &[u8]) {
     if let Some(injection::Program::MachO(slices)) = injection::Program::read(bytes) {
         assert!(!slices.is_empty() && slices.len() <= 16);

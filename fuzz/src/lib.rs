@@ -1,7 +1,7 @@
-//! What the fuzzers do with their bytes.
+//! What the fuzz targets do with their input.
 //!
-//! Constraint: checksums and packing would stop nearly every changed byte at the door. Consequence: payloads are decoded on
-//! their own, and whole files are made sound around whatever the fuzzer wants in them ([`files::sound_file`], [`rings`]).
+//! Checksums and compression would stop nearly every changed byte. So payloads are fuzzed on their own,
+//! and whole files are built with correct checksums around the input ([`files::valid_trace`], [`rings`]).
 #![forbid(unsafe_code)]
 
 use std::fmt::Debug;
@@ -13,8 +13,8 @@ pub mod seeds;
 #[path = "../../replay/tests/synthetic/mod.rs"]
 mod synthetic;
 
-/// Decodes; what comes out must come out again after it was encoded.
-pub fn again<T: PartialEq + Debug, E: Debug>(
+/// Decodes the input; if that works, encoding and decoding the value must give it back.
+pub fn round_trip<T: PartialEq + Debug, E: Debug>(
     bytes: &[u8],
     decode: fn(&[u8]) -> Result<T, E>,
     encode: fn(&T) -> Vec<u8>,
@@ -28,18 +28,18 @@ pub fn again<T: PartialEq + Debug, E: Debug>(
     }
 }
 
-/// Takes numbers and pieces off the front; zeros and nothing when there is no more.
-pub struct Bytes<'a>(pub &'a [u8]);
+/// Takes numbers and slices off the front of the input; zeros and empty slices at its end.
+pub struct FuzzInput<'a>(pub &'a [u8]);
 
-impl<'a> Bytes<'a> {
-    /// So many bytes, or what is left.
+impl<'a> FuzzInput<'a> {
+    /// The next `len` bytes, or what is left of them.
     pub fn take(&mut self, len: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(len.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// A number of so many bytes.
+    /// A little-endian number of `len` bytes.
     pub fn number(&mut self, len: usize) -> u64 {
         self.take(len).iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
     }

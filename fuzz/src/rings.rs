@@ -1,57 +1,44 @@
-//! Ring files, and the records in them.
+//! Ring files and their records.
 
 use gpumemtrace_format::ThreadId;
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
-    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, Shape,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, RingLayout,
     TRACE_BYTES_AT, encode_header, ring_bytes, seal, seal_completing,
 };
 
-use crate::Bytes;
+use crate::FuzzInput;
 
-/// A file as it is, and one with its header right.
+/// The input is a ring file, and the contents of one with a correct header.
 pub fn file(bytes: &[u8]) {
     let _ = RingImage::decode(bytes);
-    let ring = sound_ring(bytes);
-    let image = RingImage::decode(&ring).expect("a sound header");
+    let ring = valid_ring(bytes);
+    let image = RingImage::decode(&ring).expect("a valid header");
     assert!(image.records.len() <= ring.len() / RECORD_BYTES);
-    for version in 1..=3 {
-        let _ = RingImage::decode(&with_version(ring.clone(), version));
-    }
 }
 
-/// As an earlier recorder would have made it, with rings of the first one's size.
-fn with_version(mut ring: Vec<u8>, version: u8) -> Vec<u8> {
-    ring[8] = version;
-    // The rings of the first class.
-    ring.copy_within(256..264, 36);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&ring[..12]), &ring[16..48]);
-    ring[12..16].copy_from_slice(&crc.to_le_bytes());
-    ring
-}
-
-/// One ring's records.
+/// The input is the records of one ring.
 pub fn records(bytes: &[u8]) {
     let mut decoder = RecordDecoder::new(ThreadId(1));
-    let mut taken = 0;
+    let mut decoded = 0;
     for words in words_of(bytes) {
-        taken += u64::from(decoder.push(&words).is_some());
+        decoded += u64::from(decoder.push(&words).is_some());
     }
-    assert!(taken + decoder.malformed() <= 2 * (bytes.len() / RECORD_BYTES + 1) as u64);
+    assert!(decoded + decoder.malformed() <= 2 * (bytes.len() / RECORD_BYTES + 1) as u64);
 }
 
 fn words_of(bytes: &[u8]) -> impl Iterator<Item = [u64; RECORD_WORDS]> {
     bytes.chunks(RECORD_BYTES).map(|record| {
-        let mut record = Bytes(record);
+        let mut record = FuzzInput(record);
         std::array::from_fn(|_| record.number(8))
     })
 }
 
-/// `records:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings, each twice as large as the one before:
-/// `thread:u8 tail:u8 count:u8 records`.
-pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = Bytes(bytes);
+/// Makes a ring file from `records:u6 seals:u2 end:u64 time:u64 next_seq:u64 counter:u8`, then rings
+/// `thread:u8 tail:u8 count:u8 records`, each twice as large as the one before.
+pub fn valid_ring(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = FuzzInput(bytes);
     let first = bytes.number(1) as usize;
     let (mut per_ring, seals) = (first % 64, first / 64);
     let mut page = vec![0; PAGE_BYTES];
@@ -83,15 +70,15 @@ pub fn sound_ring(bytes: &[u8]) -> Vec<u8> {
                 1 => seal_completing(&words, number, u32::from(thread)),
                 _ => seal(&words, number, u32::from(thread)),
             };
-            for (place, word) in ring[at..].chunks_exact_mut(8).zip(words) {
-                place.copy_from_slice(&word.to_le_bytes());
+            for (bytes, word) in ring[at..].chunks_exact_mut(8).zip(words) {
+                bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
         rings.push(ring);
         per_ring *= 2;
     }
-    // Behind it lies nothing yet but what was put there above.
-    let header = encode_header([0xab; 16], 1, &Shape::new(classes));
+    // The header around the values that are set above.
+    let header = encode_header([0xab; 16], 1, &RingLayout::new(classes));
     page[..END_AT].copy_from_slice(&header[..END_AT]);
     page[256..HEADER_BYTES].copy_from_slice(&header[256..]);
     rings.into_iter().fold(page, |mut file, ring| {

@@ -1,21 +1,21 @@
-//! What the fuzzers begin with: a made-up run in our own encoders' bytes, and the kept traces of real ones.
+//! Seeds of the fuzz targets: a synthetic run in the bytes of our encoders, and the golden traces.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::block::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, Packer, encode_block, file_header,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, BlockPacker, FILE_HEADER_BYTES, encode_block, file_header,
 };
 use gpumemtrace_format::event::{Event, RECORD_WORDS};
-use gpumemtrace_format::ring::{encode_code_records, native_node_words, py_node_words};
+use gpumemtrace_format::ring::{encode_code_records, encode_native_node, encode_py_node};
 use gpumemtrace_format::{
-    AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, defs, symbols,
+    AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions,
 };
 
 use crate::files::RING;
 use crate::synthetic::Synthetic;
 
-/// Writes `folder/<target>/seed-*`.
+/// Writes seeds to `folder/<target>/seed-*`.
 pub fn write(folder: &Path) -> io::Result<()> {
     let run = run();
     let mut traces = vec![run.file(40), with_natives(run.file(1000))];
@@ -33,7 +33,7 @@ pub fn write(folder: &Path) -> io::Result<()> {
         }
     }
     let pieces = [&[7; 5000][..], &run.file(40)[..1500], &[0; 8192 - 6500]].concat();
-    let packed = Packer::new(3).encode_block(BlockKind::ROWS, &pieces, &[5000]);
+    let packed = BlockPacker::new(3).encode_block(BlockKind::EVENTS, &pieces, &[5000]);
     put(folder, "pieces", "seed", &packed[BLOCK_HEADER_BYTES..])?;
     put(folder, "ring", "seed", &ring(&run))?;
     put(folder, "records", "seed", &records(&run).concat())?;
@@ -45,13 +45,13 @@ pub fn write(folder: &Path) -> io::Result<()> {
             put(folder, "line_table", &format!("seed-{name}"), &bytes)?;
         }
     }
-    put(folder, "cache", "seed", &as_blocks(&remembered(), &[]))?;
-    put(folder, "cache", "seed-file", &remembered())?;
+    put(folder, "cache", "seed", &as_blocks(&cached_names(), &[]))?;
+    put(folder, "cache", "seed-file", &cached_names())?;
     for program in ["universal", "hardened-both", "restrict-segment"] {
         let packed = std::fs::read(golden().join("macho").join(format!("{program}.zlib")))?;
         let program_bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("a sample");
         put(folder, "macho", &format!("seed-{program}"), &program_bytes)?;
-        // Its signature, and both forms of its entitlements, by their magic numbers.
+        // Its signature and both forms of its entitlements, found by their magic numbers.
         for (name, head) in [
             ("signature", [0xfa, 0xde, 0x0c, 0xc0]),
             ("plist", [0xfa, 0xde, 0x71, 0x71]),
@@ -122,7 +122,7 @@ fn names() -> Vec<ModuleNames> {
     vec![ModuleNames { build_id: vec![1; 20], addresses: addresses.collect() }]
 }
 
-/// With native stacks and their names.
+/// Appends native stacks and their names.
 fn with_natives(mut trace: Vec<u8>) -> Vec<u8> {
     let module = ModuleDef {
         load_bias: 0x1000,
@@ -131,33 +131,32 @@ fn with_natives(mut trace: Vec<u8>) -> Vec<u8> {
         path: "/lib/liba.so".into(),
         build_id: vec![1; 20],
     };
-    trace.extend(encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&natives()), 3));
-    trace.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
-    trace.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&names()), 3));
+    trace.extend(encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&natives()), 3));
+    trace.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&[module]), 3));
+    trace.extend(encode_block(BlockKind::NAMES, &definitions::encode_names(&names()), 3));
     trace
 }
 
-fn remembered() -> Vec<u8> {
+fn cached_names() -> Vec<u8> {
     let mut meta = Meta::default();
     meta.set_text("made_from", "lib");
     let mut file = file_header().to_vec();
     file.extend(encode_block(BlockKind::META, &meta.encode(), 3));
-    file.extend(encode_block(BlockKind::NAMES, &symbols::encode_names(&names()), 3));
+    file.extend(encode_block(BlockKind::NAMES, &definitions::encode_names(&names()), 3));
     file
 }
 
 fn target_of(kind: BlockKind) -> Option<&'static str> {
     Some(match kind {
         BlockKind::META => "meta",
-        BlockKind::EVENTS => "columns",
-        BlockKind::ROWS => "rows",
+        BlockKind::EVENTS => "events",
         BlockKind::CODES => "codes",
         BlockKind::PY_NODES => "py_nodes",
         BlockKind::NATIVE_NODES => "native_nodes",
         BlockKind::MODULES => "modules",
         BlockKind::END => "end",
         BlockKind::NAMES => "names",
-        BlockKind::LINKS => "links",
+        BlockKind::FRAME_LINKS => "frame_links",
         BlockKind::INDEX => "index",
         BlockKind::TAIL => "tail",
         _ => return None,
@@ -169,13 +168,13 @@ fn payloads(trace: &[u8]) -> Vec<(BlockKind, Vec<u8>)> {
     let mut rest = &trace[FILE_HEADER_BYTES..];
     while let Some(header) = rest.first_chunk::<BLOCK_HEADER_BYTES>().and_then(BlockHeader::decode) {
         let stored = &rest[BLOCK_HEADER_BYTES..][..header.stored_len];
-        found.push((header.kind, header.unpack(stored).expect("a sound block")));
+        found.push((header.kind, header.unpack(stored).expect("a valid block")));
         rest = &rest[BLOCK_HEADER_BYTES + header.stored_len..];
     }
     found
 }
 
-/// In the form of [`crate::files::sound_file`].
+/// In the input form of [`crate::files::valid_trace`].
 fn as_blocks(trace: &[u8], ring: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut put = |kind: u8, payload: &[u8]| {
@@ -199,17 +198,17 @@ fn records(run: &Synthetic) -> Vec<[u8; 64]> {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(30);
     words.extend(encode_code_records(&code));
-    words.extend(run.nodes.iter().take(3).map(|node| py_node_words(*node)));
-    words.extend(natives().into_iter().map(native_node_words));
+    words.extend(run.nodes.iter().take(3).map(|node| encode_py_node(*node)));
+    words.extend(natives().into_iter().map(encode_native_node));
     for (event, number) in run.events.iter().rev().take(6).zip(0u64..) {
         let event = Event { in_flight: number == 0, ..*event };
-        words.extend(event.detail_apart());
+        words.extend(event.separate_detail_record());
         words.push(event.to_words());
     }
     words.iter().map(|words| std::array::from_fn(|at| words[at / 8].to_le_bytes()[at % 8])).collect()
 }
 
-/// In the form of [`crate::rings::sound_ring`].
+/// In the input form of [`crate::rings::valid_ring`].
 fn ring(run: &Synthetic) -> Vec<u8> {
     let records = records(run);
     let mut bytes = vec![32];

@@ -4,7 +4,7 @@
 //! program's memory is not ours. Consequence: a batch is bounded, by records and so by the bytes of definitions too; its events go
 //! into their block a few at a time; and it is written, and its tails are moved, before the next one is taken.
 
-use gpumemtrace_format::ring::{Record, RecordDecoder};
+use gpumemtrace_format::ring::{RecordDecoder, RingRecord};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
 
 use crate::protocol::ring::RingWords;
@@ -66,10 +66,10 @@ impl Batch {
             let mut decoder = RecordDecoder::new(ThreadId(thread));
             let tail = ring.take(is_closing, |words| {
                 match decoder.push(words) {
-                    Some(Record::Event(event)) => self.events.push(event),
-                    Some(Record::Code(code)) => self.codes.push(code),
-                    Some(Record::PyNode(node)) => self.py_nodes.push(node),
-                    Some(Record::NativeNode(node)) => self.native_nodes.push(node),
+                    Some(RingRecord::Event(event)) => self.events.push(event),
+                    Some(RingRecord::Code(code)) => self.codes.push(code),
+                    Some(RingRecord::PyNode(node)) => self.py_nodes.push(node),
+                    Some(RingRecord::NativeNode(node)) => self.native_nodes.push(node),
                     None => {}
                 }
                 if self.events.len() == EVENTS_AT_A_TIME {

@@ -3,7 +3,7 @@
 //! Constraint: a mistyped value must not stop the program nor be ignored silently. Consequence: one line on stderr names
 //! the variable, what it may be, and what is used instead.
 
-use gpumemtrace_format::amount::{self, PartLimit};
+use gpumemtrace_format::size_arg::{self, PartLimit};
 
 use crate::parts::Wanted;
 use crate::say::say;
@@ -88,7 +88,7 @@ impl Config {
             memory_bytes: memory_bytes(&lookup),
             parts: Wanted::new(
                 amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
-                amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", amount::bytes),
+                amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", size_arg::parse_bytes),
             ),
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
@@ -113,7 +113,7 @@ fn memory_bytes(lookup: &impl Fn(&str) -> Option<String>) -> u64 {
     let Some(value) = lookup("GPUMEMTRACE_MEMORY").filter(|value| !value.is_empty()) else {
         return DEFAULT_MEMORY_BYTES;
     };
-    amount::recorder_memory(&value).unwrap_or_else(|| {
+    size_arg::parse_recorder_memory(&value).unwrap_or_else(|| {
         say(&["GPUMEMTRACE_MEMORY=", &value, " is no amount from 32MiB to 1GiB; using 64MiB."]);
         DEFAULT_MEMORY_BYTES
     })

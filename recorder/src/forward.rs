@@ -3,15 +3,15 @@
 //! Constraint: gradients are computed on threads without Python frames, one node of autograd's graph after the other. Which line
 //! created a node is known only while that happens: in the forward pass, on the thread that runs the line, which gives the node a
 //! number. Consequence: the stack of that moment is kept in a table by thread and number; when a node is computed, the table
-//! is asked, and until it is done the thread's events have that stack, with a mark beneath it ([`Link::Backward`]).
+//! is asked, and until it is done the thread's events have that stack, with a mark beneath it ([`FrameLink::Backward`]).
 //!
 //! The table is direct-mapped and one word an entry, so neither side waits for the other. Of a graph with more nodes than it has
 //! entries only the newest are known; numbers that do not fit into an entry are not noted. What is not found is not guessed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpumemtrace_format::ring::py_node_words;
-use gpumemtrace_format::{CodeId, Link, NodeId, PyNode};
+use gpumemtrace_format::ring::encode_py_node;
+use gpumemtrace_format::{CodeId, FrameLink, NodeId, PyNode};
 
 use crate::current::running;
 use crate::record::{define, python_stack};
@@ -80,8 +80,8 @@ fn beneath(local: &Local, session: &'static Session) -> Option<NodeId> {
     python.beneath(&BENEATH, || {
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
         let node =
-            PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: Link::Backward };
-        define(session, lane, &py_node_words(node)).then_some(id)
+            PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
+        define(session, lane, &encode_py_node(node)).then_some(id)
     })
 }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::Meta;
-use gpumemtrace_format::amount::PartLimit;
+use gpumemtrace_format::size_arg::PartLimit;
 
 use crate::clock;
 use crate::output::{create_locked, part_path, stacks_path};

@@ -4,7 +4,7 @@
 //! blocks of 3,000), but the memory is not ours, and a program may have a hundred threads. Consequence: a few large rings for the
 //! threads that come first, small ones for the rest, all together within what the recorder may need.
 
-use gpumemtrace_format::ring::{CLASSES, Shape};
+use gpumemtrace_format::ring::{MAX_RING_CLASSES, RingLayout};
 
 /// Threads that can record at the same time. Rings of threads that ended are used again.
 pub(crate) const RINGS: usize = 96;
@@ -27,18 +27,18 @@ const MOST_IN_ONE: u32 = 1 << 18;
 const BESIDE_RINGS_BYTES: u64 = 16 << 20;
 
 /// Rings, where the small ones have so many records at least.
-fn shape_of(records: u32) -> Shape {
-    let mut classes = [(0, 0); CLASSES];
+fn shape_of(records: u32) -> RingLayout {
+    let mut classes = [(0, 0); MAX_RING_CLASSES];
     classes[0] = (LARGEST_RINGS, (32 * records).min(MOST_IN_ONE));
     classes[1] = (LARGE_RINGS, (16 * records).min(MOST_IN_ONE / 2));
     classes[2] = (MIDDLING_RINGS, FEWEST_RECORDS.max(2 * records));
     classes[3] = ((RINGS - FIRST_SMALL_RING) as u32, FEWEST_RECORDS.max(records));
-    Shape::new(classes)
+    RingLayout::new(classes)
 }
 
 /// Rings as large as they may be where the recorder may need so much memory at most; all sizes are powers of two. 64 MiB make one ring of
 /// 8 MiB, large ones of 4 MiB, middling ones of a half, small ones of a quarter.
-pub(crate) fn shape_within(memory_bytes: u64) -> Shape {
+pub(crate) fn shape_within(memory_bytes: u64) -> RingLayout {
     let for_rings = memory_bytes.saturating_sub(BESIDE_RINGS_BYTES);
     let mut records = MOST_RECORDS;
     while records > FEWEST_RECORDS / 4 && shape_of(records).file_bytes() > for_rings {

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
-    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, Shape, TRACE_BYTES_AT, encode_header,
-    end_of, end_word, ring_bytes, seal, seal_completing, unseal,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RingLayout, TRACE_BYTES_AT,
+    decode_end_word, encode_end_word, encode_header, ring_bytes, seal, seal_completing, unseal,
 };
 use gpumemtrace_format::{Counter, EndReason};
 
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     base: *mut u8,
     file: OwnFile,
     /// Sparse: a ring takes room on disk when a thread first uses it.
-    shape: Shape,
+    shape: RingLayout,
     /// The mapping is not of the file (any more): what is in it dies with the process.
     is_memory: AtomicBool,
     /// Rings with room on disk. Others may not even be read: on a full tmpfs that raises a signal too.
@@ -158,14 +158,14 @@ impl Shared {
     /// Notes how the process ends, for a reader that finds nothing but this file.
     pub(crate) fn set_end(&self, kind: u32, status: i32, time_ns: u64) {
         self.word(END_TIME_AT).store(time_ns, Ordering::Relaxed);
-        self.word(END_AT).store(end_word(kind, status, time_ns), Ordering::Release);
+        self.word(END_AT).store(encode_end_word(kind, status, time_ns), Ordering::Release);
     }
 
     /// What [`Self::set_end`] noted.
     pub(crate) fn end_as_set(&self) -> Option<(EndReason, u64)> {
         let end = self.word(END_AT).load(Ordering::Acquire);
         let time_ns = self.word(END_TIME_AT).load(Ordering::Relaxed);
-        Some((end_of(end, time_ns)?, time_ns))
+        Some((decode_end_word(end, time_ns)?, time_ns))
     }
 
     /// Notes how long the file of the trace is, for who finds it shorter; 0 while that is changing.

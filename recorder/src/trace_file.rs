@@ -11,9 +11,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_format::block::{BlockKind, Packer, encode_block, file_header};
-use gpumemtrace_format::index::{IndexBuilder, Tail};
-use gpumemtrace_format::rows::Encoder;
+use gpumemtrace_format::block::{BlockKind, BlockPacker, encode_block, file_header};
+use gpumemtrace_format::event_block::EventEncoder;
+use gpumemtrace_format::index::{IndexBuilder, TraceTail};
 use gpumemtrace_format::{End, Event, Meta};
 
 use crate::own_file::OwnFile;
@@ -42,8 +42,8 @@ pub(crate) struct BlockFile {
     pending: Vec<u8>,
     index: IndexBuilder,
     events: u64,
-    encoder: Encoder,
-    packer: Packer,
+    encoder: EventEncoder,
+    packer: BlockPacker,
 }
 
 impl BlockFile {
@@ -59,8 +59,8 @@ impl BlockFile {
             pending: file_header().to_vec(),
             index: IndexBuilder::default(),
             events: 0,
-            encoder: Encoder::new(TIME_SHIFT),
-            packer: Packer::new(ZSTD_LEVEL),
+            encoder: EventEncoder::new(TIME_SHIFT),
+            packer: BlockPacker::new(ZSTD_LEVEL),
         };
         this.add_meta(meta);
         this.head.clone_from(&this.pending);
@@ -70,7 +70,7 @@ impl BlockFile {
 
     fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
         let block = encode_block(kind, payload, ZSTD_LEVEL);
-        self.index.note(kind, self.end(), block.len(), rows);
+        self.index.add_block(kind, self.end(), block.len(), rows);
         self.pending.extend(block);
     }
 
@@ -80,7 +80,7 @@ impl BlockFile {
 
     fn push_events(&mut self, events: &[Event]) {
         self.encoder.push(events);
-        self.index.note_rows(events);
+        self.index.add_events(events);
         self.events += events.len() as u64;
     }
 
@@ -90,8 +90,8 @@ impl BlockFile {
             return;
         }
         let rows = self.encoder.finish();
-        let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
-        self.index.note_block_of_rows(BlockKind::ROWS, block.len(), count);
+        let block = self.packer.encode_block(BlockKind::EVENTS, &rows.payload, &rows.split_offsets);
+        self.index.add_counted_event_block(block.len(), count);
         self.pending.extend(block);
     }
 
@@ -132,7 +132,7 @@ impl BlockFile {
         }
         if !self.is_cut {
             let at = self.end();
-            let tail = Tail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
+            let tail = TraceTail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
             self.pending.extend(tail.encode_block());
         }
         self.flush()

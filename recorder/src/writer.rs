@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
-use gpumemtrace_format::{Counter, Counters, End, EndReason, defs, links};
+use gpumemtrace_format::{Counter, Counters, End, EndReason, definitions};
 
 use crate::batch::{Batch, Round};
 use crate::config::NativeStacks;
@@ -181,14 +181,14 @@ impl Writer {
         let trace = &mut self.trace;
         // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
         for codes in batch.codes.chunks(MAX_PAYLOAD_BYTES / (128 << 10)) {
-            trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len());
+            trace.add(BlockKind::CODES, &definitions::encode_codes(codes), codes.len());
         }
         for nodes in batch.py_nodes.chunks(ROWS_PER_BLOCK) {
-            trace.add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes), nodes.len());
-            trace.add(BlockKind::LINKS, &links::encode_links(nodes), nodes.len());
+            trace.add(BlockKind::PY_NODES, &definitions::encode_py_nodes(nodes), nodes.len());
+            trace.add(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(nodes), nodes.len());
         }
         for nodes in batch.native_nodes.chunks(ROWS_PER_BLOCK) {
-            trace.add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes), nodes.len());
+            trace.add(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(nodes), nodes.len());
         }
         trace.end_block();
         self.session.shared.count_more(Counter::InternalErrors, batch.malformed);
@@ -240,7 +240,7 @@ impl Writer {
         }
         self.modules = Some(generation);
         let modules = system::loaded();
-        self.trace.add(BlockKind::MODULES, &defs::encode_modules(&modules), modules.len());
+        self.trace.add(BlockKind::MODULES, &definitions::encode_modules(&modules), modules.len());
     }
 
     /// What is still in the rings, the last block, and the end of the ring file.

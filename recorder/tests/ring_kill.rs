@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{
     HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT,
-    RING_THREAD_AT, Record, RecordDecoder, RingImage, Shape, encode_code_records, encode_header, seal,
-    seal_completing, unseal,
+    RING_THREAD_AT, RecordDecoder, RingImage, RingLayout, RingRecord, encode_code_records, encode_header,
+    seal, seal_completing, unseal,
 };
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ enum Step {
     /// Into the ring file.
     Store(usize, u64),
     /// Onto the trace.
-    Append(Vec<Record>),
+    Append(Vec<RingRecord>),
 }
 
 thread_local! {
@@ -71,7 +71,7 @@ thread_local! {
 
 const PLACES: usize = 8;
 const THREAD: u32 = 4711;
-const SHAPE: Shape = Shape::uniform(1, PLACES as u32);
+const SHAPE: RingLayout = RingLayout::uniform(1, PLACES as u32);
 
 struct Words {
     head: sync::AtomicU64,
@@ -156,7 +156,7 @@ struct Made {
     done: usize,
     /// Shown as in flight, from here on until done.
     shown: Option<usize>,
-    record: Record,
+    record: RingRecord,
 }
 
 fn now() -> usize {
@@ -202,12 +202,12 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 let stream = if is_long { u64::MAX / 3 } else { 7 };
                 event.detail = Some(Detail { requested_bytes: event.size, stream, pool: 0 });
                 let begun = reserve(&mut lane, 2);
-                assert_eq!(event.detail_apart().is_some(), is_long);
-                if let Some(detail) = event.detail_apart() {
+                assert_eq!(event.separate_detail_record().is_some(), is_long);
+                if let Some(detail) = event.separate_detail_record() {
                     lane.put(&detail);
                 }
                 lane.push(&event.to_words());
-                made.push(Made { begun, done: now(), shown: None, record: Record::Event(event) });
+                made.push(Made { begun, done: now(), shown: None, record: RingRecord::Event(event) });
                 seq += 1;
             }
             Act::Call { is_free } => {
@@ -225,7 +225,7 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 // The writer does not wait for the call.
                 write(&words);
                 (*lane.ring().unwrap()).complete(at, &done.to_words());
-                made.push(Made { begun, done: now(), shown, record: Record::Event(done) });
+                made.push(Made { begun, done: now(), shown, record: RingRecord::Event(done) });
                 seq += 1;
             }
             Act::Define => {
@@ -242,7 +242,7 @@ fn play(acts: &[Act]) -> Vec<Made> {
                     lane.put(words);
                 }
                 lane.publish();
-                made.push(Made { begun, done: now(), shown: None, record: Record::Code(code) });
+                made.push(Made { begun, done: now(), shown: None, record: RingRecord::Code(code) });
             }
             Act::Write => write(&words),
         }
@@ -259,14 +259,14 @@ struct Found {
 }
 
 impl Found {
-    fn add(&mut self, record: Record) {
+    fn add(&mut self, record: RingRecord) {
         match record {
-            Record::Event(event) if event.seq == gpumemtrace_format::NO_SEQ => self.unplaced.push(event),
-            Record::Event(event) => {
+            RingRecord::Event(event) if event.seq == gpumemtrace_format::NO_SEQ => self.unplaced.push(event),
+            RingRecord::Event(event) => {
                 let before = self.events.insert(event.seq, event);
                 assert!(before.is_none_or(|before| before == event), "one place, two events");
             }
-            Record::Code(code) => {
+            RingRecord::Code(code) => {
                 self.codes.insert(code.id.0, code);
             }
             other => panic!("{other:?}"),
@@ -327,8 +327,8 @@ fn check(steps: &[Step], made: &[Made]) {
     let mut in_flight = 0;
     for made in made {
         let there = match &made.record {
-            Record::Event(event) => found.events.get(&event.seq).copied().map(Record::Event),
-            Record::Code(code) => found.codes.get(&code.id.0).cloned().map(Record::Code),
+            RingRecord::Event(event) => found.events.get(&event.seq).copied().map(RingRecord::Event),
+            RingRecord::Code(code) => found.codes.get(&code.id.0).cloned().map(RingRecord::Code),
             other => panic!("{other:?}"),
         };
         if killed >= made.done {
@@ -339,16 +339,16 @@ fn check(steps: &[Step], made: &[Made]) {
             // Being completed: it may hold words of both states, and says that it has not returned.
             let unfinished: Vec<&Event> = found.unplaced.iter().chain(found.events.values()).collect();
             let unfinished: Vec<_> = unfinished.into_iter().filter(|event| event.in_flight).collect();
-            let Record::Event(event) = &made.record else { panic!("only calls are in flight") };
+            let RingRecord::Event(event) = &made.record else { panic!("only calls are in flight") };
             match there {
-                Some(Record::Event(there)) if !there.in_flight => assert_eq!(there, *event),
+                Some(RingRecord::Event(there)) if !there.in_flight => assert_eq!(there, *event),
                 _ => {
                     assert_eq!(unfinished.len(), 1, "the call is lost");
                     assert_eq!((unfinished[0].kind, unfinished[0].size), (event.kind, event.size));
                     in_flight += 1;
                 }
             }
-        } else if let (Some(Record::Event(there)), Record::Event(event)) = (&there, &made.record) {
+        } else if let (Some(RingRecord::Event(there)), RingRecord::Event(event)) = (&there, &made.record) {
             assert_eq!((there.size, there.time_ns), (event.size, event.time_ns), "half of an event");
         } else if let Some(there) = there {
             assert_eq!(there, made.record, "half of a definition");

@@ -107,7 +107,8 @@ fn ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
     let mut file = File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::with_capacity(PAGE_BYTES);
     file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
-    let all = RingImage::file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
+    let all =
+        RingImage::expected_file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
     file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)
 }

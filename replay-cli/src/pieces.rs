@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::FILE_HEADER_BYTES;
-use gpumemtrace_format::index::{Places, locate};
+use gpumemtrace_format::index::{IndexLocation, locate_index};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_replay::input::FileSpan;
 
@@ -103,8 +103,8 @@ impl Pieces {
 }
 
 /// Where the sums of a file are.
-pub(crate) fn places(file: &File, len_bytes: u64) -> Option<Places> {
-    locate(len_bytes, |at, buffer| file.read_exact_at(buffer, at).is_ok())
+pub(crate) fn places(file: &File, len_bytes: u64) -> Option<IndexLocation> {
+    locate_index(len_bytes, |at, buffer| file.read_exact_at(buffer, at).is_ok())
 }
 
 /// What a file says of itself in its first block.

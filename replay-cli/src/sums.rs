@@ -10,9 +10,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES};
-use gpumemtrace_format::index::{Index, IndexBuilder, Totals};
+use gpumemtrace_format::index::{Index, IndexBuilder, IndexTotals};
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::ring::{Record, RingImage};
+use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{End, Event, Meta, NO_SEQ};
 use gpumemtrace_replay::input::Cut;
 
@@ -22,7 +22,7 @@ use crate::pieces::{Piece, Pieces, places};
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     /// Over all files. The number of threads is that of the part that has the most.
-    pub(crate) totals: Totals,
+    pub(crate) totals: IndexTotals,
     /// Whether there may be more threads: they are counted in each part, and behind its sums, apart.
     pub(crate) may_have_more_threads: bool,
     /// Who was traced.
@@ -55,16 +55,16 @@ impl Sums {
 
     /// What the ring holds and no block has.
     fn add_ring(&mut self, ring: &RingImage) {
-        let (mut events, mut more) = (Vec::new(), Totals::default());
+        let (mut events, mut more) = (Vec::new(), IndexTotals::default());
         for record in &ring.records {
             match record {
-                Record::Event(event) if event.seq != NO_SEQ && !self.seqs.contains(&event.seq) => {
+                RingRecord::Event(event) if event.seq != NO_SEQ && !self.seqs.contains(&event.seq) => {
                     events.push(*event);
                 }
-                Record::Event(_) => {}
-                Record::Code(_) => more.definitions[0] += 1,
-                Record::PyNode(_) => more.definitions[1] += 1,
-                Record::NativeNode(_) => more.definitions[2] += 1,
+                RingRecord::Event(_) => {}
+                RingRecord::Code(_) => more.definitions[0] += 1,
+                RingRecord::PyNode(_) => more.definitions[1] += 1,
+                RingRecord::NativeNode(_) => more.definitions[2] += 1,
             }
         }
         events.sort_by_key(|event| event.thread);
@@ -74,7 +74,7 @@ impl Sums {
 
     fn add_events(&mut self, events: &[Event]) {
         let mut builder = IndexBuilder::default();
-        builder.note_events(BlockKind::ROWS, 0, events);
+        builder.add_event_block(0, events);
         let more = builder.totals();
         self.may_have_more_threads |= more.threads > 0;
         self.add_totals(more);
@@ -125,7 +125,7 @@ impl Sums {
 
     /// What no sum counts yet.
     fn add_item(&mut self, item: Item) -> Option<()> {
-        let mut more = Totals::default();
+        let mut more = IndexTotals::default();
         match item {
             Item::Meta(meta) => self.meta.merge(meta),
             Item::End(end) => self.end = Some(end),
@@ -137,8 +137,8 @@ impl Sums {
             Item::PyNodes(nodes) => more.definitions[1] = nodes.len() as u64,
             Item::NativeNodes(nodes) => more.definitions[2] = nodes.len() as u64,
             Item::Modules(modules) => more.modules = modules.len() as u64,
-            Item::Cut { offset, kind } => self.cut = Some(Cut { offset, kind }),
-            Item::Tail(_) | Item::Links(_) => {}
+            Item::TruncatedBlock { offset, kind } => self.cut = Some(Cut { offset, kind }),
+            Item::Tail(_) | Item::FrameLinks(_) => {}
             _ => return None,
         }
         self.add_totals(more);
@@ -155,7 +155,7 @@ impl Sums {
         Some(())
     }
 
-    fn add_totals(&mut self, more: Totals) {
+    fn add_totals(&mut self, more: IndexTotals) {
         let totals = &mut self.totals;
         totals.placed += more.placed;
         totals.unplaced += more.unplaced;

@@ -10,8 +10,8 @@ use std::process::Output;
 
 use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
-use gpumemtrace_format::ring::{HEADER_BYTES, Shape, encode_header};
-use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, defs, rows};
+use gpumemtrace_format::ring::{HEADER_BYTES, RingLayout, encode_header};
+use gpumemtrace_format::{EventKind, Meta, NodeId, PyNode, definitions, event_block};
 use synthetic::{Synthetic, in_flight, ring_file};
 use tempfile::TempDir;
 
@@ -265,7 +265,7 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
     // A block of events that was being written when the process was killed: its events are in the ring.
     let half = &run_.events[100..];
     let mut killed = run_.file_of(&run_.events[..100], 100);
-    killed.extend(&encode_block(BlockKind::ROWS, &rows::encode(half, 0).payload, 3)[..50]);
+    killed.extend(&encode_block(BlockKind::EVENTS, &event_block::encode(half, 0).payload, 3)[..50]);
     folder.put("run.trace.ring", &ring_file(half, run_.events.len() as u64));
     let path = folder.put("run.trace", &killed);
     assert_eq!(run(&["replay", &path]).status.code(), Some(0));
@@ -279,7 +279,7 @@ fn a_small_file_that_unpacks_to_gigabytes_of_definitions_is_read_in_bounded_memo
         let nodes: Vec<PyNode> = (0..50_000)
             .map(|id| PyNode { id: NodeId(round * 50_000 + id + 1), ..PyNode::default() })
             .collect();
-        file.extend(encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&nodes), 3));
+        file.extend(encode_block(BlockKind::PY_NODES, &definitions::encode_py_nodes(&nodes), 3));
     }
     assert!(file.len() < 100_000);
     let path = folder.put("bomb.trace", &file);
@@ -324,7 +324,7 @@ fn a_ring_file_is_not_read_before_its_first_page_was_checked() {
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("is not a gpumemtrace ring file"));
     let mut page = vec![0; 4096];
-    let claims = Shape::uniform(1 << 20, 1 << 20);
+    let claims = RingLayout::uniform(1 << 20, 1 << 20);
     page[..HEADER_BYTES].copy_from_slice(&encode_header(synthetic::TRACE_ID, 1, &claims));
     folder.put("run.trace.ring", &page);
     let output = run(&["replay", &path]);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::rows;
+use gpumemtrace_format::event_block;
 use synthetic::{Synthetic, ring_file};
 
 struct Follower {
@@ -70,7 +70,7 @@ fn leaky(steps: u64) -> Synthetic {
 fn events_block(run: &Synthetic, events: std::ops::Range<usize>) -> Vec<u8> {
     let mut events = run.events[events].to_vec();
     events.sort_by_key(|event| (event.thread, event.seq));
-    encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3)
+    encode_block(BlockKind::EVENTS, &event_block::encode(&events, 0).payload, 3)
 }
 
 /// Everything of a trace but its events and its end.

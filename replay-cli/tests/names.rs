@@ -9,8 +9,8 @@ use std::path::Path;
 
 use assert_cmd::Command;
 use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::symbols::encode_names;
-use gpumemtrace_format::{AddressNames, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, defs};
+use gpumemtrace_format::definitions::encode_names;
+use gpumemtrace_format::{AddressNames, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions};
 use serde_json::Value;
 use synthetic::Synthetic;
 
@@ -56,7 +56,7 @@ fn blocks(with_names: bool) -> Vec<u8> {
     ];
     let mut file = encode_block(
         BlockKind::NATIVE_NODES,
-        &defs::encode_native_nodes(&[
+        &definitions::encode_native_nodes(&[
             node(1, 0, PYTHON_BIAS + 0x201),
             node(2, 1, WORK_BIAS + 0x301),
             node(3, 2, WORK_BIAS + 0x101),
@@ -64,7 +64,7 @@ fn blocks(with_names: bool) -> Vec<u8> {
         3,
     );
     let modules = [module(WORK, WORK_BIAS, 1), module(PYTHON, PYTHON_BIAS, 2)];
-    file.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&modules), 3));
+    file.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&modules), 3));
     if with_names {
         file.extend(encode_block(BlockKind::NAMES, &encode_names(&names), 3));
     }

@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use gpumemtrace_format::block::{BlockKind, Packer, encode_block, file_header};
-use gpumemtrace_format::event::FREED_AT_ONCE;
-use gpumemtrace_format::index::{IndexBuilder, Tail};
+use gpumemtrace_format::block::{BlockKind, BlockPacker, encode_block, file_header};
+use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
+use gpumemtrace_format::index::{IndexBuilder, TraceTail};
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, Link, Meta, NodeId, PyNode,
-    ThreadId, defs, links, rows,
+    ApiId, CodeDef, CodeId, Counters, Detail, End, EndReason, Event, EventKind, FrameLink, Meta, NodeId,
+    PyNode, ThreadId, definitions, event_block,
 };
 
 /// Events of one round: the writer is woken when a ring is a quarter full.
@@ -66,7 +66,7 @@ impl Frames {
         id
     }
 
-    fn node(&mut self, parent: NodeId, code: CodeId, line: i32, link: Link) -> NodeId {
+    fn node(&mut self, parent: NodeId, code: CodeId, line: i32, link: FrameLink) -> NodeId {
         let id = NodeId(self.nodes.len() as u32 + 1);
         self.nodes.push(PyNode { id, parent, code, offset_bytes: (line - 1) * 2, link });
         id
@@ -74,7 +74,7 @@ impl Frames {
 
     fn frame(&mut self, parent: NodeId, file: &str, function: &str, line: i32) -> NodeId {
         let code = self.code(file, function);
-        self.node(parent, code, line, Link::Python)
+        self.node(parent, code, line, FrameLink::Python)
     }
 
     /// Below a line of the user's: what the framework calls until memory is asked for.
@@ -109,7 +109,7 @@ fn lines(frames: &mut Frames) -> Lines {
         .collect();
     let backward = forward
         .iter()
-        .map(|stacks| stacks.map(|stack| frames.node(stack, CodeId::UNKNOWN, 1, Link::Backward)))
+        .map(|stacks| stacks.map(|stack| frames.node(stack, CodeId::UNKNOWN, 1, FrameLink::Backward)))
         .collect();
     let step = frames.frame(main, "/work/train.py", "train", 43);
     let wrapper = frames.frame(
@@ -161,7 +161,7 @@ impl Run {
             thread: ThreadId(self.thread),
             device: 0,
             api: ApiId(u8::from(kind.is_driver_call())),
-            flags: if kind == EventKind::BLOCK_FREE { FREED_AT_ONCE } else { 0 },
+            flags: if kind == EventKind::BLOCK_FREE { FLAG_FREED_AT_ONCE } else { 0 },
             result: 0,
             in_flight: false,
             addr,
@@ -268,8 +268,8 @@ struct Trace {
     file: BufWriter<File>,
     bytes: u64,
     index: IndexBuilder,
-    encoder: rows::Encoder,
-    packer: Packer,
+    encoder: event_block::EventEncoder,
+    packer: BlockPacker,
 }
 
 impl Trace {
@@ -280,8 +280,8 @@ impl Trace {
             file,
             bytes: file_header().len() as u64,
             index: IndexBuilder::default(),
-            encoder: rows::Encoder::new(TIME_SHIFT),
-            packer: Packer::new(ZSTD_LEVEL),
+            encoder: event_block::EventEncoder::new(TIME_SHIFT),
+            packer: BlockPacker::new(ZSTD_LEVEL),
         })
     }
 
@@ -292,15 +292,15 @@ impl Trace {
 
     fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) -> std::io::Result<()> {
         let block = encode_block(kind, payload, ZSTD_LEVEL);
-        self.index.note(kind, self.bytes, block.len(), rows);
+        self.index.add_block(kind, self.bytes, block.len(), rows);
         self.write(&block)
     }
 
     fn add_events(&mut self, events: &[Event]) -> std::io::Result<()> {
         self.encoder.push(events);
         let rows = self.encoder.finish();
-        let block = self.packer.encode_block(BlockKind::ROWS, &rows.payload, &rows.cuts);
-        self.index.note_events(BlockKind::ROWS, block.len(), events);
+        let block = self.packer.encode_block(BlockKind::EVENTS, &rows.payload, &rows.split_offsets);
+        self.index.add_event_block(block.len(), events);
         self.write(&block)?;
         if self.index.pending() >= BLOCKS_PER_INDEX { self.add_index() } else { Ok(()) }
     }
@@ -315,7 +315,7 @@ impl Trace {
         self.add_index()?;
         let end_at = self.bytes;
         self.write(&encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL))?;
-        let tail = Tail { index_bytes: self.bytes - index_at, end_bytes: self.bytes - end_at };
+        let tail = TraceTail { index_bytes: self.bytes - index_at, end_bytes: self.bytes - end_at };
         self.write(&tail.encode_block())?;
         self.file.flush()
     }
@@ -356,9 +356,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     let Frames { codes, nodes } = &frames;
     trace.add(BlockKind::META, &meta(&["-", "cuMemAlloc_v2"]).encode(), 0)?;
-    trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len())?;
-    trace.add(BlockKind::PY_NODES, &defs::encode_py_nodes(nodes), nodes.len())?;
-    trace.add(BlockKind::LINKS, &links::encode_links(nodes), nodes.len())?;
+    trace.add(BlockKind::CODES, &definitions::encode_codes(codes), codes.len())?;
+    trace.add(BlockKind::PY_NODES, &definitions::encode_py_nodes(nodes), nodes.len())?;
+    trace.add(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(nodes), nodes.len())?;
     for mut round in rounds {
         round.sort_by_key(|event| event.thread);
         for rows in round.chunks(ROWS_PER_BLOCK) {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::definitions::Definitions;
     use crate::origin::OwnPaths;
-    use gpumemtrace_format::{CodeDef, CodeId, EventKind, Link, PyNode};
+    use gpumemtrace_format::{CodeDef, CodeId, EventKind, FrameLink, PyNode};
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
@@ -124,13 +124,14 @@ mod tests {
             parent: NodeId(id - 1),
             code: CodeId(id),
             offset_bytes: 0,
-            link: Link::C,
+            link: FrameLink::C,
         };
         let codes =
             [code(1, "train.py", "main"), code(2, AUTOGRAD, "backward"), code(3, AUTOGRAD, "_make_grads")];
         let mut definitions = Definitions::default();
         definitions.codes.extend(codes.map(|code| (code.id, code)));
-        let backward = PyNode { parent: NodeId(1), code: CodeId::UNKNOWN, link: Link::Backward, ..node(4) };
+        let backward =
+            PyNode { parent: NodeId(1), code: CodeId::UNKNOWN, link: FrameLink::Backward, ..node(4) };
         definitions.python.extend([node(1), node(2), node(3), backward].map(|node| (node.id, node)));
         Symbols::new(definitions, OwnPaths::default())
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::reader::Item;
-use gpumemtrace_format::ring::Record;
+use gpumemtrace_format::ring::RingRecord;
 use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, NodeId, PyNode};
 
 use crate::keyed::KeyedMap;
@@ -33,7 +33,7 @@ impl Definitions {
             Item::Codes(codes) => self.codes.extend(codes.into_iter().map(|code| (code.id, code))),
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
             // They stand behind the nodes that they are of.
-            Item::Links(links) => {
+            Item::FrameLinks(links) => {
                 for (id, link) in links {
                     if let Some(node) = self.python.get_mut(&id) {
                         node.link = link;
@@ -53,18 +53,18 @@ impl Definitions {
     }
 
     /// Takes what a ring record defines.
-    pub fn take_record(&mut self, record: &Record) {
+    pub fn take_record(&mut self, record: &RingRecord) {
         match record {
-            Record::Code(code) => {
+            RingRecord::Code(code) => {
                 self.codes.insert(code.id, code.clone());
             }
-            Record::PyNode(node) => {
+            RingRecord::PyNode(node) => {
                 self.python.insert(node.id, *node);
             }
-            Record::NativeNode(node) => {
+            RingRecord::NativeNode(node) => {
                 self.native.insert(node.id, *node);
             }
-            Record::Event(_) => {}
+            RingRecord::Event(_) => {}
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 
 use crate::book::{Book, Now};
@@ -139,7 +139,7 @@ impl DeviceState {
                 self.unused.block_went((detail.stream, detail.pool), block.bytes);
             }
             self.peak_state.block_removed(event.addr, block);
-            if event.detail.is_some() && event.flags & FREED_AT_ONCE == 0 {
+            if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
             }
         }

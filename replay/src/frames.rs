@@ -1,6 +1,6 @@
 //! The frames of a stack, and sites and stacks in the form that reports have.
 
-use gpumemtrace_format::{Link, NodeId};
+use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::origin::Origin;
 use crate::report::{FrameKind, Site, StackFrame};
@@ -157,14 +157,14 @@ impl Symbols {
                 is_inlined: false,
                 is_own,
                 address: frame.address,
-                link: Link::Unknown,
+                link: FrameLink::Unknown,
             });
         }
         for id in self.python_path(python) {
             let node = self.definitions.python.get(&id);
-            let link = node.map_or(Link::Unknown, |node| node.link);
+            let link = node.map_or(FrameLink::Unknown, |node| node.link);
             let (file, function, line) = match node {
-                _ if link == Link::Backward => (None, Some(BACKWARD.to_owned()), None),
+                _ if link == FrameLink::Backward => (None, Some(BACKWARD.to_owned()), None),
                 Some(node) => self.python_frame(node.code, node.offset_bytes),
                 None => (None, None, None),
             };

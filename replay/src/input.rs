@@ -7,8 +7,8 @@
 use std::ops::RangeInclusive;
 
 use gpumemtrace_format::block::BlockKind;
-use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
-use gpumemtrace_format::ring::{Record, RingImage};
+use gpumemtrace_format::reader::{CorruptRegion, Item, OpenError, TraceReader};
+use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{Counter, Counters, End, EndReason, Meta};
 
 use crate::definitions::Definitions;
@@ -112,10 +112,9 @@ impl Cut {
             self.kind,
             Some(
                 BlockKind::EVENTS
-                    | BlockKind::ROWS
                     | BlockKind::CODES
                     | BlockKind::PY_NODES
-                    | BlockKind::LINKS
+                    | BlockKind::FRAME_LINKS
                     | BlockKind::NATIVE_NODES
                     | BlockKind::END
             )
@@ -127,13 +126,13 @@ impl Cut {
 #[derive(Clone, Debug, Default)]
 pub struct Damages {
     /// The first ones.
-    pub first: Vec<Damage>,
+    pub first: Vec<CorruptRegion>,
     /// How many there are.
     pub count: u64,
 }
 
 impl Damages {
-    pub(crate) fn add(&mut self, damage: Damage) {
+    pub(crate) fn add(&mut self, damage: CorruptRegion) {
         self.count += 1;
         if self.first.len() < MAX_DAMAGE {
             self.first.push(damage);
@@ -172,8 +171,8 @@ impl Head {
             match item {
                 Item::Meta(meta) => head.meta.merge(meta),
                 Item::End(end) => head.end = Some(end),
-                Item::Damage(damage) => head.damage.add(damage),
-                Item::Cut { offset, kind } => head.cut = Some(Cut { offset, kind }),
+                Item::CorruptRegion(damage) => head.damage.add(damage),
+                Item::TruncatedBlock { offset, kind } => head.cut = Some(Cut { offset, kind }),
                 Item::UnknownBlock(_) => head.unknown_blocks += 1,
                 item => head.definitions.take(item),
             }
@@ -236,7 +235,7 @@ impl Head {
         let ring = self.ring.as_ref()?;
         let said = (ring.end_time_ns > 0).then_some(ring.end_time_ns);
         let times = ring.records.iter().filter_map(|record| match record {
-            Record::Event(event) => Some(event.time_ns),
+            RingRecord::Event(event) => Some(event.time_ns),
             _ => None,
         });
         said.or(times.max())
@@ -352,7 +351,7 @@ pub fn incompleteness(head: &Head, body: &Body, missing: Missing, dropped: u64) 
         ));
     }
     reasons.extend(head.absent.iter().cloned());
-    let mut damage: Vec<&Damage> = head.damage.first.iter().chain(&body.damage.first).collect();
+    let mut damage: Vec<&CorruptRegion> = head.damage.first.iter().chain(&body.damage.first).collect();
     damage.sort_by_key(|damage| damage.offset);
     for damage in damage.iter().take(MAX_DAMAGE_TOLD) {
         let place = head.place_of(damage.offset);

@@ -9,7 +9,7 @@
 //! made the maximum (or may have, where stacks are missing), reserved and live bytes of the moment are those of its next block event.
 
 use gpumemtrace_format::Event;
-use gpumemtrace_format::event::{WITNESS_NVML, WITNESS_PROGRAM};
+use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
 
 use crate::owners::{OwnerId, Owners};
 
@@ -170,8 +170,8 @@ impl Ledger {
     /// Somebody said how much is in use.
     pub fn sample(&mut self, event: &Event, time_ns: u64) {
         let witness = match event.aux[1] {
-            WITNESS_NVML => Witness::Nvml,
-            WITNESS_PROGRAM => Witness::Program,
+            SAMPLE_SOURCE_NVML => Witness::Nvml,
+            SAMPLE_SOURCE_PROGRAM => Witness::Program,
             _ => Witness::Recorder,
         };
         let sample = Sample { time_ns, witness, in_use: event.size, handed_out: self.bytes };
@@ -327,13 +327,13 @@ mod tests {
     fn the_residual_is_that_of_the_best_witness_nearest_to_the_peak() {
         let (owners, [torch, ..]) = owners();
         let mut ledger = Ledger::default();
-        ledger.sample(&said(5, WITNESS_PROGRAM), 1);
+        ledger.sample(&said(5, SAMPLE_SOURCE_PROGRAM), 1);
         ledger.alloc(torch, 20, 2, &owners);
         ledger.sample(&said(70, 1), 3);
         assert_eq!(ledger.nearest().unwrap().residual(), Some(50));
-        ledger.sample(&said(27, WITNESS_NVML), 4);
+        ledger.sample(&said(27, SAMPLE_SOURCE_NVML), 4);
         ledger.sample(&said(90, 1), 5);
-        ledger.sample(&said(10, WITNESS_NVML), 6);
+        ledger.sample(&said(10, SAMPLE_SOURCE_NVML), 6);
         let nearest = ledger.nearest().unwrap();
         assert_eq!((nearest.witness, nearest.residual()), (Witness::Nvml, Some(7)));
         assert_eq!(

@@ -9,7 +9,7 @@
 //! | 3.10 | `co_linetable` | bytes of code (u8), line difference (i8, -128: no line) |
 //! | older | `co_lnotab` | bytes of code (u8), line difference (i8), applied *after* them |
 
-use gpumemtrace_format::{CodeDef, NOT_BEGUN};
+use gpumemtrace_format::{CodeDef, FRAME_NOT_STARTED};
 
 /// First version with the location table of PEP 657.
 const PYTHON_3_11: u16 = 0x030b;
@@ -23,7 +23,7 @@ const UNIT_BYTES: u64 = 2;
 /// A frame that has not begun is at the first line; any other negative offset means that the recorder did not know the
 /// instruction. In a truncated table only what is there is used.
 pub fn line_at(code: &CodeDef, offset_bytes: i32) -> Option<u32> {
-    if offset_bytes == NOT_BEGUN {
+    if offset_bytes == FRAME_NOT_STARTED {
         return u32::try_from(code.first_line).ok().filter(|line| *line > 0);
     }
     let offset = u64::try_from(offset_bytes).ok()?;
@@ -137,7 +137,7 @@ mod tests {
         let code = code(0x030b, 10, table);
         let lines: Vec<Option<u32>> = (0..14).step_by(2).map(|offset| line_at(&code, offset)).collect();
         assert_eq!(lines, [Some(10), Some(10), Some(11), Some(10), Some(12), None, None]);
-        assert_eq!((line_at(&code, -1), line_at(&code, NOT_BEGUN)), (None, Some(10)));
+        assert_eq!((line_at(&code, -1), line_at(&code, FRAME_NOT_STARTED)), (None, Some(10)));
     }
 
     #[test]

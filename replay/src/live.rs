@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use gpumemtrace_format::reader::Item;
-use gpumemtrace_format::ring::{Record, RingImage};
+use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
 
 use crate::backward::Backward;
@@ -129,8 +129,8 @@ impl Live {
         for record in &ring.records {
             match record {
                 // One that is in flight comes again when it is complete.
-                Record::Event(event) if !event.in_flight => events.push(*event),
-                Record::Event(_) => {}
+                RingRecord::Event(event) if !event.in_flight => events.push(*event),
+                RingRecord::Event(_) => {}
                 definition => {
                     self.symbols.define(|definitions| definitions.take_record(definition));
                     self.unresolved = true;

@@ -2,14 +2,14 @@
 //!
 //! Constraint: the two stacks are walked apart, and nothing in the one points into the other. Consequence: what is known of
 //! CPython is used. Python frames are run by its evaluation loop, so each native frame of that loop (`_PyEval_EvalFrameDefault`)
-//! is where Python frames belong: those from one that was entered from C (which the trace tells, [`Link::C`]) inwards up to the
+//! is where Python frames belong: those from one that was entered from C (which the trace tells, [`FrameLink::C`]) inwards up to the
 //! next such. There are as many loops as such frames; where fewer or more are found (the interpreter has no symbols, a stack was
 //! cut), what lies innermost is in its place, and the order of the rest is called approximate.
 //!
 //! A thread of autograd's that works for a forward line has two stacks that never called each other: its own native one, then
 //! the line's.
 
-use gpumemtrace_format::Link;
+use gpumemtrace_format::FrameLink;
 
 /// A place in the merged stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,12 +60,12 @@ where
 }
 
 /// Puts the Python frames where their loops are. Both innermost first; `loops` says of each native frame whether it is one.
-pub fn merge(loops: &[bool], python: &[Link]) -> Merged {
+pub fn merge(loops: &[bool], python: &[FrameLink]) -> Merged {
     let mut groups: Vec<usize> = Vec::new();
-    let mut is_exact = loops.is_empty() || python.is_empty() || python[0] == Link::Backward;
-    if python.first() != Some(&Link::Backward) {
-        groups.extend(python.split_inclusive(|link| *link == Link::C).map(<[Link]>::len));
-        let are_known = python.iter().all(|link| matches!(link, Link::C | Link::Python));
+    let mut is_exact = loops.is_empty() || python.is_empty() || python[0] == FrameLink::Backward;
+    if python.first() != Some(&FrameLink::Backward) {
+        groups.extend(python.split_inclusive(|link| *link == FrameLink::C).map(<[FrameLink]>::len));
+        let are_known = python.iter().all(|link| matches!(link, FrameLink::C | FrameLink::Python));
         is_exact |= are_known && groups.len() == loops.iter().filter(|is_loop| **is_loop).count();
     }
     let mut slots = Vec::with_capacity(loops.len() + python.len());
@@ -87,7 +87,7 @@ pub fn merge(loops: &[bool], python: &[Link]) -> Merged {
 mod tests {
     use super::Slot::{Native as N, Python as P};
     use super::*;
-    use gpumemtrace_format::Link::{Backward, C, Python, Unknown};
+    use gpumemtrace_format::FrameLink::{Backward, C, Python, Unknown};
     use proptest::prelude::*;
 
     const LOOP: bool = true;
@@ -144,7 +144,7 @@ mod tests {
         fn every_frame_is_there_once_and_each_stack_in_its_order(
             loops in proptest::collection::vec(any::<bool>(), 0..40), links in proptest::collection::vec(0..4u8, 0..40),
         ) {
-            let links: Vec<Link> = links.into_iter().map(Link::of_number).collect();
+            let links: Vec<FrameLink> = links.into_iter().map(FrameLink::from_number).collect();
             let slots = merge(&loops, &links).slots;
             let natives: Vec<usize> = slots.iter().filter_map(|slot| match slot { N(at) => Some(*at), P(_) => None }).collect();
             let pythons: Vec<usize> = slots.iter().filter_map(|slot| match slot { P(at) => Some(*at), N(_) => None }).collect();

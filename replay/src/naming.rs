@@ -4,7 +4,7 @@
 //! Consequence: analyses work on addresses; names come last, for the sites of a finished report alone, each address once. Who
 //! reads libraries is behind [`Resolve`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
 
-use gpumemtrace_format::{Link, ModuleDef, NamedFrame};
+use gpumemtrace_format::{FrameLink, ModuleDef, NamedFrame};
 
 use crate::analysis::Analysis;
 use crate::definitions::Definitions;
@@ -214,7 +214,7 @@ impl<'a> Namer<'a> {
             })
             .collect();
         let loops = loops(names.iter().map(|names| names.iter().map(|frame| &*frame.function)));
-        let links: Vec<Link> = python.iter().map(|frame| frame.link).collect();
+        let links: Vec<FrameLink> = python.iter().map(|frame| frame.link).collect();
         let merged = merge(&loops, &links);
         if !python.is_empty() {
             site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });

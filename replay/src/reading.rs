@@ -9,8 +9,8 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
-use gpumemtrace_format::ring::Record;
+use gpumemtrace_format::reader::{CorruptRegion, Item, OpenError, TraceReader};
+use gpumemtrace_format::ring::RingRecord;
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::input::{Damages, Head};
@@ -97,7 +97,7 @@ pub(crate) fn read_together(
     let mut stopped = stopped.is_break();
     if let Some(ring) = ring.filter(|_| !stopped) {
         let events = ring.records.iter().filter_map(|record| match record {
-            Record::Event(event) => Some(*event),
+            RingRecord::Event(event) => Some(*event),
             _ => None,
         });
         let mut events: Vec<Event> = events.collect();
@@ -115,7 +115,7 @@ pub(crate) fn read_together(
 enum Found {
     Events(Batch),
     /// What lies between blocks was told by the first reading.
-    Damage(Damage),
+    Damage(CorruptRegion),
 }
 
 /// Unpacks blocks into what comes back.
@@ -131,7 +131,7 @@ impl Unpacker {
             if !self.has_memory
                 && let Ok(events) = self.spent.try_recv()
             {
-                self.reader.reuse(events);
+                self.reader.reuse_events(events);
                 self.has_memory = true;
             }
             match self.reader.next()? {
@@ -139,7 +139,7 @@ impl Unpacker {
                     self.has_memory = false;
                     return Some(Found::Events(Batch::of(events)));
                 }
-                Item::Damage(damage) if damage.is_in_block => return Some(Found::Damage(damage)),
+                Item::CorruptRegion(damage) if damage.is_in_block => return Some(Found::Damage(damage)),
                 // Passed over: not worth waking anybody.
                 _ => {}
             }

@@ -5,7 +5,7 @@ mod sampled;
 
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
+use gpumemtrace_format::{EventKind, MetaValue, NO_DEVICE, TrackerState};
 
 use crate::analysis::Analysis;
 use crate::device::DeviceState;
@@ -150,8 +150,8 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
     let meta = &analysis.meta;
     let text = |name: &str| meta.text(name).map(str::to_owned);
     let list = |name: &str| match meta.get(name) {
-        Some(Value::List(list)) => Some(list.clone()),
-        Some(Value::Text(text)) => Some(vec![text.clone()]),
+        Some(MetaValue::List(list)) => Some(list.clone()),
+        Some(MetaValue::Text(text)) => Some(vec![text.clone()]),
         _ => None,
     };
     let mut events: BTreeMap<String, u64> = BTreeMap::new();
@@ -205,11 +205,11 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
 }
 
 /// CUDA writes 13020 for 13.2.
-fn version(value: Option<&Value>) -> Option<String> {
+fn version(value: Option<&MetaValue>) -> Option<String> {
     match value? {
-        Value::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
-        Value::Text(text) => Some(text.clone()),
-        Value::List(_) => None,
+        MetaValue::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
+        MetaValue::Text(text) => Some(text.clone()),
+        MetaValue::List(_) => None,
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::hash_map::Entry;
 
-use gpumemtrace_format::{CodeId, Link, NodeId};
+use gpumemtrace_format::{CodeId, FrameLink, NodeId};
 
 use crate::backward::is_backward_call;
 use crate::definitions::Definitions;
@@ -214,7 +214,7 @@ impl Symbols {
                 continue;
             };
             let parent = self.nodes.get(node.parent.0).filter(|_| node.parent != NodeId::NONE);
-            if node.link == Link::Backward {
+            if node.link == FrameLink::Backward {
                 let facts = self.backward_of(parent);
                 self.nodes.insert(id.0, facts);
                 continue;

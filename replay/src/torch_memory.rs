@@ -9,7 +9,7 @@
 //! the series keeps [`MOST_POINTS`] of them at most, evenly picked; nothing is drawn through them.
 
 use gpumemtrace_format::Event;
-use gpumemtrace_format::event::NOT_TOLD;
+use gpumemtrace_format::event::NOT_REPORTED;
 
 use crate::series::Series;
 use crate::tally::Held;
@@ -112,7 +112,7 @@ impl TorchMemory {
     /// PyTorch was asked.
     #[cold]
     pub fn sample(&mut self, event: &Event, (time_ns, step): (u64, u32), exact: Option<Exact>) {
-        let told = |number: u64| (number != NOT_TOLD).then_some(number);
+        let told = |number: u64| (number != NOT_REPORTED).then_some(number);
         let sample = Sample { time_ns, step, tensors: told(event.size), driver: told(event.aux[0]), exact };
         widen(&mut self.tensors, sample.tensors);
         widen(&mut self.driver, sample.driver);
@@ -182,7 +182,7 @@ mod tests {
         let mut memory = TorchMemory::default();
         memory.sample(&said(30, 110), (1, 1), EXACT);
         memory.sample(&said(50, 90), (2, 2), EXACT);
-        memory.sample(&said(NOT_TOLD, 500), (3, 3), None);
+        memory.sample(&said(NOT_REPORTED, 500), (3, 3), None);
         assert_eq!(memory.beyond_metal, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));
         assert_eq!(memory.kept, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));
         assert_eq!(memory.tensors, Some(Range { samples: 2, least: 30, most: 50, last: 50 }));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(memory.at_steps(2, 3), Some([25, 30]), "the last of a step is its end");
         assert_eq!(memory.at_steps(1, 4), None, "of that step there is none yet");
         assert_eq!(memory.at_steps(0, 3), None);
-        memory.sample(&said(NOT_TOLD, 0), (1, 4), None);
+        memory.sample(&said(NOT_REPORTED, 0), (1, 4), None);
         memory.sample(&said(50, 0), (1, 5), None);
         assert_eq!(memory.at_steps(1, 5), None, "one is missing in between");
     }

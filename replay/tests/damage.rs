@@ -15,14 +15,14 @@ use std::sync::Arc;
 use gpumemtrace_format::block::{
     BLOCK_HEADER_BYTES, BlockHeader, BlockKind, FILE_HEADER_BYTES, encode_block,
 };
+use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, RingImage, encode_code_records, native_node_words, py_node_words,
+    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node, encode_py_node,
 };
-use gpumemtrace_format::symbols::encode_names;
 use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
-    NodeId, ThreadId, defs,
+    NodeId, ThreadId, definitions,
 };
 use gpumemtrace_replay::input::{Head, Missing, incompleteness, missing, read_events};
 use gpumemtrace_replay::{Input, RingFile};
@@ -191,8 +191,8 @@ fn native_blocks() -> Vec<u8> {
     let frame = NamedFrame { function: "grow".into(), file: "pool.c".into(), line: 7 };
     let addresses = (1..4).map(|address| AddressNames { address, frames: vec![frame.clone()] }).collect();
     let names = ModuleNames { build_id: vec![1; 20], addresses };
-    let mut blocks = encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&natives()), 3);
-    blocks.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
+    let mut blocks = encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&natives()), 3);
+    blocks.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&[module]), 3));
     blocks.extend(encode_block(BlockKind::NAMES, &encode_names(&[names]), 3));
     blocks
 }
@@ -217,11 +217,11 @@ fn killed(run: &Synthetic, rows: usize) -> Sound {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(40);
     rings[0].2.extend(encode_code_records(&code));
-    rings[0].2.extend(run.nodes.iter().take(2).map(|node| py_node_words(*node)));
-    rings[1].2.extend(natives().into_iter().take(2).map(native_node_words));
+    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node(*node)));
+    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node));
     for event in waiting {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
-        ring.extend(event.detail_apart());
+        ring.extend(event.separate_detail_record());
         ring.push(event.to_words());
     }
     rings[1].2.push(in_flight(run.events[0]).to_words());
@@ -262,7 +262,7 @@ fn flip_every_bit_of_a_trace(sound: &Sound) -> u64 {
         let mut read = Vec::new();
         for item in TraceReader::new(&bytes[..]).unwrap() {
             match item {
-                Item::Damage(damage) => {
+                Item::CorruptRegion(damage) => {
                     assert_eq!((damage.offset, damage.len), (begin, pieces[piece].len() as u64), "{what}");
                     found += 1;
                 }
@@ -303,7 +303,7 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
     let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
@@ -312,7 +312,7 @@ fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
 #[test]
 fn a_cut_trace_says_so() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);

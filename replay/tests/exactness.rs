@@ -184,7 +184,7 @@ fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused(
     let file = run.file_without_end(50);
     assert!(!analyse_bytes(&file, RingFile::Absent).incomplete.is_empty());
     let mut bytes = ring_file(&[], run.events.len() as u64);
-    let header = ring::encode_header([1; 16], 1, &ring::Shape::uniform(1, 1));
+    let header = ring::encode_header([1; 16], 1, &ring::RingLayout::uniform(1, 1));
     bytes[..header.len()].copy_from_slice(&header);
     let ring = RingImage::decode(&bytes).unwrap();
     let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));

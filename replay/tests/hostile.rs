@@ -4,7 +4,7 @@ mod synthetic;
 
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Detail, Event, EventKind, Link, NO_SEQ, NodeId, PyNode, ThreadId,
+    ApiId, CodeDef, CodeId, Detail, Event, EventKind, FrameLink, NO_SEQ, NodeId, PyNode, ThreadId,
 };
 use gpumemtrace_replay::compare::{Profile, compare};
 use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
@@ -91,7 +91,7 @@ proptest! {
             run.events.iter_mut().zip(0..).for_each(|(event, seq)| event.seq = seq);
         }
         run.nodes = nodes.iter().zip(1..).map(|((parent, code, offset), id)| {
-            PyNode { id: NodeId(id), parent: NodeId(*parent), code: CodeId(*code), offset_bytes: *offset, link: Link::Unknown }
+            PyNode { id: NodeId(id), parent: NodeId(*parent), code: CodeId(*code), offset_bytes: *offset, link: FrameLink::Unknown }
         }).collect();
         let files = ["a.py", "/x/torch/optim/adam.py", "<string>", "", "/lib/python3.11/a.py"];
         run.codes = files.iter().zip(1..).map(|(file, id)| CodeDef {

@@ -5,7 +5,7 @@ mod synthetic;
 use std::collections::BTreeMap;
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, defs};
+use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, definitions};
 use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
 use gpumemtrace_replay::{Analysis, Input, RingFile, Section, analyse, report};
 use synthetic::Synthetic;
@@ -44,8 +44,8 @@ fn analysed() -> Analysis {
         build_id: vec![1; 20],
     };
     let mut file = run.file(100);
-    file.extend(encode_block(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(&nodes), 3));
-    file.extend(encode_block(BlockKind::MODULES, &defs::encode_modules(&[module]), 3));
+    file.extend(encode_block(BlockKind::NATIVE_NODES, &definitions::encode_native_nodes(&nodes), 3));
+    file.extend(encode_block(BlockKind::MODULES, &definitions::encode_modules(&[module]), 3));
     let open = || -> std::io::Result<Box<dyn std::io::Read + Send>> {
         Ok(Box::new(std::io::Cursor::new(file.clone())))
     };

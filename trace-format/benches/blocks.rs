@@ -4,13 +4,13 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use gpumemtrace_format::block::{BlockKind, Packer};
-use gpumemtrace_format::rows::{self, Encoder};
+use gpumemtrace_format::block::{BlockKind, BlockPacker};
+use gpumemtrace_format::event_block::{self, EventEncoder};
 use gpumemtrace_format::{ApiId, Event, EventKind, NodeId, ThreadId};
 
 const ROWS: u64 = 16_384;
 
-/// A loop of 40 lines that allocate and free blocks of sizes of their own.
+/// A loop of 40 lines that each allocate and free a block of their own size.
 fn training_loop() -> Vec<Event> {
     let mut allocated = 0;
     (0..ROWS)
@@ -41,20 +41,22 @@ fn training_loop() -> Vec<Event> {
 
 fn blocks(c: &mut Criterion) {
     let events = training_loop();
-    let mut encoder = Encoder::new(10);
+    let mut encoder = EventEncoder::new(10);
     let mut encode = |events: &[Event]| {
         encoder.push(events);
         encoder.finish()
     };
-    let rows = encode(&events);
-    let mut packer = Packer::new(3);
+    let encoded = encode(&events);
+    let mut packer = BlockPacker::new(3);
     let mut group = c.benchmark_group("16,384 events");
     group.throughput(Throughput::Elements(ROWS));
     group.bench_function("encode columns", |b| b.iter(|| encode(black_box(&events))));
     group.bench_function("pack block", |b| {
-        b.iter(|| packer.encode_block(BlockKind::ROWS, black_box(&rows.payload), &rows.cuts));
+        b.iter(|| {
+            packer.encode_block(BlockKind::EVENTS, black_box(&encoded.payload), &encoded.split_offsets)
+        });
     });
-    group.bench_function("decode columns", |b| b.iter(|| rows::decode(black_box(&rows.payload))));
+    group.bench_function("decode columns", |b| b.iter(|| event_block::decode(black_box(&encoded.payload))));
     group.finish();
 }
 

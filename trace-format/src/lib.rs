@@ -1,42 +1,44 @@
-//! What a gpumemtrace trace *is*: records, columns, blocks; how they are encoded and decoded.
+//! The trace format: what the recorder writes and the replay library reads.
 //!
-//! Constraint: this crate runs on both sides, inside the traced program (encoding) and in the replay tool (decoding
-//! files that may be damaged or hostile). Consequence: no files are opened here, nothing is unsafe, nothing is printed,
-//! and every decoder bounds what it allocates before it allocates it. No other crate knows a byte layout.
+//! This crate runs inside the traced program, where it encodes, and in the command, where it
+//! decodes files that may be damaged or hostile. It opens no files, prints nothing and has no
+//! unsafe code, and every decoder bounds an allocation before it makes it. No other crate knows a
+//! byte layout.
 //!
-//! Reading order: [`event`] (one record), [`ring`] (where records live until they are written), [`rows`] (many
-//! records, small; [`columns`] in traces of version 1), [`defs`] (what the ids in a record mean), [`symbols`] (names of native
-//! addresses), [`meta`] (who was traced), [`block`] (framing), [`index`] (sums),
-//! [`reader`] (a whole file). `docs/trace-format.md` is the same in prose, for third parties.
+//! `docs/trace-format.md` is the specification; `tests/specification.rs` checks its examples and
+//! its table of event kinds. Reading order: [`event`] (one event), [`ring`] (events before they are
+//! in the trace), [`event_block`] (many events in few bytes), [`definitions`] (what the ids in an
+//! event stand for), [`meta`] (metadata and the end of the run), [`block`] (framing), [`index`]
+//! (summaries) and [`reader`] (a whole file).
 #![forbid(unsafe_code)]
 
-pub mod amount;
 pub mod block;
-pub mod columns;
-pub mod defs;
+pub mod definitions;
 pub mod event;
-mod expected_aux;
+pub mod event_block;
+mod ids;
 pub mod index;
-mod item;
-pub mod links;
 pub mod meta;
 pub mod reader;
 pub mod ring;
-pub mod rows;
-pub mod symbols;
-pub mod wire;
+pub mod size_arg;
+mod wire;
 
-pub use defs::{CodeDef, CodeId, ModuleDef, NOT_BEGUN, NativeNode, NodeId, PyNode};
-pub use event::{
-    ApiId, Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ,
-    ThreadId, TrackerState,
+pub use definitions::{
+    AddressNames, CodeDef, FRAME_NOT_STARTED, FrameLink, ModuleDef, ModuleNames, NamedFrame, NativeNode,
+    PyNode,
 };
-pub use links::Link;
-pub use meta::{Counter, Counters, End, EndReason, Meta, Value};
-pub use symbols::{AddressNames, ModuleNames, NamedFrame};
+pub use event::{
+    Detail, Event, EventKind, FLAG_CAPTURED, FLAG_ESTIMATED, FLAG_UNBACKED, NO_DEVICE, NO_SEQ, TrackerState,
+};
+pub use ids::{ApiId, CodeId, NodeId, ThreadId};
+pub use meta::{Counter, Counters, End, EndReason, Meta, MetaValue};
+pub use wire::WireError;
 
-/// Version of everything in this crate. A reader refuses a file whose version it does not know; within a version,
-/// unknown block kinds, columns, event kinds and metadata keys are skipped and counted, never misread.
-pub const FORMAT_VERSION: u32 = 3;
-/// The oldest that is read.
-pub const OLDEST_VERSION: u32 = 1;
+/// Version of everything in this crate. A reader refuses a file of any other version. Within a
+/// version it skips and counts block kinds, columns, event kinds and metadata names that it does
+/// not know.
+pub const FORMAT_VERSION: u32 = 1;
+
+#[doc(hidden)]
+pub use wire::{put_delta, put_varint};

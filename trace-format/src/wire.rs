@@ -1,30 +1,31 @@
-//! Integers and byte strings on the wire.
+//! Varints, deltas and length-prefixed bytes.
 //!
-//! Constraint: what is read may be damaged or made by an attacker. Consequence: [`Cursor`] never reads past its slice and
-//! never allocates; lengths are checked against what is really there before anything is built from them.
+//! A varint is LEB128: seven bits a byte, lowest first, the high bit set in every byte but the
+//! last, at most 10 bytes. A signed number is first folded (zigzag): 0, -1, 1, -2 become 0, 1, 2,
+//! 3.
 //!
-//! A varint is LEB128: 7 bits a byte, lowest first, high bit set on all but the last; at most 10 bytes.
-//! A signed value is folded first (zigzag): 0, -1, 1, -2 become 0, 1, 2, 3.
+//! The input may be damaged or hostile: [`Cursor`] never reads past its slice, never allocates, and
+//! checks every length against the bytes that are left.
 
 use thiserror::Error;
 
-/// In each of eight bytes the bit that says that the varint goes on.
-const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+/// The bit that says "another byte follows", in each of eight bytes.
+const CONTINUATION_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// Why bytes could not be read.
+/// Why a payload does not decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The data ended inside a value.
+    /// The data ends inside a value.
     #[error("data ends inside a value")]
     UnexpectedEnd,
     /// A varint has more than 64 bits.
     #[error("a number has more than 64 bits")]
     Overlong,
-    /// A length or count is larger than the format allows or than the data that follows.
+    /// A length or count exceeds a limit of the format or the data that follows.
     #[error("a length is larger than the data that follows or than the format's limit")]
     Limit,
-    /// Bytes that must be UTF-8 are not.
+    /// Text is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
     /// A value is outside its documented range.
@@ -41,77 +42,55 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Appends the folded difference `value - previous` (wrapping, so any pair of values can be told).
+/// Appends the folded difference `value - previous`. It wraps, so any two values have one.
 pub fn put_delta(out: &mut Vec<u8>, previous: u64, value: u64) {
     put_varint(out, zigzag(value.wrapping_sub(previous) as i64));
 }
 
 /// Appends a length and the bytes.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Folds a signed number so that small magnitudes become small numbers.
-pub fn zigzag(value: i64) -> u64 {
+/// Folds a signed number so that a small magnitude becomes a small number.
+pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
 /// Undoes [`zigzag`].
-pub fn unzigzag(value: u64) -> i64 {
+pub(crate) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
 /// Undoes the folding of [`put_delta`].
 #[inline]
-pub fn add_delta(previous: u64, folded: u64) -> u64 {
+pub(crate) fn add_delta(previous: u64, folded: u64) -> u64 {
     previous.wrapping_add(unzigzag(folded) as u64)
 }
 
-/// The varint that `bytes` begin with, and what follows it. Most are one byte long; of the others up to eight bytes are taken
-/// at once: where the first clear high bit is tells the length, then the gaps between groups of 7, 14 and 28 bits are closed.
+/// Splits off the varint at the start of `bytes`. One byte is the common case. A varint of two to
+/// eight bytes is read at once: the first clear high bit gives its length, then three masks close
+/// the gaps between groups of 7, 14 and 28 bits.
 #[inline(always)]
 #[allow(clippy::inline_always)] // For `Cursor::varint`.
 fn split_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     if let [first @ 0..0x80, rest @ ..] = bytes {
         return Ok((u64::from(*first), rest));
     }
-    split_long_varint(bytes)
-}
-
-/// The same where lengths change so often that asking for the most common one costs more than it saves.
-#[inline(always)]
-#[allow(clippy::inline_always)] // As above.
-fn split_long_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
     let Some(eight) = bytes.first_chunk::<8>() else { return split_varint_by_bytes(bytes) };
     let word = u64::from_le_bytes(*eight);
-    let ends = !word & HIGH_BITS;
+    let ends = !word & CONTINUATION_BITS;
     if ends == 0 {
         return split_varint_by_bytes(bytes);
     }
-    // Up to and with the lowest clear high bit: everything below it, and the byte that it is in.
+    // All bits up to and with the lowest clear high bit.
     let within = ends ^ (ends - 1);
-    let value = word & within & !HIGH_BITS;
+    let value = word & within & !CONTINUATION_BITS;
     let value = (value & 0x7f00_7f00_7f00_7f00) >> 1 | value & 0x007f_007f_007f_007f;
     let value = (value & 0x3fff_0000_3fff_0000) >> 2 | value & 0x0000_3fff_0000_3fff;
     let value = (value & 0x0fff_ffff_0000_0000) >> 4 | value & 0x0fff_ffff;
     Ok((value, &bytes[ends.trailing_zeros() as usize / 8 + 1..]))
-}
-
-/// The same where nearly none is longer than four bytes.
-#[inline(always)]
-#[allow(clippy::inline_always)] // As above.
-fn split_medium_varint(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
-    let Some(four) = bytes.first_chunk::<4>() else { return split_varint_by_bytes(bytes) };
-    let word = u32::from_le_bytes(*four);
-    let ends = !word & HIGH_BITS as u32;
-    if ends == 0 {
-        return split_long_varint(bytes);
-    }
-    let value = word & (ends ^ (ends - 1)) & !(HIGH_BITS as u32);
-    let value = (value & 0x7f00_7f00) >> 1 | value & 0x007f_007f;
-    let value = value >> 16 << 14 | value & 0x3fff;
-    Ok((u64::from(value), &bytes[ends.trailing_zeros() as usize / 8 + 1..]))
 }
 
 #[cold]
@@ -131,99 +110,54 @@ fn split_varint_by_bytes(bytes: &[u8]) -> Result<(u64, &[u8]), WireError> {
 
 /// A bounded reader over a slice.
 #[derive(Clone, Copy, Debug)]
-pub struct Cursor<'a> {
+pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
-    /// Reads from the start of `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// How many bytes are left.
-    pub fn remaining(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// True at the end.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// One byte.
     #[inline]
-    pub fn byte(&mut self) -> Result<u8, WireError> {
+    pub(crate) fn byte(&mut self) -> Result<u8, WireError> {
         let (&first, rest) = self.rest.split_first().ok_or(WireError::UnexpectedEnd)?;
         self.rest = rest;
         Ok(first)
     }
 
-    /// A varint.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // Cursors stay in registers only if nothing takes their address.
-    pub fn varint(&mut self) -> Result<u64, WireError> {
+    #[allow(clippy::inline_always)] // A cursor stays in registers only if nothing takes its address.
+    pub(crate) fn varint(&mut self) -> Result<u64, WireError> {
         let (value, rest) = split_varint(self.rest)?;
         self.rest = rest;
         Ok(value)
     }
 
-    /// A varint that may well be long, without a branch for its length.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    pub fn long_varint(&mut self) -> Result<u64, WireError> {
-        let (value, rest) = split_long_varint(self.rest)?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    /// A varint of one to four bytes, mostly, without a branch for which.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    pub fn medium_varint(&mut self) -> Result<u64, WireError> {
-        let (value, rest) = split_medium_varint(self.rest)?;
-        self.rest = rest;
-        Ok(value)
-    }
-
-    /// The next eight varints, if each of them is one byte.
-    #[inline]
-    pub fn eight_short_varints(&mut self) -> Option<[u8; 8]> {
-        let (eight, rest) = self.rest.split_first_chunk::<8>()?;
-        if u64::from_le_bytes(*eight) & HIGH_BITS != 0 {
-            return None;
-        }
-        self.rest = rest;
-        Some(*eight)
-    }
-
-    /// Passes over the next `len` bytes if all of them are 0: so many varints, each of them 0.
-    #[inline]
-    pub fn zeros(&mut self, len: usize) -> bool {
-        let Some((zeros, rest)) = self.rest.split_at_checked(len) else { return false };
-        let are_zeros = zeros.iter().fold(0, |all, byte| all | byte) == 0;
-        if are_zeros {
-            self.rest = rest;
-        }
-        are_zeros
-    }
-
     /// A varint that must fit 32 bits.
     #[inline]
-    pub fn varint_u32(&mut self) -> Result<u32, WireError> {
+    pub(crate) fn varint_u32(&mut self) -> Result<u32, WireError> {
         u32::try_from(self.varint()?).map_err(|_| WireError::Range)
     }
 
-    /// A value told as its difference from `previous`.
+    /// A value that is stored as its difference from `previous`.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // As above.
-    pub fn delta(&mut self, previous: u64) -> Result<u64, WireError> {
+    #[allow(clippy::inline_always)] // As for `varint`.
+    pub(crate) fn delta(&mut self, previous: u64) -> Result<u64, WireError> {
         Ok(add_delta(previous, self.varint()?))
     }
 
-    /// A count of things of which each takes at least `min_bytes_each` (1 or more) of what follows: so a hostile count can
-    /// never make the caller allocate more than a fixed multiple of the data it was given.
-    pub fn count(&mut self, min_bytes_each: usize) -> Result<usize, WireError> {
+    /// A count of items that take at least `min_bytes_each` (1 or more) bytes each. A count that
+    /// the remaining bytes cannot hold is an error, so callers may allocate for it.
+    pub(crate) fn count(&mut self, min_bytes_each: usize) -> Result<usize, WireError> {
         let count = usize::try_from(self.varint()?).map_err(|_| WireError::Limit)?;
         if count > self.rest.len() / min_bytes_each.max(1) {
             return Err(WireError::Limit);
@@ -232,7 +166,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Exactly `len` bytes.
-    pub fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         if len > self.rest.len() {
             return Err(WireError::UnexpectedEnd);
         }
@@ -242,13 +176,13 @@ impl<'a> Cursor<'a> {
     }
 
     /// A length and that many bytes.
-    pub fn bytes(&mut self) -> Result<&'a [u8], WireError> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], WireError> {
         let len = self.count(1)?;
         self.take(len)
     }
 
-    /// A length and that much UTF-8.
-    pub fn text(&mut self) -> Result<&'a str, WireError> {
+    /// A length and that many bytes of UTF-8.
+    pub(crate) fn text(&mut self) -> Result<&'a str, WireError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| WireError::NotUtf8)
     }
 }
@@ -260,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn varints_and_deltas_come_back(value: u64, previous: u64) {
+        fn varints_and_deltas_round_trip(value: u64, previous: u64) {
             let mut out = Vec::new();
             put_varint(&mut out, value);
             put_delta(&mut out, previous, value);
@@ -271,22 +205,20 @@ mod tests {
         }
 
         #[test]
-        fn varints_of_every_length_come_back_wherever_the_data_ends(
+        fn varints_of_every_length_round_trip_before_any_number_of_bytes(
             value: u64, bits in 0u32..64, after in proptest::collection::vec(any::<u8>(), 0..12),
         ) {
             let value = value >> bits;
             let mut out = Vec::new();
             put_varint(&mut out, value);
             out.extend(&after);
-            for read in [Cursor::varint, Cursor::long_varint, Cursor::medium_varint] {
-                let mut cursor = Cursor::new(&out);
-                prop_assert_eq!(read(&mut cursor), Ok(value));
-                prop_assert_eq!(cursor.remaining(), after.len());
-            }
+            let mut cursor = Cursor::new(&out);
+            prop_assert_eq!(cursor.varint(), Ok(value));
+            prop_assert_eq!(cursor.remaining(), after.len());
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused_without_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let mut cursor = Cursor::new(&bytes);
             while cursor.varint().is_ok() {}
             let mut cursor = Cursor::new(&bytes);
@@ -295,15 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_passed_over_only_where_all_of_them_are_there() {
-        let mut cursor = Cursor::new(&[0, 0, 0, 1]);
-        assert!(!cursor.zeros(4) && !cursor.zeros(5));
-        assert!(cursor.zeros(2) && cursor.zeros(1) && !cursor.zeros(1));
-        assert_eq!(cursor.remaining(), 1);
-    }
-
-    #[test]
-    fn an_eleventh_byte_or_a_65th_bit_is_refused() {
+    fn varint_with_eleventh_byte_or_65th_bit_is_refused() {
         assert_eq!(Cursor::new(&[0xff; 11]).varint(), Err(WireError::Overlong));
         let mut max = Vec::new();
         put_varint(&mut max, u64::MAX);
@@ -313,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_held_against_the_bytes_that_follow() {
+    fn count_is_limited_by_remaining_bytes() {
         assert_eq!(Cursor::new(&[200, 1, 0, 0]).count(1), Err(WireError::Limit));
         assert_eq!(Cursor::new(&[2, 0, 0]).count(1), Ok(2));
         assert_eq!(Cursor::new(&[2, 0, 0]).count(2), Err(WireError::Limit));

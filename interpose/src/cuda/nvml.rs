@@ -8,7 +8,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use gpumemtrace_format::event::WITNESS_NVML;
+use gpumemtrace_format::event::SAMPLE_SOURCE_NVML;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
@@ -52,7 +52,7 @@ pub(crate) fn sample() {
             gpumemtrace_recorder::event(&Draft {
                 device: *ordinal,
                 size: used_bytes,
-                aux: [0, WITNESS_NVML],
+                aux: [0, SAMPLE_SOURCE_NVML],
                 ..Draft::new(EventKind::MEMORY_SAMPLE, ApiId::default())
             });
         }

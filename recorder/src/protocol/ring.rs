@@ -8,7 +8,7 @@
 use std::sync::atomic::compiler_fence;
 
 use crate::sync::{AtomicU64, Ordering};
-use gpumemtrace_format::ring::{is_in_flight, without_check};
+use gpumemtrace_format::ring::{clear_check, is_in_flight};
 
 /// Rings of so many records are large.
 const LARGE_RECORDS: u64 = 1 << 15;
@@ -70,7 +70,7 @@ pub(crate) trait RingWords<const N: usize> {
         }
         words[N - 1] = last;
         if is_in_flight(last) {
-            words[N - 1] = without_check(last);
+            words[N - 1] = clear_check(last);
             return words;
         }
         self.unseal(number, &words).unwrap_or([0; N])

@@ -4,7 +4,7 @@
 //! file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be cut into ring
 //! records. Longer ones are cut and marked; nothing is believed before its type was checked.
 
-use gpumemtrace_format::NOT_BEGUN;
+use gpumemtrace_format::FRAME_NOT_STARTED;
 
 use super::layout::{Instruction, Layout};
 use super::memory::Memory;
@@ -133,7 +133,7 @@ fn copy_of<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize, by
     None
 }
 
-/// Offset of an instruction in the bytecode of its code object, in bytes; [`NOT_BEGUN`] right before the first one; -1 if it
+/// Offset of an instruction in the bytecode of its code object, in bytes; [`FRAME_NOT_STARTED`] right before the first one; -1 if it
 /// lies anywhere else.
 pub fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
@@ -156,7 +156,7 @@ pub fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr
     };
     match usize::try_from(offset) {
         Ok(inside) if inside < bytes => i32::try_from(inside).unwrap_or(-1),
-        Err(_) if offset == -(CODE_UNIT_BYTES as isize) => NOT_BEGUN,
+        Err(_) if offset == -(CODE_UNIT_BYTES as isize) => FRAME_NOT_STARTED,
         _ => -1,
     }
 }

@@ -24,7 +24,7 @@ use selftest::{Verdict, selftest};
 use trail::{Change, Trail};
 
 use crate::stack_cache::FrameKey;
-use gpumemtrace_format::Link;
+use gpumemtrace_format::FrameLink;
 
 /// The interpreter in this process.
 #[derive(Debug)]
@@ -164,7 +164,7 @@ impl Interpreter {
     }
 
     /// How a frame came to be under its caller.
-    pub fn link_of(&self, frame: &FrameKey) -> Link {
+    pub fn link_of(&self, frame: &FrameKey) -> FrameLink {
         walk::link_of(&self.layout, frame)
     }
 }

@@ -7,7 +7,7 @@
 //! A code object is told apart from another one that lived at the same address before by its serial number (3.12 on), or
 //! by a fingerprint of its names and its line table (`fingerprint`).
 
-use gpumemtrace_format::Link;
+use gpumemtrace_format::FrameLink;
 
 use super::fingerprint::{Recent, fingerprint};
 use super::layout::{Copies, Instruction, Layout, OWNER_GENERATOR};
@@ -58,10 +58,10 @@ pub fn instruction_of(layout: &Layout, key: &FrameKey) -> usize {
 }
 
 /// How the frame came to be under its caller.
-pub fn link_of(layout: &Layout, key: &FrameKey) -> Link {
+pub fn link_of(layout: &Layout, key: &FrameKey) -> FrameLink {
     match layout.instruction {
-        Instruction::Pointer if key.instr & ENTERED_FROM_C == 0 => Link::Python,
-        _ => Link::C,
+        Instruction::Pointer if key.instr & ENTERED_FROM_C == 0 => FrameLink::Python,
+        _ => FrameLink::C,
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::ring::{Record, RingImage};
+use gpumemtrace_format::ring::{RingImage, RingRecord};
 use gpumemtrace_format::{
     ApiId, CodeDef, Counters, Detail, End, Event, EventKind, Meta, NO_SEQ, NativeNode, PyNode,
 };
@@ -46,7 +46,7 @@ impl Left {
                 }
                 Item::Codes(codes) => left.codes.extend(codes),
                 Item::PyNodes(nodes) => left.py_nodes.extend(nodes),
-                Item::Links(links) => {
+                Item::FrameLinks(links) => {
                     for (id, link) in links {
                         left.py_nodes
                             .iter_mut()
@@ -58,7 +58,9 @@ impl Left {
                 Item::End(end) => left.end = Some(end),
                 Item::Modules(_) | Item::Index(_) | Item::Tail(_) => {}
                 // A kill may cut the last block; its events are still in the ring.
-                Item::Cut { .. } => assert!(ring_path(trace).exists(), "a cut trace without a ring"),
+                Item::TruncatedBlock { .. } => {
+                    assert!(ring_path(trace).exists(), "a cut trace without a ring");
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -67,10 +69,10 @@ impl Left {
             assert_eq!(image.malformed, 0);
             for record in std::mem::take(&mut image.records) {
                 match record {
-                    Record::Event(event) => left.add(event),
-                    Record::Code(code) => left.codes.push(code),
-                    Record::PyNode(node) => left.py_nodes.push(node),
-                    Record::NativeNode(node) => left.native_nodes.push(node),
+                    RingRecord::Event(event) => left.add(event),
+                    RingRecord::Code(code) => left.codes.push(code),
+                    RingRecord::PyNode(node) => left.py_nodes.push(node),
+                    RingRecord::NativeNode(node) => left.native_nodes.push(node),
                 }
             }
             left.image = Some(image);

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gpumemtrace_format::event::FREED_AT_ONCE;
-use gpumemtrace_format::{Counter, Event, EventKind, Link, Meta, NO_DEVICE, NO_SEQ, Value};
+use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
+use gpumemtrace_format::{Counter, Event, EventKind, FrameLink, Meta, MetaValue, NO_DEVICE, NO_SEQ};
 use gpumemtrace_replay::driver::{Driver, Place, Totals};
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::linetable::line_at;
@@ -161,7 +161,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
             detail.requested_bytes, detail.stream, detail.pool
         )?;
     }
-    if event.kind == EventKind::BLOCK_FREE && event.flags & FREED_AT_ONCE != 0 {
+    if event.kind == EventKind::BLOCK_FREE && event.flags & FLAG_FREED_AT_ONCE != 0 {
         out.write_all(b" completed=1")?;
     }
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
@@ -185,10 +185,10 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
             code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
         let link = match node.link {
-            Link::Unknown => "",
-            Link::Python => " link=python",
-            Link::C => " link=c",
-            Link::Backward => " link=backward",
+            FrameLink::Unknown => "",
+            FrameLink::Python => " link=python",
+            FrameLink::C => " link=c",
+            FrameLink::Backward => " link=backward",
         };
         writeln!(out, "frame id={id} parent={parent} file={file} line={line} function={function}{link}")?;
     }
@@ -208,11 +208,11 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
     Ok(())
 }
 
-fn value_text(value: &Value) -> String {
+fn value_text(value: &MetaValue) -> String {
     match value {
-        Value::Number(number) => number.to_string(),
-        Value::Text(text) => text.clone(),
-        Value::List(list) => list.join(" "),
+        MetaValue::Number(number) => number.to_string(),
+        MetaValue::Text(text) => text.clone(),
+        MetaValue::List(list) => list.join(" "),
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use gpumemtrace_format::index::Totals;
-use gpumemtrace_format::{Counter, EventKind, Value};
+use gpumemtrace_format::index::IndexTotals;
+use gpumemtrace_format::{Counter, EventKind, MetaValue};
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::stream::OrderSummary;
@@ -50,8 +50,9 @@ impl Contents {
         };
         let sums = Sums::of(&file.pieces, image)?;
         let may_have_more_threads = sums.may_have_more_threads;
-        let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
-            sums.totals;
+        let IndexTotals {
+            placed, seqs, threads, definitions: [codes, python, native], modules, kinds, ..
+        } = sums.totals;
         let mut head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
         (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
         head.own_bytes = file.pieces.files.last().map_or(0, |piece| piece.len_bytes);
@@ -142,13 +143,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "  ring file: {ring}")?;
     for (name, value) in head.meta.entries() {
         let value = match value {
-            Value::Number(number) => number.to_string(),
-            Value::Text(text) => text.clone(),
+            MetaValue::Number(number) => number.to_string(),
+            MetaValue::Text(text) => text.clone(),
             // The names that events count through: each line of `dump` has its own.
-            Value::List(list) if name == "apis" => {
+            MetaValue::List(list) if name == "apis" => {
                 format!("{} names", list.iter().filter(|name| *name != "-").count())
             }
-            Value::List(list) => list.join(" "),
+            MetaValue::List(list) => list.join(" "),
         };
         writeln!(out, "  {}: {}", printable(name), printable(&value))?;
     }

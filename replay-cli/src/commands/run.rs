@@ -21,9 +21,9 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use gpumemtrace_cli::injection::Disk;
 use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::index::{TAIL_BYTES, Tail};
+use gpumemtrace_format::index::{TAIL_BYTES, TraceTail};
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::{Meta, amount};
+use gpumemtrace_format::{Meta, size_arg};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Refused};
@@ -78,7 +78,7 @@ pub(crate) struct Args {
 }
 
 fn part_limit(text: &str) -> Result<String, String> {
-    let limit = amount::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
+    let limit = size_arg::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
     match limit.bytes {
         Some(bytes) if bytes < SMALLEST_PART => Err("parts are at least 64KiB".to_owned()),
         _ => Ok(text.to_owned()),
@@ -86,7 +86,7 @@ fn part_limit(text: &str) -> Result<String, String> {
 }
 
 fn size(text: &str) -> Result<String, String> {
-    match amount::bytes(text) {
+    match size_arg::parse_bytes(text) {
         Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
         Some(_) => Err("at least 512KiB are kept".to_owned()),
         None => Err("give a size such as 10GiB".to_owned()),
@@ -94,7 +94,7 @@ fn size(text: &str) -> Result<String, String> {
 }
 
 fn memory(text: &str) -> Result<String, String> {
-    match amount::recorder_memory(text) {
+    match size_arg::parse_recorder_memory(text) {
         Some(_) => Ok(text.to_owned()),
         None => Err("give a size from 32MiB to 1GiB".to_owned()),
     }
@@ -335,7 +335,7 @@ fn note_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> 
         match item {
             Item::Meta(more) => meta.merge(more),
             // Whatever is put behind a half-written block would be taken for its other half.
-            Item::Cut { .. } => return Ok(()),
+            Item::TruncatedBlock { .. } => return Ok(()),
             _ => {}
         }
     }
@@ -356,7 +356,7 @@ fn note_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> 
     let mut last = [0; TAIL_BYTES];
     let has_tail =
         file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
-    if let Some(tail) = Tail::of_last_bytes(&last).filter(|_| has_tail) {
+    if let Some(tail) = TraceTail::from_last_bytes(&last).filter(|_| has_tail) {
         blocks.extend(tail.moved_by((TAIL_BYTES + blocks.len()) as u64).encode_block());
     }
     file.write_all(&blocks)?;

@@ -96,7 +96,7 @@ impl Tail {
         let more = (&self.file).take(self.length_bytes.saturating_sub(begin));
         let mut reader = TraceReader::new(Cursor::new(file_header()).chain(more))?;
         while let Some(item) = reader.next() {
-            let is_sound = !matches!(item, Item::Damage(_) | Item::Cut { .. });
+            let is_sound = !matches!(item, Item::CorruptRegion(_) | Item::TruncatedBlock { .. });
             if is_sound {
                 self.read_bytes = begin + reader.offset() - FILE_HEADER_BYTES as u64;
                 take(item);

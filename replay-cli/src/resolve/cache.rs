@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES, encode_block, file_header};
+use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::symbols::encode_names;
 use gpumemtrace_format::{AddressNames, Meta, ModuleNames, NamedFrame};
 
 /// Longest file.

@@ -6,7 +6,7 @@
 //! Constraint: hundreds of thousands of blocks, few stacks, and stacks as deep as a file says. Consequence: a frame's place is
 //! found once, after its caller's, and kept.
 
-use gpumemtrace_format::{Link, NodeId};
+use gpumemtrace_format::{FrameLink, NodeId};
 
 use crate::backward::is_backward_call;
 use crate::idmap::IdMap;
@@ -104,7 +104,7 @@ impl<'a> Places<'a> {
     fn own(&self, node: NodeId) -> Option<Place> {
         let definitions = self.symbols.definitions();
         let node = definitions.python.get(&node)?;
-        if node.link == Link::Backward {
+        if node.link == FrameLink::Backward {
             return Some(Place::Backward);
         }
         let code = definitions.codes.get(&node.code)?;
@@ -261,7 +261,7 @@ mod tests {
                 definitions
                     .codes
                     .insert(CodeId(id), CodeDef { id: CodeId(id), file, name, ..CodeDef::default() });
-                let link = if parent == NodeId::NONE { Link::C } else { Link::Python };
+                let link = if parent == NodeId::NONE { FrameLink::C } else { FrameLink::Python };
                 let node = PyNode { id: NodeId(id), parent, code: CodeId(id), offset_bytes: 0, link };
                 definitions.python.insert(node.id, node);
                 parent = node.id;

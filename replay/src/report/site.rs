@@ -1,6 +1,6 @@
 //! Sites and frames, as `--json` prints them.
 
-use gpumemtrace_format::Link;
+use gpumemtrace_format::FrameLink;
 use serde::Serialize;
 
 /// A user line.
@@ -69,13 +69,13 @@ pub struct StackFrame {
     pub(crate) address: u64,
     /// How a Python frame came to be under its caller.
     #[serde(skip)]
-    pub(crate) link: Link,
+    pub(crate) link: FrameLink,
 }
 
 impl StackFrame {
     /// True for what stands between the frames of a backward thread and those of the forward line that it works for.
     pub fn is_backward(&self) -> bool {
-        self.link == Link::Backward
+        self.link == FrameLink::Backward
     }
 }
 

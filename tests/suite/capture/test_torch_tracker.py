@@ -1,5 +1,4 @@
-"""Runs in which PyTorch's trace tracker is missing or unknown; and a trace older than the
-tracker."""
+"""Runs in which PyTorch's trace tracker is missing or unknown."""
 
 import json
 import re
@@ -7,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY, VENVS, gpumemtrace
+from conftest import VENVS, gpumemtrace
 from ground_truth import assert_blocks_equal_torch, assert_calls_equal_driver
 
 UNKNOWN_VERSION, UNREADABLE = 2, 4
-GOLDEN = REPOSITORY / "tests" / "golden"
 
 
 def another_torch(version, folder, files):
@@ -103,11 +101,3 @@ def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
             reserved -= size
     assert (most, witness[0]) == (peak["reserved_bytes"], peak["requested_bytes"])
     assert ("pending_free" in causes) == bool(witness[1])
-
-
-def test_golden_trace_without_tracker():
-    now = gpumemtrace("dump", "--stacks", GOLDEN / "before-details.trace")
-    assert now == (GOLDEN / "before-details.txt").read_text()
-    report = json.loads(gpumemtrace("replay", GOLDEN / "before-details.trace", "--json"))
-    assert report["traces"][0]["torch_tracker"] is None
-    assert all(gap["requested_bytes"] is None for gap in report["fragmentation"])

@@ -9,9 +9,7 @@ import sys
 
 import zstandard
 
-COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
-           "NATIVE", "REQUESTED", "STREAM", "POOL"]
-ROW_COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "AGE", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
+COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "AGE", "ADDR", "SIZE", "AUX0", "AUX1", "PYTHON",
                "NATIVE", "REQUESTED", "STREAM", "POOL", "REUSE"]
 BYTE_COLUMNS = {"KIND", "DEVICE", "API", "FLAGS"}
 BLOCK_ALLOC, BLOCK_FREE = 64, 65
@@ -140,43 +138,8 @@ def index(payload):
     return sums
 
 
-def events(payload):
-    rows = payload.varint()
-    columns = {name: Bytes(b"") for name in COLUMNS}
-    while not payload.is_empty():
-        number = payload.byte()
-        data = payload.bytes()
-        if number < len(COLUMNS):
-            columns[COLUMNS[number]] = Bytes(data)
-    column = columns.__getitem__
-    threads = []
-    while not column("RUNS").is_empty():
-        thread = column("RUNS").varint()
-        threads += [thread] * column("RUNS").varint()
-    assert len(threads) == rows
-    seq, time, addr, stream, pool = WRAP - 1, 0, 0, 0, 0
-    totals, last_aux, asked = {}, {}, {}
-    for thread in threads:
-        row = {"tid": thread, "kind": column("KIND").byte(), "dev": column("DEVICE").byte(), "api": column("API").byte()}
-        flags = column("FLAGS").byte()
-        row |= {"in_flight": bool(flags & 0x80), "flags": flags & 0x3F, "rc": column("RESULT").varint()}
-        row["seq"] = seq = column("SEQ").delta((seq + 1) % WRAP)
-        row["time_ns"] = time = column("TIME").delta(time)
-        row["addr"] = addr = column("ADDR").delta(addr)
-        row["size"] = size = column("SIZE").varint()
-        add_aux(row, columns, totals, last_aux)
-        row["python"], row["native"] = column("PYTHON").varint(), column("NATIVE").varint()
-        if flags & 0x40:
-            slot = addr // 512 % 4096
-            row["requested"] = asked[slot] = column("REQUESTED").delta(asked.get(slot) or size)
-            row["stream"] = stream = column("STREAM").delta(stream)
-            row["pool"] = pool = column("POOL").delta(pool)
-        yield row
-    assert all(column(name).is_empty() for name in COLUMNS)
-
-
 class Numbers:
-    """A column of ROWS: bytes or numbers; one that is not there is all 0."""
+    """A column of an EVENTS block: bytes or numbers; one that is not there is all 0."""
 
     def __init__(self, values=None):
         self.values, self.at = values, 0
@@ -220,14 +183,14 @@ class Followers:
         return self.before
 
 
-def rows(payload):
+def events(payload):
     count, shift = payload.varint(), payload.byte()
-    columns = {name: Numbers() for name in ROW_COLUMNS}
+    columns = {name: Numbers() for name in COLUMNS}
     while not payload.is_empty():
         number = payload.byte()
         data = payload.bytes()
-        if number < len(ROW_COLUMNS):
-            name = ROW_COLUMNS[number]
+        if number < len(COLUMNS):
+            name = COLUMNS[number]
             columns[name] = Numbers(data if name in BYTE_COLUMNS else in_planes(Bytes(data)))
     take = {name: column.next for name, column in columns.items()}
     threads = []
@@ -317,7 +280,7 @@ def pieces(stored):
 def blocks(file):
     """(kind, offset, payload) of a file that is sound."""
     header = file.read(16)
-    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) in [(version, crc32c(header[:12])) for version in (1, 2, 3)]
+    assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) == (1, crc32c(header[:12]))
     while head := file.read(24):
         at = file.tell() - len(head)
         sync, kind, encoding, _, stored_len, raw_len, payload_crc, header_crc = struct.unpack("<4sBBHIIII", head)
@@ -348,8 +311,6 @@ class Trace:
             self.meta |= meta(payload)
         elif kind == 2:
             self.events += events(payload)
-        elif kind == 12:
-            self.events += rows(payload)
         elif kind == 3:
             self.codes |= {code["id"]: code for code in codes(payload)}
         elif kind in (4, 5):

@@ -1,11 +1,12 @@
-//! A payload in pieces, each packed by itself.
+//! A payload in pieces, each packed on its own.
 //!
-//! Constraint: zstd packs 128 KiB with one table of how often each byte comes, and one column's bytes are not like another's.
-//! Consequence: whoever makes a payload says where in it something else begins, and a piece that is one byte over and over, as
-//! most are, costs neither side a call of zstd.
+//! zstd packs up to 128 KiB with one set of statistics, but the columns of an EVENTS payload
+//! differ. The encoder says where the payload may be split. Most pieces are one repeated byte and
+//! take no call of zstd on either side.
 //!
 //! ```text
-//! stored = piece*      piece = form:u8  unpacked:varint  then  0: the bytes; 1: length:varint, a zstd frame; 2: the one byte
+//! stored = piece*      piece = form:u8  unpacked:varint  then
+//!          form 0: the bytes   form 1: length:varint, a zstd frame   form 2: the byte that repeats
 //! ```
 
 use zstd::bulk::{Compressor, Decompressor};
@@ -13,38 +14,39 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{BlockKind, ENCODING_PIECES, encode_raw_block, frame};
 use crate::wire::{Cursor, put_varint};
 
-const AS_IT_IS: u8 = 0;
+const RAW: u8 = 0;
 const ZSTD: u8 = 1;
 const REPEATED: u8 = 2;
-/// Less than this is not packed.
-const WORTH_PACKING_BYTES: usize = 64;
-/// Cuts that would leave less than this are not made: a call of zstd takes ten microseconds whatever it packs.
-const SMALLEST_PIECE_BYTES: usize = 4096;
+/// A shorter piece is not packed.
+const MIN_PACKED_BYTES: usize = 64;
+/// The payload is not split into shorter pieces: a call of zstd takes ten microseconds at least.
+const MIN_PIECE_BYTES: usize = 4096;
 
-/// Packs blocks; keeps what zstd needs for it.
-pub struct Packer {
+/// Packs blocks in pieces, with one zstd context for all of them.
+pub struct BlockPacker {
     zstd: Option<Compressor<'static>>,
     scratch: Vec<u8>,
 }
 
-impl std::fmt::Debug for Packer {
+impl std::fmt::Debug for BlockPacker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Packer").finish_non_exhaustive()
+        f.debug_struct("BlockPacker").finish_non_exhaustive()
     }
 }
 
-impl Packer {
-    /// Of a level of zstd.
+impl BlockPacker {
+    /// Packs at this zstd level.
     pub fn new(level: i32) -> Self {
         Self { zstd: Compressor::new(level).ok(), scratch: Vec::new() }
     }
 
-    /// A block, ready to be written, whose payload may be cut at these ascending offsets.
-    pub fn encode_block(&mut self, kind: BlockKind, payload: &[u8], cuts: &[usize]) -> Vec<u8> {
+    /// A block, header and payload. `split_offsets` are ascending offsets in the payload where its
+    /// statistics change.
+    pub fn encode_block(&mut self, kind: BlockKind, payload: &[u8], split_offsets: &[usize]) -> Vec<u8> {
         let mut stored = Vec::with_capacity(payload.len() / 2);
         let mut begin = 0;
-        for end in cuts.iter().copied().chain([payload.len()]) {
-            let is_large = end >= begin + SMALLEST_PIECE_BYTES || end == payload.len();
+        for end in split_offsets.iter().copied().chain([payload.len()]) {
+            let is_large = end >= begin + MIN_PIECE_BYTES || end == payload.len();
             if let Some(piece) = payload.get(begin..end).filter(|piece| is_large && !piece.is_empty()) {
                 self.put(&mut stored, piece);
                 begin = end;
@@ -74,13 +76,13 @@ impl Packer {
             stored.extend_from_slice(packed);
             return;
         }
-        head(AS_IT_IS);
+        head(RAW);
         stored.extend_from_slice(piece);
     }
 
-    /// With zstd, where that makes it smaller.
+    /// The zstd frame of a piece; `None` if that is not smaller.
     fn packed(&mut self, piece: &[u8]) -> Option<&[u8]> {
-        let zstd = self.zstd.as_mut().filter(|_| piece.len() >= WORTH_PACKING_BYTES)?;
+        let zstd = self.zstd.as_mut().filter(|_| piece.len() >= MIN_PACKED_BYTES)?;
         self.scratch.clear();
         self.scratch.reserve(zstd::zstd_safe::compress_bound(piece.len()));
         let len = zstd.compress_to_buffer(piece, &mut self.scratch).ok()?;
@@ -88,14 +90,20 @@ impl Packer {
     }
 }
 
-/// What is in the pieces, if it is so long. Allocates no more than that.
+/// Unpacks pieces; `None` if they are damaged or their length is not `raw_len`. Allocates
+/// `raw_len`.
+#[doc(hidden)]
 pub fn unpack_pieces(stored: &[u8], raw_len: usize) -> Option<Vec<u8>> {
     let mut raw = vec![0; raw_len];
-    unpack(stored, &mut Decompressor::new().ok()?, &mut raw).map(|()| raw)
+    unpack_pieces_into(stored, &mut Decompressor::new().ok()?, &mut raw).map(|()| raw)
 }
 
-/// Puts what is in the pieces into `rest`, if it is so long.
-pub(super) fn unpack(stored: &[u8], zstd: &mut Decompressor<'_>, mut rest: &mut [u8]) -> Option<()> {
+/// Unpacks pieces that fill `rest` exactly; `None` if they are damaged or of another length.
+pub(super) fn unpack_pieces_into(
+    stored: &[u8],
+    zstd: &mut Decompressor<'_>,
+    mut rest: &mut [u8],
+) -> Option<()> {
     let mut cursor = Cursor::new(stored);
     while !cursor.is_empty() {
         let form = cursor.byte().ok()?;
@@ -103,7 +111,7 @@ pub(super) fn unpack(stored: &[u8], zstd: &mut Decompressor<'_>, mut rest: &mut 
         let (piece, after) = rest.split_at_mut_checked(len)?;
         rest = after;
         match form {
-            AS_IT_IS => piece.copy_from_slice(cursor.take(len).ok()?),
+            RAW => piece.copy_from_slice(cursor.take(len).ok()?),
             ZSTD => {
                 let packed = cursor.bytes().ok()?;
                 if zstd.decompress_to_buffer(packed, piece).ok()? != len {
@@ -132,28 +140,28 @@ mod tests {
     proptest! {
         #[test]
         #[cfg_attr(miri, ignore = "calls libzstd")]
-        fn a_payload_comes_back_wherever_it_is_cut(
-            runs in vec((0u8..4, 1usize..6000), 0..9), noise: Vec<u8>, cuts in vec(any::<prop::sample::Index>(), 0..9),
+        fn payload_round_trips_wherever_it_is_split(
+            runs in vec((0u8..4, 1usize..6000), 0..9), noise: Vec<u8>, split_offsets in vec(any::<prop::sample::Index>(), 0..9),
         ) {
             let mut payload: Vec<u8> = runs.iter().flat_map(|(byte, len)| vec![*byte; *len]).collect();
             payload.extend(noise);
-            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(payload.len() + 1)).collect();
-            cuts.sort_unstable();
-            let block = Packer::new(3).encode_block(BlockKind::ROWS, &payload, &cuts);
+            let mut split_offsets: Vec<usize> = split_offsets.iter().map(|cut| cut.index(payload.len() + 1)).collect();
+            split_offsets.sort_unstable();
+            let block = BlockPacker::new(3).encode_block(BlockKind::EVENTS, &payload, &split_offsets);
             prop_assert_eq!(unpacked(&block), payload);
         }
 
         #[test]
         #[cfg_attr(miri, ignore = "calls libzstd")]
-        fn any_bytes_are_unpacked_or_refused(stored: Vec<u8>, raw_len in 0usize..1000) {
+        fn arbitrary_pieces_unpack_to_raw_len_or_are_refused(stored: Vec<u8>, raw_len in 0usize..1000) {
             let raw = unpack_pieces(&stored, raw_len);
             prop_assert!(raw.is_none_or(|raw| raw.len() == raw_len));
         }
     }
 
     #[test]
-    fn a_byte_over_and_over_costs_next_to_nothing() {
-        let block = Packer::new(3).encode_block(BlockKind::ROWS, &vec![7; 100_000], &[]);
+    fn repeated_byte_takes_five_bytes() {
+        let block = BlockPacker::new(3).encode_block(BlockKind::EVENTS, &vec![7; 100_000], &[]);
         assert_eq!(block.len(), BLOCK_HEADER_BYTES + 5);
         assert_eq!(unpacked(&block), vec![7; 100_000]);
     }

@@ -1,30 +1,33 @@
-//! What PyTorch's own tracker adds to the event of a block, and where it lies in the record.
+//! What PyTorch's tracker adds to the event of a block, and where a ring record stores it.
 //!
-//! Constraint: it must not cost a second cache line: each one that the writer thread has read is a miss for the program.
-//! Consequence: it lies in bits that the fields of a block do not need, and bit 6 of the flags says so:
+//! A detail must not cost a second cache line: each line that the writer thread has read is a cache
+//! miss for the program. So it uses bits that a block's fields do not need, and bit 6 of the flags
+//! says so:
 //!
 //! ```text
 //! words 2, 3, 4   bits 48 to 63: bits 0 to 15, 16 to 31, 32 to 47 of the stream
-//! word 5          bits 48 to 63: pool: 0xffff unknown; else bit 15: first half of the id, 14 to 0: that half (the other is 0)
+//! word 5          bits 48 to 63: pool: 0xffff unknown; else bits 0 to 14 are one half of the id, the
+//!                 other is 0: the first half if bit 15 is set, else the second
 //! word 7          api 8 | result 16: size - requested, low 8 bits in api
 //! ```
-//! What does not fit there goes into a record of its own, right before the event's ([`EventKind::DETAIL`]).
+//! A detail that does not fit is a record of its own, right before the event's
+//! ([`EventKind::DETAIL`]).
 
 use super::{ApiId, Event, EventKind, NO_POOL, RECORD_WORDS, STATE_DONE};
 
-/// What PyTorch's allocator tells its trackers about a block, beside what it tells everybody.
+/// What PyTorch's allocator reports to its trackers about a block, beyond address and size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Detail {
-    /// What was asked for, before rounding.
+    /// Bytes requested, before rounding.
     pub requested_bytes: u64,
     /// The stream the block belongs to.
     pub stream: u64,
-    /// The pool: both halves of PyTorch's id, the first in the high 32 bits. 0 is the default pool.
+    /// See [`super::pack_pool_id`]; 0 is the default pool, [`NO_POOL`] unknown.
     pub pool: u64,
 }
 
 impl Detail {
-    /// The record that stands in a ring right before its event.
+    /// The record of its own, to be written right before the event's.
     pub fn to_words(self) -> [u64; RECORD_WORDS] {
         let kind = u64::from(EventKind::DETAIL.0) | u64::from(STATE_DONE) << 48;
         [self.requested_bytes, self.stream, self.pool, 0, 0, 0, 0, kind]
@@ -36,76 +39,15 @@ impl Detail {
     }
 }
 
-/// What we see of PyTorch's allocator, and if it is not everything, why: aux0 of [`EventKind::TRACKER`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u64)]
-pub enum TrackerState {
-    /// Attached: everything.
-    Attached = 1,
-    /// A version whose fields we do not know.
-    UnknownVersion = 2,
-    /// This version of PyTorch has no tracker.
-    NoTracker = 3,
-    /// The library cannot be read, or has not the symbols that every wheel has.
-    Unreadable = 4,
-    /// Another allocator than the native one: each tensor is a call of the driver, or the program's own affair.
-    OtherAllocator = 5,
-    /// The cache is switched off: each tensor is a call of the driver.
-    CacheOff = 6,
-    /// What the tracker said first was not what the allocator reported.
-    Disagreed = 7,
-    /// The user asked for it not to be attached.
-    NotWanted = 8,
-    /// Tensors are served by our own caching allocator, which tells the same things itself.
-    OwnAllocator = 9,
-}
-
-impl TrackerState {
-    /// The name that reports use.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Attached => "attached",
-            Self::UnknownVersion => "unknown_version",
-            Self::NoTracker => "no_tracker",
-            Self::Unreadable => "unreadable",
-            Self::OtherAllocator => "other_allocator",
-            Self::CacheOff => "cache_off",
-            Self::Disagreed => "disagreed",
-            Self::NotWanted => "not_wanted",
-            Self::OwnAllocator => "own_allocator",
-        }
-    }
-
-    /// The state of this number, if this version knows it.
-    pub fn from_number(number: u64) -> Option<Self> {
-        use TrackerState::{
-            Attached, CacheOff, Disagreed, NoTracker, NotWanted, OtherAllocator, OwnAllocator,
-            UnknownVersion, Unreadable,
-        };
-        let all = [
-            Attached,
-            UnknownVersion,
-            NoTracker,
-            Unreadable,
-            OtherAllocator,
-            CacheOff,
-            Disagreed,
-            NotWanted,
-            OwnAllocator,
-        ];
-        all.into_iter().find(|state| *state as u64 == number)
-    }
-}
-
-/// A detail as it lies in a block's record.
+/// A detail in the bits of a block's record.
 pub(super) struct PackedDetail {
     pub(super) high_bits: [u16; 4],
     pub(super) rounding: u32,
 }
 
-/// Flag of a ring record: there is a detail in it. Never in [`Event::flags`], as bit 7.
+/// Flag of a ring record: it holds a detail. Never set in [`Event::flags`].
 pub(super) const HAS_DETAIL: u8 = 0x40;
-/// Addresses and sizes need less.
+/// Addresses and sizes need fewer bits.
 pub(super) const HIGH_BITS_AT: u32 = 48;
 pub(super) const POOL_UNKNOWN: u16 = 0xffff;
 pub(super) const POOL_IS_FIRST: u16 = 0x8000;

@@ -1,11 +1,9 @@
-//! Records and their kinds.
-
 use super::*;
 use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn a_record_comes_back_from_its_words(
+    fn record_round_trips(
         seq: u64, time_ns: u64, addr: u64, size: u64, aux: [u64; 2], py: u32, native: u32,
         kind in 1u8..200, device: u8, api: u8, flags in 0u8..64, result: u16, in_flight: bool, tid: u32,
     ) {
@@ -19,7 +17,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_detail_comes_back_from_the_record_or_from_one_of_its_own(
+    fn detail_round_trips_in_event_record_or_own_record(
         addr in 0u64..1 << 48, size in 0u64..1 << 48, rounding in 0u64..1 << 25, stream in number(), high in number(),
         low in number(), unknown_pool: bool,
     ) {
@@ -27,11 +25,11 @@ proptest! {
         let detail = Detail { requested_bytes: size.saturating_sub(rounding), stream, pool };
         let event = Event {
             seq: 1, time_ns: 2, thread: ThreadId(3), kind: EventKind::BLOCK_FREE, device: 4, api: ApiId(0),
-            flags: FREED_AT_ONCE, result: 0, in_flight: false, addr, size, aux: [size, addr], python_stack: NodeId(5),
+            flags: FLAG_FREED_AT_ONCE, result: 0, in_flight: false, addr, size, aux: [size, addr], python_stack: NodeId(5),
             native_stack: NodeId(6), detail: Some(detail),
         };
         let read = Event::from_words(&event.to_words(), ThreadId(3));
-        match event.detail_apart() {
+        match event.separate_detail_record() {
             None => prop_assert_eq!(read, Some(event)),
             Some(apart) => {
                 prop_assert_eq!(read, Some(Event { detail: None, ..event }));
@@ -41,13 +39,13 @@ proptest! {
     }
 }
 
-/// As streams and ids of pools are, and at the edges of what fits.
+/// Like streams and pool ids, and at the limits of the packed fields.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0u64), 0u64..10, Just(0x7ffe), Just(0x7fff), Just(0x8000), 0u64..1 << 48, any::<u64>()]
 }
 
 #[test]
-fn a_usual_detail_needs_no_record_of_its_own() {
+fn typical_detail_fits_in_event_record() {
     let detail = Detail { requested_bytes: 4004, stream: 0x7f12_3456_7890, pool: 3 << 32 };
     let event = Event {
         kind: EventKind::BLOCK_ALLOC,
@@ -57,20 +55,20 @@ fn a_usual_detail_needs_no_record_of_its_own() {
         detail: Some(detail),
         ..Event::from_words(&[0, 0, 0, 0, 0, 0, 0, 1 << 48 | 64], ThreadId(1)).unwrap()
     };
-    assert_eq!(event.detail_apart(), None);
+    assert_eq!(event.separate_detail_record(), None);
     assert_eq!(Event::from_words(&event.to_words(), ThreadId(1)), Some(event));
 }
 
 #[test]
-fn an_empty_slot_is_no_event() {
+fn empty_record_is_no_event() {
     assert_eq!(Event::from_words(&[0; RECORD_WORDS], ThreadId(1)), None);
 }
 
 #[test]
-fn every_named_kind_is_found_by_its_name_once() {
+fn kind_names_are_unique() {
     for (kind, name) in EventKind::NAMED {
         assert_eq!(kind.name(), Some(*name));
         assert_eq!(EventKind::NAMED.iter().filter(|(_, n)| n == name).count(), 1, "{name}");
-        assert!(!kind.is_definition());
+        assert!(!kind.is_ring_only());
     }
 }

@@ -1,149 +1,140 @@
-//! A ring file, read: what a process left.
+//! Reading the ring file that a process left behind.
 //!
-//! Constraint: the process may have been killed at any instruction, and any bit of the file may have flipped since. Consequence:
-//! what a check does not vouch for is counted and left out; what is there twice (how far a ring is written into the trace, the
-//! counters) is compared, and of two the one is taken that loses nothing.
+//! The process may have been killed at any instruction, and any bit of the file may have flipped
+//! since. The reader counts and leaves out what fails its check. The tail of each ring and the
+//! counters are stored twice; of two values that differ, the reader takes the one that loses
+//! nothing.
 
 use thiserror::Error;
 
-use super::check::{end_of, end_reason, unseal};
+use super::check::{decode_end_word, unseal};
 use super::{
     COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_MAGIC,
-    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, Record, RecordDecoder,
-    SHAPED_SINCE, Shape, TRACE_BYTES_AT, header_crc, ring_bytes,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RING_VERSION, RecordDecoder,
+    RingLayout, RingRecord, TRACE_BYTES_AT, header_crc, ring_bytes,
 };
-use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS, ThreadId};
+use crate::event::{NO_SEQ, RECORD_BYTES, RECORD_WORDS};
+use crate::ids::ThreadId;
 use crate::meta::{Counter, Counters, EndReason};
 
-/// Why a ring file cannot be used.
+/// Why a ring file cannot be used. The text continues a sentence that begins with the file's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// Too short, wrong magic or damaged header.
+    /// Too short, or the magic or the checksum of its header is wrong.
     #[error("is not a gpumemtrace ring file, or its header is damaged")]
     NotARing,
-    /// Made by another version.
-    #[error("has ring version {0}, which this version does not know")]
+    /// A version that this crate does not read.
+    #[error(
+        "has ring version {0}, but this gpumemtrace reads version {RING_VERSION}: use the gpumemtrace that recorded it"
+    )]
     Version(u32),
-    /// Its header claims more than any recorder makes.
-    #[error("would be {0} bytes long by its header, more than any recorder makes")]
+    /// Its header claims more bytes than [`MAX_RING_FILE_BYTES`].
+    #[error("claims to be {0} bytes long in its header, more than any recorder makes")]
     TooLarge(u64),
 }
 
-/// Largest ring file that is read, in bytes. Recorders make them of about 50 MiB.
+/// Largest ring file that is read, in bytes. The recorder makes one of about 50 MiB.
 pub const MAX_RING_FILE_BYTES: u64 = 1 << 30;
 
-/// First version with checks.
-const CHECKED_SINCE: u32 = 3;
-
-/// What a process left in its rings.
+/// The contents of a ring file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RingImage {
-    /// Joins it to its trace.
+    /// Equal to the `trace_id` in the metadata of its trace.
     pub trace_id: [u8; 16],
-    /// Whose.
+    /// The process that recorded.
     pub pid: u32,
-    /// How the process said it ended, if it did.
+    /// How the process ended; `None` if it did not record that.
     pub end: Option<EndReason>,
-    /// When it said so.
+    /// When it ended, in `CLOCK_MONOTONIC`; 0 if `end` is `None`.
     pub end_time_ns: u64,
-    /// Number of places in the order that were given out.
+    /// Number of values of `seq` that were given out.
     pub next_seq: u64,
-    /// Counters as they stood.
+    /// The counters at the end.
     pub counters: Counters,
-    /// What had not reached the trace (or, at the edge, also did), ring by ring.
-    pub records: Vec<Record>,
-    /// Length of the trace when the process last wrote to it; 0 where that is not known.
+    /// Records that are not in the trace, ring by ring. Some may be in the trace too.
+    pub records: Vec<RingRecord>,
+    /// Length of the trace when the process last wrote to it; 0 if unknown.
     pub trace_bytes: u64,
-    /// Records and rings that made no sense.
+    /// Number of records, rings and values that could not be used.
     pub malformed: u64,
 }
 
 impl RingImage {
-    /// How long a ring file with this first page is at most. Ask before reading the rest: a file of that name may be anything.
-    pub fn file_bytes(first_page: &[u8]) -> Result<u64, RingError> {
-        let bytes = Self::shape(first_page)?.file_bytes();
+    /// Length of a ring file with this first page. Callers check it before they read the rest,
+    /// because any file may have that name.
+    pub fn expected_file_bytes(first_page: &[u8]) -> Result<u64, RingError> {
+        let bytes = Self::layout(first_page)?.file_bytes();
         if bytes > MAX_RING_FILE_BYTES { Err(RingError::TooLarge(bytes)) } else { Ok(bytes) }
     }
 
-    fn shape(first_page: &[u8]) -> Result<Shape, RingError> {
+    fn layout(first_page: &[u8]) -> Result<RingLayout, RingError> {
         let header = first_page.get(..PAGE_BYTES).ok_or(RingError::NotARing)?;
         let version = u32_at(header, 8);
-        // Of a version to come nobody knows what it checks.
-        let is_intact = version > RING_VERSION || u32_at(header, 12) == header_crc(header, version);
+        // The checksum of a newer version may cover other bytes.
+        let is_intact = version > RING_VERSION || u32_at(header, 12) == header_crc(header);
         if header[..8] != RING_MAGIC || !is_intact {
             return Err(RingError::NotARing);
         }
-        if !(1..=RING_VERSION).contains(&version) || u32_at(header, 44) as usize != RECORD_BYTES {
+        if version != RING_VERSION || u32_at(header, 44) as usize != RECORD_BYTES {
             return Err(RingError::Version(version));
         }
-        let is_shaped = version >= SHAPED_SINCE;
-        Ok(if is_shaped {
-            Shape::decode(header)
-        } else {
-            Shape::uniform(u32_at(header, 36), u32_at(header, 40))
-        })
+        Ok(RingLayout::decode(header))
     }
 
-    /// Reads the bytes of a ring file. Allocates in proportion to them.
+    /// Decodes a ring file. Allocates in proportion to its length.
     pub fn decode(bytes: &[u8]) -> Result<Self, RingError> {
-        let file_bytes = Self::file_bytes(bytes)?;
-        let (header, shape) = (&bytes[..PAGE_BYTES], Self::shape(bytes)?);
-        let is_checked = u32_at(header, 8) >= CHECKED_SINCE;
+        let file_bytes = Self::expected_file_bytes(bytes)?;
+        let (header, layout) = (&bytes[..PAGE_BYTES], Self::layout(bytes)?);
         let mut image = Self {
             trace_id: header[16..32].try_into().unwrap_or_default(),
             pid: u32_at(header, 32),
             next_seq: u64_at(header, NEXT_SEQ_AT),
+            trace_bytes: u64_at(header, TRACE_BYTES_AT),
             ..Self::default()
         };
-        image.read_end(header, is_checked);
+        image.read_end(header);
         for (counter, _) in Counter::ALL {
             let at = 8 * *counter as usize;
             let (once, again) = (u64_at(header, COUNTERS_AT + at), u64_at(header, COUNTERS_AGAIN_AT + at));
-            image.counters.set(*counter, if is_checked { once.max(again) } else { once });
-            image.malformed += u64::from(is_checked && once != again);
+            image.counters.set(*counter, once.max(again));
+            image.malformed += u64::from(once != again);
         }
-        if is_checked {
-            image.trace_bytes = u64_at(header, TRACE_BYTES_AT);
-            image.malformed += u64::from((bytes.len() as u64) < file_bytes);
-        }
-        // Before that, rings that were never used could lie past the end of the file.
-        for (at, records) in (0..).map_while(|index| shape.ring(index)) {
+        image.malformed += u64::from((bytes.len() as u64) < file_bytes);
+        for (at, records) in (0..).map_while(|index| layout.ring(index)) {
             let Some(ring) = bytes.get(at as usize..) else { break };
             let ring = &ring[..ring.len().min(ring_bytes(records) as usize)];
-            image.decode_ring(ring, records as usize, is_checked);
+            image.decode_ring(ring, records as usize);
         }
         let seqs = image.records.iter().filter_map(|record| match record {
-            Record::Event(event) if event.seq != NO_SEQ => Some(event.seq),
+            RingRecord::Event(event) if event.seq != NO_SEQ => Some(event.seq),
             _ => None,
         });
-        image.malformed += u64::from(is_checked && seqs.max().is_some_and(|seq| seq >= image.next_seq));
+        image.malformed += u64::from(seqs.max().is_some_and(|seq| seq >= image.next_seq));
         Ok(image)
     }
 
-    fn read_end(&mut self, header: &[u8], is_checked: bool) {
+    fn read_end(&mut self, header: &[u8]) {
         let (end, time_ns) = (u64_at(header, END_AT), u64_at(header, END_TIME_AT));
-        self.end = if is_checked { end_of(end, time_ns) } else { end_reason(end as u32, (end >> 32) as i32) };
-        // The time comes first: a process may have been killed before it said the rest.
-        if !is_checked || self.end.is_some() {
+        self.end = decode_end_word(end, time_ns);
+        // The process stores the time first and may have been killed before the end word.
+        if self.end.is_some() {
             self.end_time_ns = time_ns;
         }
-        self.malformed += u64::from(is_checked && self.end.is_none() && end != 0);
+        self.malformed += u64::from(self.end.is_none() && end != 0);
     }
 
-    fn decode_ring(&mut self, ring: &[u8], per_ring: usize, is_checked: bool) {
+    fn decode_ring(&mut self, ring: &[u8], per_ring: usize) {
         if ring.len() < RING_RECORDS_AT {
             return;
         }
         let thread = u32_at(ring, RING_THREAD_AT);
         let (head, mut tail) = (u64_at(ring, RING_HEAD_AT), u64_at(ring, RING_TAIL_AT));
         let is_within = |tail: &u64| head.checked_sub(*tail).is_some_and(|used| used <= per_ring as u64);
-        if is_checked {
-            let both = [tail, u64_at(ring, RING_TAIL_AGAIN_AT)];
-            tail = both.into_iter().filter(is_within).min().unwrap_or(tail);
-        }
+        let both = [tail, u64_at(ring, RING_TAIL_AGAIN_AT)];
+        tail = both.into_iter().filter(is_within).min().unwrap_or(tail);
         if thread == 0 {
-            self.malformed += u64::from(is_checked && head | tail != 0);
+            self.malformed += u64::from(head | tail != 0);
             return;
         }
         if !is_within(&tail) {
@@ -154,7 +145,7 @@ impl RingImage {
             let at = RING_RECORDS_AT + (number % per_ring as u64) as usize * RECORD_BYTES;
             let bytes = ring.get(at..at + RECORD_BYTES)?;
             let words: [u64; RECORD_WORDS] = std::array::from_fn(|word| u64_at(bytes, 8 * word));
-            if is_checked { unseal(&words, number, thread) } else { Some(words) }
+            unseal(&words, number, thread)
         };
         let mut decoder = RecordDecoder::new(ThreadId(thread));
         for number in tail..head {
@@ -163,9 +154,9 @@ impl RingImage {
                 None => decoder.skip(),
             }
         }
-        // What was stored and not shown yet, when the process was killed.
-        let not_shown = if is_checked { head..tail.saturating_add(per_ring as u64) } else { 0..0 };
-        for words in not_shown.map_while(words_of) {
+        // Records that were stored before the kill, but not yet published by moving the head.
+        let unpublished = head..tail.saturating_add(per_ring as u64);
+        for words in unpublished.map_while(words_of) {
             self.records.extend(decoder.push(&words));
         }
         self.malformed += decoder.malformed();

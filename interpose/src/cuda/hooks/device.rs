@@ -2,7 +2,7 @@
 
 use std::ffi::c_uint;
 
-use gpumemtrace_format::event::WITNESS_PROGRAM;
+use gpumemtrace_format::event::SAMPLE_SOURCE_PROGRAM;
 use gpumemtrace_format::{ApiId, EventKind};
 use gpumemtrace_recorder::Draft;
 
@@ -40,7 +40,7 @@ driver_hooks! { family 0;
         after |event| {
             let (free, total) = (read_out(free) as u64, read_out(total) as u64);
             event.size = total.saturating_sub(free);
-            event.aux = [total, WITNESS_PROGRAM];
+            event.aux = [total, SAMPLE_SOURCE_PROGRAM];
         }
     }
 }

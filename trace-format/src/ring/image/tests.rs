@@ -1,21 +1,21 @@
 use super::*;
-use crate::defs::{CodeDef, CodeId, NativeNode, NodeId, PyNode};
+use crate::definitions::{CodeDef, FrameLink, NativeNode, PyNode};
 use crate::event::{Detail, Event, EventKind};
-use crate::links::Link;
+use crate::ids::{CodeId, NodeId};
 use crate::ring::check::seal;
-use crate::ring::shape::{CLASSES, CLASSES_AT, CLASSES_END};
-use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, native_node_words, py_node_words};
+use crate::ring::layout::{CLASSES_AT, MAX_RING_CLASSES};
+use crate::ring::{HEADER_BYTES, encode_code_records, encode_header, encode_native_node, encode_py_node};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 /// A ring file with one ring per list of records, as a recorder would leave it.
 fn image_bytes(per_ring: usize, rings: &[(u64, Vec<[u64; RECORD_WORDS]>)]) -> Vec<u8> {
-    let shape = Shape::uniform(rings.len() as u32, per_ring as u32);
-    let mut bytes = vec![0; shape.file_bytes() as usize];
-    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &shape));
+    let layout = RingLayout::uniform(rings.len() as u32, per_ring as u32);
+    let mut bytes = vec![0; layout.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &layout));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&100u64.to_le_bytes());
     for (index, (tail, records)) in rings.iter().enumerate() {
-        let ring = &mut bytes[shape.ring(index).unwrap().0 as usize..];
+        let ring = &mut bytes[layout.ring(index).unwrap().0 as usize..];
         ring[..4].copy_from_slice(&(100 + index as u32).to_le_bytes());
         ring[RING_HEAD_AT..][..8].copy_from_slice(&(tail + records.len() as u64).to_le_bytes());
         ring[RING_TAIL_AT..][..8].copy_from_slice(&tail.to_le_bytes());
@@ -33,7 +33,7 @@ fn image_bytes(per_ring: usize, rings: &[(u64, Vec<[u64; RECORD_WORDS]>)]) -> Ve
 }
 
 #[test]
-fn what_a_killed_process_left_is_read_from_wrapped_rings() {
+fn wrapped_rings_of_a_killed_process_are_read() {
     let code = CodeDef {
         id: CodeId(9),
         first_line: -3,
@@ -43,27 +43,36 @@ fn what_a_killed_process_left_is_read_from_wrapped_rings() {
         name: "Net.forward".into(),
         line_table: (0..200).collect(),
     };
-    let node = PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1, link: Link::C };
+    let node =
+        PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(9), offset_bytes: -1, link: FrameLink::C };
     let native = NativeNode { id: NodeId(5), parent: NodeId::NONE, return_address: 0x7fff_1234_5678 };
     let mut records = encode_code_records(&code);
-    records.push(py_node_words(node));
-    records.push(native_node_words(native));
+    records.push(encode_py_node(node));
+    records.push(encode_native_node(native));
     // Tail 6 in a ring of 8: the records wrap.
     let image = RingImage::decode(&image_bytes(8, &[(6, records)])).unwrap();
-    assert_eq!(image.records, [Record::Code(code), Record::PyNode(node), Record::NativeNode(native)]);
+    assert_eq!(
+        image.records,
+        [RingRecord::Code(code), RingRecord::PyNode(node), RingRecord::NativeNode(native)]
+    );
     assert_eq!((image.trace_id, image.pid, image.malformed), ([7; 16], 42, 0));
 }
 
 #[test]
-fn a_torn_definition_is_counted_and_what_follows_it_is_kept() {
+fn torn_definition_is_counted_and_the_next_record_is_kept() {
     let code = CodeDef { file: "x".repeat(100), ..CodeDef::default() };
     let mut records = encode_code_records(&code);
     records.truncate(2);
-    let node =
-        PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
-    records.push(py_node_words(node));
+    let node = PyNode {
+        id: NodeId(2),
+        parent: NodeId(1),
+        code: CodeId(0),
+        offset_bytes: 4,
+        link: FrameLink::Python,
+    };
+    records.push(encode_py_node(node));
     let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
-    assert_eq!((image.records, image.malformed), (vec![Record::PyNode(node)], 1));
+    assert_eq!((image.records, image.malformed), (vec![RingRecord::PyNode(node)], 1));
 }
 
 fn block_event(seq: u64) -> Event {
@@ -87,89 +96,65 @@ fn block_event(seq: u64) -> Event {
 }
 
 #[test]
-fn a_detail_belongs_to_the_event_after_it_and_to_no_other() {
+fn detail_belongs_to_the_next_event_only() {
     let detail = Detail { requested_bytes: 500, stream: 7, pool: 1 << 32 };
-    let node =
-        PyNode { id: NodeId(2), parent: NodeId(1), code: CodeId(0), offset_bytes: 4, link: Link::Python };
+    let node = PyNode {
+        id: NodeId(2),
+        parent: NodeId(1),
+        code: CodeId(0),
+        offset_bytes: 4,
+        link: FrameLink::Python,
+    };
     let records = vec![
         detail.to_words(),
         block_event(0).to_words(),
         block_event(1).to_words(),
         detail.to_words(),
-        py_node_words(node),
+        encode_py_node(node),
         block_event(2).to_words(),
     ];
     let image = RingImage::decode(&image_bytes(8, &[(0, records)])).unwrap();
     let with_detail = Event { detail: Some(detail), ..block_event(0) };
     let expected = [
-        Record::Event(with_detail),
-        Record::Event(block_event(1)),
-        Record::PyNode(node),
-        Record::Event(block_event(2)),
+        RingRecord::Event(with_detail),
+        RingRecord::Event(block_event(1)),
+        RingRecord::PyNode(node),
+        RingRecord::Event(block_event(2)),
     ];
     assert_eq!((image.records.as_slice(), image.malformed), (&expected[..], 1));
 }
 
-/// As an earlier recorder would have said it, with rings of 8 records.
-fn with_version(mut bytes: Vec<u8>, version: u8) -> Vec<u8> {
-    bytes[8] = version;
-    if u32::from(version) < SHAPED_SINCE {
-        bytes[CLASSES_AT..CLASSES_END].fill(0);
-        bytes[36..40].copy_from_slice(&1u32.to_le_bytes());
-        bytes[40..44].copy_from_slice(&8u32.to_le_bytes());
-    }
-    let crc = header_crc(&bytes, u32::from(version));
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    bytes
-}
-
 #[test]
-fn rings_without_checks_are_read_as_they_were() {
+fn ring_file_of_another_version_is_refused() {
     let mut bytes = image_bytes(8, &[(0, vec![block_event(0).to_words()])]);
-    bytes[PAGE_BYTES + RING_RECORDS_AT + 56..][..8]
-        .copy_from_slice(&block_event(0).to_words()[7].to_le_bytes());
-    bytes.truncate(PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES);
-    for version in [1, 2] {
-        let image = RingImage::decode(&with_version(bytes.clone(), version)).unwrap();
-        assert_eq!((image.records, image.malformed), (vec![Record::Event(block_event(0))], 0));
-    }
-    assert_eq!(RingImage::decode(&with_version(bytes, 5)), Err(RingError::Version(5)));
+    bytes[8] = RING_VERSION as u8 + 1;
+    assert_eq!(RingImage::decode(&bytes), Err(RingError::Version(RING_VERSION + 1)));
 }
 
 #[test]
-fn rings_of_one_size_are_read_with_their_checks() {
-    let bytes = image_bytes(8, &[(6, vec![block_event(0).to_words(); 3])]);
-    let shaped = RingImage::decode(&bytes).unwrap();
-    assert_eq!(RingImage::decode(&with_version(bytes.clone(), 3)), Ok(shaped));
-    let mut damaged = with_version(bytes, 3);
-    damaged[PAGE_BYTES + RING_RECORDS_AT] ^= 1;
-    assert_eq!(RingImage::decode(&damaged).unwrap().malformed, 1);
-}
-
-#[test]
-fn rings_of_several_sizes_are_read_each_where_it_lies() {
-    let mut classes = [(0, 0); CLASSES];
+fn rings_of_several_classes_are_read() {
+    let mut classes = [(0, 0); MAX_RING_CLASSES];
     (classes[0], classes[1]) = ((1, 64), (2, 4));
-    let shape = Shape::new(classes);
-    let mut bytes = vec![0; shape.file_bytes() as usize];
-    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &shape));
+    let layout = RingLayout::new(classes);
+    let mut bytes = vec![0; layout.file_bytes() as usize];
+    bytes[..HEADER_BYTES].copy_from_slice(&encode_header([7; 16], 42, &layout));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&100u64.to_le_bytes());
     for index in 0..3u32 {
         let one = image_bytes(
             if index == 0 { 64 } else { 4 },
             &[(2, vec![block_event(u64::from(index)).to_words()])],
         );
-        let at = shape.ring(index as usize).unwrap().0 as usize;
+        let at = layout.ring(index as usize).unwrap().0 as usize;
         let ring = &one[PAGE_BYTES..];
         bytes[at..at + ring.len()].copy_from_slice(ring);
     }
     let image = RingImage::decode(&bytes).unwrap();
-    let expected: Vec<Record> = (0..3).map(|seq| Record::Event(block_event(seq))).collect();
+    let expected: Vec<RingRecord> = (0..3).map(|seq| RingRecord::Event(block_event(seq))).collect();
     assert_eq!((image.records, image.malformed), (expected, 0));
 }
 
 #[test]
-fn a_record_of_an_earlier_round_or_another_thread_is_none() {
+fn leftover_records_and_records_of_another_thread_are_malformed() {
     let sound = image_bytes(2, &[(4, vec![block_event(0).to_words(); 2])]);
     let at = |at: usize| PAGE_BYTES + at;
     for (place, value) in [(at(RING_HEAD_AT), 7u8), (at(RING_THREAD_AT), 99), (at(RING_THREAD_AT), 0)] {
@@ -181,19 +166,19 @@ fn a_record_of_an_earlier_round_or_another_thread_is_none() {
     for (place, value) in [(at(RING_HEAD_AT), 5u8), (at(RING_TAIL_AT), 5), (at(RING_TAIL_AGAIN_AT), 6)] {
         let mut bytes = sound.clone();
         bytes[place] = value;
-        assert_eq!(RingImage::decode(&bytes), Ok(rest.clone()), "{place} {value}: told twice");
+        assert_eq!(RingImage::decode(&bytes), Ok(rest.clone()), "{place} {value}: the second copy counts");
     }
 }
 
 #[test]
-fn a_file_that_is_too_short_says_so() {
+fn file_shorter_than_its_header_says_is_malformed() {
     let sound = image_bytes(2, &[(0, vec![]), (0, vec![])]);
     assert_eq!(RingImage::decode(&sound).unwrap().malformed, 0);
     assert_eq!(RingImage::decode(&sound[..sound.len() - PAGE_BYTES]).unwrap().malformed, 1);
 }
 
 #[test]
-fn a_foreign_or_damaged_file_is_refused() {
+fn foreign_file_and_damaged_header_are_refused() {
     assert_eq!(RingImage::decode(b"hello"), Err(RingError::NotARing));
     let mut bytes = image_bytes(8, &[]);
     bytes[CLASSES_AT] ^= 1;
@@ -201,22 +186,26 @@ fn a_foreign_or_damaged_file_is_refused() {
 }
 
 #[test]
-fn the_first_page_says_how_much_there_is_to_read() {
+fn first_page_gives_the_file_length() {
     let bytes = image_bytes(8, &[(0, vec![]), (0, vec![])]);
-    assert_eq!(RingImage::file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
-    assert_eq!(RingImage::file_bytes(&bytes[..100]), Err(RingError::NotARing));
+    assert_eq!(RingImage::expected_file_bytes(&bytes[..PAGE_BYTES]), Ok(bytes.len() as u64));
+    assert_eq!(RingImage::expected_file_bytes(&bytes[..100]), Err(RingError::NotARing));
     let mut page = vec![0; PAGE_BYTES];
-    page[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::uniform(u32::MAX, u32::MAX)));
-    assert!(matches!(RingImage::file_bytes(&page), Err(RingError::TooLarge(_))));
+    page[..HEADER_BYTES].copy_from_slice(&encode_header(
+        [0; 16],
+        1,
+        &RingLayout::uniform(u32::MAX, u32::MAX),
+    ));
+    assert!(matches!(RingImage::expected_file_bytes(&page), Err(RingError::TooLarge(_))));
 }
 
 proptest! {
     #[test]
-    fn any_ring_contents_are_read_without_panic(
+    fn arbitrary_ring_contents_do_not_panic(
         garbage in vec(any::<u8>(), 0..9000), classes in prop::array::uniform8((0u32..3, 0u32..32)),
     ) {
         let mut bytes = vec![0; PAGE_BYTES];
-        bytes[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &Shape::new(classes)));
+        bytes[..HEADER_BYTES].copy_from_slice(&encode_header([0; 16], 1, &RingLayout::new(classes)));
         bytes.extend_from_slice(&garbage);
         let image = RingImage::decode(&bytes).unwrap();
         prop_assert!(image.records.len() <= bytes.len() / RECORD_BYTES + 1);
