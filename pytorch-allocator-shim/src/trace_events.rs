@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
+use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -19,7 +19,7 @@ pub(crate) fn emit_own_allocator() {
 
 /// Emits one action of the caching allocator.
 pub(crate) fn emit_entry(device: c_int, entry: &TraceEntry) {
-    let pool = pool_number(entry.pool.0, entry.pool.1);
+    let pool = pack_pool_id(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
     let stream_and_pool = [entry.stream, pool];
@@ -33,7 +33,7 @@ pub(crate) fn emit_entry(device: c_int, entry: &TraceEntry) {
         TraceAction::SegmentFree => (EventKind::SEGMENT_FREE, entry.bytes, stream_and_pool, None),
     };
     let is_immediate = entry.action == (TraceAction::FreeRequested { is_immediate: true });
-    let flags = if is_immediate { FREED_AT_ONCE } else { 0 };
+    let flags = if is_immediate { FLAG_FREED_AT_ONCE } else { 0 };
     emit(&Draft { addr: entry.addr, size, aux, detail, flags, ..draft_for_device(kind, device) });
 }
 

@@ -4,7 +4,7 @@
 //! [`gpumemtrace_held`], on the line that calls `start()`. An entry becomes an allocation event, so
 //! that later frees match and totals begin at the right value.
 
-use gpumemtrace_format::event::pool_number;
+use gpumemtrace_format::event::pack_pool_id;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -51,7 +51,7 @@ unsafe extern "C" fn gpumemtrace_held(held: *const HeldMemory) {
 
 /// The event for an entry; `None` for an unknown kind or a device that no event can name.
 fn held_draft(held: &HeldMemory) -> Option<Draft> {
-    let pool = pool_number(held.pool[0], held.pool[1]);
+    let pool = pack_pool_id(held.pool[0], held.pool[1]);
     let kind = match held.kind {
         BLOCK => EventKind::BLOCK_ALLOC,
         SEGMENT => EventKind::SEGMENT_ALLOC,

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpumemtrace_format::event::{FLAG_CAPTURED, WITNESS_RECORDER};
+use gpumemtrace_format::event::{FLAG_CAPTURED, SAMPLE_SOURCE_RECORDER};
 use gpumemtrace_format::{ApiId, Event, EventKind, NO_DEVICE};
 use gpumemtrace_recorder::Draft;
 
@@ -65,7 +65,7 @@ fn sample_draft(device: u8, free_bytes: u64, total_bytes: u64) -> Draft {
     Draft {
         device,
         size: total_bytes.saturating_sub(free_bytes),
-        aux: [total_bytes, WITNESS_RECORDER],
+        aux: [total_bytes, SAMPLE_SOURCE_RECORDER],
         ..Draft::new(EventKind::MEMORY_SAMPLE, ApiId::default())
     }
 }
@@ -85,6 +85,6 @@ mod tests {
     #[test]
     fn sample_size_is_total_minus_free() {
         let sample = sample_draft(2, 30, 100);
-        assert_eq!((sample.device, sample.size, sample.aux), (2, 70, [100, WITNESS_RECORDER]));
+        assert_eq!((sample.device, sample.size, sample.aux), (2, 70, [100, SAMPLE_SOURCE_RECORDER]));
     }
 }

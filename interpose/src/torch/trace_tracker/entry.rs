@@ -1,7 +1,7 @@
 //! One `TraceEntry` of PyTorch's allocator, read by the field offsets of its version.
 
 use gpumemtrace_format::Detail;
-use gpumemtrace_format::event::{NO_POOL, pool_number};
+use gpumemtrace_format::event::{NO_POOL, pack_pool_id};
 
 use crate::torch::layouts::TraceEntryLayout;
 
@@ -49,7 +49,7 @@ impl TraceEntry {
             addr: word(layout.addr),
             size: word(layout.size),
             stream: word(layout.stream),
-            pool: layout.pool.map_or(NO_POOL, |pool| pool_number(word(pool), word(pool + 8))),
+            pool: layout.pool.map_or(NO_POOL, |pool| pack_pool_id(word(pool), word(pool + 8))),
         }
     }
 
@@ -101,7 +101,7 @@ mod tests {
             read,
             TraceEntry { action: 3, device: 1, addr: 0x1000, size: 77, stream: 9, pool: 2 << 32 | 5 }
         );
-        assert_eq!(pool_number(1 << 32, 0), NO_POOL);
+        assert_eq!(pack_pool_id(1 << 32, 0), NO_POOL);
     }
 
     #[test]

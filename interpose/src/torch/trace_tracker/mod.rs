@@ -16,7 +16,7 @@ mod state;
 
 use std::cell::Cell;
 
-use gpumemtrace_format::event::FREED_AT_ONCE;
+use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{ApiId, Counter, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, event};
 
@@ -156,7 +156,7 @@ pub(super) fn merge_into(report: &mut Draft) {
         };
     };
     report.detail = Some(entry.detail());
-    report.flags = if is_completed { FREED_AT_ONCE } else { 0 };
+    report.flags = if is_completed { FLAG_FREED_AT_ONCE } else { 0 };
     if report.kind == EventKind::BLOCK_OOM {
         report.addr = entry.addr;
     }
