@@ -1,4 +1,4 @@
-"""A reader that was written from docs/trace-format.md alone sees what the command sees."""
+"""The reader that was written from docs/trace-format.md alone reads what the command reads."""
 
 import json
 import re
@@ -18,9 +18,9 @@ LINKS = {1: "python", 2: "c", 3: "backward"}
 
 
 def compare(trace, named):
-    """Events and definitions of a Trace against what the command prints."""
+    """Compares events and definitions of a Trace with what the command prints."""
     lines = gpumemtrace("dump", named, "--stacks").splitlines()
-    # A method's name has spaces in it.
+    # The name of a method contains spaces.
     printed = [parse_fields(line) | {"api": json.loads(api[1]) if (api := QUOTED_API.search(line)) else parse_fields(line)["api"]}
                for line in lines if line.startswith("seq=")]
     ours = sorted(trace.events, key=lambda event: event["seq"])
@@ -51,8 +51,8 @@ def compare(trace, named):
         assert int(frames["native", number]["address"], 0) == node["address"]
 
 
-def check_sums(trace):
-    """The last sums of a trace that is one file, and where they are."""
+def check_index(trace):
+    """Compares the last INDEX of a trace in one file with its contents, and its TAIL with the offsets."""
     last = trace.indexes[-1]
     assert last["placed"] == len(trace.events) == trace.end["events"]
     kinds = {}
@@ -63,20 +63,20 @@ def check_sums(trace):
     assert (last["codes"], last["py_nodes"], last["native_nodes"]) == (len(trace.codes), len(trace.python), len(trace.native))
     assert (last["lowest"], last["beyond"]) == (0, trace.end["events"])
     assert (trace.tail["at"] - trace.tail["index"], trace.tail["at"] - trace.tail["end"]) == (last["at"], trace.end["at"])
-    places = [index["at"] for index in trace.indexes]
-    for before, index in zip([None, *places], trace.indexes):
-        assert index["previous"] == (0 if before is None else index["at"] - before)
+    offsets = [index["at"] for index in trace.indexes]
+    for previous, index in zip([None, *offsets], trace.indexes):
+        assert index["previous"] == (0 if previous is None else index["at"] - previous)
 
 
-def test_a_training(torch_version, run_python):
+def test_reader_matches_dump_of_training(torch_version, run_python):
     run = run_python(torch_version, "train.py", "--model", "mlp", GPUMEMTRACE_STACKS="both")
     trace = Trace([run.trace])
     compare(trace, run.trace)
-    check_sums(trace)
+    check_index(trace)
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
-def test_a_storm_of_driver_calls(tmp_path, limit):
+def test_reader_matches_dump_of_driver_calls_in_one_file_and_in_parts(tmp_path, limit):
     driver = tmp_path / "libcuda.so.1"
     driver.symlink_to(DRIVER)
     subprocess.run([sys.executable, WORKLOADS / "parts.py", driver, "120000"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
@@ -87,7 +87,7 @@ def test_a_storm_of_driver_calls(tmp_path, limit):
     compare(trace, tmp_path / "run.trace")
     if not limit:
         assert len(trace.indexes) >= 1
-        check_sums(trace)
+        check_index(trace)
 
 
 def test_golden_trace_dumps_to_its_text():
@@ -95,6 +95,6 @@ def test_golden_trace_dumps_to_its_text():
     golden = REPOSITORY / "tests" / "golden" / "cuda-train.trace"
     assert gpumemtrace("dump", "--stacks", golden) == golden.with_suffix(".txt").read_text()
     trace = Trace([golden])
-    check_sums(trace)
+    check_index(trace)
     assert {node: link for node, link in trace.links.items() if link == 3}, "no forward line"
     assert sum("requested" in event for event in trace.events) > 10
