@@ -1,6 +1,6 @@
-"""Reads gpumemtrace's files without gpumemtrace: written from docs/trace-format.md alone, to find out whether that suffices.
+"""Reads traces without gpumemtrace: written from docs/trace-format.md alone, to prove that the page suffices.
 
-usage: spec_reader.py FILE...     parts in their order, the file with the stacks first
+usage: spec_reader.py FILE...     parts in their order, the stacks file first
 """
 
 import io
@@ -13,7 +13,7 @@ COLUMNS = ["RUNS", "KIND", "DEVICE", "API", "FLAGS", "RESULT", "SEQ", "TIME", "A
                "NATIVE", "REQUESTED", "STREAM", "POOL", "REUSE"]
 BYTE_COLUMNS = {"KIND", "DEVICE", "API", "FLAGS"}
 BLOCK_ALLOC, BLOCK_FREE = 64, 65
-ALLOCATE, GIVE_BACK = {1, 8, BLOCK_ALLOC}, {2, 9, BLOCK_FREE}
+ALLOCATIONS, FREES = {1, 8, BLOCK_ALLOC}, {2, 9, BLOCK_FREE}
 WRAP = 1 << 64
 
 
@@ -34,8 +34,8 @@ def crc32c(data):
     return crc ^ 0xFFFFFFFF
 
 
-class Bytes:
-    """A payload, read from its start."""
+class PayloadReader:
+    """A cursor over a payload."""
 
     def __init__(self, data):
         self.data, self.at = data, 0
@@ -62,8 +62,8 @@ class Bytes:
         folded = self.varint()
         return folded >> 1 ^ -(folded & 1)
 
-    def delta(self, before):
-        return (before + self.signed()) % WRAP
+    def delta(self, previous):
+        return (previous + self.signed()) % WRAP
 
     def bytes(self):
         return self.take(self.varint())
@@ -138,8 +138,8 @@ def index(payload):
     return sums
 
 
-class Numbers:
-    """A column of an EVENTS block: bytes or numbers; one that is not there is all 0."""
+class NumberColumn:
+    """A column of an EVENTS block: bytes or numbers. A missing column is all 0."""
 
     def __init__(self, values=None):
         self.values, self.at = values, 0
@@ -150,9 +150,9 @@ class Numbers:
         self.at += 1
         return self.values[self.at - 1]
 
-    def delta(self, before):
+    def delta(self, previous):
         folded = self.next()
-        return (before + (folded >> 1 ^ -(folded & 1))) % WRAP
+        return (previous + (folded >> 1 ^ -(folded & 1))) % WRAP
 
     def is_empty(self):
         return self.values is None or self.at == len(self.values)
@@ -171,60 +171,60 @@ def in_planes(payload):
     return values
 
 
-class Followers:
-    """The nodes of a column, told by what followed on them."""
+class StackPredictor:
+    """Decodes a column of nodes: 0 is the node that followed the previous one the last time."""
 
     def __init__(self):
-        self.slots, self.before = [0] * 4096, 0
+        self.slots, self.previous = [0] * 4096, 0
 
-    def next(self, told):
-        slot = self.before % 4096
-        self.before = self.slots[slot] = told - 1 if told else self.slots[slot]
-        return self.before
+    def next(self, number):
+        slot = self.previous % 4096
+        self.previous = self.slots[slot] = number - 1 if number else self.slots[slot]
+        return self.previous
 
 
 def events(payload):
     count, shift = payload.varint(), payload.byte()
-    columns = {name: Numbers() for name in COLUMNS}
+    columns = {name: NumberColumn() for name in COLUMNS}
     while not payload.is_empty():
         number = payload.byte()
         data = payload.bytes()
         if number < len(COLUMNS):
             name = COLUMNS[number]
-            columns[name] = Numbers(data if name in BYTE_COLUMNS else in_planes(Bytes(data)))
-    take = {name: column.next for name, column in columns.items()}
+            columns[name] = NumberColumn(data if name in BYTE_COLUMNS else in_planes(PayloadReader(data)))
+    take_next = {name: column.next for name, column in columns.items()}
     threads = []
     while len(threads) < count:
-        thread = take["RUNS"]()
-        threads += [thread] * take["RUNS"]()
+        thread = take_next["RUNS"]()
+        threads += [thread] * take_next["RUNS"]()
     seq, units, stream, pool, first_addr = WRAP - 1, 0, 0, 0, None
-    last_addr, totals, last_aux, allocations, given_back = {}, {}, {}, [], []
-    nodes = {"PYTHON": Followers(), "NATIVE": Followers()}
+    last_addr, totals, last_aux, allocations, freed_addrs = {}, {}, {}, [], []
+    nodes = {"PYTHON": StackPredictor(), "NATIVE": StackPredictor()}
     for thread in threads:
-        kind, flags = take["KIND"](), take["FLAGS"]()
-        row = {"tid": thread, "kind": kind, "api": take["API"](), "in_flight": bool(flags & 0x80), "flags": flags & 0x3F,
-               "rc": take["RESULT"]()}
+        kind, flags = take_next["KIND"](), take_next["FLAGS"]()
+        row = {"tid": thread, "kind": kind, "api": take_next["API"](), "in_flight": bool(flags & 0x80), "flags": flags & 0x3F,
+               "rc": take_next["RESULT"]()}
         row["seq"] = seq = columns["SEQ"].delta((seq + 1) % WRAP)
         units = columns["TIME"].delta(units)
         row["time_ns"] = units << shift
-        age = take["AGE"]() if kind in GIVE_BACK else 0
+        age = take_next["AGE"]() if kind in FREES else 0
         named = allocations[-age] if age else None
-        reuse = take["REUSE"]() if kind in ALLOCATE else 0
+        reuse = take_next["REUSE"]() if kind in ALLOCATIONS else 0
         if named:
-            given_back.append(named["addr"])
+            freed_addrs.append(named["addr"])
             assert ("requested" in named) == bool(flags & 0x40)
             row |= {name: named[name] for name in ("addr", "dev", "requested", "stream", "pool") if name in named}
         else:
-            row["dev"] = take["DEVICE"]()
+            row["dev"] = take_next["DEVICE"]()
             if reuse:
-                row["addr"] = given_back[-reuse]
-            elif kind in ALLOCATE | GIVE_BACK:
+                row["addr"] = freed_addrs[-reuse]
+            elif kind in ALLOCATIONS | FREES:
                 row["addr"] = columns["ADDR"].delta(first_addr or 0)
                 first_addr = row["addr"] if first_addr is None else first_addr
             else:
                 row["addr"] = last_addr[kind] = columns["ADDR"].delta(last_addr.get(kind, 0))
             if flags & 0x40:
-                row["requested"] = take["REQUESTED"]()
+                row["requested"] = take_next["REQUESTED"]()
                 row["stream"] = stream = columns["STREAM"].delta(stream)
                 row["pool"] = pool = columns["POOL"].delta(pool)
         if named and kind == BLOCK_FREE:
@@ -232,12 +232,12 @@ def events(payload):
         elif flags & 0x40:
             row["size"] = columns["SIZE"].delta((row["requested"] + 511) // 512 * 512 % WRAP)
         else:
-            row["size"] = take["SIZE"]()
-        if kind in ALLOCATE:
+            row["size"] = take_next["SIZE"]()
+        if kind in ALLOCATIONS:
             allocations.append(row)
         add_aux(row, columns, totals, last_aux)
-        for name, followers in nodes.items():
-            row[name.lower()] = followers.next(take[name]())
+        for name, predictor in nodes.items():
+            row[name.lower()] = predictor.next(take_next[name]())
         yield row
     assert all(column.is_empty() for column in columns.values())
 
@@ -262,7 +262,7 @@ def unpacked(stored, raw_len):
 
 
 def pieces(stored):
-    stored, raw = Bytes(stored), b""
+    stored, raw = PayloadReader(stored), b""
     while not stored.is_empty():
         form, length = stored.byte(), stored.varint()
         if form == 0:
@@ -278,7 +278,7 @@ def pieces(stored):
 
 
 def blocks(file):
-    """(kind, offset, payload) of a file that is sound."""
+    """Yields (kind, offset, payload) of an undamaged file."""
     header = file.read(16)
     assert header[:8] == b"gpumtrc\n" and struct.unpack("<II", header[8:]) == (1, crc32c(header[:12]))
     while head := file.read(24):
@@ -292,11 +292,11 @@ def blocks(file):
         assert encoding < 3
         payload = [lambda: stored, lambda: unpacked(stored, raw_len), lambda: pieces(stored)][encoding]()
         assert len(payload) == raw_len
-        yield kind, at, Bytes(payload)
+        yield kind, at, PayloadReader(payload)
 
 
 class Trace:
-    """Everything in some files, read one behind the other."""
+    """The contents of files, read one after the other."""
 
     def __init__(self, paths):
         self.meta, self.end, self.tail = {}, None, None
@@ -326,9 +326,9 @@ class Trace:
             self.tail = {"at": at, "index": payload.fixed("Q"), "end": payload.fixed("Q")}
 
     def torch_memory(self):
-        """What PyTorch said that tensors hold, and what the driver holds; `None` for what it did not say."""
-        said = sorted((event["seq"], event["size"], event["aux0"]) for event in self.events if event["kind"] == 101)
-        return [tuple(None if number == WRAP - 1 else number for number in numbers) for _, *numbers in said]
+        """(tensor bytes, driver bytes) that PyTorch reported, in order; `None` for a number it did not report."""
+        samples = sorted((event["seq"], event["size"], event["aux0"]) for event in self.events if event["kind"] == 101)
+        return [tuple(None if number == WRAP - 1 else number for number in numbers) for _, *numbers in samples]
 
 
 if __name__ == "__main__":

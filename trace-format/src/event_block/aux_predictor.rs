@@ -1,7 +1,7 @@
 //! Prediction of `aux0` and `aux1`, for the encoder and the decoder.
 //!
-//! The two numbers are kept in two tables, not as pairs: a pair that is stored in halves and loaded
-//! as a whole stalls the processor, and the decoder does this for every row.
+//! The two numbers are kept in two tables, not as pairs. A pair that is stored in halves and loaded
+//! as a whole defeats store-to-load forwarding, and the decoder does this for every row.
 
 use super::{boxed_zeros, is_torch_block};
 use crate::event::EventKind;

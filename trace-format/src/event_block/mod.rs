@@ -19,14 +19,14 @@
 //! SEQ     = delta from (previous row's seq + 1)    delta: zigzag of the wrapping difference
 //! TIME    = delta from the previous row's time, in units
 //! AGE     = one number for each free               0: names no allocation; n: the n-th last allocation
-//! REUSE   = one number for each allocation         0: no address; n: address of the n-th last free that
-//!                                                  names an allocation
+//! REUSE   = one number for each allocation         0: has an ADDR; n: the address of the n-th last free
+//!                                                  that names an allocation
 //! ADDR    = delta for each row that names no allocation and has no REUSE: allocations and frees from the
 //!           first such row of the block, other kinds from the last row of the kind
 //! REQUESTED = one number for each detail           of rows that name no allocation, as STREAM and POOL
 //! STREAM, POOL = delta from the last such row
-//! SIZE    = one number for each row whose size is not that of the allocation it names; with a detail:
-//!           delta from REQUESTED rounded up to 512
+//! SIZE    = one number for each row but a block_free that names an allocation; with a detail: delta
+//!           from REQUESTED rounded up to 512
 //! AUX0, AUX1 = delta from a prediction             block_alloc, block_free: the device's last aux0 plus
 //!                                                  or minus size, and its last aux1; other kinds: the
 //!                                                  last values of the kind

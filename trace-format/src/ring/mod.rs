@@ -44,8 +44,7 @@ const RING_MAGIC: [u8; 8] = *b"gpumtrr\n";
 const RING_VERSION: u32 = 1;
 /// Length of page 0; rings are rounded up to a multiple of it.
 pub const PAGE_BYTES: usize = 4096;
-/// Bytes of page 0 that the recorder writes before the file has its name. Some of them change
-/// later.
+/// Bytes of page 0 that the recorder writes before the file has its name.
 pub const HEADER_BYTES: usize = CLASSES_END;
 /// Offset in page 0 of the end word.
 pub const END_AT: usize = 64;
@@ -76,7 +75,7 @@ pub const END_QUICK_EXIT: u32 = 2;
 /// End word: recording stopped before the process ended.
 pub const END_STOPPED: u32 = 3;
 
-/// The start of page 0. All of it but the end word and the length of the trace never changes.
+/// The start of page 0. Later only the end word, its time and the length of the trace change in it.
 pub fn encode_header(trace_id: [u8; 16], pid: u32, layout: &RingLayout) -> [u8; HEADER_BYTES] {
     let mut header = [0u8; HEADER_BYTES];
     header[..8].copy_from_slice(&RING_MAGIC);
