@@ -11,78 +11,36 @@
 //! native frames. [`live`] is for a run that goes on, [`mod@compare`] for two that have ended, [`budget`] for what one may need.
 #![forbid(unsafe_code)]
 
-mod ahead;
-pub mod analysis;
-pub mod async_pools;
-pub mod backward;
-pub mod bins;
-pub mod book;
+pub mod assemble;
 pub mod budget;
-mod callers;
-pub mod category;
-pub mod cohorts;
+pub mod callsite;
 pub mod compare;
-pub mod definitions;
-pub mod device;
-pub mod driver;
-pub mod frag;
-mod frames;
-mod graphs;
-pub mod growth;
-mod holders;
-mod idmap;
-pub mod input;
-pub mod instants;
-pub mod keyed;
-pub mod leaks;
-pub mod ledger;
-pub mod linetable;
-pub mod live;
-pub mod live_blocks;
-mod live_steps;
-pub mod looks;
-pub mod marks;
-pub mod merge;
-mod metal;
-pub mod naming;
+pub mod fragmentation;
+pub mod ingest;
+pub mod leak;
 pub mod oom;
-mod oom_step;
-pub mod origin;
-pub mod owners;
+pub mod pass;
 pub mod peak;
-pub mod peak_blocks;
-pub mod peak_phases;
-pub mod phases;
-pub mod ranges;
 pub mod ranks;
-pub mod reading;
 pub mod report;
-pub mod requests;
-pub mod reserved;
-pub mod sections;
-pub mod segments;
-pub mod selection;
-pub mod series;
-mod silent;
-pub mod step_peaks;
-pub mod steps;
-pub mod stream;
-pub mod streams;
-mod suspects;
-pub mod symbols;
-pub mod tally;
-pub mod torch_memory;
-pub mod trend;
-pub mod units;
+pub mod state;
+pub mod timeline;
+pub mod util;
 pub mod verdicts;
-pub mod when;
-pub mod words;
 
-pub use analysis::{Analysis, Asked, analyse, analyse_as};
-pub use input::{Input, RingFile};
-pub use peak_phases::analyse_for_peak;
+pub use assemble::{Section, report};
+pub use ingest::{Input, RingFile};
+pub use pass::stream_filter::StreamId;
+pub use pass::{Analysis, Asked, analyse, analyse_as};
+pub use peak::by_phase::analyse_for_peak;
 pub use report::Report;
-pub use sections::{Section, report};
-pub use streams::StreamId;
-pub use units::Units;
-pub use when::When;
+pub use report::display::units::Units;
+pub use timeline::time_spec::When;
+
+// The old paths, until the public interface is cut.
+pub use {
+    assemble as sections, assemble::filter as selection, callsite::code_origin as origin,
+    callsite::py_linetable as linetable, callsite::symbolizer as naming, callsite::symbols, ingest as input,
+    ingest::definitions, ingest::merger as stream, leak as leaks, pass::follow as live,
+    report::display::units, report::display::vocabulary as words, state::driver,
+};

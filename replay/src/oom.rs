@@ -4,11 +4,11 @@
 //! process, and the size of the device where the metadata has it. PyTorch has given back its own cache before it reports
 //! out of memory, so free bytes that remain reserved lie in segments that hold live blocks.
 
-use crate::analysis::{Analysis, OomRecord};
+use crate::assemble::{fragmentation::causes, place, size};
+use crate::pass::{Analysis, OomRecord};
+use crate::report::display::vocabulary::Words;
 use crate::report::{Leak, Oom, Remedy, Site, SiteBytes, SiteShare};
-use crate::sections::{gap::causes, place, size};
-use crate::tally::Held;
-use crate::words::Words;
+use crate::state::live_set::lazy_counter::Held;
 
 /// All described out-of-memory events of a trace.
 pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
@@ -178,7 +178,7 @@ fn remedies(
     let stranded = [
         (record.gap.stranded_stream.bytes, "allocate on one stream, or free before another stream goes on"),
         (
-            crate::tally::sum(in_other_pools.map(|group| group.free)),
+            crate::state::live_set::lazy_counter::sum(in_other_pools.map(|group| group.free)),
             "release the graphs or memory pools that keep the rest",
         ),
     ];

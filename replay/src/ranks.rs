@@ -10,9 +10,9 @@
 
 use serde_json::json;
 
-use crate::analysis::Analysis;
+use crate::assemble::{known, place, size};
+use crate::pass::Analysis;
 use crate::report::{FirstCause, Leak, RankRow, Ranks, Severity, SiteDifference, Verdict};
-use crate::sections::{known, place, size};
 
 /// A unit is uneven from this excess on, if its peak is this share of its device; and badly so.
 const UNEVEN: [(f64, f64); 2] = [(0.20, 0.30), (0.30, 0.50)];

@@ -3,7 +3,7 @@
 use crate::budget::pattern::Pattern;
 use crate::compare::{LineProfile, Profile, Steps};
 use crate::report::Leak;
-use crate::tally::Held;
+use crate::state::live_set::lazy_counter::Held;
 
 /// Most lines named with a budget.
 const MAX_NAMED: usize = 3;
@@ -121,7 +121,7 @@ impl<'a> Measure<'a> {
         let line = |leak: &Leak| self.profile.lines.iter().position(|line| line.site.id == leak.site.id);
         let named = self.profile.leaks.iter().map(|leak| {
             let bytes = leak.bytes_per_step.map_or(leak.bytes, |rate| rate.0 as u64);
-            (line(leak).ok_or_else(|| crate::sections::place(&leak.site)), bytes)
+            (line(leak).ok_or_else(|| crate::assemble::place(&leak.site)), bytes)
         });
         Ok(Measured { device: None, value, of: named.collect() })
     }

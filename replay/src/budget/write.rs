@@ -8,9 +8,9 @@ use std::fmt::Write as _;
 
 use super::measure::{Answer, Measure};
 use super::pattern::Pattern;
+use crate::assemble::size;
 use crate::compare::Profile;
 use crate::report::Site;
-use crate::sections::size;
 
 /// Most functions that get a budget.
 const MAX_SITES: usize = 10;

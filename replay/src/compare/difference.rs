@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::across::Across;
+use super::backends::Across;
 use super::profile::Profile;
+use crate::report::display::vocabulary::Words;
 use crate::report::{Leak, Quantity, Site};
-use crate::words::Words;
 
 /// Two runs.
 #[derive(Clone, Debug, Serialize)]

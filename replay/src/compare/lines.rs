@@ -6,7 +6,7 @@ use super::difference::{Change, LineChange, Status};
 use super::profile::{LineOnDevice, Profile};
 use super::{Steps, sides};
 use crate::report::{Quantity, Site};
-use crate::tally::Held;
+use crate::state::live_set::lazy_counter::Held;
 
 /// Those that differ, largest first.
 pub(super) fn lines(

@@ -13,25 +13,26 @@
 //!
 //! Which line is which is said in [`align`], which file is which in [`files`].
 
-pub mod across;
+pub use backends as across;
 pub mod align;
-pub mod amounts;
+pub mod backends;
 pub mod difference;
 pub mod files;
 mod lines;
+pub mod per_step;
 mod profile;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use amounts::{Amounts, analyse_by_steps};
 pub use difference::Comparison;
 use difference::{Change, ComparedSteps, LeakChange, LeakSide, OomChange, Run, Status, TotalChange};
+pub use per_step::{Amounts, analyse_by_steps};
 pub use profile::{DeviceProfile, LineOnDevice, LineProfile, Profile};
 
-use crate::growth::warm_up;
+use crate::leak::growth::warm_up;
 use crate::report::{Leak, Site};
-use crate::series::Series;
-use crate::tally::Held;
+use crate::state::live_set::lazy_counter::Held;
+use crate::timeline::step_series::Series;
 
 /// The steps that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     comparison.totals = totals(before, after, steps);
     comparison.lines = lines::lines(before, after, steps, &aligned);
     let names = Names::new(before, after, &aligned);
-    comparison.across = across::across(before, after, &names);
+    comparison.across = backends::across(before, after, &names);
     if before.steps.is_some() && after.steps.is_some() {
         comparison.leaks = leaks(before, after, &names);
     } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {

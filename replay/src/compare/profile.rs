@@ -6,17 +6,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::align::Line;
-use super::amounts::Amounts;
 use super::files;
-use crate::analysis::Analysis;
-use crate::device::DeviceState;
-use crate::frames::SiteKey;
-use crate::keyed::KeyedMap;
-use crate::leaks;
+use super::per_step::Amounts;
+use crate::callsite::frames::SiteKey;
+use crate::callsite::symbols::{SiteId, StackId};
+use crate::leak;
+use crate::pass::Analysis;
 use crate::report::{Leak, Site};
-use crate::series::Series;
-use crate::symbols::{SiteId, StackId};
-use crate::tally::Held;
+use crate::state::device::DeviceState;
+use crate::state::live_set::lazy_counter::Held;
+use crate::timeline::step_series::Series;
+use crate::util::seeded_map::KeyedMap;
 use gpumemtrace_format::NO_DEVICE;
 
 /// Most innermost functions that are told of a line.
@@ -108,7 +108,7 @@ impl<'a> Profile<'a> {
                 line.devices.insert(*ordinal, on_device);
             }
         }
-        let (leaks, _) = leaks::leaks(0, analysis);
+        let (leaks, _) = leak::leaks(0, analysis);
         let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
         for record in &analysis.ooms {
             *ooms.entry(analysis.symbols.facts(record.stack).site).or_default() += 1;
@@ -199,7 +199,7 @@ impl LineProfile {
 fn device(
     analysis: &Analysis,
     state: &DeviceState,
-    steps: Option<&super::amounts::DeviceSteps>,
+    steps: Option<&super::per_step::DeviceSteps>,
 ) -> DeviceProfile {
     let mut totals = BTreeMap::new();
     if state.has_torch() {

@@ -1,4 +1,4 @@
-//! Reserved and unused memory: see [`crate::frag`].
+//! Reserved and unused memory: see [`crate::fragmentation`].
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Ending, SinceMoment, StreamPart};
-use crate::words::Words;
+use crate::report::display::vocabulary::Words;
 
 /// One trace.
 #[derive(Clone, Debug, Serialize)]
@@ -69,7 +69,7 @@ pub struct TraceInfo {
 impl TraceInfo {
     /// What things are called in a report of it.
     pub fn words(&self) -> Words {
-        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::metal::MODE);
+        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE);
         Words::of(self.pluggable.as_deref(), is_metal)
     }
 }

@@ -1,0 +1,375 @@
+//! From analyses to the report.
+
+pub mod filter;
+pub(crate) mod fragmentation;
+mod mps_samples;
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
+
+use crate::callsite::symbols::SiteId;
+use crate::pass::Analysis;
+pub use crate::report::display::units::size;
+use crate::report::{
+    Band, Device, DevicePeak, HolderLook, LedgerEntry, Levels, Mark, Phase, PhaseOnDevice, Report, Residual,
+    SinceMoment, Site, Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
+};
+use crate::state::device::DeviceState;
+use crate::timeline::phases::OnDevice;
+use crate::{leaks, naming, oom, peak, ranks, verdicts};
+
+/// Most sites drawn as bands.
+const MAX_BANDS: usize = 12;
+
+/// A part of the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Section {
+    /// `leaks`.
+    Leaks,
+    /// `timeline`.
+    Timeline,
+    /// `fragmentation`.
+    Fragmentation,
+    /// `peak`.
+    Peak,
+    /// `oom`.
+    Oom,
+}
+
+/// The report on some traces; all sections if none is named.
+pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
+    let has = |section| sections.is_empty() || sections.contains(&section);
+    let each = || analyses.iter().enumerate();
+    let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
+    for (index, analysis) in each() {
+        let (leaking, silent) = leaks::leaks(index, analysis);
+        leaks.extend(leaking);
+        silent_growth.extend(silent);
+    }
+    // Out of memory is the whole device.
+    let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
+    let ranks = ranks::ranks(analyses, &leaks);
+    let verdicts = sections.is_empty().then(|| {
+        let of_trace =
+            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &silent_growth), &ooms);
+        let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
+        verdicts.extend(ranks.as_ref().and_then(ranks::imbalance));
+        verdicts
+    });
+    let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
+        .then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
+    let busiest = timelines.as_ref().and_then(|all| {
+        let peak = |timeline: &Timeline| {
+            timeline.points.iter().filter_map(|point| point.live_bytes.max(point.device_bytes)).max()
+        };
+        all.iter()
+            .filter(|timeline| timeline.trace == 0)
+            .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
+            .cloned()
+    });
+    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), left_out: None };
+    Report {
+        schema: "gpumemtrace.report",
+        version: 1,
+        traces: analyses.iter().map(trace_info).collect(),
+        devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),
+        steps: analyses.first().map(steps),
+        phases: each().flat_map(|(index, analysis)| phases(index, analysis)).collect(),
+        timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
+        timelines,
+        marks: if has(Section::Timeline) {
+            each().flat_map(|(index, analysis)| marks(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
+        torch_memory: if has(Section::Timeline) {
+            each().filter_map(|(index, analysis)| mps_samples::torch_memory(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
+        fragmentation: has(Section::Fragmentation).then(|| {
+            each().flat_map(|(index, analysis)| fragmentation::fragmentation(index, analysis)).collect()
+        }),
+        gap_over_time: has(Section::Fragmentation).then(|| {
+            each().flat_map(|(index, analysis)| fragmentation::over_time(index, analysis)).collect()
+        }),
+        async_pools: has(Section::Fragmentation)
+            .then(|| {
+                each().flat_map(|(index, analysis)| fragmentation::async_pools(index, analysis)).collect()
+            })
+            .filter(|pools: &Vec<_>| !pools.is_empty()),
+        instants: analyses
+            .iter()
+            .any(|analysis| !analysis.instants.is_empty() || !analysis.never.is_empty())
+            .then(|| each().flat_map(|(index, analysis)| fragmentation::instants(index, analysis)).collect()),
+        peak: has(Section::Peak)
+            .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
+        ranks,
+        verdicts,
+        holders: holders(analyses).filter(|_| has(Section::Leaks)),
+        leaks: has(Section::Leaks).then_some(leaks),
+        silent_growth: has(Section::Leaks).then_some(silent_growth),
+        oom: has_ooms.then_some(ooms),
+        left_out: None,
+        filters: None,
+    }
+}
+
+fn holders(analyses: &[Analysis]) -> Option<Vec<HolderLook>> {
+    let of = |(trace, analysis): (usize, &Analysis)| {
+        analysis.looks.report(trace, analysis.start_ns, analysis.rule.source().is_some())
+    };
+    let looks: Vec<HolderLook> = analyses.iter().enumerate().flat_map(of).collect();
+    (!looks.is_empty()).then_some(looks)
+}
+
+fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
+    let has_torch =
+        |ordinal: u8| analysis.devices.iter().any(|(device, state)| *device == ordinal && state.has_torch());
+    let on = move |(device, on): &(u8, OnDevice)| PhaseOnDevice {
+        device: *device,
+        peak_live_bytes: has_torch(*device).then_some(on.peak_bytes),
+        left_bytes: has_torch(*device).then_some(on.left_bytes),
+    };
+    analysis.phases.iter().map(move |phase| Phase {
+        trace,
+        name: (!phase.name.is_empty()).then(|| phase.name.clone()),
+        turns: phase.turns,
+        time_ns: phase.time_ns,
+        devices: phase.devices.iter().map(on).collect(),
+    })
+}
+
+fn marks(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Mark> {
+    analysis.marks.first.iter().map(move |mark| Mark {
+        trace,
+        name: (!mark.name.is_empty()).then(|| mark.name.clone()),
+        time_ns: mark.time_ns.saturating_sub(analysis.start_ns),
+        step: step(analysis, mark.step),
+    })
+}
+
+fn trace_info(analysis: &Analysis) -> TraceInfo {
+    let meta = &analysis.meta;
+    let text = |name: &str| meta.text(name).map(str::to_owned);
+    let list = |name: &str| match meta.get(name) {
+        Some(Value::List(list)) => Some(list.clone()),
+        Some(Value::Text(text)) => Some(vec![text.clone()]),
+        _ => None,
+    };
+    let mut events: BTreeMap<String, u64> = BTreeMap::new();
+    for (kind, name) in EventKind::NAMED {
+        let name = if *kind == EventKind::MARK { "marks" } else { name };
+        events.insert(name.to_owned(), 0);
+    }
+    for (kind, count) in &analysis.counts {
+        let name = match kind.name() {
+            Some(_) if *kind == EventKind::MARK => "marks".to_owned(),
+            Some(name) => name.to_owned(),
+            None => format!("kind_{}", kind.0),
+        };
+        events.insert(name, *count);
+    }
+    TraceInfo {
+        path: analysis.path.clone(),
+        pid: meta.number("pid"),
+        host: text("host"),
+        rank: meta.number("rank"),
+        world_size: meta.number("world_size"),
+        command: list("command"),
+        started_unix_ns: meta.number("started_unix_ns"),
+        duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
+        mode: list("mode"),
+        pluggable: text("pluggable"),
+        torch: text("torch"),
+        torch_tracker: analysis.tracker.map(TrackerState::name),
+        python: text("python"),
+        cuda_driver: version(meta.get("cuda_driver")),
+        cuda_runtime: version(meta.get("cuda_runtime")),
+        allocator_conf: text("allocator_conf"),
+        since: analysis.since.as_ref().and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
+            time_ns: time_ns.saturating_sub(analysis.start_ns),
+            step: step(analysis, begun),
+        }),
+        stream: analysis.stream.as_ref().map(|facts| StreamPart {
+            stream: facts.stream.0,
+            unknown_blocks: facts.unknown_blocks,
+            unknown_bytes: facts.unknown_bytes,
+            reserved_is_known: analysis.knows_reserved(),
+        }),
+        end: analysis.ending,
+        end_detail: analysis.ending_detail.clone(),
+        events,
+        losses: analysis.losses.clone(),
+        symbols: None,
+        complete: analysis.incomplete.is_empty(),
+        notes: analysis.incomplete.iter().chain(&analysis.notes).cloned().collect(),
+    }
+}
+
+/// CUDA writes 13020 for 13.2.
+fn version(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
+        Value::Text(text) => Some(text.clone()),
+        Value::List(_) => None,
+    }
+}
+
+fn steps(analysis: &Analysis) -> Steps {
+    let source = analysis.rule.source();
+    let site = match analysis.rule {
+        crate::timeline::steps::Rule::Optimizer(line) => {
+            let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
+            line.map(|line| analysis.symbols.site(line.site, None))
+        }
+        _ => None,
+    };
+    Steps {
+        source,
+        count: source.map(|_| u64::from(analysis.steps)),
+        site,
+        range: analysis.step_range.clone(),
+    }
+}
+
+/// Devices whose ordinal is known. Memory of the others is in the notes.
+pub(crate) fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
+    analysis
+        .devices
+        .iter()
+        .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+        .map(|(ordinal, state)| (*ordinal, state))
+}
+
+fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
+    let device = |(ordinal, state): (u8, &DeviceState)| {
+        let torch = state.has_torch();
+        let reserves = torch && analysis.knows_reserved();
+        let driver = !state.driver.is_empty();
+        let peak = state.main().peak();
+        Device {
+            trace,
+            device: u32::from(ordinal),
+            name: analysis.meta.text(&format!("device.{ordinal}.name")).map(str::to_owned),
+            total_bytes: analysis.total_bytes(ordinal),
+            peak: DevicePeak {
+                live_bytes: torch.then(|| state.torch.peak().live),
+                reserved_bytes: reserves.then_some(state.at_peak_reserved[0]),
+                device_bytes: driver.then_some(state.peak_device),
+                time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
+                step: step(analysis, peak.step),
+            },
+            end: Levels {
+                live_bytes: torch.then(|| state.torch.total().bytes),
+                reserved_bytes: reserves.then_some(state.reserved),
+                device_bytes: driver.then(|| state.driver.total().bytes),
+            },
+            ledger: ledger(analysis, state),
+            residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
+            residual: residual(analysis, state),
+        }
+    };
+    known(analysis).map(device).collect()
+}
+
+/// A step in reports; of equal times nothing is said.
+pub(crate) fn step(analysis: &Analysis, step: u32) -> Option<u64> {
+    analysis.rule.source().map(|_| u64::from(step))
+}
+
+fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<LedgerEntry> {
+    let entries = state.ledger.entries(&analysis.owners);
+    entries.into_iter().map(|(owner, bytes)| LedgerEntry { owner, bytes }).collect()
+}
+
+fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
+    let sample = state.ledger.nearest()?;
+    let bytes = sample.residual()?;
+    let (least_bytes, most_bytes) = state.ledger.extremes.unwrap_or((bytes, bytes));
+    Some(Residual {
+        bytes,
+        witness: sample.witness.name(),
+        time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+        in_use_bytes: sample.in_use,
+        samples: state.ledger.samples,
+        least_bytes,
+        most_bytes,
+    })
+}
+
+fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
+    known(analysis).map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
+}
+
+fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
+    let book = state.main();
+    let torch = state.has_torch();
+    let reserves = torch && analysis.knows_reserved();
+    let driver = !state.driver.is_empty();
+    let mut points = Vec::new();
+    // Which of the two values of a bin each point shows: 0 high, 1 low.
+    let mut which: Vec<(usize, usize)> = Vec::new();
+    for (index, bin) in book.bins().all().iter().enumerate() {
+        let point = |sample: &crate::timeline::bins::Sample, reserved, device| TimelinePoint {
+            time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+            step: step(analysis, sample.step),
+            live_bytes: torch.then_some(sample.live),
+            reserved_bytes: reserves.then_some(reserved),
+            device_bytes: driver.then_some(device),
+        };
+        let high = (point(&bin.high, bin.max_reserved, bin.max_device), (index, 0));
+        let low = (point(&bin.low, bin.min_reserved, bin.min_device), (index, 1));
+        let is_flat = bin.high.live == bin.low.live
+            && bin.max_reserved == bin.min_reserved
+            && bin.max_device == bin.min_device;
+        let pair = if is_flat {
+            vec![high]
+        } else if bin.low.time_ns <= bin.high.time_ns {
+            vec![low, high]
+        } else {
+            vec![high, low]
+        };
+        for (point, place) in pair {
+            points.push(point);
+            which.push(place);
+        }
+    }
+    let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = book
+        .sites()
+        .map(|(id, site)| (id, book.bin_values(site)))
+        .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
+        .filter(|(most, ..)| *most > 0)
+        .collect();
+    sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
+    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| Band {
+        site: analysis.symbols.site(*id, book.main_stack_at_peak(*id)),
+        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
+    });
+    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, left_out: None }
+}
+
+/// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
+/// `libpool.so+0x1234`.
+pub fn place(site: &Site) -> String {
+    match (&site.file, &site.module) {
+        (file, Some(module)) => {
+            naming::native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
+        }
+        (Some(file), None) => {
+            let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+            let function =
+                site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
+            let backward = if site.is_backward { ", its backward" } else { "" };
+            format!("{file}:{line}{function}{backward}")
+        }
+        (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
+    }
+}
+
+/// `f` becomes `f()`; `<module>` stays.
+pub fn called(function: &str) -> String {
+    if function.ends_with('>') { function.to_owned() } else { format!("{function}()") }
+}

@@ -1,0 +1,216 @@
+//! The frames of a stack, and sites and stacks in the form that reports have.
+
+use gpumemtrace_format::{Link, NodeId};
+
+use crate::callsite::code_origin::Origin;
+use crate::callsite::symbols::{SiteId, Stack, StackId, Symbols};
+use crate::report::{FrameKind, Site, StackFrame};
+
+/// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
+pub(crate) const MAX_FRAMES: usize = 4096;
+
+/// In place of a function's name: what stands between a thread of autograd's and the forward line that it works for.
+const BACKWARD: &str = "<backward>";
+
+/// What makes two sites the same.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum SiteKey {
+    Python {
+        file: Option<String>,
+        line: Option<u32>,
+        function: Option<String>,
+        /// What the backward pass does for it.
+        is_backward: bool,
+    },
+    Native {
+        module: String,
+        offset: u64,
+    },
+    Unknown,
+}
+
+/// A frame of a native stack.
+#[derive(Clone, Debug)]
+pub(crate) struct NativeFrame {
+    pub(crate) node: NodeId,
+    /// Return address; 0 where the node is not defined.
+    pub(crate) address: u64,
+    /// Path, and the return address in it, where the module is known.
+    pub(crate) module: Option<(String, u64)>,
+}
+
+impl NativeFrame {
+    pub(crate) fn path(&self) -> Option<&str> {
+        self.module.as_ref().map(|(path, _)| path.as_str())
+    }
+}
+
+impl Symbols {
+    /// Python frames from the innermost outwards, as node ids.
+    pub fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && path.len() < MAX_FRAMES {
+            path.push(at);
+            at = self.definitions.python.get(&at).map_or(NodeId::NONE, |node| node.parent);
+        }
+        path
+    }
+
+    /// The file that a frame runs, if it is known.
+    pub fn file_of(&self, node: NodeId) -> Option<&str> {
+        let node = self.definitions.python.get(&node)?;
+        self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
+    }
+
+    /// The innermost frame of a stack as a site of its own, whoever wrote it.
+    pub fn innermost(&self, stack: StackId) -> SiteId {
+        let Stack { python, site, .. } = self.facts(stack);
+        self.nodes.get(python.0).map_or(site, |facts| facts.own)
+    }
+
+    /// Innermost first.
+    pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<NativeFrame> {
+        let mut frames = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && frames.len() < MAX_FRAMES {
+            let Some(node) = self.definitions.native.get(&at) else {
+                frames.push(NativeFrame { node: at, address: 0, module: None });
+                break;
+            };
+            let address = node.return_address;
+            // The call is the instruction before the return address, which may be another function's first.
+            let module = self.definitions.module_at(address.saturating_sub(1));
+            let module = module.map(|module| (module.path.clone(), address.wrapping_sub(module.load_bias)));
+            frames.push(NativeFrame { node: at, address, module });
+            at = node.parent;
+        }
+        frames
+    }
+
+    /// The report's form of a site, with the frames of `stack`.
+    pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
+        let key = &self.sites[site.0 as usize];
+        let (file, line, function, module) = match key {
+            SiteKey::Python { file, line, function, .. } => (file.clone(), *line, function.clone(), None),
+            SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
+            SiteKey::Unknown => (None, None, None, None),
+        };
+        let offset = match key {
+            SiteKey::Native { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        let is_backward = matches!(key, SiteKey::Python { is_backward: true, .. });
+        let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
+        let address = self.addresses.get(&site).copied().unwrap_or(0);
+        Site {
+            id: stable_id(key),
+            file,
+            line,
+            function,
+            module,
+            offset,
+            is_backward,
+            stack,
+            stack_order: None,
+            address,
+        }
+    }
+
+    /// What the report calls it in every run.
+    pub(crate) fn stable_id(&self, site: SiteId) -> String {
+        stable_id(&self.sites[site.0 as usize])
+    }
+
+    /// What a site is called that nobody knows.
+    pub(crate) fn unknown_site() -> Site {
+        Site {
+            id: stable_id(&SiteKey::Unknown),
+            file: None,
+            line: None,
+            function: None,
+            module: None,
+            offset: None,
+            is_backward: false,
+            stack: Vec::new(),
+            stack_order: None,
+            address: 0,
+        }
+    }
+
+    /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::callsite::symbolizer`] puts them in their true order.
+    pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
+        let Stack { python, native, .. } = self.facts(stack);
+        let mut frames: Vec<StackFrame> = Vec::new();
+        let native = self.native_frames(native);
+        // The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
+        for frame in native.into_iter().filter(|frame| !frame.path().is_some_and(is_recorder)) {
+            let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
+            let (module, offset) = frame.module.unzip();
+            frames.push(StackFrame {
+                kind: FrameKind::Native,
+                file: None,
+                line: None,
+                function: None,
+                module,
+                offset,
+                is_inlined: false,
+                is_own,
+                address: frame.address,
+                link: Link::Unknown,
+            });
+        }
+        for id in self.python_path(python) {
+            let node = self.definitions.python.get(&id);
+            let link = node.map_or(Link::Unknown, |node| node.link);
+            let (file, function, line) = match node {
+                _ if link == Link::Backward => (None, Some(BACKWARD.to_owned()), None),
+                Some(node) => self.python_frame(node.code, node.offset_bytes),
+                None => (None, None, None),
+            };
+            frames.push(StackFrame {
+                kind: FrameKind::Python,
+                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == Origin::User),
+                link,
+                file,
+                line,
+                function,
+                module: None,
+                offset: None,
+                is_inlined: false,
+                address: 0,
+            });
+        }
+        frames
+    }
+}
+
+fn is_recorder(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
+}
+
+/// The same line has the same id in every run: FNV-1a over its parts.
+pub(crate) fn stable_id(key: &SiteKey) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    match key {
+        SiteKey::Python { file, line, function, is_backward } => {
+            add(file.as_deref().unwrap_or("").as_bytes());
+            add(&line.unwrap_or(0).to_le_bytes());
+            add(function.as_deref().unwrap_or("").as_bytes());
+            if *is_backward {
+                add(BACKWARD.as_bytes());
+            }
+        }
+        SiteKey::Native { module, offset } => {
+            add(module.as_bytes());
+            add(&offset.to_le_bytes());
+        }
+        SiteKey::Unknown => add(b"unknown"),
+    }
+    format!("{hash:016x}")
+}

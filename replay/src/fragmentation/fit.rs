@@ -1,0 +1,51 @@
+//! What the free pieces of a moment are good for: which of the sizes that the run asks for would find room without the driver.
+//!
+//! Definition: a request fits into a piece of segments that serve its stream, its pool and small or large blocks, as often as its size goes into the
+//! piece. PyTorch's `max_split_size_mb` is not looked at.
+
+use super::{Gap, Serves};
+use crate::state::request_histogram::{Request, Requests};
+
+/// Most sizes listed.
+const MAX_SIZES: usize = 8;
+
+/// A size that the run asks for, and what is there for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// What is asked for.
+    pub request: Request,
+    /// How often in the run.
+    pub times: u64,
+    /// Free in segments that serve it.
+    pub free: u64,
+    /// How many at once would find room.
+    pub fit: u64,
+}
+
+impl Usable {
+    /// Of `free`, what these requests could have.
+    pub fn bytes(&self) -> u64 {
+        self.fit.saturating_mul(self.request.bytes)
+    }
+}
+
+/// The sizes for which most bytes are asked, with what is free for them at this moment.
+pub fn usable(gap: &Gap, requests: &Requests) -> Vec<Usable> {
+    if gap.groups.is_empty() {
+        return Vec::new();
+    }
+    let of = |(request, times): (Request, u64)| {
+        let serves: Serves = request.serves();
+        let pieces =
+            || gap.pieces.iter().filter(|piece| piece.serves == Some(serves)).map(|piece| piece.bytes);
+        let fit = |piece: u64| piece.checked_div(request.bytes).unwrap_or(0);
+        Usable {
+            request,
+            times,
+            free: crate::state::live_set::lazy_counter::sum(pieces()),
+            fit: crate::state::live_set::lazy_counter::sum(pieces().map(fit)),
+        }
+    };
+    let asked = requests.list().into_iter().filter(|(request, _)| request.bytes > 0);
+    asked.take(MAX_SIZES).map(of).collect()
+}

@@ -1,0 +1,58 @@
+//! What holds more than it did and is no leak, with the rule that says so.
+//!
+//! The rules are those of [`crate::leak::growth`], told apart further by what the blocks are:
+//! * *library_workspace*: each block is as large as what PyTorch takes for a cuBLAS handle: 8,519,680 bytes (two of 4 MiB and
+//!   eight of 16 KiB), or 32 MiB from Hopper on. One comes for each thread and stream that multiplies matrices.
+//! * *optimizer_state*: allocated below an optimizer's `step`, and not again.
+//! * *ratchet*: as many blocks as before, larger ones, seldom: made anew for the longest batch so far.
+
+use crate::leak::candidates::Silent;
+use crate::leak::growth::Rule;
+use crate::pass::Analysis;
+use crate::report::SilentGrowth;
+use crate::state::live_set::Book;
+
+/// What PyTorch takes for a cuBLAS handle.
+const WORKSPACES: [u64; 2] = [8_519_680, 32 << 20];
+/// Most sites listed, largest first.
+const MAX_LISTED: usize = 50;
+
+/// The report's form of what is silent in a book.
+pub(crate) fn report(
+    (trace, device, kind): (usize, u8, &'static str),
+    analysis: &Analysis,
+    book: &Book,
+    silent: &[Silent],
+) -> Vec<SilentGrowth> {
+    let mut largest: Vec<&Silent> = silent.iter().filter(|one| one.held.bytes > 0).collect();
+    largest.sort_by_key(|one| (std::cmp::Reverse(one.held.bytes), one.site));
+    let told = largest.into_iter().take(MAX_LISTED).map(|one| SilentGrowth {
+        trace,
+        device: u32::from(device),
+        kind,
+        site: analysis.symbols.site(one.site, None),
+        rule: rule(analysis, book, one),
+        bytes: one.held.bytes,
+        blocks: one.held.blocks,
+    });
+    told.collect()
+}
+
+fn rule(analysis: &Analysis, book: &Book, silent: &Silent) -> &'static str {
+    let Silent { site, rule, held, is_by_size } = *silent;
+    let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
+    let to = book.steps_ended().saturating_sub(1);
+    let below_optimizer = || {
+        let main = book.main_stack_of_growth(site, None, to);
+        main.is_some_and(|stack| analysis.symbols.facts(stack).optimizer != 0)
+    };
+    match rule {
+        Rule::TooEarly => "too_early",
+        _ if WORKSPACES.iter().any(is_workspace) => "library_workspace",
+        Rule::WarmUp | Rule::OneOff if below_optimizer() => "optimizer_state",
+        Rule::OneOff | Rule::Saturating if is_by_size => "ratchet",
+        Rule::WarmUp => "warm_up",
+        Rule::OneOff => "one_off",
+        Rule::Saturating => "saturating",
+    }
+}

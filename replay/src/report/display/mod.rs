@@ -1,0 +1,4 @@
+//! Sizes and names as text.
+
+pub mod units;
+pub mod vocabulary;
