@@ -8,8 +8,14 @@ use gpumemtrace_cli::{injection, resolve};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
-use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
-use gpumemtrace_replay::{Input, RingFile, analyse, linetable, report};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::analyse;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::Symbolizer;
+use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::callsite::symbolize_report;
+use gpumemtrace_replay::report;
 
 use crate::{Bytes, rings};
 
@@ -75,17 +81,17 @@ fn replay(bytes: &[u8], ring: RingFile) {
     };
     let analyses = [analysis];
     let mut full = report(&analyses, &[]);
-    name(&mut full, &analyses, Shown::ALL, &mut Nobody);
+    symbolize_report(&mut full, &analyses, NameScope::ALL, &mut Nobody);
     serde_json::to_string(&full).expect("a report is JSON");
 }
 
 /// Knows a name for every other address.
 struct Nobody;
 
-impl Resolve for Nobody {
-    fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+impl Symbolizer for Nobody {
+    fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason> {
         if address.is_multiple_of(2) {
-            return Err(Unnamed::NoSymbols);
+            return Err(UnnamedReason::NoSymbols);
         }
         Ok(vec![NamedFrame { function: "_PyEval_EvalFrameDefault".into(), file: "".into(), line: 0 }])
     }
@@ -102,7 +108,7 @@ pub fn line_table(bytes: &[u8]) {
     };
     let offset = bytes.number(4) as i32;
     let code = CodeDef { line_table: bytes.0.to_vec(), ..code };
-    let line = linetable::line_at(&code, offset);
+    let line = gpumemtrace_replay::callsite::line_at(&code, offset);
     assert_ne!(line, Some(0));
 }
 

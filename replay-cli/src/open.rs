@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
-use gpumemtrace_replay::{Input, RingFile};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
 
 use crate::exit::Unreadable;
 use crate::pieces::Pieces;

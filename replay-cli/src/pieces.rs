@@ -15,7 +15,7 @@ use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::FILE_HEADER_BYTES;
 use gpumemtrace_format::index::{Places, locate};
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_replay::input::FileSpan;
+use gpumemtrace_replay::ingest::FileSpan;
 
 /// One file of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::output::stderr_width;
 
@@ -136,7 +136,7 @@ fn line(name: &str, (read, all): (u64, u64), took: Duration) -> String {
     let percent = 100.0 * read as f64 / all.max(1) as f64;
     let left_seconds = all.saturating_sub(read) as f64 / per_second.max(1.0);
     let left = if read == 0 { String::new() } else { format!(", {left_seconds:.0} s left") };
-    format!("{name}: {percent:.0} % of {}, {}/s{left}", size(all), size(per_second as u64))
+    format!("{name}: {percent:.0} % of {}, {}/s{left}", format_bytes(all), format_bytes(per_second as u64))
 }
 
 #[cfg(test)]

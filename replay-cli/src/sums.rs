@@ -14,7 +14,7 @@ use gpumemtrace_format::index::{Index, IndexBuilder, Totals};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{End, Event, Meta, NO_SEQ};
-use gpumemtrace_replay::input::Cut;
+use gpumemtrace_replay::ingest::TruncatedEnd;
 
 use crate::pieces::{Piece, Pieces, places};
 
@@ -30,7 +30,7 @@ pub(crate) struct Sums {
     /// How it ended.
     pub(crate) end: Option<End>,
     /// The file ends inside a block.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) cut: Option<TruncatedEnd>,
     has_parts: bool,
     /// Places in the order that what the ring holds may have too.
     seqs: HashSet<u64>,
@@ -137,7 +137,7 @@ impl Sums {
             Item::PyNodes(nodes) => more.definitions[1] = nodes.len() as u64,
             Item::NativeNodes(nodes) => more.definitions[2] = nodes.len() as u64,
             Item::Modules(modules) => more.modules = modules.len() as u64,
-            Item::Cut { offset, kind } => self.cut = Some(Cut { offset, kind }),
+            Item::Cut { offset, kind } => self.cut = Some(TruncatedEnd { offset, kind }),
             Item::Tail(_) | Item::Links(_) => {}
             _ => return None,
         }

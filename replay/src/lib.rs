@@ -1,46 +1,36 @@
-//! The analyses of gpumemtrace: from a trace to answers.
+//! The analyses of gpumemtrace: functions from the bytes of a trace to a report.
 //!
-//! Constraint: a trace may hold billions of events, be damaged, or be made by an attacker, and a number in a report is
-//! believed. Consequence: everything is a function from bytes to values, in memory proportional to what was live at once and
-//! to the number of distinct stacks; nothing here opens files, prints or is unsafe; every analysis states its definition
-//! where it is made; and what is not known is `None`, never a guess.
-//!
-//! Reading order: [`input`], [`reading`] and [`stream`] (events in order), [`definitions`], [`linetable`], [`origin`] and [`symbols`]
-//! (whose line), [`steps`] (what a step is), [`driver`], [`book`] and [`device`] (who holds what), [`analysis`] (the one pass), then
-//! the answers: [`leaks`] (with `graphs`) and [`growth`], [`frag`], [`peak`] (with [`category`]), [`sections`]; [`mod@report`] is their form, in which [`naming`] (with [`merge`]) names
-//! native frames. [`live`] is for a run that goes on, [`mod@compare`] for two that have ended, [`budget`] for what one may need.
+//! [`analyse`] reads a trace once and returns an [`Analysis`]; [`report()`] turns one or several of them into a [`Report`].
+//! The crate opens no files, prints nothing and has no unsafe code. Memory grows with the live blocks and with the distinct
+//! stacks of a trace, not with its events. What a trace does not tell is `None` in a report.
 #![forbid(unsafe_code)]
 
-pub mod assemble;
+mod assemble;
 pub mod budget;
 pub mod callsite;
 pub mod compare;
-pub mod fragmentation;
+mod fragmentation;
 pub mod ingest;
-pub mod leak;
-pub mod oom;
-pub mod pass;
-pub mod peak;
-pub mod ranks;
+mod leak;
+mod oom;
+mod pass;
+mod peak;
+mod ranks;
 pub mod report;
 pub mod state;
-pub mod timeline;
-pub mod util;
-pub mod verdicts;
+mod timeline;
+mod util;
+mod verdicts;
 
-pub use assemble::{Section, report};
+pub use assemble::filter::{SiteFilter, keep_sites, truncate_lists};
+pub use assemble::report;
 pub use ingest::{Input, RingFile};
+pub use leak::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks, leaks};
+pub use pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView};
 pub use pass::stream_filter::StreamId;
-pub use pass::{Analysis, Asked, analyse, analyse_as};
+pub use pass::{Analysis, AnalysisOptions, analyse, analyse_with};
+pub use peak::add_peak_blocks;
 pub use peak::by_phase::analyse_for_peak;
-pub use report::Report;
-pub use report::display::units::Units;
-pub use timeline::time_spec::When;
-
-// The old paths, until the public interface is cut.
-pub use {
-    assemble as sections, assemble::filter as selection, callsite::code_origin as origin,
-    callsite::py_linetable as linetable, callsite::symbolizer as naming, callsite::symbols, ingest as input,
-    ingest::definitions, ingest::merger as stream, leak as leaks, pass::follow as live,
-    report::display::units, report::display::vocabulary as words, state::driver,
-};
+pub use report::display::Units;
+pub use report::{Report, Section};
+pub use timeline::time_spec::TimeSpec;

@@ -24,8 +24,13 @@ use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
     NodeId, ThreadId, defs,
 };
-use gpumemtrace_replay::input::{Head, Missing, incompleteness, missing, read_events};
-use gpumemtrace_replay::{Input, RingFile};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::ingest::MissingEvents;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
 /// Threads of the run.
@@ -36,7 +41,7 @@ const THREADS: u64 = 2;
 struct Told {
     events: Vec<Event>,
     unplaced: Vec<Event>,
-    missing: Missing,
+    missing: MissingEvents,
     /// Everything else, as text: definitions in an order of their own.
     rest: String,
 }
@@ -48,7 +53,7 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), O
         Ok(image) => RingFile::Loaded(Box::new(image)),
         Err(error) => RingFile::Unusable(error.to_string()),
     });
-    let head = Head::read(Input {
+    let head = TraceHead::read(Input {
         path: "run.trace",
         open: &open,
         ring,
@@ -67,7 +72,7 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), O
     Ok((Told { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }
 
-fn rest_of(head: &Head) -> String {
+fn rest_of(head: &TraceHead) -> String {
     fn sorted<T: std::fmt::Debug>(values: impl Iterator<Item = T>) -> Vec<String> {
         let mut lines: Vec<String> = values.map(|value| format!("{value:?}")).collect();
         lines.sort();

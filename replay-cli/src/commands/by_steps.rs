@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::compare::{Amounts, analyse_by_steps};
-use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::compare::PerStepTotals;
+use gpumemtrace_replay::compare::analyse_by_steps;
 
 use super::replay::own_paths;
 use crate::exit::Refused;
@@ -28,7 +29,7 @@ pub(crate) struct ByStepsArgs {
 
 impl ByStepsArgs {
     /// Whose code is the user's own.
-    pub(crate) fn own(&self) -> Result<OwnPaths, Refused> {
+    pub(crate) fn own(&self) -> Result<UserCodePaths, Refused> {
         own_paths(&self.own)
     }
 
@@ -39,7 +40,11 @@ impl ByStepsArgs {
 }
 
 /// Reads a trace.
-pub(crate) fn read(path: &Path, args: &ByStepsArgs, own: &OwnPaths) -> anyhow::Result<(Analysis, Amounts)> {
+pub(crate) fn read(
+    path: &Path,
+    args: &ByStepsArgs,
+    own: &UserCodePaths,
+) -> anyhow::Result<(Analysis, PerStepTotals)> {
     let (file, ring) = TraceFile::find(path)?;
     let shows_progress = !args.no_progress && status::is_terminal();
     let _progress = shows_progress.then(|| file.progress());

@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use gpumemtrace_cli::resolve::Resolver;
-use gpumemtrace_replay::budget::{Budget, Check, budget_of, check};
+use gpumemtrace_replay::budget::Budget;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::budget_of;
+use gpumemtrace_replay::budget::check;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::symbolize_sites;
 use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::naming::{Shown, name_sites};
 
 use super::by_steps::{ByStepsArgs, read};
 use super::look::Look;
@@ -67,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut resolver = Resolver::new(args.reading.uses_cache());
     // Of native lines the function is known only by its name, which patterns ask for.
     let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
-    name_sites(native, &analysis, Shown::ALL, &mut resolver);
+    symbolize_sites(native, &analysis, NameScope::ALL, &mut resolver);
     resolver.remember();
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
@@ -119,7 +123,7 @@ fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
+fn tell(args: &Args, outcome: &BudgetCheck) -> anyhow::Result<()> {
     let mut is_told = args.json;
     if let Some(path) = &args.markdown {
         is_told |= deliver(path, &text::check::markdown::render(outcome))?;

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
-use gpumemtrace_replay::compare::{Comparison, Profile, compare};
-use gpumemtrace_replay::naming::{Shown, name_sites};
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::symbolize_sites;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::compare;
 
 use super::by_steps::{ByStepsArgs, read};
 use super::look::Look;
@@ -79,12 +82,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         // Of native lines the function is known only by its name, which alignment needs.
         let analysis = profile.analysis;
         let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
-        name_sites(native, analysis, Shown::ALL, &mut resolver);
+        symbolize_sites(native, analysis, NameScope::ALL, &mut resolver);
     }
     let mut comparison = compare(&profiles[0], &profiles[1]);
     if args.json {
         for (run, profile) in profiles.iter().enumerate() {
-            name_sites(comparison.sites_of(run), profile.analysis, Shown::ALL, &mut resolver);
+            symbolize_sites(comparison.sites_of(run), profile.analysis, NameScope::ALL, &mut resolver);
         }
         output::print(&output::json(&comparison)?)?;
     } else {

@@ -6,10 +6,15 @@ use std::path::PathBuf;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{Counter, Event, EventKind, Link, Meta, NO_DEVICE, NO_SEQ, Value};
-use gpumemtrace_replay::driver::{Driver, Place, Totals};
-use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
-use gpumemtrace_replay::linetable::line_at;
-use gpumemtrace_replay::symbols::StackId;
+use gpumemtrace_replay::callsite::StackId;
+use gpumemtrace_replay::callsite::line_at;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::state::DriverState;
+use gpumemtrace_replay::state::MemoryPlace;
+use gpumemtrace_replay::state::PlaceTotals;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
@@ -32,7 +37,7 @@ pub(crate) struct Args {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let (file, ring) = TraceFile::find(&args.trace)?;
-    let head = file.with_input(ring, Head::read)?;
+    let head = file.with_input(ring, TraceHead::read)?;
     let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
     let unreadable = |error| Unreadable(format!("{} {error}", file.name));
@@ -97,8 +102,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 /// What driver calls hold, as events pass.
 #[derive(Default)]
 struct Held {
-    driver: Driver,
-    totals: Totals,
+    driver: DriverState,
+    totals: PlaceTotals,
 }
 
 impl Held {
@@ -108,11 +113,11 @@ impl Held {
             self.totals.apply(change);
         }
         let places = self.totals.iter().map(|(place, bytes)| match place {
-            Place::Device(ordinal) => format!("{ordinal}:{bytes}"),
-            Place::UnknownDevice => format!("?:{bytes}"),
-            Place::Host => format!("host:{bytes}"),
-            Place::Managed => format!("managed:{bytes}"),
-            Place::Foreign => format!("foreign:{bytes}"),
+            MemoryPlace::Device(ordinal) => format!("{ordinal}:{bytes}"),
+            MemoryPlace::UnknownDevice => format!("?:{bytes}"),
+            MemoryPlace::Host => format!("host:{bytes}"),
+            MemoryPlace::Managed => format!("managed:{bytes}"),
+            MemoryPlace::Foreign => format!("foreign:{bytes}"),
         });
         places.collect::<Vec<_>>().join(",")
     }
@@ -167,7 +172,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
 }
 
-fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
+fn stacks(out: &mut impl Write, head: &TraceHead) -> std::io::Result<()> {
     let definitions = &head.definitions;
     let mut codes: Vec<_> = definitions.codes.values().collect();
     codes.sort_by_key(|code| code.id);

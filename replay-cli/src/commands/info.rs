@@ -8,8 +8,12 @@ use std::path::PathBuf;
 use gpumemtrace_format::index::Totals;
 use gpumemtrace_format::{Counter, EventKind, Value};
 use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events};
-use gpumemtrace_replay::stream::OrderSummary;
+use gpumemtrace_replay::ingest::OrderSummary;
+use gpumemtrace_replay::ingest::TraceBody;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
@@ -29,7 +33,7 @@ pub(crate) struct Args {
 
 /// What is in the file.
 struct Contents {
-    head: Head,
+    head: TraceHead,
     /// Code objects, Python frames, native frames, modules.
     definitions: [u64; 4],
     names: usize,
@@ -52,7 +56,7 @@ impl Contents {
         let may_have_more_threads = sums.may_have_more_threads;
         let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
             sums.totals;
-        let mut head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
+        let mut head = TraceHead::without_events(sums.meta, sums.end, file.pieces.absent.clone());
         (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
         head.own_bytes = file.pieces.files.last().map_or(0, |piece| piece.len_bytes);
         head.join(match ring {
@@ -67,7 +71,7 @@ impl Contents {
         };
         let unknown = kinds.iter().filter(|(kind, _)| EventKind(*kind).name().is_none());
         let unknown_events = unknown.map(|(_, count)| count).sum();
-        let body = Body { order, unknown_events, ..Body::default() };
+        let body = TraceBody { order, unknown_events, ..TraceBody::default() };
         Some(Self {
             reasons: reasons(&head, &body, threads),
             head,
@@ -81,7 +85,7 @@ impl Contents {
     }
 
     fn read(file: &TraceFile, ring: RingFile) -> Result<Self, Unreadable> {
-        let head = file.with_input(ring, Head::read)?;
+        let head = file.with_input(ring, TraceHead::read)?;
         let mut counts = [0u64; 256];
         let mut threads = BTreeSet::new();
         let body = read_events(&|| file.open(), &head, &mut |event| {
@@ -111,7 +115,7 @@ impl Contents {
     }
 }
 
-fn reasons(head: &Head, body: &Body, threads: u64) -> Vec<String> {
+fn reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<String> {
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
     incompleteness(head, body, missing(head, body, threads), dropped)
 }

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use gpumemtrace_replay::units::{self, Units};
+use gpumemtrace_replay::Units;
 
 use crate::output::{Color, Style};
 
@@ -29,7 +29,7 @@ fn parsed(name: &str) -> Units {
 impl Look {
     /// The style of stdout; from here on sizes are in the unit that was asked for.
     pub(crate) fn style(&self) -> Style {
-        units::choose(self.units);
+        gpumemtrace_replay::report::display::choose_units(self.units);
         Style { top: self.top(), ..Style::of_stdout(self.color) }
     }
 

@@ -6,12 +6,18 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use gpumemtrace_cli::resolve::Resolver;
-use gpumemtrace_replay::naming::{Shown, name};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::selection::keep_first;
-use gpumemtrace_replay::{
-    Analysis, Asked, Report, Section, When, analyse_as, analyse_for_peak, peak, report,
-};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::analyse_for_peak;
+use gpumemtrace_replay::analyse_with;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::callsite::symbolize_report;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::truncate_lists;
 
 use super::look::Look;
 use crate::exit::{Exit, Refused};
@@ -46,7 +52,7 @@ pub(crate) struct Args {
     /// the beginning of step 40, or mark:NAME for a mark of the program, mark:NAME#3 for the third of that name (may be given more
     /// than once)
     #[arg(long, value_name = "WHEN")]
-    at: Vec<When>,
+    at: Vec<TimeSpec>,
     /// With --peak: every block that was there, and what each was for
     #[arg(long, requires = "peak")]
     blocks: bool,
@@ -110,7 +116,8 @@ const MAX_LISTED: usize = 20;
 
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let mut asked = Asked { own: own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
+    let mut asked =
+        AnalysisOptions { own: own_paths(&args.own)?, at: args.at.clone(), ..AnalysisOptions::default() };
     args.filters.ask(&mut asked);
     let style = args.look.style();
     status::end_cleanly_when_interrupted()?;
@@ -128,11 +135,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     // Without being asked for, stacks are shown where they are native alone.
     let has_stacks = args.stacks || !sections.is_empty();
     let most_sites = style.most(MAX_LISTED);
-    let shown = Shown { sections: &sections, most_sites, stacks: has_stacks, mixed: args.stacks };
+    let shown = NameScope { sections: &sections, most_sites, stacks: has_stacks, mixed: args.stacks };
     // Which lines are wanted shows only when they have names.
-    let shown = if args.json || args.filters.has_lines() { Shown::ALL } else { shown };
+    let shown = if args.json || args.filters.has_lines() { NameScope::ALL } else { shown };
     if !args.json || args.filters.has_lines() {
-        name(&mut full, &analyses, shown, &mut resolver);
+        symbolize_report(&mut full, &analyses, shown, &mut resolver);
     }
     args.filters.keep_lines(&mut full);
     let exit = verdict(args, &full, &analyses);
@@ -142,13 +149,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             shown = report_on(args, &analyses, &sections);
         }
         if !sections.is_empty() || !args.filters.has_lines() {
-            name(&mut shown, &analyses, Shown::ALL, &mut resolver);
+            symbolize_report(&mut shown, &analyses, NameScope::ALL, &mut resolver);
         }
         if !sections.is_empty() {
             args.filters.keep_lines(&mut shown);
         }
         if let Some(top) = args.look.top() {
-            keep_first(&mut shown, top);
+            truncate_lists(&mut shown, top);
         }
         output::print(&output::json(&shown)?)?;
     } else {
@@ -158,7 +165,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
+fn read(args: &Args, asked: &AnalysisOptions) -> anyhow::Result<Vec<Analysis>> {
     let shows_progress = !args.no_progress && status::is_terminal();
     let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.traces {
@@ -169,7 +176,7 @@ fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
         }
         let _progress = shows_progress.then(|| file.progress());
         // The step before the peak, and in which phases it came, are for who asks for it.
-        let analyse = if args.peak { analyse_for_peak } else { analyse_as };
+        let analyse = if args.peak { analyse_for_peak } else { analyse_with };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
     args.filters.keep(&mut analyses, &skipped)?;
@@ -179,7 +186,7 @@ fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
 fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report {
     let mut report = report(analyses, sections);
     if args.blocks {
-        peak::add_blocks(&mut report, analyses);
+        gpumemtrace_replay::add_peak_blocks(&mut report, analyses);
     }
     report.filters = args.filters.told(args.look.top());
     if let Some(ranks) = report.ranks.as_mut().filter(|_| args.filters.has_ranks()) {
@@ -189,13 +196,14 @@ fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report
 }
 
 /// Refuses moments that came in none of the traces; the others tell in a note.
-fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
-    let is_never = |when: &&When| analyses.iter().all(|analysis| analysis.never.contains(when));
+fn moments_came(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Refused> {
+    let is_never =
+        |when: &&TimeSpec| analyses.iter().all(|analysis| analysis.unreached_snapshots.contains(when));
     let Some(when) = at.iter().find(is_never) else { return Ok(()) };
     let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
         (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
     });
-    let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
+    let has_steps = analyses.iter().any(|analysis| analysis.step_source.name().is_some());
     let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
     Err(Refused(format!(
         "--at {when} never came: the recording ends after {}, {steps}{}",
@@ -205,8 +213,8 @@ fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
 }
 
 /// Whose code is the user's own.
-pub(super) fn own_paths(paths: &[String]) -> Result<OwnPaths, Refused> {
-    OwnPaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
+pub(super) fn own_paths(paths: &[String]) -> Result<UserCodePaths, Refused> {
+    UserCodePaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
         Refused(
             "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
                 .to_owned(),

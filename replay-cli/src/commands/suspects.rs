@@ -4,8 +4,10 @@
 
 use std::path::PathBuf;
 
-use gpumemtrace_replay::leaks::{blocks_of_leaks, leaks};
-use gpumemtrace_replay::{Asked, analyse_as};
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::analyse_with;
+use gpumemtrace_replay::blocks_of_leaks;
+use gpumemtrace_replay::leaks;
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -22,7 +24,7 @@ pub(crate) struct Args {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let (file, ring) = TraceFile::find(&args.trace)?;
-    let analysis = file.with_input(ring, |input| analyse_as(input, Asked::default()))?;
+    let analysis = file.with_input(ring, |input| analyse_with(input, AnalysisOptions::default()))?;
     let (leaks, _) = leaks(0, &analysis);
     output::print(&output::json(&json!({ "leaks": blocks_of_leaks(&analysis, &leaks) }))?)?;
     Ok(Exit::Done)

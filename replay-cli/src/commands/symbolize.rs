@@ -15,9 +15,13 @@ use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES,
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::symbols::encode_names;
 use gpumemtrace_format::{AddressNames, Counter, Meta, ModuleNames};
-use gpumemtrace_replay::definitions::Definitions;
-use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
-use gpumemtrace_replay::naming::{Unnamed, names_at};
+use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::callsite::symbolize_address;
+use gpumemtrace_replay::ingest::Definitions;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{Exit, Refused, Unreadable};
 use crate::open::{TraceFile, ring_path};
@@ -59,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         let why = format!("{} exists; remove it, name another with -o, or add --force", target.display());
         return Err(Refused(why).into());
     }
-    let head = file.with_input(ring, Head::read)?;
+    let head = file.with_input(ring, TraceHead::read)?;
     let reasons = incomplete(&file, &head)?;
 
     let mut resolver = Resolver::new(!args.no_cache);
@@ -104,7 +108,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Why the trace is incomplete, if it is.
-fn incomplete(file: &TraceFile, head: &Head) -> Result<Vec<String>, Unreadable> {
+fn incomplete(file: &TraceFile, head: &TraceHead) -> Result<Vec<String>, Unreadable> {
     let mut threads = BTreeSet::new();
     let body = read_events(&|| file.open(), head, &mut |event| {
         threads.insert(event.thread);
@@ -123,7 +127,7 @@ struct Named {
     all: u64,
     /// Addresses with a name.
     found: u64,
-    reasons: BTreeMap<(Unnamed, Option<String>), u64>,
+    reasons: BTreeMap<(UnnamedReason, Option<String>), u64>,
 }
 
 impl Named {
@@ -138,14 +142,14 @@ impl Named {
         for return_address in addresses {
             let call = return_address.saturating_sub(1);
             let module = definitions.module_at(call);
-            match (names_at(definitions, return_address, resolver), module) {
+            match (symbolize_address(definitions, return_address, resolver), module) {
                 (Ok(frames), Some(module)) => {
                     named.found += 1;
                     let names = AddressNames { address: call.wrapping_sub(module.load_bias), frames };
                     named.modules.entry(module.build_id.clone()).or_default().push(names);
                 }
                 (result, module) => {
-                    let why = result.err().unwrap_or(Unnamed::NoModule);
+                    let why = result.err().unwrap_or(UnnamedReason::NoModule);
                     *named.reasons.entry((why, module.map(|module| module.path.clone()))).or_default() += 1;
                 }
             }

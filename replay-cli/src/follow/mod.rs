@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::live::{Live, View};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::RunFollower;
+use gpumemtrace_replay::RunView;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::exit::Unreadable;
 use crate::open::{read_ring, ring_path};
@@ -31,7 +32,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const QUIET_LOOKS: u32 = 2;
 
 /// Follows a trace until its run is over.
-pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadable> {
+pub(crate) fn until_the_end(path: &Path, own: &UserCodePaths) -> Result<(), Unreadable> {
     let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
     loop {
         let mut trace = wait_for(path)?;
@@ -69,13 +70,13 @@ fn wait_for(path: &Path) -> Result<Growing, Unreadable> {
 fn follow(
     trace: &mut Growing,
     path: &Path,
-    own: &OwnPaths,
+    own: &UserCodePaths,
 ) -> Result<Found, gpumemtrace_format::reader::OpenError> {
-    let mut live = Live::new(own.clone());
+    let mut live = RunFollower::new(own.clone());
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
     let mut quiet_looks = 0;
-    let mut told = (Instant::now(), View::default());
+    let mut told = (Instant::now(), RunView::default());
     loop {
         let ring = read_ring(&ring_path(path));
         let is_locked = trace.is_locked();
@@ -134,19 +135,19 @@ fn say_where_drawn(line: &str) {
     if status::is_terminal() { status::draw(line) } else { eprintln!("{line}") }
 }
 
-fn line(view: &View) -> String {
+fn line(view: &RunView) -> String {
     let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
     parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
-        let torch = device
-            .torch
-            .map(|(live, reserved)| format!("{} in tensors, {} reserved, ", size(live), size(reserved)));
-        let (torch, driver) = (torch.unwrap_or_default(), size(device.driver));
+        let torch = device.torch.map(|(live, reserved)| {
+            format!("{} in tensors, {} reserved, ", format_bytes(live), format_bytes(reserved))
+        });
+        let (torch, driver) = (torch.unwrap_or_default(), format_bytes(device.driver));
         clauses.push(format!("device {ordinal}: {torch}{driver} from the driver"));
     }
     if let Some(grown) = &view.grown {
-        let (bytes, span) = (size(grown.bytes), duration(grown.span_ns));
+        let (bytes, span) = (format_bytes(grown.bytes), duration(grown.span_ns));
         clauses.push(format!("most growth: {} {bytes} in {span}", short(&grown.site)));
     }
     clauses.join("; ")

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_format::ModuleDef;
-use gpumemtrace_replay::naming::Unnamed;
+use gpumemtrace_replay::callsite::UnnamedReason;
 
 use super::elf::{Image, Unusable};
 
@@ -41,14 +41,14 @@ impl Located {
 }
 
 /// Finds them.
-pub(crate) fn locate(module: &ModuleDef) -> Result<Located, Unnamed> {
+pub(crate) fn locate(module: &ModuleDef) -> Result<Located, UnnamedReason> {
     let path = Path::new(&module.path);
     let code = match Image::open(path) {
-        _ if !path.is_absolute() => Err(Unnamed::FileMissing),
+        _ if !path.is_absolute() => Err(UnnamedReason::FileMissing),
         Ok(image) if image.build_id == module.build_id => Ok(image),
-        Ok(_) => Err(Unnamed::OtherBuild),
-        Err(Unusable::Missing) => Err(Unnamed::FileMissing),
-        Err(Unusable::Unreadable) => Err(Unnamed::Unreadable),
+        Ok(_) => Err(UnnamedReason::OtherBuild),
+        Err(Unusable::Missing) => Err(UnnamedReason::FileMissing),
+        Err(Unusable::Unreadable) => Err(UnnamedReason::Unreadable),
     };
     let debug = if code.as_ref().is_ok_and(Image::has_debug_info) {
         None
@@ -101,6 +101,6 @@ mod tests {
     fn a_relative_path_is_nobodys() {
         let module =
             ModuleDef { path: "Cargo.toml".to_owned(), build_id: vec![1; 20], ..ModuleDef::default() };
-        assert_eq!(locate(&module).err(), Some(Unnamed::FileMissing));
+        assert_eq!(locate(&module).err(), Some(UnnamedReason::FileMissing));
     }
 }

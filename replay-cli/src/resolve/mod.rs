@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use gpumemtrace_format::{ModuleDef, NamedFrame};
-use gpumemtrace_replay::naming::{Resolve, Unnamed};
+use gpumemtrace_replay::callsite::Symbolizer;
+use gpumemtrace_replay::callsite::UnnamedReason;
 
 pub use cache::names_in;
 
@@ -33,7 +34,7 @@ pub struct Resolver {
 
 /// One build of one library.
 struct Module {
-    located: Result<Located, Unnamed>,
+    located: Result<Located, UnnamedReason>,
     /// From its files; opened late.
     symbols: Option<Symbols>,
     /// What is known so far; an address without a symbol has no frames.
@@ -75,10 +76,10 @@ impl Resolver {
     }
 }
 
-impl Resolve for Resolver {
-    fn resolve(&mut self, definition: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+impl Symbolizer for Resolver {
+    fn resolve(&mut self, definition: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason> {
         if definition.build_id.is_empty() {
-            return Err(Unnamed::NoBuildId);
+            return Err(UnnamedReason::NoBuildId);
         }
         let module = self.module(definition);
         if !module.names.contains_key(&address) {
@@ -88,7 +89,7 @@ impl Resolve for Resolver {
             module.is_changed = true;
         }
         let frames = &module.names[&address];
-        if frames.is_empty() { Err(Unnamed::NoSymbols) } else { Ok(frames.clone()) }
+        if frames.is_empty() { Err(UnnamedReason::NoSymbols) } else { Ok(frames.clone()) }
     }
 }
 
@@ -174,17 +175,17 @@ mod tests {
         let frames = resolver.resolve(&definition, address + 1).unwrap();
         let outermost = &frames.last().unwrap().function;
         assert!(outermost.contains("this_program_knows_its_own_functions"), "{outermost}");
-        assert_eq!(resolver.resolve(&definition, u64::MAX), Err(Unnamed::NoSymbols));
+        assert_eq!(resolver.resolve(&definition, u64::MAX), Err(UnnamedReason::NoSymbols));
 
         definition.build_id[0] ^= 1;
-        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::OtherBuild));
+        assert_eq!(resolver.resolve(&definition, address), Err(UnnamedReason::OtherBuild));
         definition.build_id[0] ^= 3;
         definition.path = "/nonexistent".to_owned();
-        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::FileMissing));
+        assert_eq!(resolver.resolve(&definition, address), Err(UnnamedReason::FileMissing));
         definition.build_id[0] ^= 7;
         definition.path = "/dev/null".to_owned();
-        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::Unreadable));
+        assert_eq!(resolver.resolve(&definition, address), Err(UnnamedReason::Unreadable));
         definition.build_id.clear();
-        assert_eq!(resolver.resolve(&definition, address), Err(Unnamed::NoBuildId));
+        assert_eq!(resolver.resolve(&definition, address), Err(UnnamedReason::NoBuildId));
     }
 }

@@ -1,8 +1,11 @@
 //! One program on two backends: what leaks, and what is pinned by it, side by side.
 
-use gpumemtrace_replay::compare::across::{Across, Leaking, LineOnBoth, Pinned};
+use gpumemtrace_replay::compare::BackendComparison;
+use gpumemtrace_replay::compare::LeakingLine;
+use gpumemtrace_replay::compare::LineOnBoth;
+use gpumemtrace_replay::compare::PinnedByLeaks;
 use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::sites::short;
 use super::{HANG, put, thousands};
@@ -11,7 +14,7 @@ use crate::output::Style;
 /// Most lines listed.
 const MOST: usize = 10;
 
-pub(super) fn write(out: &mut String, across: &Across, style: Style) {
+pub(super) fn write(out: &mut String, across: &BackendComparison, style: Style) {
     let names = across.backends.map(|backend| if backend == "mps" { "MPS" } else { "CUDA" });
     for row in &across.devices {
         device(out, row, names, style);
@@ -35,14 +38,14 @@ pub(super) fn write(out: &mut String, across: &Across, style: Style) {
     out.push('\n');
 }
 
-fn device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], style: Style) {
+fn device(out: &mut String, row: &[Option<PinnedByLeaks>; 2], names: [&str; 2], style: Style) {
     let title = style.bold(&format!("{:<34}", "Leaked, and pinned by it"));
     let heads = [0, 1].map(|run| match &row[run] {
         Some(pinned) => format!("{}, device {}", names[run], pinned.device),
         None => names[run].to_owned(),
     });
     put(out, format_args!("{title}{:>18}{:>18}", heads[0], heads[1]));
-    let mut put_row = |name: &str, of: &dyn Fn(&Pinned) -> String| {
+    let mut put_row = |name: &str, of: &dyn Fn(&PinnedByLeaks) -> String| {
         let cells = row.each_ref().map(|pinned| pinned.as_ref().map_or_else(|| "-".to_owned(), of));
         put(out, format_args!("  {name:<32}{:>18}{:>18}", cells[0], cells[1]));
     };
@@ -72,8 +75,8 @@ fn device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], style: 
 fn bytes(quantity: Option<Quantity>) -> String {
     match quantity {
         None => "unknown".to_owned(),
-        Some(Quantity(bytes)) if bytes < 0.0 => format!("-{}", size((-bytes).round() as u64)),
-        Some(Quantity(bytes)) => size(bytes.round() as u64),
+        Some(Quantity(bytes)) if bytes < 0.0 => format!("-{}", format_bytes((-bytes).round() as u64)),
+        Some(Quantity(bytes)) => format_bytes(bytes.round() as u64),
     }
 }
 
@@ -88,7 +91,7 @@ fn lines(out: &mut String, lines: &[LineOnBoth], names: [&str; 2], style: Style)
     put(out, format_args!("  {:>12}  {:>12}", names[0], names[1]));
     let most = style.most(MOST);
     for line in lines.iter().take(most) {
-        let cell = |side: &Option<Leaking>| match side {
+        let cell = |side: &Option<LeakingLine>| match side {
             Some(leaking) => bytes(leaking.bytes_per_step),
             None => "not found".to_owned(),
         };

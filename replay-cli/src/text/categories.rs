@@ -1,7 +1,11 @@
 //! `--peak`: what the peak was for, what rose since the step before, and with `--blocks` every block.
 
-use gpumemtrace_replay::report::{Block, CategoryShare, Peak, PhaseBytes, SincePreviousStep};
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::CategoryShare;
+use gpumemtrace_replay::report::Peak;
+use gpumemtrace_replay::report::PeakBlockRow;
+use gpumemtrace_replay::report::PhaseBytes;
+use gpumemtrace_replay::report::SincePreviousStep;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::sites::short;
 use super::{HANG, column, count, percent, put, thousands};
@@ -70,7 +74,7 @@ pub(super) fn write_since(out: &mut String, peak: &Peak, style: Style) {
     let Some(since) = &peak.since_previous_step else { return };
     out.push('\n');
     let SincePreviousStep { step, live_bytes, rise_bytes, changes, .. } = since;
-    let how = format!("{}, whose peak was {}", signed(*rise_bytes), size(*live_bytes));
+    let how = format!("{}, whose peak was {}", signed(*rise_bytes), format_bytes(*live_bytes));
     let title = format!("Since the step before (step {}): {how}", thousands(*step));
     put(out, format_args!("  {}", style.bold(&title)));
     if changes.is_empty() {
@@ -93,7 +97,7 @@ fn signed(bytes: i64) -> String {
         1.. => "+",
         _ => "-",
     };
-    format!("{sign}{}", size(bytes.unsigned_abs()))
+    format!("{sign}{}", format_bytes(bytes.unsigned_abs()))
 }
 
 /// Every block, where they were asked for.
@@ -109,7 +113,7 @@ pub(super) fn write_blocks(out: &mut String, peak: &Peak) {
         ),
     );
     for block in blocks {
-        let Block { addr, bytes, requested_bytes, step, category, confidence, site, .. } = block;
+        let PeakBlockRow { addr, bytes, requested_bytes, step, category, confidence, site, .. } = block;
         let unknown = || "-".to_owned();
         put(
             out,

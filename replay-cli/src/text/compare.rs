@@ -1,12 +1,16 @@
 //! Two runs side by side, as a table of what differs.
 
+use gpumemtrace_replay::compare::AmountChange;
+use gpumemtrace_replay::compare::ChangeStatus;
+use gpumemtrace_replay::compare::ComparedRun;
 use gpumemtrace_replay::compare::Comparison;
-use gpumemtrace_replay::compare::difference::{
-    Change, LeakChange, LeakSide, LineChange, Run, Status, TotalChange,
-};
+use gpumemtrace_replay::compare::LeakChange;
+use gpumemtrace_replay::compare::LeakSide;
+use gpumemtrace_replay::compare::LineChange;
+use gpumemtrace_replay::compare::TotalChange;
 use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::display::Vocabulary;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::across;
 use super::head::printable;
@@ -78,7 +82,7 @@ fn head(out: &mut String, comparison: &Comparison, style: Style) {
             ),
         );
         if before.steps != after.steps {
-            let ended = |run: &Run| {
+            let ended = |run: &ComparedRun| {
                 run.steps.map_or_else(|| "unknown steps".to_owned(), |steps| count(steps, "step"))
             };
             put(
@@ -97,7 +101,7 @@ fn head(out: &mut String, comparison: &Comparison, style: Style) {
 }
 
 /// What a quantity means to whoever has never heard its name.
-fn in_words(total: &TotalChange, runs: &[Words; 2]) -> String {
+fn in_words(total: &TotalChange, runs: &[Vocabulary; 2]) -> String {
     let is_metal = runs.iter().any(|words| words.is_metal);
     let is_other = runs.iter().any(|words| !words.is_metal);
     let words = match &*total.name {
@@ -160,7 +164,7 @@ fn totals(out: &mut String, comparison: &Comparison, style: Style) {
         }
         let number = |value: Option<u64>| match (value, total.unit) {
             (None, _) => "unknown".to_owned(),
-            (Some(value), "bytes") => size(value),
+            (Some(value), "bytes") => format_bytes(value),
             (Some(value), _) => thousands(value),
         };
         let change = total.change.map(|change| signed(change, total.unit == "bytes")).unwrap_or_default();
@@ -179,7 +183,7 @@ fn totals(out: &mut String, comparison: &Comparison, style: Style) {
 /// `+4.00 MiB`, `-3`; `=` where nothing changes.
 fn signed(change: i64, is_bytes: bool) -> String {
     let amount = change.unsigned_abs();
-    let amount = if is_bytes { size(amount) } else { thousands(amount) };
+    let amount = if is_bytes { format_bytes(amount) } else { thousands(amount) };
     match change {
         0 => "=".to_owned(),
         1.. => format!("+{amount}"),
@@ -187,13 +191,13 @@ fn signed(change: i64, is_bytes: bool) -> String {
     }
 }
 
-fn in_a_word(status: Status) -> &'static str {
+fn in_a_word(status: ChangeStatus) -> &'static str {
     match status {
-        Status::Appeared => "appeared",
-        Status::Grew => "grew",
-        Status::Changed => "changed",
-        Status::Shrank => "shrank",
-        Status::Disappeared => "went",
+        ChangeStatus::Appeared => "appeared",
+        ChangeStatus::Grew => "grew",
+        ChangeStatus::Changed => "changed",
+        ChangeStatus::Shrank => "shrank",
+        ChangeStatus::Disappeared => "went",
     }
 }
 
@@ -221,7 +225,7 @@ fn lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
     );
     let mut sites = Sites::new(false);
     for line in lines.iter().take(most) {
-        let bytes = |change: Change| signed(change.change, true);
+        let bytes = |change: AmountChange| signed(change.change, true);
         let in_a_step =
             line.bytes_per_step.map(|change| format!("{:>13}", bytes(change))).unwrap_or_default();
         let allocations = line.allocations_per_step.or(line.allocations);
@@ -281,11 +285,11 @@ fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
             _ => rate(shown),
         };
         let word = match leak.status {
-            Status::Appeared => style.warn("new"),
-            Status::Grew => style.warn("faster"),
-            Status::Shrank => "slower".to_owned(),
-            Status::Disappeared => "gone".to_owned(),
-            Status::Changed => "changed".to_owned(),
+            ChangeStatus::Appeared => style.warn("new"),
+            ChangeStatus::Grew => style.warn("faster"),
+            ChangeStatus::Shrank => "slower".to_owned(),
+            ChangeStatus::Disappeared => "gone".to_owned(),
+            ChangeStatus::Changed => "changed".to_owned(),
         };
         put(out, format_args!("  {word}: {}: {rate}", short(&shown.site)));
     }
@@ -297,7 +301,7 @@ fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
 
 fn rate(side: &LeakSide) -> String {
     match side.bytes_per_step {
-        Some(Quantity(rate)) if rate >= 0.0 => format!("{} per step", size(rate as u64)),
-        _ => size(side.bytes),
+        Some(Quantity(rate)) if rate >= 0.0 => format!("{} per step", format_bytes(rate as u64)),
+        _ => format_bytes(side.bytes),
     }
 }

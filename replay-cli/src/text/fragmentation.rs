@@ -1,9 +1,10 @@
 //! `--fragmentation`: reserved bytes that no tensor uses, and who keeps them.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Cause, Fragmentation};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::Cause;
+use gpumemtrace_replay::report::Fragmentation;
+use gpumemtrace_replay::report::display::Vocabulary;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::sites::{Sites, short};
 use super::{HANG, beyond, column, duration, gap_rows, percent, put};
@@ -43,7 +44,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 }
 
 /// One moment.
-pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style: Style) {
+pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Vocabulary, style: Style) {
     let when = match moment.at.why {
         "peak_reserved" => "when most was reserved",
         "oom" => "when memory ran out",
@@ -57,8 +58,8 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style
             "  Device {}, {when} ({} in): {} of {} reserved ({})",
             moment.device,
             duration(moment.at.time_ns),
-            style.bold(&size(moment.gap_bytes)),
-            size(moment.reserved_bytes),
+            style.bold(&format_bytes(moment.gap_bytes)),
+            format_bytes(moment.reserved_bytes),
             percent(share)
         ),
     );
@@ -80,8 +81,8 @@ pub(super) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style
 }
 
 /// What a cause means to whoever has never heard its name.
-pub(super) fn in_words(cause: &Cause, words: &Words) -> String {
-    let Words { segment, block, empty_cache, .. } = words;
+pub(super) fn in_words(cause: &Cause, words: &Vocabulary) -> String {
+    let Vocabulary { segment, block, empty_cache, .. } = words;
     match cause.cause {
         "pinned" => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),
         "cache" => format!("in {segment}s without a live {block}: {empty_cache} would give it back"),

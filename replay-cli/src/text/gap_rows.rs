@@ -2,9 +2,13 @@
 
 use std::fmt::Write as _;
 
-use gpumemtrace_replay::report::{AsyncPool, Fragmentation, GapOverTime, PoolRow, Serves};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::AsyncPool;
+use gpumemtrace_replay::report::Fragmentation;
+use gpumemtrace_replay::report::FragmentationOverTime;
+use gpumemtrace_replay::report::PoolInfo;
+use gpumemtrace_replay::report::PoolRow;
+use gpumemtrace_replay::report::display::Vocabulary;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::layout::columns;
 use super::sites::short;
@@ -19,7 +23,7 @@ const MAX_SIZES: usize = 4;
 const MAX_KEEPERS: usize = 8;
 
 /// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
-fn place(serves: &Serves) -> String {
+fn place(serves: &PoolInfo) -> String {
     let mut place = format!("{} blocks", serves.blocks);
     if serves.stream != 0 {
         let _ = write!(place, ", stream {:#x}", serves.stream);
@@ -34,7 +38,7 @@ fn place(serves: &Serves) -> String {
 }
 
 /// PyTorch's memory by what it serves.
-pub(super) fn pools(out: &mut String, pools: &[PoolRow], words: &Words, style: Style) {
+pub(super) fn pools(out: &mut String, pools: &[PoolRow], words: &Vocabulary, style: Style) {
     if pools.is_empty() {
         return;
     }
@@ -80,7 +84,7 @@ pub(super) fn pools(out: &mut String, pools: &[PoolRow], words: &Words, style: S
 }
 
 /// The sizes that the run asks for most: would they have found room?
-pub(super) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
+pub(super) fn usable(out: &mut String, moment: &Fragmentation, words: &Vocabulary) {
     if moment.usable.is_empty() {
         return;
     }
@@ -98,8 +102,8 @@ pub(super) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
                 "  {}  {:>14}  {HANG}{} of {} free ({})",
                 column(row.block_bytes),
                 format!("{} at once", thousands(row.fit)),
-                size(row.fit.saturating_mul(row.block_bytes)),
-                size(row.free_bytes),
+                format_bytes(row.fit.saturating_mul(row.block_bytes)),
+                format_bytes(row.free_bytes),
                 place(&row.serves),
             ),
         );
@@ -107,7 +111,7 @@ pub(super) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
 }
 
 /// The gap over the whole run, and whose blocks kept it.
-pub(super) fn over_time(out: &mut String, course: &GapOverTime, style: Style) {
+pub(super) fn over_time(out: &mut String, course: &FragmentationOverTime, style: Style) {
     if course.points.is_empty() {
         return;
     }
@@ -122,8 +126,8 @@ pub(super) fn over_time(out: &mut String, course: &GapOverTime, style: Style) {
             "  Device {}, over the run ({}): {} reserved and unused on average, {} at most ({} in)",
             course.device,
             count(course.looks, "look"),
-            size(mean),
-            size(most.0),
+            format_bytes(mean),
+            format_bytes(most.0),
             duration(most.1)
         ),
     );
@@ -155,8 +159,8 @@ pub(super) fn async_pool(out: &mut String, pool: &AsyncPool) {
         format_args!(
             "  Device {}, the driver's {name} (cudaMallocAsync): {} allocated at the peak, {} at the end",
             pool.device,
-            size(pool.peak_allocated_bytes),
-            size(pool.allocated_bytes)
+            format_bytes(pool.peak_allocated_bytes),
+            format_bytes(pool.allocated_bytes)
         ),
     );
     match (&pool.worst, &pool.last) {
@@ -168,8 +172,8 @@ pub(super) fn async_pool(out: &mut String, pool: &AsyncPool) {
                         "  {}  {HANG}reserved and unused, {what} ({} in): {} of {} were in blocks",
                         column(answer.unused_bytes),
                         duration(answer.time_ns),
-                        size(answer.allocated_bytes),
-                        size(answer.reserved_bytes)
+                        format_bytes(answer.allocated_bytes),
+                        format_bytes(answer.reserved_bytes)
                     ),
                 );
             }

@@ -4,8 +4,9 @@
 //! thing that is wrong, with where to look next; and where nothing is, that, with how sure it is.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, Severity};
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::Severity;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::paths::short_sentence;
 use super::sites::short;
@@ -32,13 +33,17 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             Some(total) => {
                 let share = percent(live as f64 / total as f64);
                 let what = if words.is_metal { " that Metal recommends" } else { "" };
-                format!(" of {}{what} ({share})", size(total))
+                format!(" of {}{what} ({share})", format_bytes(total))
             }
             None => String::new(),
         };
         put(
             out,
-            format_args!("  - Tensors{whose} needed at most {}{of} of device {}.", size(live), device.device),
+            format_args!(
+                "  - Tensors{whose} needed at most {}{of} of device {}.",
+                format_bytes(live),
+                device.device
+            ),
         );
     }
 }
@@ -61,7 +66,8 @@ fn wrong(report: &Report, trace: usize) -> Vec<String> {
             many => format!("{} keep", count(many, "line")),
         };
         let rate: f64 = found.iter().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
-        let rate = if rate >= 1.0 { format!(" ({} per step)", size(rate as u64)) } else { String::new() };
+        let rate =
+            if rate >= 1.0 { format!(" ({} per step)", format_bytes(rate as u64)) } else { String::new() };
         let full = found.iter().filter_map(|leak| leak.oom_step.as_ref()).map(|oom| oom.expected).min();
         // Where it was full already, that is said above.
         let full = full.filter(|step| *step < leaks::FAR_STEPS && oom.is_none());

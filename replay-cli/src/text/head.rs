@@ -1,8 +1,11 @@
 //! What was traced, how it ended, and what is missing: before any number.
 
-use gpumemtrace_replay::report::{Ending, Naming, TraceInfo};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::{Report, StreamId};
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::report::Ending;
+use gpumemtrace_replay::report::Naming;
+use gpumemtrace_replay::report::TraceInfo;
+use gpumemtrace_replay::report::display::format_bytes;
 
 pub(super) use super::layout::printable;
 use super::paths::without_detours;
@@ -62,7 +65,7 @@ fn parts(report: &Report, info: &TraceInfo) -> Vec<String> {
             parts.push(format!(
                 "The stream of {} ({}) is not known; they are left out.",
                 count(stream.unknown_blocks, "block"),
-                size(stream.unknown_bytes)
+                format_bytes(stream.unknown_bytes)
             ));
         }
     }

@@ -1,7 +1,9 @@
 //! Who holds what leaks, beneath the leak.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Holder, HolderLook, Leak};
+use gpumemtrace_replay::report::Holder;
+use gpumemtrace_replay::report::HolderScan;
+use gpumemtrace_replay::report::Leak;
 
 use super::{count, duration, put, thousands};
 use crate::output::Style;
@@ -78,7 +80,7 @@ pub(super) fn write_looks(out: &mut String, report: &Report, trace: usize) {
     put(out, format_args!("{}", sentence(look)));
 }
 
-fn sentence(look: &HolderLook) -> String {
+fn sentence(look: &HolderScan) -> String {
     let when = match look.when.as_deref() {
         Some("exit") => "at its end",
         Some("oom") => "when memory ran out",

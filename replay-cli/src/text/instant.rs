@@ -1,7 +1,8 @@
 //! `--at`: what was held at a moment that was asked for.
 
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::{Report, Section};
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::{duration, fragmentation, peak, put, thousands};
 use crate::output::Style;
@@ -25,7 +26,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
             duration(instant.time_ns)
         );
         put(out, format_args!("{}", style.bold(&title)));
-        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
+        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
         put(
             out,
             format_args!(

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::Omitted;
+use gpumemtrace_replay::report::OomForecast;
+use gpumemtrace_replay::report::Steps;
+use gpumemtrace_replay::report::display::Vocabulary;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::holders::{write_holders, write_looks};
 use super::sites::{Sites, short};
@@ -79,14 +82,14 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     let (more, bytes) = beyond(&leaks, most, others(report, trace), |leak| leak.bytes);
     if more > 0 {
         out.push('\n');
-        put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
+        put(out, format_args!("{} more, {} in all.", count(more, "other leak"), format_bytes(bytes)));
     }
     write_looks(out, report, trace);
     write_silent(out, report, trace);
 }
 
 /// Leaks that a filter left out; of the report, so they are told with its only trace or not at all.
-pub(super) fn others(report: &Report, trace: usize) -> Option<LeftOut> {
+pub(super) fn others(report: &Report, trace: usize) -> Option<Omitted> {
     report.left_out.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
 }
 
@@ -104,7 +107,7 @@ fn write_silent(out: &mut String, report: &Report, trace: usize) {
     let told: Vec<String> = by_rule
         .iter()
         .map(|(rule, (lines, bytes))| {
-            format!("{} {} ({})", size(*bytes), meaning(rule), count(*lines, "line"))
+            format!("{} {} ({})", format_bytes(*bytes), meaning(rule), count(*lines, "line"))
         })
         .collect();
     out.push('\n');
@@ -131,9 +134,9 @@ pub(super) fn headline(leak: &Leak) -> String {
         .last_step
         .map_or_else(|| "near the end".to_owned(), |step| format!("at the end of step {}", thousands(step)));
     let what = if leak.grows_by == "size" {
-        format!("{} larger {when}", size(leak.bytes))
+        format!("{} larger {when}", format_bytes(leak.bytes))
     } else {
-        format!("{} ({}) {when}", count(leak.blocks, "block"), size(leak.bytes))
+        format!("{} ({}) {when}", count(leak.blocks, "block"), format_bytes(leak.bytes))
     };
     let Some(bytes) = leak.bytes_per_step else {
         return format!("grows over time, {what}");
@@ -150,7 +153,7 @@ pub(super) fn headline(leak: &Leak) -> String {
             if blocks.fract() == 0.0 {
                 format!("{about}{} per step", amount(bytes.0.round() as u64, blocks as u64))
             } else {
-                format!("{about}{} and {blocks:.2} blocks per step", size(bytes.0.round() as u64))
+                format!("{about}{} and {blocks:.2} blocks per step", format_bytes(bytes.0.round() as u64))
             }
         }
     };
@@ -165,7 +168,7 @@ pub(super) fn headline(leak: &Leak) -> String {
     }
 }
 
-fn oom(step: &OomStep) -> String {
+fn oom(step: &OomForecast) -> String {
     let about = format!("OOM at about step {}", thousands(step.expected));
     match step.latest {
         Some(latest) if latest == step.earliest => about,
@@ -189,12 +192,12 @@ pub(super) fn doubt(report: &Report, trace: usize) -> Option<String> {
 /// `4.00 MiB and 1 block`; of a block that gets larger there are no further blocks to count.
 fn amount(bytes: u64, blocks: u64) -> String {
     match blocks {
-        0 => size(bytes),
-        blocks => format!("{} and {}", size(bytes), count(blocks, "block")),
+        0 => format_bytes(bytes),
+        blocks => format!("{} and {}", format_bytes(bytes), count(blocks, "block")),
     }
 }
 
-fn explanation(leak: &Leak, words: &Words) -> String {
+fn explanation(leak: &Leak, words: &Vocabulary) -> String {
     let mut parts = Vec::new();
     match leak.kind {
         "device" => parts.push(words.outside.to_owned()),
@@ -228,7 +231,7 @@ fn explanation(leak: &Leak, words: &Words) -> String {
     if leak.shape == "retained_graph" {
         let rate = leak
             .bytes_per_step
-            .map_or_else(String::new, |rate| format!(", {} per step", size(rate.0.round() as u64)));
+            .map_or_else(String::new, |rate| format!(", {} per step", format_bytes(rate.0.round() as u64)));
         let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         parts.push(format!(
             "Forward at line {line}, no backward{rate}: an autograd graph that is kept, whose tensors grow in the same steps."

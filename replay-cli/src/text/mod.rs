@@ -27,8 +27,9 @@ mod torch_memory;
 
 use std::fmt::Write as _;
 
-use gpumemtrace_replay::report::LeftOut;
-use gpumemtrace_replay::{Report, Section, units};
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::report::Omitted;
 
 use crate::output::Style;
 pub(crate) use head::why_unnamed;
@@ -83,11 +84,15 @@ fn put(out: &mut String, line: std::fmt::Arguments<'_>) {
 
 /// A size, flush with those above and below it.
 fn column(bytes: u64) -> String {
-    format!("{:>width$}", units::size(bytes), width = units::chosen().columns())
+    format!(
+        "{:>width$}",
+        gpumemtrace_replay::report::display::format_bytes(bytes),
+        width = gpumemtrace_replay::report::display::chosen_units().columns()
+    )
 }
 
 /// Rows beyond those that a list shows: how many, and their bytes. `left_out` were taken out of it before.
-fn beyond<T>(rows: &[T], most: usize, left_out: Option<LeftOut>, bytes: impl Fn(&T) -> u64) -> (u64, u64) {
+fn beyond<T>(rows: &[T], most: usize, left_out: Option<Omitted>, bytes: impl Fn(&T) -> u64) -> (u64, u64) {
     let rest = rows.get(most..).unwrap_or_default();
     let out = left_out.unwrap_or_default();
     let sum = rest.iter().fold(out.bytes.unwrap_or(0), |sum, row| sum.saturating_add(bytes(row)));

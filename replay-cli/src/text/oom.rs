@@ -2,7 +2,7 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Filters;
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::paths::short_sentence;
 use super::sites::{Sites, short};
@@ -70,8 +70,8 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             out,
             format_args!(
                 "  Tensors {}, reserved by {reserver} {}.",
-                size(oom.live_bytes),
-                size(oom.reserved_bytes)
+                format_bytes(oom.live_bytes),
+                format_bytes(oom.reserved_bytes)
             ),
         );
         if oom.sites.is_empty() {

@@ -1,8 +1,9 @@
 //! `--peak`: what filled the device when it was fullest.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{LeftOut, SiteShare};
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::Omitted;
+use gpumemtrace_replay::report::SiteShare;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::sites::{Sites, short};
 use super::{HANG, beyond, categories, column, count, duration, percent, put, thousands};
@@ -30,7 +31,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let title = format!(
             "Peak of device {}: {} {what} ({} bytes), {} in{step}",
             peak.device,
-            size(peak.live_bytes),
+            format_bytes(peak.live_bytes),
             thousands(peak.live_bytes),
             duration(peak.time_ns)
         );
@@ -59,7 +60,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 pub(super) fn table(
     out: &mut String,
     sites: &[SiteShare],
-    (total, left_out): (u64, Option<LeftOut>),
+    (total, left_out): (u64, Option<Omitted>),
     most: usize,
 ) {
     let part = |bytes: u64| if total == 0 { 0.0 } else { bytes as f64 / total as f64 };

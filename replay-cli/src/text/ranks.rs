@@ -1,8 +1,8 @@
 //! Ranks side by side, below all traces.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::ranks::name;
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::display::format_rank;
 
 use super::sites::short;
 use super::{HANG, column, count, put, thousands};
@@ -33,16 +33,18 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
     }
     for row in rows.iter().take(most) {
         let steps = row.steps.map_or_else(|| "unknown".to_owned(), thousands);
-        let grows =
-            row.bytes_per_step.map(|rate| format!("{} a step", size(rate.0 as u64))).unwrap_or_default();
+        let grows = row
+            .bytes_per_step
+            .map(|rate| format!("{} a step", format_bytes(rate.0 as u64)))
+            .unwrap_or_default();
         put(
             out,
             format_args!(
                 "  {:<26}{:>12}{:>12}{:>12}{steps:>9}  {grows}",
-                name(row, &ranks.rows),
-                size(row.peak_live_bytes),
-                size(row.peak_reserved_bytes),
-                size(row.end_live_bytes)
+                format_rank(row, &ranks.rows),
+                format_bytes(row.peak_live_bytes),
+                format_bytes(row.peak_reserved_bytes),
+                format_bytes(row.end_live_bytes)
             ),
         );
     }
@@ -75,7 +77,7 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
             out,
             format_args!(
                 "  Growth began in {}, step {}, at {} ({lead}; confidence: {})",
-                name(row, &ranks.rows),
+                format_rank(row, &ranks.rows),
                 thousands(first.step),
                 short(&first.site),
                 first.confidence
@@ -89,7 +91,7 @@ pub(super) fn write(out: &mut String, report: &Report, style: Style) {
     }
     if !ranks.more_by_site.is_empty() {
         let worst = &ranks.rows[ranks.worst as usize];
-        put(out, format_args!("  {} held more at its peak than others, by", name(worst, &ranks.rows)));
+        put(out, format_args!("  {} held more at its peak than others, by", format_rank(worst, &ranks.rows)));
         for more in &ranks.more_by_site {
             put(out, format_args!("  {}  {HANG}{}", column(more.bytes), short(&more.site)));
         }

@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
-use gpumemtrace_replay::naming::native_place;
-use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
-use gpumemtrace_replay::sections::{called, place};
+use gpumemtrace_replay::report::FrameKind;
+use gpumemtrace_replay::report::Site;
+use gpumemtrace_replay::report::StackFrame;
+use gpumemtrace_replay::report::display::format_function;
+use gpumemtrace_replay::report::display::format_native_frame;
+use gpumemtrace_replay::report::display::format_site;
 
 use super::layout::printable;
 use super::paths::short_file;
@@ -55,7 +58,7 @@ pub(crate) fn short(site: &Site) -> String {
         shown.module = Some(file_name(module).to_owned());
         shown.function = shown.function.as_deref().map(short_name);
     }
-    printable(&place(&shown))
+    printable(&format_site(&shown))
 }
 
 fn file_name(path: &str) -> &str {
@@ -132,7 +135,7 @@ fn frame_text(frame: &StackFrame) -> String {
             let inlined = if frame.is_inlined { " [inlined]" } else { "" };
             format!(
                 "{}{inlined}",
-                native_place(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
+                format_native_frame(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
             )
         }
         FrameKind::Python if frame.is_backward() => {
@@ -141,7 +144,8 @@ fn frame_text(frame: &StackFrame) -> String {
         FrameKind::Python => {
             let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
             let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-            let function = frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), called);
+            let function =
+                frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), format_function);
             format!("{file}:{line} in {function}")
         }
     };

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Device, Severity};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::units;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::Device;
+use gpumemtrace_replay::report::Severity;
+use gpumemtrace_replay::report::display::format_bytes;
+
+use gpumemtrace_replay::report::display::Vocabulary;
 
 use super::paths::short_sentence;
 use super::sites::{Sites, short};
@@ -54,7 +55,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let title = format!(
             "At the peak of device {} ({}, {} in{step})",
             top.device,
-            size(top.live_bytes),
+            format_bytes(top.live_bytes),
             duration(top.time_ns)
         );
         put(out, format_args!("{}", style.bold(&title)));
@@ -106,11 +107,11 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
         let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
         let total = device
             .total_bytes
-            .map(|bytes| format!(", {} {}", size(bytes), words.size_of_device))
+            .map(|bytes| format!(", {} {}", format_bytes(bytes), words.size_of_device))
             .unwrap_or_default();
         put(out, format_args!("{}", style.bold(&format!("Device {}{name}{total}", device.device))));
-        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
-        let wide = units::chosen().columns() + 3;
+        let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
+        let wide = gpumemtrace_replay::report::display::chosen_units().columns() + 3;
         put(out, format_args!("  {:<22}{:>wide$}{:>wide$}", "", "peak", "end"));
         let rows = [
             ("tensors", device.peak.live_bytes, device.end.live_bytes),
@@ -125,7 +126,7 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
 }
 
 /// Who held the memory at its peak: where that is more than PyTorch's blocks and cache, or where something is in no call.
-fn ledger(out: &mut String, device: &Device, words: &Words, style: Style) {
+fn ledger(out: &mut String, device: &Device, words: &Vocabulary, style: Style) {
     let most = style.most(MOST);
     let is_torch = |owner: &str| owner.starts_with("torch ");
     let residual = device.residual.as_ref().filter(|residual| residual.bytes > 0);
@@ -165,10 +166,10 @@ fn phases(out: &mut String, report: &Report, trace: usize, style: Style) {
                 let _ = write!(line, "; device {}: what tensors held is unknown", on.device);
                 continue;
             };
-            let amount = size(left.unsigned_abs());
+            let amount = format_bytes(left.unsigned_abs());
             let left =
                 if left < 0 { format!("{amount} given back") } else { format!("{amount} left behind") };
-            let _ = write!(line, "; device {}: at most {} held, {left}", on.device, size(peak));
+            let _ = write!(line, "; device {}: at most {} held, {left}", on.device, format_bytes(peak));
         }
         put(out, format_args!("{line}"));
     }
@@ -225,8 +226,8 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
         let title = format!(
             "Reserved and unused on device {}: {} of {} when most was reserved",
             moment.device,
-            size(moment.gap_bytes),
-            size(moment.reserved_bytes)
+            format_bytes(moment.gap_bytes),
+            format_bytes(moment.reserved_bytes)
         );
         put(out, format_args!("{}", style.bold(&title)));
         for cause in &moment.causes {

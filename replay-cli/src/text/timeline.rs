@@ -1,10 +1,12 @@
 //! `--timeline`: memory over time, as a chart that fits the terminal.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{Mark, Timeline, TimelinePoint};
-use gpumemtrace_replay::sections::size;
-use gpumemtrace_replay::units;
-use gpumemtrace_replay::words::Words;
+use gpumemtrace_replay::report::Mark;
+use gpumemtrace_replay::report::Timeline;
+use gpumemtrace_replay::report::TimelinePoint;
+use gpumemtrace_replay::report::display::format_bytes;
+
+use gpumemtrace_replay::report::display::Vocabulary;
 
 use super::sites::{Sites, short};
 use super::{HANG, chart, column, count, duration, put, thousands};
@@ -43,10 +45,10 @@ fn one(
     out: &mut String,
     timeline: &Timeline,
     (ooms, marks): (&[u64], &[&Mark]),
-    words: &Words,
+    words: &Vocabulary,
     style: Style,
 ) {
-    let margin = units::chosen().columns() + 1;
+    let margin = gpumemtrace_replay::report::display::chosen_units().columns() + 1;
     let width = style.width.saturating_sub(margin + 2).max(20);
     let points = &timeline.points;
     let has_torch = points.iter().any(|point| point.live_bytes.is_some());
@@ -66,16 +68,19 @@ fn one(
         point.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default()
     };
     let when = format!("{} in{}", duration(peak.time_ns), step(peak));
-    let title =
-        format!("Device {}: at most {} {what} ({when})", timeline.device, size(main(peak).unwrap_or(0)));
+    let title = format!(
+        "Device {}: at most {} {what} ({when})",
+        timeline.device,
+        format_bytes(main(peak).unwrap_or(0))
+    );
     put(out, format_args!("{}", style.bold(&title)));
     let values = chart::columns(&filled, width);
     let tops = if outline.is_empty() { Vec::new() } else { chart::columns(&outline, width) };
     for (row, line) in chart::rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
         let label = match row {
-            0 => size(most),
-            row if row == HEIGHT / 2 => size(most / 2),
-            row if row + 1 == HEIGHT => size(0),
+            0 => format_bytes(most),
+            row if row == HEIGHT / 2 => format_bytes(most / 2),
+            row if row + 1 == HEIGHT => format_bytes(0),
             _ => String::new(),
         };
         put(out, format_args!("{label:>margin$} |{line}"));
@@ -84,7 +89,7 @@ fn one(
     let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { words.source_short })];
     if !outline.is_empty() {
         let highest = outline.iter().map(|(_, value)| *value).max().unwrap_or(0);
-        legend.push(format!("{line} reserved by {}, at most {}", words.reserver, size(highest)));
+        legend.push(format!("{line} reserved by {}, at most {}", words.reserver, format_bytes(highest)));
     }
     legend.push("^ the peak".to_owned());
     if !ooms.is_empty() {
@@ -97,7 +102,10 @@ fn one(
         format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
     );
     if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
-        put(out, format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, size(driver)));
+        put(
+            out,
+            format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, format_bytes(driver)),
+        );
     }
     bands(out, timeline, most, (margin, width), style);
 }

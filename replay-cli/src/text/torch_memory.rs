@@ -1,8 +1,10 @@
 //! What PyTorch said of its own memory on an Apple GPU: as it was sampled, beside what is exact.
 
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::{SampledPoint, SampledRange, TorchMemory};
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::report::SampledPoint;
+use gpumemtrace_replay::report::SampledRange;
+use gpumemtrace_replay::report::TorchMemory;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::{HANG, count, duration, put, thousands};
 use crate::output::Style;
@@ -18,7 +20,7 @@ fn of_trace(report: &Report, trace: usize) -> Option<&TorchMemory> {
 pub(super) fn summary(out: &mut String, report: &Report, trace: usize) {
     let Some(memory) = of_trace(report, trace) else { return };
     let known = |range: &Option<SampledRange<u64>>| match range {
-        Some(range) => format!("at most {}, {} at last", size(range.most), size(range.last)),
+        Some(range) => format!("at most {}, {} at last", format_bytes(range.most), format_bytes(range.last)),
         None => "unknown".to_owned(),
     };
     if memory.samples == 0 {
@@ -87,8 +89,8 @@ fn beyond(memory: &TorchMemory) -> String {
 /// `3.00 MiB`, `from 1.00 MiB to 3.00 MiB`; what is below 0 says so in words of its own.
 fn between(range: &SampledRange<i64>, below: &str) -> String {
     let one = |bytes: i64| match bytes {
-        0.. => size(bytes.unsigned_abs()),
-        _ => format!("{} {below}", size(bytes.unsigned_abs())),
+        0.. => format_bytes(bytes.unsigned_abs()),
+        _ => format!("{} {below}", format_bytes(bytes.unsigned_abs())),
     };
     if range.least == range.most {
         return one(range.last);
@@ -122,7 +124,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         ),
     );
     for point in picked(&memory.points, style.most(MOST)) {
-        let value = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
+        let value = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
         put(
             out,
             format_args!(

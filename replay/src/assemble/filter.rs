@@ -1,16 +1,16 @@
 //! What of a report is wanted: devices, lines, and how many rows of each list.
 //!
 //! Definitions. A row or a finding is of a line if the line itself, or any frame of the stack that is shown with it, fits the pattern
-//! ([`crate::budget::Pattern`]; the `id` of a site fits as well); of a finding of several lines one is enough. An
+//! ([`crate::budget::SitePattern`]; the `id` of a site fits as well); of a finding of several lines one is enough. An
 //! out-of-memory is of a line if it was asked for there, or if one of its rows is.
 //!
 //! Constraint: rows that are left out are part of sums that stay. Consequence: beside each list stands how many rows of it were left
-//! out, and what they come to ([`LeftOut`]).
+//! out, and what they come to ([`Omitted`]).
 
-use crate::budget::Pattern;
+use crate::budget::SitePattern;
 use crate::pass::Analysis;
-use crate::report::{Cause, Leak, LeftOut, Oom, Report, Site, SiteShare, StackFrame};
-use crate::state::live_set::Book;
+use crate::report::{Cause, Leak, Omitted, Oom, Report, Site, SiteShare, StackFrame};
+use crate::state::live_set::LiveSet;
 use crate::state::live_set::lazy_counter::sum;
 
 impl Analysis {
@@ -23,7 +23,7 @@ impl Analysis {
         for phase in &mut self.phases {
             phase.devices.retain(|(ordinal, _)| ordinals.contains(ordinal));
         }
-        self.host = Book::default();
+        self.host = LiveSet::default();
         self.host.finish();
     }
 
@@ -35,15 +35,15 @@ impl Analysis {
 
 /// Lines that are asked for.
 #[derive(Clone, Debug)]
-pub struct Lines {
-    pattern: Pattern,
+pub struct SiteFilter {
+    pattern: SitePattern,
     text: String,
 }
 
-impl Lines {
+impl SiteFilter {
     /// As it was written.
     pub fn new(text: &str) -> Self {
-        Self { pattern: Pattern::new(text), text: text.to_owned() }
+        Self { pattern: SitePattern::new(text), text: text.to_owned() }
     }
 
     fn has(&self, site: &Site) -> bool {
@@ -59,21 +59,21 @@ impl Lines {
 }
 
 /// Which rows stay.
-enum Which<'a> {
-    OfLines(&'a Lines),
+enum RowFilter<'a> {
+    OfLines(&'a SiteFilter),
     First(usize),
 }
 
-impl Which<'_> {
+impl RowFilter<'_> {
     /// Leaves those rows; what the others come to is added to what was left out before.
     fn cut<T>(
         &self,
         rows: &mut Vec<T>,
-        left_out: &mut Option<LeftOut>,
-        is_it: impl Fn(&Lines, &T) -> bool,
+        left_out: &mut Option<Omitted>,
+        is_it: impl Fn(&SiteFilter, &T) -> bool,
         bytes: impl Fn(&T) -> Option<u64>,
     ) {
-        let mut out = LeftOut { count: 0, bytes: Some(0) };
+        let mut out = Omitted { count: 0, bytes: Some(0) };
         let mut at = 0;
         rows.retain(|row| {
             let stays = match self {
@@ -135,7 +135,7 @@ impl Which<'_> {
             );
         }
         if let Some(leaks) = &mut report.leaks {
-            self.cut(leaks, &mut outer.leaks, Lines::has_leak, |leak| Some(leak.bytes));
+            self.cut(leaks, &mut outer.leaks, SiteFilter::has_leak, |leak| Some(leak.bytes));
         }
         if let Some(silent) = &mut report.silent_growth {
             self.cut(
@@ -173,7 +173,7 @@ impl Which<'_> {
         self.causes(&mut oom.unused);
     }
 
-    fn shares(&self, sites: &mut Vec<SiteShare>, left_out: &mut Option<LeftOut>) {
+    fn shares(&self, sites: &mut Vec<SiteShare>, left_out: &mut Option<Omitted>) {
         self.cut(sites, left_out, |lines, share| lines.has(&share.site), |share| Some(share.bytes));
     }
 
@@ -195,8 +195,8 @@ impl Which<'_> {
 }
 
 /// Leaves the rows and findings of these lines. Sites must have their names by then. False if there are none.
-pub fn keep_lines(report: &mut Report, lines: &Lines) -> bool {
-    Which::OfLines(lines).apply(report);
+pub fn keep_sites(report: &mut Report, lines: &SiteFilter) -> bool {
+    RowFilter::OfLines(lines).apply(report);
     let Report { leaks, silent_growth, oom, peak, fragmentation, timelines, instants, .. } = &*report;
     leaks.iter().flatten().next().is_some()
         || silent_growth.iter().flatten().next().is_some()
@@ -208,6 +208,6 @@ pub fn keep_lines(report: &mut Report, lines: &Lines) -> bool {
 }
 
 /// Leaves so many rows of each list, the first ones.
-pub fn keep_first(report: &mut Report, most: usize) {
-    Which::First(most).apply(report);
+pub fn truncate_lists(report: &mut Report, most: usize) {
+    RowFilter::First(most).apply(report);
 }

@@ -1,41 +1,25 @@
 //! From analyses to the report.
 
-pub mod filter;
-pub(crate) mod fragmentation;
-mod mps_samples;
+pub(crate) mod filter;
+pub(crate) mod mps_samples;
 
+use crate::report::Section;
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, NO_DEVICE, TrackerState, Value};
+use gpumemtrace_format::{EventKind, TrackerState, Value};
 
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
-pub use crate::report::display::units::size;
 use crate::report::{
-    Band, Device, DevicePeak, HolderLook, LedgerEntry, Levels, Mark, Phase, PhaseOnDevice, Report, Residual,
-    SinceMoment, Site, Steps, StreamPart, Timeline, TimelinePoint, TraceInfo,
+    Device, DeviceLevels, DevicePeak, HolderScan, Mark, OwnerBytes, Phase, PhaseOnDevice, Report, Residual,
+    SinceMoment, Steps, StreamPart, Timeline, TimelineBand, TimelinePoint, TraceInfo,
 };
 use crate::state::device::DeviceState;
-use crate::timeline::phases::OnDevice;
-use crate::{leaks, naming, oom, peak, ranks, verdicts};
+use crate::timeline::phases::PhaseUsage;
+use crate::{fragmentation, leak, oom, peak, ranks, verdicts};
 
 /// Most sites drawn as bands.
 const MAX_BANDS: usize = 12;
-
-/// A part of the report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Section {
-    /// `leaks`.
-    Leaks,
-    /// `timeline`.
-    Timeline,
-    /// `fragmentation`.
-    Fragmentation,
-    /// `peak`.
-    Peak,
-    /// `oom`.
-    Oom,
-}
 
 /// The report on some traces; all sections if none is named.
 pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
@@ -43,7 +27,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let each = || analyses.iter().enumerate();
     let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
     for (index, analysis) in each() {
-        let (leaking, silent) = leaks::leaks(index, analysis);
+        let (leaking, silent) = leak::leaks(index, analysis);
         leaks.extend(leaking);
         silent_growth.extend(silent);
     }
@@ -55,7 +39,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         let of_trace =
             |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &silent_growth), &ooms);
         let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
-        verdicts.extend(ranks.as_ref().and_then(ranks::imbalance));
+        verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
         verdicts
     });
     let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
@@ -90,20 +74,28 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             Vec::new()
         },
         fragmentation: has(Section::Fragmentation).then(|| {
-            each().flat_map(|(index, analysis)| fragmentation::fragmentation(index, analysis)).collect()
+            each()
+                .flat_map(|(index, analysis)| fragmentation::report::fragmentation(index, analysis))
+                .collect()
         }),
         gap_over_time: has(Section::Fragmentation).then(|| {
-            each().flat_map(|(index, analysis)| fragmentation::over_time(index, analysis)).collect()
+            each().flat_map(|(index, analysis)| fragmentation::report::over_time(index, analysis)).collect()
         }),
         async_pools: has(Section::Fragmentation)
             .then(|| {
-                each().flat_map(|(index, analysis)| fragmentation::async_pools(index, analysis)).collect()
+                each()
+                    .flat_map(|(index, analysis)| fragmentation::report::async_pools(index, analysis))
+                    .collect()
             })
             .filter(|pools: &Vec<_>| !pools.is_empty()),
         instants: analyses
             .iter()
-            .any(|analysis| !analysis.instants.is_empty() || !analysis.never.is_empty())
-            .then(|| each().flat_map(|(index, analysis)| fragmentation::instants(index, analysis)).collect()),
+            .any(|analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty())
+            .then(|| {
+                each()
+                    .flat_map(|(index, analysis)| fragmentation::report::instants(index, analysis))
+                    .collect()
+            }),
         peak: has(Section::Peak)
             .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
         ranks,
@@ -117,18 +109,18 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     }
 }
 
-fn holders(analyses: &[Analysis]) -> Option<Vec<HolderLook>> {
+fn holders(analyses: &[Analysis]) -> Option<Vec<HolderScan>> {
     let of = |(trace, analysis): (usize, &Analysis)| {
-        analysis.looks.report(trace, analysis.start_ns, analysis.rule.source().is_some())
+        analysis.holder_scans.report(trace, analysis.start_ns, analysis.step_source.name().is_some())
     };
-    let looks: Vec<HolderLook> = analyses.iter().enumerate().flat_map(of).collect();
+    let looks: Vec<HolderScan> = analyses.iter().enumerate().flat_map(of).collect();
     (!looks.is_empty()).then_some(looks)
 }
 
 fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
     let has_torch =
         |ordinal: u8| analysis.devices.iter().any(|(device, state)| *device == ordinal && state.has_torch());
-    let on = move |(device, on): &(u8, OnDevice)| PhaseOnDevice {
+    let on = move |(device, on): &(u8, PhaseUsage)| PhaseOnDevice {
         device: *device,
         peak_live_bytes: has_torch(*device).then_some(on.peak_bytes),
         left_bytes: has_torch(*device).then_some(on.left_bytes),
@@ -147,7 +139,7 @@ fn marks(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Mark> {
         trace,
         name: (!mark.name.is_empty()).then(|| mark.name.clone()),
         time_ns: mark.time_ns.saturating_sub(analysis.start_ns),
-        step: step(analysis, mark.step),
+        step: analysis.reported_step(mark.step),
     })
 }
 
@@ -191,7 +183,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         allocator_conf: text("allocator_conf"),
         since: analysis.since.as_ref().and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
             time_ns: time_ns.saturating_sub(analysis.start_ns),
-            step: step(analysis, begun),
+            step: analysis.reported_step(begun),
         }),
         stream: analysis.stream.as_ref().map(|facts| StreamPart {
             stream: facts.stream.0,
@@ -219,9 +211,9 @@ fn version(value: Option<&Value>) -> Option<String> {
 }
 
 fn steps(analysis: &Analysis) -> Steps {
-    let source = analysis.rule.source();
-    let site = match analysis.rule {
-        crate::timeline::steps::Rule::Optimizer(line) => {
+    let source = analysis.step_source.name();
+    let site = match analysis.step_source {
+        crate::timeline::steps::StepSource::Optimizer(line) => {
             let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
             line.map(|line| analysis.symbols.site(line.site, None))
         }
@@ -233,15 +225,6 @@ fn steps(analysis: &Analysis) -> Steps {
         site,
         range: analysis.step_range.clone(),
     }
-}
-
-/// Devices whose ordinal is known. Memory of the others is in the notes.
-pub(crate) fn known(analysis: &Analysis) -> impl Iterator<Item = (u8, &DeviceState)> {
-    analysis
-        .devices
-        .iter()
-        .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
-        .map(|(ordinal, state)| (*ordinal, state))
 }
 
 fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
@@ -257,12 +240,12 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             total_bytes: analysis.total_bytes(ordinal),
             peak: DevicePeak {
                 live_bytes: torch.then(|| state.torch.peak().live),
-                reserved_bytes: reserves.then_some(state.at_peak_reserved[0]),
+                reserved_bytes: reserves.then_some(state.reserved_peak.reserved),
                 device_bytes: driver.then_some(state.peak_device),
                 time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
-                step: step(analysis, peak.step),
+                step: analysis.reported_step(peak.step),
             },
-            end: Levels {
+            end: DeviceLevels {
                 live_bytes: torch.then(|| state.torch.total().bytes),
                 reserved_bytes: reserves.then_some(state.reserved),
                 device_bytes: driver.then(|| state.driver.total().bytes),
@@ -272,50 +255,45 @@ fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
             residual: residual(analysis, state),
         }
     };
-    known(analysis).map(device).collect()
+    analysis.visible_devices().map(device).collect()
 }
 
-/// A step in reports; of equal times nothing is said.
-pub(crate) fn step(analysis: &Analysis, step: u32) -> Option<u64> {
-    analysis.rule.source().map(|_| u64::from(step))
-}
-
-fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<LedgerEntry> {
-    let entries = state.ledger.entries(&analysis.owners);
-    entries.into_iter().map(|(owner, bytes)| LedgerEntry { owner, bytes }).collect()
+fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<OwnerBytes> {
+    let entries = state.attribution.entries(&analysis.owners);
+    entries.into_iter().map(|(owner, bytes)| OwnerBytes { owner, bytes }).collect()
 }
 
 fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
-    let sample = state.ledger.nearest()?;
+    let sample = state.attribution.nearest()?;
     let bytes = sample.residual()?;
-    let (least_bytes, most_bytes) = state.ledger.extremes.unwrap_or((bytes, bytes));
+    let (least_bytes, most_bytes) = state.attribution.extremes.unwrap_or((bytes, bytes));
     Some(Residual {
         bytes,
         witness: sample.witness.name(),
         time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
         in_use_bytes: sample.in_use,
-        samples: state.ledger.samples,
+        samples: state.attribution.samples,
         least_bytes,
         most_bytes,
     })
 }
 
 fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
-    known(analysis).map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
+    analysis.visible_devices().map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
 }
 
 fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
-    let book = state.main();
+    let live_set = state.main();
     let torch = state.has_torch();
     let reserves = torch && analysis.knows_reserved();
     let driver = !state.driver.is_empty();
     let mut points = Vec::new();
     // Which of the two values of a bin each point shows: 0 high, 1 low.
     let mut which: Vec<(usize, usize)> = Vec::new();
-    for (index, bin) in book.bins().all().iter().enumerate() {
-        let point = |sample: &crate::timeline::bins::Sample, reserved, device| TimelinePoint {
+    for (index, bin) in live_set.bins().all().iter().enumerate() {
+        let point = |sample: &crate::timeline::bins::MemorySample, reserved, device| TimelinePoint {
             time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
-            step: step(analysis, sample.step),
+            step: analysis.reported_step(sample.step),
             live_bytes: torch.then_some(sample.live),
             reserved_bytes: reserves.then_some(reserved),
             device_bytes: driver.then_some(device),
@@ -337,39 +315,16 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
             which.push(place);
         }
     }
-    let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = book
+    let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = live_set
         .sites()
-        .map(|(id, site)| (id, book.bin_values(site)))
+        .map(|(id, site)| (id, live_set.bin_values(site)))
         .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
         .filter(|(most, ..)| *most > 0)
         .collect();
     sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
-    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| Band {
-        site: analysis.symbols.site(*id, book.main_stack_at_peak(*id)),
+    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| TimelineBand {
+        site: analysis.symbols.site(*id, live_set.main_stack_at_peak(*id)),
         bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
     });
     Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, left_out: None }
-}
-
-/// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
-/// `libpool.so+0x1234`.
-pub fn place(site: &Site) -> String {
-    match (&site.file, &site.module) {
-        (file, Some(module)) => {
-            naming::native_place(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
-        }
-        (Some(file), None) => {
-            let line = site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
-            let function =
-                site.function.as_deref().map(|name| format!(" in {}", called(name))).unwrap_or_default();
-            let backward = if site.is_backward { ", its backward" } else { "" };
-            format!("{file}:{line}{function}{backward}")
-        }
-        (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
-    }
-}
-
-/// `f` becomes `f()`; `<module>` stays.
-pub fn called(function: &str) -> String {
-    if function.ends_with('>') { function.to_owned() } else { format!("{function}()") }
 }

@@ -1,14 +1,13 @@
 //! What PyTorch said of its own memory, for the report.
 
-use super::step;
 use crate::ingest::metal_totals;
 use crate::pass::Analysis;
 use crate::report::{SampledPoint, SampledRange, TorchMemory};
-use crate::state::mps_samples::Range;
+use crate::state::mps_samples::SampleRange;
 
 /// Of a trace of Metal, also where nothing was sampled; of others nothing, unless there are samples.
 pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMemory> {
-    let memory = &analysis.torch_memory;
+    let memory = &analysis.mps_samples;
     if memory.samples == 0 && !metal_totals::is_metal(&analysis.meta) {
         return None;
     }
@@ -26,7 +25,7 @@ pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMem
             .iter()
             .map(|point| SampledPoint {
                 time_ns: point.time_ns.saturating_sub(analysis.start_ns),
-                step: step(analysis, point.step),
+                step: analysis.reported_step(point.step),
                 tensor_bytes: point.tensors,
                 driver_bytes: point.driver,
                 metal_bytes: point.exact.map(|exact| exact.bytes),
@@ -37,6 +36,6 @@ pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMem
     })
 }
 
-fn range<T>(of: Range<T>) -> SampledRange<T> {
+fn range<T>(of: SampleRange<T>) -> SampledRange<T> {
     SampledRange { samples: of.samples, least: of.least, most: of.most, last: of.last }
 }

@@ -7,17 +7,17 @@
 //! Constraint: people write the file by hand, and a misspelt key must not be a check that never fails. Consequence: what is not known
 //! is refused, in one sentence with the line.
 
-pub mod check;
-mod measure;
-mod pattern;
-pub mod size;
-pub mod write;
+pub(crate) mod check;
+pub(crate) mod measure;
+pub(crate) mod pattern;
+pub(crate) mod size;
+pub(crate) mod write;
 
 use serde::Deserialize;
 
-pub use check::{Check, Outcome, State, check};
-pub use pattern::Pattern;
-use size::{Count, Limit, Tolerance};
+pub use check::{BudgetCheck, CheckState, CheckedLimit, ValueShare, check};
+pub use pattern::SitePattern;
+pub use size::{BytesLimit, CountLimit, Tolerance};
 pub use write::budget_of;
 
 /// What to do where a quantity is not known.
@@ -56,11 +56,11 @@ pub struct Budget {
 #[serde(deny_unknown_fields, default)]
 pub struct PeakBudget {
     /// Held by tensors.
-    pub live: Option<Limit>,
+    pub live: Option<BytesLimit>,
     /// Held by PyTorch.
-    pub reserved: Option<Limit>,
+    pub reserved: Option<BytesLimit>,
     /// Handed out by the driver.
-    pub device: Option<Limit>,
+    pub device: Option<BytesLimit>,
 }
 
 /// The gap.
@@ -68,7 +68,7 @@ pub struct PeakBudget {
 #[serde(deny_unknown_fields, default)]
 pub struct GapBudget {
     /// When most was reserved.
-    pub bytes: Option<Limit>,
+    pub bytes: Option<BytesLimit>,
 }
 
 /// Findings of the leak analysis.
@@ -76,9 +76,9 @@ pub struct GapBudget {
 #[serde(deny_unknown_fields, default)]
 pub struct LeakBudget {
     /// How many.
-    pub count: Option<Count>,
+    pub count: Option<CountLimit>,
     /// Of all together.
-    pub bytes_per_step: Option<Limit>,
+    pub bytes_per_step: Option<BytesLimit>,
 }
 
 /// Medians over the steps that count ([`mod@crate::compare`]).
@@ -86,11 +86,11 @@ pub struct LeakBudget {
 #[serde(deny_unknown_fields, default)]
 pub struct StepBudget {
     /// The most that was live in it.
-    pub peak: Option<Limit>,
+    pub peak: Option<BytesLimit>,
     /// Allocated in it.
-    pub bytes: Option<Limit>,
+    pub bytes: Option<BytesLimit>,
     /// How often.
-    pub allocations: Option<Count>,
+    pub allocations: Option<CountLimit>,
 }
 
 /// The lines that fit a pattern, all together.
@@ -99,15 +99,15 @@ pub struct StepBudget {
 pub struct SiteBudget {
     /// Which.
     #[serde(rename = "match")]
-    pub pattern: Pattern,
+    pub pattern: SitePattern,
     /// Held at the peak of the device.
-    pub peak: Option<Limit>,
+    pub peak: Option<BytesLimit>,
     /// Live at the end of the last step, or at the end where there are none.
-    pub retained: Option<Limit>,
+    pub retained: Option<BytesLimit>,
     /// Allocated in a step.
-    pub bytes_per_step: Option<Limit>,
+    pub bytes_per_step: Option<BytesLimit>,
     /// How often in a step.
-    pub allocations_per_step: Option<Count>,
+    pub allocations_per_step: Option<CountLimit>,
     /// For all of these.
     pub tolerance: Option<Tolerance>,
     /// For all of these.

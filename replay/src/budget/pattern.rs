@@ -13,17 +13,17 @@ use crate::report::{Site, StackFrame};
 
 /// Which lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub struct SitePattern {
     text: String,
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for SitePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl<'de> Deserialize<'de> for Pattern {
+impl<'de> Deserialize<'de> for SitePattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         if text.is_empty() {
@@ -35,7 +35,7 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-impl Pattern {
+impl SitePattern {
     /// As it is written.
     pub fn new(text: &str) -> Self {
         Self { text: text.to_owned() }

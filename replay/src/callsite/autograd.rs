@@ -9,14 +9,14 @@
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
-use crate::callsite::symbols::{Autograd, Stack, StackId, Symbols};
+use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, SymbolTable};
 
 /// Most calls that are remembered.
 const MAX_CALLS: usize = 16;
 
 /// Follows who is inside of a `backward()`.
 #[derive(Clone, Debug, Default)]
-pub struct Backward {
+pub(crate) struct AutogradTracker {
     /// Threads inside, each with the frame of its call.
     inside: Vec<(ThreadId, NodeId)>,
     /// The different frames of such calls, the first ones.
@@ -27,22 +27,22 @@ pub struct Backward {
     pub at_lines: u64,
 }
 
-impl Backward {
+impl AutogradTracker {
     /// The stack that an event belongs to, and what is known of it. Its Python frames are its own, or those of the call it works for.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What comes back in memory costs more than all that is done here.
-    pub fn stack_of(&mut self, event: &Event, symbols: &mut Symbols) -> (StackId, Stack) {
+    pub(crate) fn stack_of(&mut self, event: &Event, symbols: &mut SymbolTable) -> (StackId, StackInfo) {
         let python = match event.python_stack {
             NodeId::NONE => self.call_for(event.thread),
             python => python,
         };
         let stack = symbols.stack(python, event.native_stack);
-        let facts = symbols.facts(stack);
+        let facts = symbols.stack_info(stack);
         if event.python_stack != NodeId::NONE {
             match facts.autograd {
-                Autograd::None => self.note(event.thread, NodeId::NONE),
-                Autograd::Runs(call) => self.note(event.thread, call),
-                Autograd::WorksFor => self.at_lines += 1,
+                AutogradRole::None => self.note(event.thread, NodeId::NONE),
+                AutogradRole::Runs(call) => self.note(event.thread, call),
+                AutogradRole::WorksFor => self.at_lines += 1,
             }
         }
         (stack, facts)
@@ -60,7 +60,7 @@ impl Backward {
     }
 
     /// What a reader should know of the lines at which events of backward threads are shown, of so many events.
-    pub fn notes(&self, events: u64) -> Vec<String> {
+    pub(crate) fn notes(&self, events: u64) -> Vec<String> {
         let share = |part: u64| match 100 * part / events.max(1) {
             0 => "less than 1".to_owned(),
             share => share.to_string(),
@@ -97,22 +97,17 @@ impl Backward {
     }
 }
 
-/// True for a function that runs the engine.
-pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
-    file.ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::code_origin::OwnPaths;
+    use crate::callsite::code_origin::UserCodePaths;
     use crate::ingest::definitions::Definitions;
     use gpumemtrace_format::{CodeDef, CodeId, EventKind, Link, PyNode};
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
     /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that works for line 1.
-    fn symbols() -> Symbols {
+    fn symbols() -> SymbolTable {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),
             file: file.to_owned(),
@@ -132,7 +127,7 @@ mod tests {
         definitions.codes.extend(codes.map(|code| (code.id, code)));
         let backward = PyNode { parent: NodeId(1), code: CodeId::UNKNOWN, link: Link::Backward, ..node(4) };
         definitions.python.extend([node(1), node(2), node(3), backward].map(|node| (node.id, node)));
-        Symbols::new(definitions, OwnPaths::default())
+        SymbolTable::new(definitions, UserCodePaths::default())
     }
 
     fn event(thread: u32, node: u32) -> Event {
@@ -141,7 +136,7 @@ mod tests {
     }
 
     fn stacks(events: &[(u32, u32)]) -> Vec<u32> {
-        let (mut symbols, mut backward) = (symbols(), Backward::default());
+        let (mut symbols, mut backward) = (symbols(), AutogradTracker::default());
         let mut stack_of = |event| backward.stack_of(&event, &mut symbols).1.python.0;
         events.iter().map(|(thread, node)| stack_of(event(*thread, *node))).collect()
     }
@@ -156,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_is_known_to_work_for_a_line_keeps_it_and_ends_no_call() {
-        let (mut symbols, mut backward) = (symbols(), Backward::default());
+        let (mut symbols, mut backward) = (symbols(), AutogradTracker::default());
         let stacks = [(1, 3), (9, 4), (1, 4), (9, 0)]
             .map(|(thread, node)| backward.stack_of(&event(thread, node), &mut symbols).1.python.0);
         assert_eq!(stacks, [3, 4, 4, 2]);

@@ -1,7 +1,7 @@
 //! Whose code a frame is.
 //!
 //! The *user line* of a stack is its innermost Python frame that is neither framework nor installed library:
-//! * what the user calls their own (`--own PATH`, [`OwnPaths`]) is theirs, wherever it lies; else
+//! * what the user calls their own (`--own PATH`, [`UserCodePaths`]) is theirs, wherever it lies; else
 //! * not under `site-packages` or `dist-packages`;
 //! * not the standard library (`/lib/python3.X/`, `/lib64/python3.X/`, a `python3XX.zip`, `<frozen ...>`);
 //! * not PyTorch run from its source folder (`.../torch/nn/...` and the like);
@@ -17,7 +17,7 @@
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Origin {
+pub enum CodeOrigin {
     /// The user's own.
     User,
     /// Made at run time from a string.
@@ -29,9 +29,9 @@ pub enum Origin {
 /// Paths that the user calls their own: an absolute one with everything below it; a relative one wherever its components stand
 /// in a row (`site-packages/mylib`, `mylib`).
 #[derive(Clone, Debug, Default)]
-pub struct OwnPaths(Vec<String>);
+pub struct UserCodePaths(Vec<String>);
 
-impl OwnPaths {
+impl UserCodePaths {
     /// From what a user typed. `None` if a path says nothing (`""`, `.`, `/`).
     pub fn new<'a>(paths: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let clean = |path: &'a str| {
@@ -53,8 +53,8 @@ impl OwnPaths {
     }
 
     /// Says whose code the file holds.
-    pub fn origin_of(&self, file: &str) -> Origin {
-        if self.has(file) { Origin::User } else { origin_of(file) }
+    pub fn origin_of(&self, file: &str) -> CodeOrigin {
+        if self.has(file) { CodeOrigin::User } else { origin_of(file) }
     }
 
     /// True for a module (executable or shared library) of the user's.
@@ -86,7 +86,7 @@ const SYSTEM_MODULES: &[&str] = &[
 ];
 
 /// True unless the module is an installed package's, the system's or a vendor's, or the Python interpreter.
-pub fn is_own_module(path: &str) -> bool {
+pub(crate) fn is_own_module(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let is_interpreter = name
         .strip_prefix("python")
@@ -104,7 +104,7 @@ pub fn is_own_module(path: &str) -> bool {
 }
 
 /// True for a source file that a compiler brought along: what is inlined from there is nobody's own.
-pub fn is_system_source(file: &str) -> bool {
+pub(crate) fn is_system_source(file: &str) -> bool {
     file.starts_with("/usr/include/")
         || file.starts_with("/usr/lib/")
         || file.contains("/include/c++/")
@@ -133,23 +133,23 @@ const TORCH_PARTS: &[&str] = &[
 ];
 
 /// Says whose code the file holds.
-pub fn origin_of(file: &str) -> Origin {
+pub(crate) fn origin_of(file: &str) -> CodeOrigin {
     if file.is_empty() {
-        return Origin::Library;
+        return CodeOrigin::Library;
     }
     if let Some(inner) = file.strip_prefix('<') {
         let typed = ["stdin>", "ipython-input", "input>", "console>", "doctest"];
         return match inner {
-            _ if typed.iter().any(|name| inner.starts_with(name)) => Origin::User,
-            _ if inner.starts_with("frozen ") => Origin::Library,
-            _ => Origin::Generated,
+            _ if typed.iter().any(|name| inner.starts_with(name)) => CodeOrigin::User,
+            _ if inner.starts_with("frozen ") => CodeOrigin::Library,
+            _ => CodeOrigin::Generated,
         };
     }
     let is_library = file.contains("/site-packages/")
         || file.contains("/dist-packages/")
         || is_standard_library(file)
         || is_torch_source(file);
-    if is_library { Origin::Library } else { Origin::User }
+    if is_library { CodeOrigin::Library } else { CodeOrigin::User }
 }
 
 fn is_standard_library(file: &str) -> bool {
@@ -172,7 +172,7 @@ fn is_torch_source(file: &str) -> bool {
 }
 
 /// True for PyTorch's modules and the functions they call: what a forward pass goes through.
-pub fn is_module_code(file: &str) -> bool {
+pub(crate) fn is_module_code(file: &str) -> bool {
     file.contains("/torch/nn/")
 }
 
@@ -187,7 +187,7 @@ pub enum OptimizerCall {
 
 /// Tells an optimizer's own frame: in `torch/optim/`, named `step` or `zero_grad`, or the wrapper that PyTorch puts around
 /// the `step` of every optimizer class, wherever that class lives. Learning-rate schedulers are not optimizers.
-pub fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
+pub(crate) fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
     let (_, within) = file.rsplit_once("torch/optim/")?;
     if within.starts_with("lr_scheduler") || within.starts_with("swa_utils") {
         return None;
@@ -199,6 +199,11 @@ pub fn optimizer_call(file: &str, function: &str) -> Option<OptimizerCall> {
         "wrapper" if within.starts_with("optimizer.py") => Some(OptimizerCall::Step),
         _ => None,
     }
+}
+
+/// True for a function that runs the engine.
+pub(crate) fn is_backward_call(file: &str, function: &str) -> bool {
+    file.ends_with("torch/autograd/__init__.py") && matches!(function, "backward" | "grad")
 }
 
 #[cfg(test)]
@@ -215,7 +220,7 @@ mod tests {
             "<ipython-input-3-abc>",
             "/lib/pythonic/x.py",
         ] {
-            assert_eq!(origin_of(file), Origin::User, "{file}");
+            assert_eq!(origin_of(file), CodeOrigin::User, "{file}");
         }
         for file in [
             "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
@@ -226,23 +231,23 @@ mod tests {
             "<frozen importlib._bootstrap>",
             "",
         ] {
-            assert_eq!(origin_of(file), Origin::Library, "{file}");
+            assert_eq!(origin_of(file), CodeOrigin::Library, "{file}");
         }
         for file in ["<string>", "<eval_with_key>.7", "<__array_function__ internals>"] {
-            assert_eq!(origin_of(file), Origin::Generated, "{file}");
+            assert_eq!(origin_of(file), CodeOrigin::Generated, "{file}");
         }
     }
 
     #[test]
     fn own_paths_win_over_every_rule_and_match_whole_components() {
         let own =
-            OwnPaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
+            UserCodePaths::new(["/venv/lib/python3.12/site-packages/mine/", "./site-packages/ours"]).unwrap();
         for file in [
             "/venv/lib/python3.12/site-packages/mine/model.py",
             "/other/site-packages/ours/a.py",
             "/home/me/train.py",
         ] {
-            assert_eq!(own.origin_of(file), Origin::User, "{file}");
+            assert_eq!(own.origin_of(file), CodeOrigin::User, "{file}");
         }
         for file in [
             "/venv/lib/python3.12/site-packages/mine2/model.py",
@@ -250,14 +255,14 @@ mod tests {
             "/other/my-site-packages/site-packages/oursish/a.py",
             "<frozen importlib._bootstrap>",
         ] {
-            assert_eq!(own.origin_of(file), Origin::Library, "{file}");
+            assert_eq!(own.origin_of(file), CodeOrigin::Library, "{file}");
         }
         assert!(
             own.is_own_module("/a/site-packages/ours/ext.so")
                 && !own.is_own_module("/a/site-packages/b/ext.so")
         );
         for nothing in ["", ".", "/", "./"] {
-            assert!(OwnPaths::new([nothing]).is_none(), "{nothing:?}");
+            assert!(UserCodePaths::new([nothing]).is_none(), "{nothing:?}");
         }
     }
 

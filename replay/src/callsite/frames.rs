@@ -1,51 +1,17 @@
 //! The frames of a stack, and sites and stacks in the form that reports have.
 
+use crate::callsite::site_key::BACKWARD;
+use crate::callsite::site_key::MAX_FRAMES;
+use crate::callsite::site_key::NativeFrame;
+use crate::callsite::site_key::SiteKey;
+use crate::callsite::site_key::stable_id;
 use gpumemtrace_format::{Link, NodeId};
 
-use crate::callsite::code_origin::Origin;
-use crate::callsite::symbols::{SiteId, Stack, StackId, Symbols};
+use crate::callsite::code_origin::CodeOrigin;
+use crate::callsite::symbols::{SiteId, StackId, StackInfo, SymbolTable};
 use crate::report::{FrameKind, Site, StackFrame};
 
-/// Longest stack shown: a cycle of parents (only a damaged or hostile file has one) ends here.
-pub(crate) const MAX_FRAMES: usize = 4096;
-
-/// In place of a function's name: what stands between a thread of autograd's and the forward line that it works for.
-const BACKWARD: &str = "<backward>";
-
-/// What makes two sites the same.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum SiteKey {
-    Python {
-        file: Option<String>,
-        line: Option<u32>,
-        function: Option<String>,
-        /// What the backward pass does for it.
-        is_backward: bool,
-    },
-    Native {
-        module: String,
-        offset: u64,
-    },
-    Unknown,
-}
-
-/// A frame of a native stack.
-#[derive(Clone, Debug)]
-pub(crate) struct NativeFrame {
-    pub(crate) node: NodeId,
-    /// Return address; 0 where the node is not defined.
-    pub(crate) address: u64,
-    /// Path, and the return address in it, where the module is known.
-    pub(crate) module: Option<(String, u64)>,
-}
-
-impl NativeFrame {
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.module.as_ref().map(|(path, _)| path.as_str())
-    }
-}
-
-impl Symbols {
+impl SymbolTable {
     /// Python frames from the innermost outwards, as node ids.
     pub fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();
@@ -65,7 +31,7 @@ impl Symbols {
 
     /// The innermost frame of a stack as a site of its own, whoever wrote it.
     pub fn innermost(&self, stack: StackId) -> SiteId {
-        let Stack { python, site, .. } = self.facts(stack);
+        let StackInfo { python, site, .. } = self.stack_info(stack);
         self.nodes.get(python.0).map_or(site, |facts| facts.own)
     }
 
@@ -140,7 +106,7 @@ impl Symbols {
 
     /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::callsite::symbolizer`] puts them in their true order.
     pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
-        let Stack { python, native, .. } = self.facts(stack);
+        let StackInfo { python, native, .. } = self.stack_info(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
         let native = self.native_frames(native);
         // The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
@@ -170,7 +136,7 @@ impl Symbols {
             };
             frames.push(StackFrame {
                 kind: FrameKind::Python,
-                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == Origin::User),
+                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == CodeOrigin::User),
                 link,
                 file,
                 line,
@@ -187,30 +153,4 @@ impl Symbols {
 
 fn is_recorder(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
-}
-
-/// The same line has the same id in every run: FNV-1a over its parts.
-pub(crate) fn stable_id(key: &SiteKey) -> String {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in bytes.iter().chain(&[0xff]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    };
-    match key {
-        SiteKey::Python { file, line, function, is_backward } => {
-            add(file.as_deref().unwrap_or("").as_bytes());
-            add(&line.unwrap_or(0).to_le_bytes());
-            add(function.as_deref().unwrap_or("").as_bytes());
-            if *is_backward {
-                add(BACKWARD.as_bytes());
-            }
-        }
-        SiteKey::Native { module, offset } => {
-            add(module.as_bytes());
-            add(&offset.to_le_bytes());
-        }
-        SiteKey::Unknown => add(b"unknown"),
-    }
-    format!("{hash:016x}")
 }

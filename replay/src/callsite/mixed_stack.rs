@@ -13,7 +13,7 @@ use gpumemtrace_format::Link;
 
 /// A place in the merged stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slot {
+pub(crate) enum MixedFrame {
     /// Index of a native frame.
     Native(usize),
     /// Index of a Python frame.
@@ -22,16 +22,16 @@ pub enum Slot {
 
 /// Both stacks in one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Merged {
+pub(crate) struct MixedStack {
     /// Innermost first; each frame of both stacks once, and those of one stack in their order.
-    pub slots: Vec<Slot>,
+    pub slots: Vec<MixedFrame>,
     /// False where it is not certain between which frames of the other stack a frame stands.
     pub is_exact: bool,
 }
 
 /// True for names of the evaluation loop: `_PyEval_EvalFrameDefault`, also split by a compiler (`.cold`, `.part.0`, `.lto_priv.0`),
 /// and the functions that it consists of in an interpreter built with tail calls.
-pub fn is_loop(function: &str) -> bool {
+pub(crate) fn is_loop(function: &str) -> bool {
     is_part_of(function, "_PyEval_EvalFrameDefault") || function.starts_with("_TAIL_CALL_")
 }
 
@@ -41,7 +41,7 @@ fn is_part_of(function: &str, whole: &str) -> bool {
 
 /// Which native frames are of the loop, by the functions at each of them. `_PyEval_Vector` calls the loop; where no frame of the
 /// loop has a name of its own since the last such call, it stands for it.
-pub fn loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
+pub(crate) fn loops<'a, F>(frames: impl IntoIterator<Item = F>) -> Vec<bool>
 where
     F: IntoIterator<Item = &'a str>,
 {
@@ -60,7 +60,7 @@ where
 }
 
 /// Puts the Python frames where their loops are. Both innermost first; `loops` says of each native frame whether it is one.
-pub fn merge(loops: &[bool], python: &[Link]) -> Merged {
+pub(crate) fn merge(loops: &[bool], python: &[Link]) -> MixedStack {
     let mut groups: Vec<usize> = Vec::new();
     let mut is_exact = loops.is_empty() || python.is_empty() || python[0] == Link::Backward;
     if python.first() != Some(&Link::Backward) {
@@ -73,19 +73,19 @@ pub fn merge(loops: &[bool], python: &[Link]) -> Merged {
     for (at, is_loop) in loops.iter().enumerate() {
         if *is_loop {
             let end = next + groups.next().unwrap_or(0);
-            slots.extend((next..end).map(Slot::Python));
+            slots.extend((next..end).map(MixedFrame::Python));
             next = end;
         }
-        slots.push(Slot::Native(at));
+        slots.push(MixedFrame::Native(at));
     }
     // Frames whose loops are not among the native frames.
-    slots.extend((next..python.len()).map(Slot::Python));
-    Merged { slots, is_exact }
+    slots.extend((next..python.len()).map(MixedFrame::Python));
+    MixedStack { slots, is_exact }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Slot::{Native as N, Python as P};
+    use super::MixedFrame::{Native as N, Python as P};
     use super::*;
     use gpumemtrace_format::Link::{Backward, C, Python, Unknown};
     use proptest::prelude::*;
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn one_loop_runs_all_frames() {
         let merged = merge(&[OTHER, LOOP, OTHER], &[Python, Python, C]);
-        assert_eq!(merged, Merged { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
+        assert_eq!(merged, MixedStack { slots: vec![N(0), P(0), P(1), P(2), N(1), N(2)], is_exact: true });
     }
 
     #[test]
@@ -104,16 +104,16 @@ mod tests {
         let merged = merge(&[OTHER, LOOP, OTHER, LOOP], &[Python, C, Python, Python, C]);
         assert_eq!(
             merged,
-            Merged { slots: vec![N(0), P(0), P(1), N(1), N(2), P(2), P(3), P(4), N(3)], is_exact: true }
+            MixedStack { slots: vec![N(0), P(0), P(1), N(1), N(2), P(2), P(3), P(4), N(3)], is_exact: true }
         );
     }
 
     #[test]
     fn what_does_not_add_up_is_approximate_and_right_innermost() {
         let merged = merge(&[LOOP, OTHER], &[Python, C, C]);
-        assert_eq!(merged, Merged { slots: vec![P(0), P(1), N(0), N(1), P(2)], is_exact: false });
+        assert_eq!(merged, MixedStack { slots: vec![P(0), P(1), N(0), N(1), P(2)], is_exact: false });
         let merged = merge(&[LOOP, LOOP], &[Python, C]);
-        assert_eq!(merged, Merged { slots: vec![P(0), P(1), N(0), N(1)], is_exact: false });
+        assert_eq!(merged, MixedStack { slots: vec![P(0), P(1), N(0), N(1)], is_exact: false });
         assert!(!merge(&[OTHER, OTHER], &[C]).is_exact, "a loop without a name");
         assert!(!merge(&[LOOP], &[Unknown]).is_exact);
         assert!(merge(&[], &[Python, C]).is_exact && merge(&[OTHER], &[]).is_exact);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_forward_line_of_a_backward_thread_comes_after_all_of_it() {
         let merged = merge(&[OTHER, OTHER], &[Backward, Python, C]);
-        assert_eq!(merged, Merged { slots: vec![N(0), N(1), P(0), P(1), P(2)], is_exact: true });
+        assert_eq!(merged, MixedStack { slots: vec![N(0), N(1), P(0), P(1), P(2)], is_exact: true });
     }
 
     #[test]

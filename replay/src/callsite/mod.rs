@@ -1,10 +1,18 @@
 //! Call sites: which line, function and stack an event came from.
 
-pub mod autograd;
-pub mod code_origin;
-pub mod frames;
-pub mod mixed_stack;
-pub mod module_owner;
-pub mod py_linetable;
-pub mod symbolizer;
-pub mod symbols;
+pub(crate) mod autograd;
+pub(crate) mod code_origin;
+pub(crate) mod frames;
+pub(crate) mod mixed_stack;
+pub(crate) mod module_owner;
+pub(crate) mod py_linetable;
+pub(crate) mod site_key;
+pub(crate) mod symbolizer;
+pub(crate) mod symbols;
+
+pub use code_origin::UserCodePaths;
+pub use py_linetable::line_at;
+pub use symbolizer::{
+    NameScope, Symbolizer, UnnamedReason, symbolize_address, symbolize_report, symbolize_sites,
+};
+pub use symbols::StackId;

@@ -8,32 +8,32 @@ use gpumemtrace_format::NodeId;
 
 use crate::callsite::code_origin::PLUMBING;
 use crate::ingest::definitions::Definitions;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
-/// An index into [`Owners::name`]; 0 is unknown.
+/// An index into [`ModuleOwners::name`]; 0 is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct OwnerId(pub u32);
 
 /// Longest stack looked at.
 const MAX_FRAMES: usize = 4096;
 /// What an owner is called that is not known.
-pub const UNKNOWN: &str = "unknown";
+pub(crate) const UNKNOWN: &str = "unknown";
 
 /// All owners met so far.
 #[derive(Debug)]
-pub struct Owners {
+pub struct ModuleOwners {
     names: Vec<String>,
-    ids: KeyedMap<String, OwnerId>,
-    by_stack: KeyedMap<NodeId, OwnerId>,
+    ids: SeededMap<String, OwnerId>,
+    by_stack: SeededMap<NodeId, OwnerId>,
 }
 
-impl Default for Owners {
+impl Default for ModuleOwners {
     fn default() -> Self {
-        Self { names: vec![UNKNOWN.to_owned()], ids: KeyedMap::default(), by_stack: KeyedMap::default() }
+        Self { names: vec![UNKNOWN.to_owned()], ids: SeededMap::default(), by_stack: SeededMap::default() }
     }
 }
 
-impl Owners {
+impl ModuleOwners {
     /// The owner of what was asked for from this native stack.
     pub fn of(&mut self, stack: NodeId, definitions: &Definitions) -> OwnerId {
         if let Some(known) = self.by_stack.get(&stack) {

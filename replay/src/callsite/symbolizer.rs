@@ -2,21 +2,21 @@
 //!
 //! Constraint: a name costs a look into a library of up to gigabytes, and a trace has far more addresses than a report shows.
 //! Consequence: analyses work on addresses; names come last, for the sites of a finished report alone, each address once. Who
-//! reads libraries is behind [`Resolve`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
+//! reads libraries is behind [`Symbolizer`]: nothing here opens a file. What `symbolize` wrote into the trace goes before it.
 
 use gpumemtrace_format::{Link, ModuleDef, NamedFrame};
 
-use crate::assemble::Section;
 use crate::callsite::code_origin::is_system_source;
-use crate::callsite::mixed_stack::{Slot, loops, merge};
+use crate::callsite::mixed_stack::{MixedFrame, loops, merge};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
+use crate::report::Section;
 use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Why an address has no name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Unnamed {
+pub enum UnnamedReason {
     /// The module's file is not there, and no debug file of its build id.
     FileMissing,
     /// The file there is another build.
@@ -31,7 +31,7 @@ pub enum Unnamed {
     NoModule,
 }
 
-impl Unnamed {
+impl UnnamedReason {
     /// As `--json` has it.
     pub fn name(self) -> &'static str {
         match self {
@@ -46,15 +46,15 @@ impl Unnamed {
 }
 
 /// Whoever knows names.
-pub trait Resolve {
+pub trait Symbolizer {
     /// The frames at an address of a module, innermost first and at least one. `address` is as the module's file counts
     /// (load bias taken off), inside of the instruction in question.
-    fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed>;
+    fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason>;
 }
 
 /// What of a report will be shown.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct NameScope<'a> {
     /// These; all if there are none.
     pub sections: &'a [Section],
     /// Only so many sites of each list.
@@ -65,10 +65,10 @@ pub struct Shown<'a> {
     pub mixed: bool,
 }
 
-impl Shown<'_> {
+impl NameScope<'_> {
     /// All there is.
-    pub const ALL: Shown<'static> =
-        Shown { sections: &[], most_sites: usize::MAX, stacks: true, mixed: true };
+    pub const ALL: NameScope<'static> =
+        NameScope { sections: &[], most_sites: usize::MAX, stacks: true, mixed: true };
 
     fn has(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
@@ -76,13 +76,13 @@ impl Shown<'_> {
 }
 
 /// The names at a return address, from the trace itself or from `resolver`.
-pub fn names_at(
+pub fn symbolize_address(
     definitions: &Definitions,
     return_address: u64,
-    resolver: &mut dyn Resolve,
-) -> Result<Vec<NamedFrame>, Unnamed> {
+    resolver: &mut dyn Symbolizer,
+) -> Result<Vec<NamedFrame>, UnnamedReason> {
     let call = return_address.saturating_sub(1);
-    let module = definitions.module_at(call).ok_or(Unnamed::NoModule)?;
+    let module = definitions.module_at(call).ok_or(UnnamedReason::NoModule)?;
     let address = call.wrapping_sub(module.load_bias);
     let known = definitions.names.get(&module.build_id).and_then(|names| names.get(&address));
     match known.filter(|frames| !module.build_id.is_empty() && !frames.is_empty()) {
@@ -92,11 +92,16 @@ pub fn names_at(
 }
 
 /// Names what will be shown of a report on these analyses, and says in it what has no name.
-pub fn name(report: &mut Report, analyses: &[Analysis], shown: Shown<'_>, resolver: &mut dyn Resolve) {
-    let mut namers: Vec<Namer<'_>> = analyses.iter().map(Namer::new).collect();
-    for (trace, site) in sites(report, shown) {
+pub fn symbolize_report(
+    report: &mut Report,
+    analyses: &[Analysis],
+    scope: NameScope<'_>,
+    resolver: &mut dyn Symbolizer,
+) {
+    let mut namers: Vec<TraceNamer<'_>> = analyses.iter().map(TraceNamer::new).collect();
+    for (trace, site) in sites(report, scope) {
         let Some(namer) = namers.get_mut(trace) else { continue };
-        namer.site(site, shown, resolver);
+        namer.site(site, scope, resolver);
     }
     for (info, namer) in report.traces.iter_mut().zip(namers) {
         info.symbols = namer.finish();
@@ -104,29 +109,29 @@ pub fn name(report: &mut Report, analyses: &[Analysis], shown: Shown<'_>, resolv
 }
 
 /// Names these sites of one trace, and says what has no name; `None` where nothing was to be named.
-pub fn name_sites<'a>(
+pub fn symbolize_sites<'a>(
     sites: impl Iterator<Item = &'a mut Site>,
     analysis: &Analysis,
-    shown: Shown<'_>,
-    resolver: &mut dyn Resolve,
+    scope: NameScope<'_>,
+    resolver: &mut dyn Symbolizer,
 ) -> Option<Naming> {
-    let mut namer = Namer::new(analysis);
-    sites.for_each(|site| namer.site(site, shown, resolver));
+    let mut namer = TraceNamer::new(analysis);
+    sites.for_each(|site| namer.site(site, scope, resolver));
     namer.finish()
 }
 
 /// Every site that will be shown, with the index of its trace.
-fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Site)> {
-    let most = shown.most_sites;
+fn sites<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mut Site)> {
+    let most = scope.most_sites;
     let mut all: Vec<(usize, &mut Site)> = Vec::new();
     all.extend(report.steps.iter_mut().filter_map(|steps| steps.site.as_mut()).map(|site| (0, site)));
-    if shown.has(Section::Timeline) {
+    if scope.has(Section::Timeline) {
         for timeline in report.timeline.iter_mut().chain(report.timelines.iter_mut().flatten()) {
             let trace = timeline.trace;
             all.extend(timeline.bands.iter_mut().take(most).map(|band| (trace, &mut band.site)));
         }
     }
-    if shown.has(Section::Leaks) {
+    if scope.has(Section::Leaks) {
         for leak in report.leaks.iter_mut().flatten() {
             let trace = leak.trace;
             all.push((trace, &mut leak.site));
@@ -137,7 +142,7 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
     for instant in report.instants.iter_mut().flatten() {
         all.extend(instant.sites.iter_mut().take(most).map(|share| (instant.trace, &mut share.site)));
     }
-    if shown.has(Section::Fragmentation) {
+    if scope.has(Section::Fragmentation) {
         for course in report.gap_over_time.iter_mut().flatten() {
             all.extend(course.kept_by.iter_mut().take(most).map(|keeper| (course.trace, &mut keeper.site)));
         }
@@ -147,14 +152,14 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
             }
         }
     }
-    if shown.has(Section::Peak) {
+    if scope.has(Section::Peak) {
         for peak in report.peak.iter_mut().flatten() {
             all.extend(peak.sites.iter_mut().take(most).map(|share| (peak.trace, &mut share.site)));
             let changes = peak.since_previous_step.iter_mut().flat_map(|since| &mut since.changes);
             all.extend(changes.take(most).map(|change| (peak.trace, &mut change.site)));
         }
     }
-    if shown.has(Section::Oom) {
+    if scope.has(Section::Oom) {
         for oom in report.oom.iter_mut().flatten() {
             let trace = oom.trace;
             all.push((trace, &mut oom.site));
@@ -165,31 +170,31 @@ fn sites<'a>(report: &'a mut Report, shown: Shown<'_>) -> Vec<(usize, &'a mut Si
 }
 
 /// The names of one trace.
-struct Namer<'a> {
+struct TraceNamer<'a> {
     definitions: &'a Definitions,
-    known: KeyedMap<u64, Result<Vec<NamedFrame>, Unnamed>>,
+    known: SeededMap<u64, Result<Vec<NamedFrame>, UnnamedReason>>,
     approximate_stacks: u64,
 }
 
-impl<'a> Namer<'a> {
+impl<'a> TraceNamer<'a> {
     fn new(analysis: &'a Analysis) -> Self {
         Self {
             definitions: analysis.symbols.definitions(),
-            known: KeyedMap::default(),
+            known: SeededMap::default(),
             approximate_stacks: 0,
         }
     }
 
-    fn names(&mut self, return_address: u64, resolver: &mut dyn Resolve) -> &[NamedFrame] {
+    fn names(&mut self, return_address: u64, resolver: &mut dyn Symbolizer) -> &[NamedFrame] {
         let definitions = self.definitions;
         let names = self
             .known
             .entry(return_address)
-            .or_insert_with(|| names_at(definitions, return_address, resolver));
+            .or_insert_with(|| symbolize_address(definitions, return_address, resolver));
         names.as_deref().unwrap_or_default()
     }
 
-    fn site(&mut self, site: &mut Site, shown: Shown<'_>, resolver: &mut dyn Resolve) {
+    fn site(&mut self, site: &mut Site, scope: NameScope<'_>, resolver: &mut dyn Symbolizer) {
         if site.address != 0 {
             let names = self.names(site.address, resolver);
             let own = names.iter().find(|frame| !is_system_source(&frame.file));
@@ -198,12 +203,12 @@ impl<'a> Namer<'a> {
             }
         }
         let has = |kind| site.stack.iter().any(|frame| frame.kind == kind);
-        if shown.stacks && has(FrameKind::Native) && (shown.mixed || !has(FrameKind::Python)) {
+        if scope.stacks && has(FrameKind::Native) && (scope.mixed || !has(FrameKind::Python)) {
             self.stack(site, resolver);
         }
     }
 
-    fn stack(&mut self, site: &mut Site, resolver: &mut dyn Resolve) {
+    fn stack(&mut self, site: &mut Site, resolver: &mut dyn Symbolizer) {
         let (native, python): (Vec<StackFrame>, Vec<StackFrame>) =
             std::mem::take(&mut site.stack).into_iter().partition(|frame| frame.kind == FrameKind::Native);
         let names: Vec<Vec<NamedFrame>> = native
@@ -222,8 +227,8 @@ impl<'a> Namer<'a> {
         }
         for slot in merged.slots {
             match slot {
-                Slot::Python(at) => site.stack.push(python[at].clone()),
-                Slot::Native(at) => expand(&mut site.stack, &native[at], &names[at]),
+                MixedFrame::Python(at) => site.stack.push(python[at].clone()),
+                MixedFrame::Native(at) => expand(&mut site.stack, &native[at], &names[at]),
             }
         }
     }
@@ -235,7 +240,7 @@ impl<'a> Namer<'a> {
             approximate_stacks: self.approximate_stacks,
             ..Naming::default()
         };
-        let mut reasons: KeyedMap<(Option<String>, Unnamed), u64> = KeyedMap::default();
+        let mut reasons: SeededMap<(Option<String>, UnnamedReason), u64> = SeededMap::default();
         for (address, names) in &self.known {
             let Err(why) = names else { continue };
             let module = self.definitions.module_at(address.saturating_sub(1));
@@ -267,24 +272,6 @@ fn expand(stack: &mut Vec<StackFrame>, frame: &StackFrame, names: &[NamedFrame])
             is_own: frame.is_own && !is_system_source(&name.file),
             ..frame.clone()
         });
-    }
-}
-
-/// A native frame for people: `grow (pool.cpp:41)`, or as much of it as is known, down to `libpool.so+0x1234`.
-pub fn native_place(
-    module: &str,
-    offset: Option<u64>,
-    function: Option<&str>,
-    file: Option<&str>,
-    line: Option<u32>,
-) -> String {
-    let offset = offset.map(|offset| format!("+{offset:#x}")).unwrap_or_default();
-    let source = file.map(|file| line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")));
-    match (function, source) {
-        (Some(function), Some(source)) => format!("{function} ({source})"),
-        (Some(function), None) => format!("{function} ({module})"),
-        (None, Some(source)) => format!("{module}{offset} ({source})"),
-        (None, None) => format!("{module}{offset}"),
     }
 }
 

@@ -14,20 +14,19 @@
 use serde::Serialize;
 
 use super::profile::Profile;
-use super::{Names, Steps};
-use crate::assemble::known;
+use super::{ComparedRange, SharedLineIds};
 use crate::leak::TENSORS;
 use crate::report::{Leak, Quantity, Site};
 use crate::state::device::DeviceState;
-use crate::timeline::step_series::Series;
+use crate::timeline::step_series::StepSeries;
 
 /// Two backends side by side.
 #[derive(Clone, Debug, Serialize)]
-pub struct Across {
+pub struct BackendComparison {
     /// `cuda` or `mps`, of the first run and of the second.
     pub backends: [&'static str; 2],
     /// What leaked and what was pinned, by device: of the first run, of the second. `null` where a run has no such device.
-    pub devices: Vec<[Option<Pinned>; 2]>,
+    pub devices: Vec<[Option<PinnedByLeaks>; 2]>,
     /// What is pinned on each of them over what leaked on CUDA, which tells each tensor and not only buffers: how much of a device one
     /// leaked byte costs. Known where each run used one device, and both numbers are.
     pub pinned_per_leaked_tensor_byte: [Option<Quantity>; 2],
@@ -39,7 +38,7 @@ pub struct Across {
 
 /// What a device held because of what leaked.
 #[derive(Clone, Debug, Serialize)]
-pub struct Pinned {
+pub struct PinnedByLeaks {
     /// Ordinal.
     pub device: u32,
     /// From the end of this step.
@@ -68,14 +67,14 @@ pub struct Pinned {
 #[derive(Clone, Debug, Serialize)]
 pub struct LineOnBoth {
     /// In the first run.
-    pub before: Option<Leaking>,
+    pub before: Option<LeakingLine>,
     /// In the second run.
-    pub after: Option<Leaking>,
+    pub after: Option<LeakingLine>,
 }
 
 /// A finding.
 #[derive(Clone, Debug, Serialize)]
-pub struct Leaking {
+pub struct LeakingLine {
     /// Whose.
     pub site: Site,
     /// Ordinal.
@@ -90,7 +89,7 @@ pub struct Leaking {
     pub bytes: u64,
 }
 
-impl Across {
+impl BackendComparison {
     /// Every site of one of the runs: 0 or 1.
     pub(super) fn sites_of(&mut self, run: usize) -> impl Iterator<Item = &mut Site> {
         let sides = self.leaks.iter_mut();
@@ -101,7 +100,11 @@ impl Across {
 }
 
 /// Only where the two runs are of different backends.
-pub(super) fn across(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Option<Across> {
+pub(super) fn across(
+    before: &Profile<'_>,
+    after: &Profile<'_>,
+    names: &SharedLineIds<'_>,
+) -> Option<BackendComparison> {
     let runs = [before, after];
     let is_metal = runs.map(|run| run.analysis.words().is_metal);
     if is_metal[0] == is_metal[1] {
@@ -127,7 +130,7 @@ pub(super) fn across(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_
         }
         _ => [None, None],
     };
-    Some(Across {
+    Some(BackendComparison {
         pinned_per_leaked_tensor_byte,
         backends: is_metal.map(|is_metal| if is_metal { "mps" } else { "cuda" }),
         devices: rows,
@@ -137,7 +140,7 @@ pub(super) fn across(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_
 }
 
 /// Findings in tensors; the same line is one row, whichever device it is on.
-fn lines(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Vec<LineOnBoth> {
+fn lines(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -> Vec<LineOnBoth> {
     let tensors = |profile: &Profile<'_>| -> Vec<Leak> {
         profile.leaks.iter().filter(|leak| leak.kind == TENSORS).cloned().collect()
     };
@@ -163,8 +166,8 @@ fn is_same_line(one: &Site, other: &Site) -> bool {
         && (&one.file, one.line, one.is_backward) == (&other.file, other.line, other.is_backward)
 }
 
-fn leaking(leak: &Leak) -> Leaking {
-    Leaking {
+fn leaking(leak: &Leak) -> LeakingLine {
+    LeakingLine {
         site: leak.site.clone(),
         device: leak.device,
         shape: leak.shape,
@@ -174,13 +177,13 @@ fn leaking(leak: &Leak) -> Leaking {
     }
 }
 
-fn pinned(profile: &Profile<'_>) -> Vec<Pinned> {
-    let with_torch = known(profile.analysis).filter(|(_, state)| state.has_torch());
+fn pinned(profile: &Profile<'_>) -> Vec<PinnedByLeaks> {
+    let with_torch = profile.analysis.visible_devices().filter(|(_, state)| state.has_torch());
     with_torch.map(|(ordinal, state)| of_device(profile, ordinal, state)).collect()
 }
 
-fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> Pinned {
-    let mut told = Pinned {
+fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedByLeaks {
+    let mut told = PinnedByLeaks {
         device: u32::from(ordinal),
         first_step: None,
         last_step: None,
@@ -193,36 +196,36 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> Pinned 
         amplification_interval: None,
         unknown: Some("no steps were recognised"),
     };
-    let Some(steps) = profile.steps.and_then(Steps::of) else { return told };
-    let book = state.main();
-    let (live, unused, beside) = (book.series(), state.unused.unused(), state.unused.beside());
+    let Some(steps) = profile.steps.and_then(ComparedRange::of) else { return told };
+    let live_set = state.main();
+    let (live, unused, non_torch) = (live_set.series(), state.unused.unused(), state.unused.non_torch());
     let findings = profile.leaks.iter();
     let found = findings.filter(|leak| leak.kind == TENSORS && leak.device == u32::from(ordinal));
     let mut sites: Vec<_> = found.flat_map(|leak| &leak.sites).map(|(site, _)| *site).collect();
     sites.sort_unstable();
     sites.dedup();
-    let leaking: Vec<&Series> = book
+    let leaking: Vec<&StepSeries> = live_set
         .sites()
         .filter(|(site, _)| sites.binary_search(site).is_ok())
         .map(|(_, one)| one.series())
         .collect();
     // Where one of the series has not kept all steps, those that all of them have.
-    let all = leaking.iter().copied().chain([live, unused, beside]);
-    let every = all.map(Series::stride).max().unwrap_or(1);
+    let all = leaking.iter().copied().chain([live, unused, non_torch]);
+    let every = all.map(StepSeries::stride).max().unwrap_or(1);
     let (first, last) = (steps.first.next_multiple_of(every), steps.last() / every * every);
     told.unknown = Some("too few steps");
     let Some(count) = last.checked_sub(first).filter(|count| *count > 0) else { return told };
     (told.first_step, told.last_step) = (Some(u64::from(first)), Some(u64::from(last)));
     let grown = |of: &dyn Fn(u32) -> u64| of(last) as f64 - of(first) as f64;
-    let bytes = |series: &Series, step: u32| series.at(step).bytes;
+    let bytes = |series: &StepSeries, step: u32| series.at(step).bytes;
     let sum = |step: u32| leaking.iter().fold(0u64, |sum, series| sum.saturating_add(bytes(series, step)));
     let reserved = |step: u32| bytes(live, step).saturating_add(bytes(unused, step));
-    let device = |step: u32| reserved(step).saturating_add(bytes(beside, step));
+    let device = |step: u32| reserved(step).saturating_add(bytes(non_torch, step));
     let per_step = |grown: f64| Some(Quantity(grown / f64::from(count)));
     let (leaked, all_live) = (grown(&sum), grown(&|step| bytes(live, step)));
     told.leaked_bytes_per_step = per_step(leaked).filter(|_| !leaking.is_empty());
     told.other_growth_bytes_per_step = per_step(all_live - leaked);
-    let sampled = profile.analysis.torch_memory.at_steps(first, last);
+    let sampled = profile.analysis.mps_samples.at_steps(first, last);
     told.sampled_tensor_bytes_per_step =
         sampled.and_then(|[first, last]| per_step(last as f64 - first as f64));
     if !profile.analysis.knows_reserved() {
@@ -258,7 +261,7 @@ fn not_comparable(metal: &Profile<'_>) -> Vec<String> {
             .to_owned(),
         "rounding: what was asked for is not told on Metal".to_owned(),
     ];
-    if metal.analysis.torch_memory.samples == 0 {
+    if metal.analysis.mps_samples.samples == 0 {
         all.push(
             "what tensors held on Metal: PyTorch was never asked (gpumemtrace.step() asks it)".to_owned(),
         );

@@ -14,42 +14,42 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::callsite::autograd::Backward;
-use crate::callsite::code_origin::OwnPaths;
+use crate::callsite::autograd::AutogradTracker;
+use crate::callsite::code_origin::UserCodePaths;
 use crate::callsite::symbols::SiteId;
-use crate::ingest::metal_totals::Totals;
+use crate::ingest::metal_totals::MetalTotals;
 use crate::ingest::{Input, read_together};
-use crate::pass::{Analysis, Asked, analyse_with_head};
-use crate::state::driver::{Change, Driver, Place};
-use crate::state::live_set::lazy_counter::Held;
-use crate::timeline::nvtx_ranges::StepNames;
-use crate::timeline::step_series::Series;
+use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
+use crate::state::driver::{DriverChange, DriverState, MemoryPlace};
+use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::timeline::nvtx_ranges::StepRangeNames;
+use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepClock;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// By steps, a device.
 #[derive(Debug, Default)]
 pub struct DeviceSteps {
     /// Of each line: blocks and bytes allocated in each step.
-    pub lines: BTreeMap<SiteId, Series>,
+    pub lines: BTreeMap<SiteId, StepSeries>,
     /// All lines together.
-    pub allocated: Series,
+    pub allocated: StepSeries,
     /// The peak of each step, in bytes.
-    pub peak: Series,
+    pub peak: StepSeries,
 }
 
 /// By steps, all devices by ordinal.
-pub type Amounts = BTreeMap<u8, DeviceSteps>;
+pub type PerStepTotals = BTreeMap<u8, DeviceSteps>;
 
 /// Something that is counted anew in each step.
 #[derive(Clone, Debug, Default)]
-struct PerStep {
+struct StepAmount {
     step: u32,
-    now: Held,
-    series: Series,
+    now: BlockTotals,
+    series: StepSeries,
 }
 
-impl PerStep {
+impl StepAmount {
     fn add(&mut self, step: u32, bytes: u64) {
         self.end_before(step);
         self.now.add(bytes);
@@ -59,7 +59,7 @@ impl PerStep {
     fn end_before(&mut self, step: u32) {
         if self.step < step {
             self.series.record(self.step, self.now);
-            self.now = Held::default();
+            self.now = BlockTotals::default();
             if self.step + 1 < step {
                 self.series.record(self.step + 1, self.now);
             }
@@ -69,21 +69,21 @@ impl PerStep {
 }
 
 #[derive(Debug, Default)]
-struct Counting {
+struct DeviceCounter {
     has_torch: bool,
-    lines: Vec<PerStep>,
-    allocated: PerStep,
+    lines: Vec<StepAmount>,
+    allocated: StepAmount,
     live: u64,
     /// Most in this step.
     most: u64,
-    peak: Series,
+    peak: StepSeries,
 }
 
-impl Counting {
+impl DeviceCounter {
     fn allocated(&mut self, site: SiteId, step: u32, bytes: u64) {
         let at = site.0 as usize;
         if at >= self.lines.len() {
-            self.lines.resize(at + 1, PerStep::default());
+            self.lines.resize(at + 1, StepAmount::default());
         }
         self.lines[at].add(step, bytes);
         self.allocated.add(step, bytes);
@@ -95,7 +95,7 @@ impl Counting {
     }
 
     fn step_ends(&mut self, step: u32) {
-        self.peak.record(step, Held { bytes: self.most, blocks: 0 });
+        self.peak.record(step, BlockTotals { bytes: self.most, blocks: 0 });
         self.most = self.live;
     }
 
@@ -114,16 +114,20 @@ impl Counting {
 }
 
 /// Analyses a trace, and counts by steps.
-pub fn analyse_by_steps(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Amounts), OpenError> {
+pub fn analyse_by_steps(
+    input: Input<'_>,
+    own: UserCodePaths,
+) -> Result<(Analysis, PerStepTotals), OpenError> {
     let open = input.open;
-    let (mut analysis, head) = analyse_with_head(input, Asked { own, ..Asked::default() })?;
-    if analysis.rule.source().is_none() {
-        return Ok((analysis, Amounts::new()));
+    let (mut analysis, head) =
+        analyse_with_head(input, AnalysisOptions { own, ..AnalysisOptions::default() })?;
+    if analysis.step_source.name().is_none() {
+        return Ok((analysis, PerStepTotals::new()));
     }
-    let mut count = Count::new(&analysis);
-    let mut totals = Totals::of(&head.meta);
+    let mut count = PerStepPass::new(&analysis);
+    let mut totals = MetalTotals::of(&head.meta);
     read_together(open, &head, &mut |events| {
-        for event in totals.told(events) {
+        for event in totals.with_totals(events) {
             count.event(event, &mut analysis);
         }
         ControlFlow::Continue(())
@@ -132,29 +136,29 @@ pub fn analyse_by_steps(input: Input<'_>, own: OwnPaths) -> Result<(Analysis, Am
     Ok((analysis, amounts))
 }
 
-struct Count {
-    names: StepNames,
+struct PerStepPass {
+    names: StepRangeNames,
     clock: StepClock,
-    backward: Backward,
-    driver: Driver,
+    backward: AutogradTracker,
+    driver: DriverState,
     /// Driver memory by key, where PyTorch was not seen: its device and bytes.
-    held: KeyedMap<u64, (u8, u64)>,
-    devices: BTreeMap<u8, Counting>,
+    held: SeededMap<u64, (u8, u64)>,
+    devices: BTreeMap<u8, DeviceCounter>,
     time_ns: u64,
     step: u32,
 }
 
-impl Count {
+impl PerStepPass {
     fn new(analysis: &Analysis) -> Self {
         let devices = analysis.devices.iter().map(|(ordinal, device)| {
-            (*ordinal, Counting { has_torch: device.has_torch(), ..Counting::default() })
+            (*ordinal, DeviceCounter { has_torch: device.has_torch(), ..DeviceCounter::default() })
         });
         Self {
-            names: StepNames::new(analysis.symbols.definitions().codes.values()),
-            clock: StepClock::new(analysis.rule),
-            backward: Backward::default(),
-            driver: Driver::default(),
-            held: KeyedMap::default(),
+            names: StepRangeNames::new(analysis.symbols.definitions().codes.values()),
+            clock: StepClock::new(analysis.step_source),
+            backward: AutogradTracker::default(),
+            driver: DriverState::default(),
+            held: SeededMap::default(),
             devices: devices.collect(),
             time_ns: 0,
             step: 0,
@@ -187,17 +191,17 @@ impl Count {
         }
     }
 
-    fn driver_changed(&mut self, change: Change, site: SiteId) {
+    fn driver_changed(&mut self, change: DriverChange, site: SiteId) {
         match change {
-            Change::Alloc { key, place: Place::Device(ordinal), bytes, .. } => {
+            DriverChange::Alloc { key, place: MemoryPlace::Device(ordinal), bytes, .. } => {
                 let device = self.devices.get_mut(&ordinal).filter(|device| !device.has_torch);
                 let Some(device) = device else { return };
                 device.allocated(site, self.step, bytes);
                 device.holds(device.live.saturating_add(bytes));
                 self.held.insert(key, (ordinal, bytes));
             }
-            Change::Alloc { .. } => {}
-            Change::Free { key, .. } => {
+            DriverChange::Alloc { .. } => {}
+            DriverChange::Free { key, .. } => {
                 let Some((ordinal, bytes)) = self.held.remove(&key) else { return };
                 if let Some(device) = self.devices.get_mut(&ordinal) {
                     device.holds(device.live.saturating_sub(bytes));
@@ -206,7 +210,7 @@ impl Count {
         }
     }
 
-    fn finish(self, steps: u32) -> Amounts {
+    fn finish(self, steps: u32) -> PerStepTotals {
         self.devices.into_iter().map(|(ordinal, device)| (ordinal, device.finish(steps))).collect()
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::Serves;
+use super::PoolKey;
 
 /// Segments that serve the same requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct PoolTotals {
     /// Which.
-    pub serves: Serves,
+    pub pool: PoolKey,
     /// They grow and shrink by pages, as PyTorch's `expandable_segments`.
     pub is_expandable: bool,
     /// How many; of expandable ones, pieces without a hole.
@@ -29,13 +29,13 @@ pub struct Group {
 
 /// By what they serve, on their way to a list.
 #[derive(Default)]
-pub(super) struct Groups(BTreeMap<(Serves, bool), Group>);
+pub(super) struct TotalsByPool(BTreeMap<(PoolKey, bool), PoolTotals>);
 
-impl Groups {
+impl TotalsByPool {
     /// The row of a segment, which is counted.
-    pub(super) fn segment(&mut self, serves: Serves, is_expandable: bool) -> &mut Group {
-        let empty = Group {
-            serves,
+    pub(super) fn segment(&mut self, pool: PoolKey, is_expandable: bool) -> &mut PoolTotals {
+        let empty = PoolTotals {
+            pool,
             is_expandable,
             segments: 0,
             reserved: 0,
@@ -45,14 +45,14 @@ impl Groups {
             releasable: 0,
             largest_free: 0,
         };
-        let group = self.0.entry((serves, is_expandable)).or_insert(empty);
+        let group = self.0.entry((pool, is_expandable)).or_insert(empty);
         group.segments += 1;
         group
     }
 
-    pub(super) fn list(self) -> Vec<Group> {
-        let mut groups: Vec<Group> = self.0.into_values().collect();
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.reserved), group.serves, group.is_expandable));
+    pub(super) fn list(self) -> Vec<PoolTotals> {
+        let mut groups: Vec<PoolTotals> = self.0.into_values().collect();
+        groups.sort_by_key(|group| (std::cmp::Reverse(group.reserved), group.pool, group.is_expandable));
         groups
     }
 }

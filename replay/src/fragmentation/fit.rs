@@ -3,17 +3,17 @@
 //! Definition: a request fits into a piece of segments that serve its stream, its pool and small or large blocks, as often as its size goes into the
 //! piece. PyTorch's `max_split_size_mb` is not looked at.
 
-use super::{Gap, Serves};
-use crate::state::request_histogram::{Request, Requests};
+use super::{Gap, PoolKey};
+use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 
 /// Most sizes listed.
 const MAX_SIZES: usize = 8;
 
 /// A size that the run asks for, and what is there for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usable {
+pub struct FitForSize {
     /// What is asked for.
-    pub request: Request,
+    pub request: BlockRequest,
     /// How often in the run.
     pub times: u64,
     /// Free in segments that serve it.
@@ -22,7 +22,7 @@ pub struct Usable {
     pub fit: u64,
 }
 
-impl Usable {
+impl FitForSize {
     /// Of `free`, what these requests could have.
     pub fn bytes(&self) -> u64 {
         self.fit.saturating_mul(self.request.bytes)
@@ -30,16 +30,15 @@ impl Usable {
 }
 
 /// The sizes for which most bytes are asked, with what is free for them at this moment.
-pub fn usable(gap: &Gap, requests: &Requests) -> Vec<Usable> {
+pub(crate) fn fit_for_sizes(gap: &Gap, requests: &RequestHistogram) -> Vec<FitForSize> {
     if gap.groups.is_empty() {
         return Vec::new();
     }
-    let of = |(request, times): (Request, u64)| {
-        let serves: Serves = request.serves();
-        let pieces =
-            || gap.pieces.iter().filter(|piece| piece.serves == Some(serves)).map(|piece| piece.bytes);
+    let of = |(request, times): (BlockRequest, u64)| {
+        let pool: PoolKey = request.pool_key();
+        let pieces = || gap.pieces.iter().filter(|piece| piece.pool == Some(pool)).map(|piece| piece.bytes);
         let fit = |piece: u64| piece.checked_div(request.bytes).unwrap_or(0);
-        Usable {
+        FitForSize {
             request,
             times,
             free: crate::state::live_set::lazy_counter::sum(pieces()),

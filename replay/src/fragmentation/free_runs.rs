@@ -4,16 +4,16 @@
 //! (`ExpandableSegment::unmap` rounds inwards), so the rest of it is no reason to keep one. A page is a mapping of the driver where the trace
 //! has those; else PyTorch's own sizes are taken.
 
-use super::{LARGE_PAGE, SMALL_SEGMENT, Serves, Snapshot, Touched};
+use super::{AllocatorSnapshot, LARGE_PAGE, PoolKey, SMALL_SEGMENT, TorchRanges};
 use crate::callsite::symbols::StackId;
-use crate::state::driver::Range;
+use crate::state::driver::MemoryRange;
 use crate::state::segments::Segment;
 
 /// Memory without a hole.
-pub(super) struct Run {
+pub(super) struct MemoryRun {
     pub(super) begin: u64,
     pub(super) end: u64,
-    pub(super) serves: Option<Serves>,
+    pub(super) pool: Option<PoolKey>,
     pub(super) is_expandable: bool,
     /// Who asked for the first of it, where that is known.
     pub(super) stack: Option<StackId>,
@@ -22,23 +22,23 @@ pub(super) struct Run {
 }
 
 /// What is known of the allocator's memory. `None` unless it sums to what PyTorch says it has reserved.
-pub(super) fn runs(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<Run>> {
+pub(super) fn runs(snapshot: &AllocatorSnapshot, touched: &TorchRanges) -> Option<Vec<MemoryRun>> {
     of_tracker(snapshot).or_else(|| of_ranges(snapshot, touched))
 }
 
 /// The segments as the tracker told them.
-fn of_tracker(snapshot: &Snapshot) -> Option<Vec<Run>> {
+fn of_tracker(snapshot: &AllocatorSnapshot) -> Option<Vec<MemoryRun>> {
     let held = snapshot.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.bytes))?;
     if held != snapshot.reserved || snapshot.segments.is_empty() {
         return None;
     }
     let same = |a: &Segment, b: &Segment| {
-        a.is_expandable && b.is_expandable && a.end() == b.addr && Serves::segment(a) == Serves::segment(b)
+        a.is_expandable && b.is_expandable && a.end() == b.addr && PoolKey::segment(a) == PoolKey::segment(b)
     };
-    let run = |pieces: &[Segment]| Run {
+    let run = |pieces: &[Segment]| MemoryRun {
         begin: pieces[0].addr,
         end: pieces[pieces.len() - 1].end(),
-        serves: Some(Serves::segment(&pieces[0])),
+        pool: Some(PoolKey::segment(&pieces[0])),
         is_expandable: pieces[0].is_expandable,
         stack: Some(pieces[0].stack),
         page_ends: pieces.iter().flat_map(|piece| page_ends(piece, &snapshot.ranges)).collect(),
@@ -46,7 +46,7 @@ fn of_tracker(snapshot: &Snapshot) -> Option<Vec<Run>> {
     Some(snapshot.segments.chunk_by(same).map(run).collect())
 }
 
-fn page_ends(piece: &Segment, ranges: &[Range]) -> Vec<u64> {
+fn page_ends(piece: &Segment, ranges: &[MemoryRange]) -> Vec<u64> {
     if !piece.is_expandable {
         return vec![piece.end()];
     }
@@ -77,8 +77,8 @@ fn page_ends(piece: &Segment, ranges: &[Range]) -> Vec<u64> {
 const MOST_PAGES: u64 = 1 << 16;
 
 /// Driver memory in which blocks were.
-fn of_ranges(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<Run>> {
-    let mut runs: Vec<Run> = Vec::new();
+fn of_ranges(snapshot: &AllocatorSnapshot, touched: &TorchRanges) -> Option<Vec<MemoryRun>> {
+    let mut runs: Vec<MemoryRun> = Vec::new();
     let mut held = 0u64;
     for range in snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)) {
         held = held.checked_add(range.bytes)?;
@@ -90,10 +90,10 @@ fn of_ranges(snapshot: &Snapshot, touched: &Touched) -> Option<Vec<Run>> {
                 last.end = end;
                 last.page_ends.push(end);
             }
-            _ => runs.push(Run {
+            _ => runs.push(MemoryRun {
                 begin: range.addr,
                 end,
-                serves: None,
+                pool: None,
                 is_expandable: range.is_mapped,
                 stack: None,
                 page_ends: vec![end],

@@ -6,10 +6,10 @@
 
 use super::Gap;
 use crate::callsite::symbols::SiteId;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Most looks that are kept; then every other is given up.
-pub const MOST: usize = 256;
+pub(crate) const MOST: usize = 256;
 /// Blocks and ranges that may be looked at whatever the number of events.
 const FREE_BLOCKS: u64 = 1 << 14;
 /// Events for each that is looked at.
@@ -17,7 +17,7 @@ const EVENTS_A_BLOCK: u64 = 32;
 
 /// One look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct GapObservation {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -34,7 +34,7 @@ pub struct Look {
 
 /// What the blocks of a line have kept from use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct PinnedCost {
     /// Bytes times nanoseconds.
     pub byte_ns: u128,
     /// How long any.
@@ -47,13 +47,13 @@ pub struct Cost {
 
 /// Of one device.
 #[derive(Clone, Debug, Default)]
-pub struct Course {
-    looks: Vec<Look>,
+pub struct GapHistory {
+    looks: Vec<GapObservation>,
     /// Only every so many looks are kept, less 1.
     skip: u64,
     taken: u64,
     blocks_seen: u64,
-    costs: KeyedMap<SiteId, Cost>,
+    costs: SeededMap<SiteId, PinnedCost>,
     /// Who keeps what, since when.
     held: Vec<(SiteId, u64)>,
     since_ns: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Course {
     end_ns: u64,
 }
 
-impl Course {
+impl GapHistory {
     /// True if a look at so many blocks is in proportion to the events so far.
     pub fn may_look(&self, blocks: u64, events: u64) -> bool {
         self.blocks_seen.saturating_add(blocks) <= FREE_BLOCKS.saturating_add(events / EVENTS_A_BLOCK)
@@ -96,7 +96,7 @@ impl Course {
                 });
             }
             let causes = gap.parts().map(|(_, bytes)| bytes);
-            self.looks.push(Look { time_ns, step, reserved, live: gap.live, gap: gap.gap, causes });
+            self.looks.push(GapObservation { time_ns, step, reserved, live: gap.live, gap: gap.gap, causes });
         }
         self.taken += 1;
     }
@@ -134,13 +134,14 @@ impl Course {
     }
 
     /// Those that are kept.
-    pub fn looks(&self) -> &[Look] {
+    pub fn looks(&self) -> &[GapObservation] {
         &self.looks
     }
 
     /// What each line has cost, most first.
-    pub fn costs(&self) -> Vec<(SiteId, Cost)> {
-        let mut costs: Vec<(SiteId, Cost)> = self.costs.iter().map(|(site, cost)| (*site, *cost)).collect();
+    pub fn costs(&self) -> Vec<(SiteId, PinnedCost)> {
+        let mut costs: Vec<(SiteId, PinnedCost)> =
+            self.costs.iter().map(|(site, cost)| (*site, *cost)).collect();
         costs.sort_by_key(|(site, cost)| (std::cmp::Reverse((cost.byte_ns, cost.most)), *site));
         costs
     }
@@ -149,22 +150,22 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fragmentation::Part;
+    use crate::fragmentation::GapCause;
 
     fn gap(kept: &[(u32, u64)]) -> Gap {
         let culprits: Vec<(SiteId, u64)> = kept.iter().map(|(site, bytes)| (SiteId(*site), *bytes)).collect();
         let bytes = culprits.iter().map(|(_, bytes)| bytes).sum();
-        Gap { gap: bytes, pinned: Part { bytes, culprits }, ..Gap::default() }
+        Gap { gap: bytes, pinned: GapCause { bytes, culprits }, ..Gap::default() }
     }
 
     #[test]
     fn a_line_pays_for_what_its_blocks_keep_for_as_long_as_they_do() {
-        let mut course = Course::default();
+        let mut course = GapHistory::default();
         course.look((100, 0), 0, 0, &gap(&[(1, 10), (2, 5)]));
         course.look((200, 1), 0, 0, &gap(&[(1, 30)]));
         course.look((250, 1), 0, 0, &gap(&[]));
         course.finish(1100);
-        let cost = |byte_ns, time_ns, most, most_at_ns| Cost { byte_ns, time_ns, most, most_at_ns };
+        let cost = |byte_ns, time_ns, most, most_at_ns| PinnedCost { byte_ns, time_ns, most, most_at_ns };
         assert_eq!(
             course.costs(),
             [(SiteId(1), cost(1000 + 1500, 150, 30, 200)), (SiteId(2), cost(500, 100, 5, 100))]
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn of_many_looks_even_ones_are_kept_and_no_more_blocks_are_seen_than_events_allow() {
-        let mut course = Course::default();
+        let mut course = GapHistory::default();
         let mut seen = 0;
         for time in 0..10_000u64 {
             if course.may_look(1000, time * 400) {

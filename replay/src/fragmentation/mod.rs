@@ -19,12 +19,13 @@
 //! `explain` takes a moment apart, `runs` tells what may be given back together, `groups` sums by stream and pool, `usable` says what the free pieces are
 //! good for, `course` follows all of it over the run, `peak_state` keeps the worst moment.
 
-mod by_pool;
-mod explain;
-mod fit;
-mod free_runs;
-pub mod history;
-mod peak_state;
+pub(crate) mod by_pool;
+pub(crate) mod explain;
+pub(crate) mod fit;
+pub(crate) mod free_runs;
+pub(crate) mod history;
+pub(crate) mod peak_state;
+pub(crate) mod report;
 #[cfg(test)]
 mod tests;
 
@@ -33,17 +34,17 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::Detail;
 
 use crate::callsite::symbols::SiteId;
-use crate::state::driver::{Place, Range};
+use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
 use crate::state::segments::Segment;
 
-pub use by_pool::Group;
-pub use explain::explain;
-pub use fit::{Usable, usable};
-pub use peak_state::{Moment, PeakState};
+pub(crate) use by_pool::PoolTotals;
+pub(crate) use explain::explain;
+pub(crate) use fit::{FitForSize, fit_for_sizes};
+pub(crate) use peak_state::{ReservedPeak, ReservedPeakState};
 
 /// Most culprits named.
-pub const MAX_CULPRITS: usize = 20;
+pub(crate) const MAX_CULPRITS: usize = 20;
 /// PyTorch's `kSmallSize`: blocks up to this come from segments for small ones.
 const SMALL_BLOCK: u64 = 1 << 20;
 /// `kSmallBuffer`: how large the segments for them are, and the pages of expandable ones.
@@ -52,11 +53,11 @@ const SMALL_SEGMENT: u64 = 2 << 20;
 const LARGE_PAGE: u64 = 20 << 20;
 
 /// First addresses of the ranges in which PyTorch's allocator ever placed a block.
-pub type Touched = crate::util::seeded_map::KeyedSet<u64>;
+pub(crate) type TorchRanges = crate::util::seeded_map::SeededSet<u64>;
 
 /// Whose requests a segment serves, or which segments serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Serves {
+pub struct PoolKey {
     /// PyTorch's stream.
     pub stream: u64,
     /// PyTorch's id of the pool; 0 is the default.
@@ -65,7 +66,7 @@ pub struct Serves {
     pub is_small: bool,
 }
 
-impl Serves {
+impl PoolKey {
     /// What a request needs.
     pub fn request(detail: Detail, bytes: u64) -> Self {
         Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
@@ -73,7 +74,7 @@ impl Serves {
 
     /// What a segment, or a piece of an expandable one, is for: those for large blocks are never as small.
     pub fn segment(segment: &Segment) -> Self {
-        let (stream, pool) = segment.serves;
+        let (stream, pool) = segment.pool;
         Self { stream, pool, is_small: segment.bytes <= SMALL_SEGMENT }
     }
 
@@ -85,7 +86,7 @@ impl Serves {
 
 /// A block that was requested back and is not free yet.
 #[derive(Clone, Copy, Debug)]
-pub struct PendingFree {
+pub(crate) struct PendingFree {
     /// The block, as it was.
     pub block: LiveBlock,
     /// Which event of the book requested it back.
@@ -94,13 +95,13 @@ pub struct PendingFree {
 
 /// A moment of one device's allocator.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub(crate) struct AllocatorSnapshot {
     /// When.
     pub time_ns: u64,
     /// Held by PyTorch.
     pub reserved: u64,
     /// What memory was lacking for, where that is known.
-    pub wanted: Option<Serves>,
+    pub request: Option<PoolKey>,
     /// Live blocks by address.
     pub blocks: Vec<(u64, LiveBlock)>,
     /// Blocks requested back that are not free yet.
@@ -108,12 +109,12 @@ pub struct Snapshot {
     /// Segments of PyTorch's allocator, by address; empty where its tracker did not tell them.
     pub segments: Vec<Segment>,
     /// Driver ranges of the device.
-    pub ranges: Vec<Range>,
+    pub ranges: Vec<MemoryRange>,
 }
 
 /// A part of a gap, and whose it is, largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct GapCause {
     /// How much.
     pub bytes: u64,
     /// They sum to `bytes`, or are empty where nobody is to blame.
@@ -122,9 +123,9 @@ pub struct Part {
 
 /// Free bytes without a hole in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct FreePiece {
     /// Whose requests can have it, where that is known.
-    pub serves: Option<Serves>,
+    pub pool: Option<PoolKey>,
     /// How much.
     pub bytes: u64,
 }
@@ -139,15 +140,15 @@ pub struct Gap {
     /// Reserved minus requested, or minus live.
     pub gap: u64,
     /// In the order of the header; without `unexplained`.
-    pub rounding: Part,
+    pub rounding: GapCause,
     /// See there.
-    pub pending: Part,
+    pub pending: GapCause,
     /// See there.
-    pub stranded_stream: Part,
+    pub stranded_stream: GapCause,
     /// See there.
-    pub stranded_pool: Part,
+    pub stranded_pool: GapCause,
     /// See there.
-    pub pinned: Part,
+    pub pinned: GapCause,
     /// See there.
     pub cache: u64,
     /// The rest.
@@ -155,15 +156,15 @@ pub struct Gap {
     /// Largest contiguous free piece in a segment that could serve what was wanted, where segments are known.
     pub largest_free: Option<u64>,
     /// What was wanted.
-    pub wanted: Option<Serves>,
+    pub request: Option<PoolKey>,
     /// All free pieces; none where segments are not known.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<FreePiece>,
     /// The same by what they serve, largest first; none where PyTorch's tracker did not tell.
-    pub groups: Vec<Group>,
+    pub groups: Vec<PoolTotals>,
 }
 
 /// Causes by the names that reports give them, in the order of [`Gap::parts`].
-pub const CAUSES: [&str; 7] =
+pub(crate) const CAUSES: [&str; 7] =
     ["rounding", "pending_free", "stranded_stream", "stranded_pool", "pinned", "cache", "unexplained"];
 
 impl Gap {
@@ -194,6 +195,6 @@ impl Gap {
 }
 
 /// The ranges of a device, by address.
-pub fn of_device(ranges: &BTreeMap<u64, Range>, device: u8) -> Vec<Range> {
-    ranges.values().filter(|range| range.place == Place::Device(device)).copied().collect()
+pub(crate) fn of_device(ranges: &BTreeMap<u64, MemoryRange>, device: u8) -> Vec<MemoryRange> {
+    ranges.values().filter(|range| range.place == MemoryPlace::Device(device)).copied().collect()
 }

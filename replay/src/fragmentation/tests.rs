@@ -8,7 +8,7 @@ const UNIT: u64 = 512 << 10;
 
 /// A segment, or a piece of an expandable one: how many units of what, which of them are in blocks.
 #[derive(Clone, Debug)]
-struct Made {
+struct MadeSegment {
     is_expandable: bool,
     is_small: bool,
     stream: u64,
@@ -19,23 +19,25 @@ struct Made {
     pending: Vec<bool>,
 }
 
-fn made() -> impl Strategy<Value = Made> {
+fn made() -> impl Strategy<Value = MadeSegment> {
     let kind = (any::<bool>(), any::<bool>(), 0u64..2, 0u64..2, 1u64..4);
     let layout = (proptest::collection::vec(0u64..30, 0..8), proptest::collection::vec(any::<bool>(), 8));
-    (kind, layout).prop_map(|((is_expandable, is_small, stream, pool, pages), (turns, pending))| Made {
-        is_expandable,
-        is_small,
-        stream,
-        pool: pool << 32,
-        pages: if is_small { 1 } else { pages },
-        turns,
-        pending,
+    (kind, layout).prop_map(|((is_expandable, is_small, stream, pool, pages), (turns, pending))| {
+        MadeSegment {
+            is_expandable,
+            is_small,
+            stream,
+            pool: pool << 32,
+            pages: if is_small { 1 } else { pages },
+            turns,
+            pending,
+        }
     })
 }
 
 /// What each unit is, by a person with a pencil.
 #[derive(Default, Debug, PartialEq, Eq)]
-struct Expected {
+struct ExpectedGap {
     live: u64,
     pending: u64,
     stream: u64,
@@ -46,18 +48,20 @@ struct Expected {
 }
 
 /// The moment, and what it comes to.
-fn build(all: &[Made], wanted: Serves) -> (Snapshot, Expected) {
-    let (mut snapshot, mut expected) =
-        (Snapshot { wanted: Some(wanted), ..Snapshot::default() }, Expected::default());
+fn build(all: &[MadeSegment], request: PoolKey) -> (AllocatorSnapshot, ExpectedGap) {
+    let (mut snapshot, mut expected) = (
+        AllocatorSnapshot { request: Some(request), ..AllocatorSnapshot::default() },
+        ExpectedGap::default(),
+    );
     let mut at = 1u64 << 40;
     for made in all {
         let page = if made.is_small { SMALL_SEGMENT } else { LARGE_PAGE };
         let bytes = page * made.pages;
-        let serves = Serves { stream: made.stream, pool: made.pool, is_small: made.is_small };
+        let pool = PoolKey { stream: made.stream, pool: made.pool, is_small: made.is_small };
         snapshot.segments.push(Segment {
             addr: at,
             bytes,
-            serves: (made.stream, made.pool),
+            pool: (made.stream, made.pool),
             is_expandable: made.is_expandable,
             born: 1,
             stack: StackId(0),
@@ -88,12 +92,12 @@ fn build(all: &[Made], wanted: Serves) -> (Snapshot, Expected) {
         for part in used.chunks((together / UNIT) as usize) {
             let free = part.iter().filter(|used| !**used).count() as u64 * UNIT;
             let is_empty = free == part.len() as u64 * UNIT;
-            if is_empty && (made.pool == 0 || made.pool == wanted.pool) {
+            if is_empty && (made.pool == 0 || made.pool == request.pool) {
                 expected.cache += free;
                 expected.releasable += free;
-            } else if is_empty || (serves.pool, serves.is_small) != (wanted.pool, wanted.is_small) {
+            } else if is_empty || (pool.pool, pool.is_small) != (request.pool, request.is_small) {
                 expected.pool += free;
-            } else if serves.stream != wanted.stream {
+            } else if pool.stream != request.stream {
                 expected.stream += free;
             } else {
                 expected.pinned += free;
@@ -112,13 +116,13 @@ proptest! {
         all in proptest::collection::vec(made(), 0..6),
         (stream, pool, is_small) in (0u64..2, 0u64..2, any::<bool>()),
     ) {
-        let wanted = Serves { stream, pool: pool << 32, is_small };
-        let (snapshot, expected) = build(&all, wanted);
-        let gap = explain(&snapshot, &Touched::default(), |stack| SiteId(stack.0));
+        let request = PoolKey { stream, pool: pool << 32, is_small };
+        let (snapshot, expected) = build(&all, request);
+        let gap = explain(&snapshot, &TorchRanges::default(), |stack| SiteId(stack.0));
         prop_assert_eq!(gap.gap, snapshot.reserved - expected.live);
         prop_assert_eq!(gap.parts().iter().map(|(_, bytes)| bytes).sum::<u64>(), gap.gap);
         prop_assert_eq!(gap.unexplained, 0);
-        let of_gap = Expected {
+        let of_gap = ExpectedGap {
             live: gap.live,
             pending: gap.pending.bytes,
             stream: gap.stranded_stream.bytes,
@@ -131,7 +135,7 @@ proptest! {
         for part in [&gap.pending, &gap.stranded_stream, &gap.stranded_pool, &gap.pinned] {
             prop_assert_eq!(part.culprits.iter().map(|(_, bytes)| bytes).sum::<u64>(), part.bytes);
         }
-        let sum = |of: fn(&Group) -> u64| gap.groups.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&PoolTotals) -> u64| gap.groups.iter().map(of).sum::<u64>();
         prop_assert_eq!(sum(|group| group.reserved), snapshot.reserved);
         prop_assert_eq!(sum(|group| group.allocated), gap.live);
         prop_assert_eq!(sum(|group| group.pending), gap.pending.bytes);
@@ -141,7 +145,7 @@ proptest! {
 
 /// Two mebibytes of a page are used.
 fn one_page(is_expandable: bool) -> Gap {
-    let made = Made {
+    let made = MadeSegment {
         is_expandable,
         is_small: false,
         stream: 0,
@@ -150,8 +154,8 @@ fn one_page(is_expandable: bool) -> Gap {
         turns: vec![44, 4],
         pending: vec![false; 8],
     };
-    let (snapshot, _) = build(&[made], Serves { stream: 0, pool: 0, is_small: false });
-    explain(&snapshot, &Touched::default(), |stack| SiteId(stack.0))
+    let (snapshot, _) = build(&[made], PoolKey { stream: 0, pool: 0, is_small: false });
+    explain(&snapshot, &TorchRanges::default(), |stack| SiteId(stack.0))
 }
 
 #[test]
@@ -169,40 +173,41 @@ fn pages_are_those_of_the_driver_where_it_told_them() {
     let segment = Segment {
         addr: 1 << 40,
         bytes: 64 << 20,
-        serves: (0, 0),
+        pool: (0, 0),
         is_expandable: true,
         born: 1,
         stack: StackId(0),
     };
-    let range = |page: u64| Range {
+    let range = |page: u64| MemoryRange {
         addr: (1 << 40) + (page << 25),
         bytes: 32 << 20,
-        place: Place::Device(0),
+        place: MemoryPlace::Device(0),
         born: 1,
         is_mapped: true,
     };
     let block = LiveBlock { bytes: 2 << 20, ..LiveBlock::default() };
-    let snapshot = Snapshot {
+    let snapshot = AllocatorSnapshot {
         reserved: 64 << 20,
         blocks: vec![(1 << 40, block)],
         segments: vec![segment],
         ranges: vec![range(0), range(1)],
-        ..Snapshot::default()
+        ..AllocatorSnapshot::default()
     };
-    let cache =
-        |snapshot: &Snapshot| explain(snapshot, &Touched::default(), |stack| SiteId(stack.0)).cache >> 20;
+    let cache = |snapshot: &AllocatorSnapshot| {
+        explain(snapshot, &TorchRanges::default(), |stack| SiteId(stack.0)).cache >> 20
+    };
     assert_eq!(cache(&snapshot), 32);
-    assert_eq!(cache(&Snapshot { ranges: vec![range(0)], ..snapshot }), 44);
+    assert_eq!(cache(&AllocatorSnapshot { ranges: vec![range(0)], ..snapshot }), 44);
 }
 
 #[test]
 fn a_size_fits_as_often_as_it_goes_into_the_pieces_that_serve_it() {
-    let mut requests = crate::state::request_histogram::Requests::default();
+    let mut requests = crate::state::request_histogram::RequestHistogram::default();
     for _ in 0..3 {
-        requests.count(crate::state::request_histogram::Request { bytes: 8 << 20, stream: 0, pool: 0 });
+        requests.count(crate::state::request_histogram::BlockRequest { bytes: 8 << 20, stream: 0, pool: 0 });
     }
-    requests.count(crate::state::request_histogram::Request { bytes: 512, stream: 0, pool: 0 });
-    let usable = usable(&one_page(true), &requests);
+    requests.count(crate::state::request_histogram::BlockRequest { bytes: 512, stream: 0, pool: 0 });
+    let usable = fit_for_sizes(&one_page(true), &requests);
     let rows: Vec<_> =
         usable.iter().map(|row| (row.request.bytes, row.times, row.free >> 20, row.fit)).collect();
     // 22 and 36 MiB are free, none of it for small blocks.

@@ -9,21 +9,21 @@ use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::Record;
 use gpumemtrace_format::{CodeDef, CodeId, ModuleDef, NamedFrame, NativeNode, NodeId, PyNode};
 
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// All definitions of a trace.
 #[derive(Debug, Default)]
 pub struct Definitions {
     /// Code objects.
-    pub codes: KeyedMap<CodeId, CodeDef>,
+    pub codes: SeededMap<CodeId, CodeDef>,
     /// Frames of the Python stack tree.
-    pub python: KeyedMap<NodeId, PyNode>,
+    pub python: SeededMap<NodeId, PyNode>,
     /// Frames of the native stack tree.
-    pub native: KeyedMap<NodeId, NativeNode>,
+    pub native: SeededMap<NodeId, NativeNode>,
     /// Loaded modules by their first address.
     pub modules: BTreeMap<u64, ModuleDef>,
     /// What `symbolize` wrote into the file: names by build id and address.
-    pub names: KeyedMap<Vec<u8>, KeyedMap<u64, Vec<NamedFrame>>>,
+    pub names: SeededMap<Vec<u8>, SeededMap<u64, Vec<NamedFrame>>>,
 }
 
 impl Definitions {

@@ -13,22 +13,22 @@ use gpumemtrace_format::reader::{Damage, Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::Record;
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::ingest::merger::{Batch, Merger, OrderSummary};
-use crate::ingest::{Damages, Head};
+use crate::ingest::merger::{EventBatch, Merger, OrderSummary};
+use crate::ingest::{DamageList, TraceHead};
 
 /// How far the unpacking may be ahead. A block has 65,536 events at most, unless somebody means harm.
 const BLOCKS_AHEAD: usize = 4;
 
 /// Opens a trace from its start; the same bytes each time.
-pub type Open<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
+pub type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
 
 /// What the second reading showed beside the events.
 #[derive(Debug, Default)]
-pub struct Body {
+pub struct TraceBody {
     /// The order.
     pub order: OrderSummary,
     /// Blocks of events that could not be used.
-    pub damage: Damages,
+    pub damage: DamageList,
     /// Events of a kind that this version does not know.
     pub unknown_events: u64,
     /// Events whose time lies outside of the run.
@@ -38,20 +38,20 @@ pub struct Body {
 /// Hands on all events in order. `sink` may end it early. An event with a time outside of the run gets that of the event
 /// before it: one wrong record must not stretch every chart.
 pub fn read_events(
-    open: &Open<'_>,
-    head: &Head,
+    open: &OpenTrace<'_>,
+    head: &TraceHead,
     sink: &mut impl FnMut(&Event) -> ControlFlow<()>,
-) -> Result<Body, OpenError> {
+) -> Result<TraceBody, OpenError> {
     read_together(open, head, &mut |events| events.iter().try_for_each(&mut *sink))
 }
 
 /// As [`read_events`], a few at a time: who breaks has taken all of them.
 pub(crate) fn read_together(
-    open: &Open<'_>,
-    head: &Head,
+    open: &OpenTrace<'_>,
+    head: &TraceHead,
     sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
-) -> Result<Body, OpenError> {
-    let mut body = Body::default();
+) -> Result<TraceBody, OpenError> {
+    let mut body = TraceBody::default();
     let (ring, times) = (head.ring.as_ref(), head.times());
     let is_known: [bool; 256] = std::array::from_fn(|kind| EventKind(kind as u8).name().is_some());
     let (mut unknown, mut misdated, mut last_ns) = (0, 0, *times.start());
@@ -81,15 +81,15 @@ pub(crate) fn read_together(
     let mut merger = Merger::new();
     let (give_back, spent) = sync_channel(BLOCKS_AHEAD);
     let reader = TraceReader::new(open()?)?.events_only();
-    let unpacker = Unpacker { reader, spent, has_memory: false };
+    let unpacker = BlockUnpacker { reader, spent, has_memory: false };
     let stopped = for_each_found(unpacker, &mut |found| match found {
-        Found::Events(batch) => {
+        BlockItem::Events(batch) => {
             let flow = merger.push_batch(batch, sink);
             // What there is no room for is let go.
             merger.spent().for_each(|events| drop(give_back.try_send(events)));
             flow
         }
-        Found::Damage(damage) => {
+        BlockItem::Damage(damage) => {
             body.damage.add(damage);
             ControlFlow::Continue(())
         }
@@ -112,21 +112,21 @@ pub(crate) fn read_together(
 }
 
 /// What the second reading looks for.
-enum Found {
-    Events(Batch),
+enum BlockItem {
+    Events(EventBatch),
     /// What lies between blocks was told by the first reading.
     Damage(Damage),
 }
 
 /// Unpacks blocks into what comes back.
-struct Unpacker {
+struct BlockUnpacker {
     reader: TraceReader<Box<dyn Read + Send>>,
     spent: Receiver<Vec<Event>>,
     has_memory: bool,
 }
 
-impl Unpacker {
-    fn next(&mut self) -> Option<Found> {
+impl BlockUnpacker {
+    fn next(&mut self) -> Option<BlockItem> {
         loop {
             if !self.has_memory
                 && let Ok(events) = self.spent.try_recv()
@@ -137,9 +137,9 @@ impl Unpacker {
             match self.reader.next()? {
                 Item::Events(events) => {
                     self.has_memory = false;
-                    return Some(Found::Events(Batch::of(events)));
+                    return Some(BlockItem::Events(EventBatch::of(events)));
                 }
-                Item::Damage(damage) if damage.is_in_block => return Some(Found::Damage(damage)),
+                Item::Damage(damage) if damage.is_in_block => return Some(BlockItem::Damage(damage)),
                 // Passed over: not worth waking anybody.
                 _ => {}
             }
@@ -148,7 +148,10 @@ impl Unpacker {
 }
 
 /// Hands on what is found, unpacked on another thread.
-fn for_each_found(unpacker: Unpacker, take: &mut impl FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
+fn for_each_found(
+    unpacker: BlockUnpacker,
+    take: &mut impl FnMut(BlockItem) -> ControlFlow<()>,
+) -> ControlFlow<()> {
     // Shared with the thread, so that it is still here if there is none.
     let unpacker = std::sync::Mutex::new(unpacker);
     let next = || unpacker.lock().ok()?.next();

@@ -13,14 +13,14 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::{Event, NO_SEQ};
 
 /// How many events may wait for a missing one.
-pub const MAX_WAITING: usize = 1 << 20;
+pub(crate) const MAX_WAITING: usize = 1 << 20;
 /// Most events that are handed on together: so many are in the nearest cache when they are looked at again.
 const MOST_TOGETHER: usize = 64;
 /// How many events without a place in the order are kept: one per thread in flight is what is expected.
 const MAX_UNPLACED: usize = 1 << 16;
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Run {
+struct ThreadRun {
     seq: u64,
     batch: usize,
     at: usize,
@@ -29,7 +29,7 @@ struct Run {
 
 /// Events of one block, and where their numbers stop ascending.
 #[derive(Debug)]
-pub struct Batch {
+pub(crate) struct EventBatch {
     events: Vec<Event>,
     /// First number and end of each run.
     runs: Vec<(u64, usize)>,
@@ -37,9 +37,9 @@ pub struct Batch {
     left: usize,
 }
 
-impl Batch {
+impl EventBatch {
     /// To be made where the events were: who reads them first waits for them.
-    pub fn of(events: Vec<Event>) -> Self {
+    pub(crate) fn of(events: Vec<Event>) -> Self {
         let mut end = 0;
         let runs: Vec<(u64, usize)> = events
             .chunk_by(|a, b| a.seq < b.seq)
@@ -54,12 +54,12 @@ impl Batch {
 
 /// Merges batches of events into one ordered stream.
 #[derive(Debug, Default)]
-pub struct Merger {
-    batches: Vec<Option<Batch>>,
+pub(crate) struct Merger {
+    batches: Vec<Option<EventBatch>>,
     free: Vec<usize>,
     /// What was handed on completely since it was asked for last.
     spent: Vec<Vec<Event>>,
-    heap: BinaryHeap<Reverse<Run>>,
+    heap: BinaryHeap<Reverse<ThreadRun>>,
     next_seq: u64,
     waiting: usize,
     resident: usize,
@@ -85,33 +85,33 @@ pub struct OrderSummary {
 
 impl Merger {
     /// An empty one.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { max_waiting: MAX_WAITING, ..Self::default() }
     }
 
     /// The number that is handed on next.
-    pub fn next_seq(&self) -> u64 {
+    pub(crate) fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
     /// Batches that were handed on completely, for whoever fills them anew. Those that nobody asked for are let go.
-    pub fn spent(&mut self) -> impl Iterator<Item = Vec<Event>> {
+    pub(crate) fn spent(&mut self) -> impl Iterator<Item = Vec<Event>> {
         self.spent.drain(..)
     }
 
     /// Takes events and hands on all whose turn has come, in order, a few at a time. Stops when `sink` breaks.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         events: Vec<Event>,
         sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        self.push_batch(Batch::of(events), sink)
+        self.push_batch(EventBatch::of(events), sink)
     }
 
     /// As [`Self::push`].
-    pub fn push_batch(
+    pub(crate) fn push_batch(
         &mut self,
-        batch: Batch,
+        batch: EventBatch,
         sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         if batch.events.is_empty() {
@@ -130,10 +130,10 @@ impl Merger {
         self.drain(self.max_waiting, sink)
     }
 
-    fn add(&mut self, slot: usize, batch: Batch) {
+    fn add(&mut self, slot: usize, batch: EventBatch) {
         let mut at = 0;
         for (seq, end) in &batch.runs {
-            self.heap.push(Reverse(Run { seq: *seq, batch: slot, at, end: *end }));
+            self.heap.push(Reverse(ThreadRun { seq: *seq, batch: slot, at, end: *end }));
             at = *end;
         }
         self.resident += batch.events.len();
@@ -141,12 +141,12 @@ impl Merger {
     }
 
     /// Hands on everything that still waits.
-    pub fn give_up_missing(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
+    pub(crate) fn give_up_missing(&mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) {
         let _ = self.drain(0, sink);
     }
 
     /// The same, and tells what never came.
-    pub fn finish(mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) -> OrderSummary {
+    pub(crate) fn finish(mut self, sink: &mut impl FnMut(&[Event]) -> ControlFlow<()>) -> OrderSummary {
         self.give_up_missing(sink);
         OrderSummary {
             next_seq: self.next_seq,
@@ -241,7 +241,7 @@ impl Merger {
         self.waiting = rest.len();
         self.resident = 0;
         self.batches.push(None);
-        self.add(0, Batch::of(rest));
+        self.add(0, EventBatch::of(rest));
     }
 }
 

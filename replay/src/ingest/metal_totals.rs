@@ -14,13 +14,13 @@ pub(crate) const MODE: &str = "metal";
 
 /// What blocks and segments of each device take.
 #[derive(Debug, Default)]
-pub(crate) struct Totals {
+pub(crate) struct MetalTotals {
     is_metal: bool,
     held: BTreeMap<u8, [u64; 2]>,
     told: Vec<Event>,
 }
 
-impl Totals {
+impl MetalTotals {
     /// For the trace that says this of itself.
     pub(crate) fn of(meta: &Meta) -> Self {
         Self { is_metal: is_metal(meta), ..Self::default() }
@@ -28,7 +28,7 @@ impl Totals {
 
     /// The same events, with totals.
     #[inline]
-    pub(crate) fn told<'a>(&'a mut self, events: &'a [Event]) -> &'a [Event] {
+    pub(crate) fn with_totals<'a>(&'a mut self, events: &'a [Event]) -> &'a [Event] {
         if self.is_metal { self.count(events) } else { events }
     }
 
@@ -74,28 +74,28 @@ mod tests {
 
     #[test]
     fn totals_are_counted_by_device_and_in_order() {
-        let mut totals = Totals::of(&meta(MODE));
+        let mut totals = MetalTotals::of(&meta(MODE));
         let events = [
             event(EventKind::SEGMENT_ALLOC, 0, 1000),
             event(EventKind::BLOCK_ALLOC, 0, 100),
             event(EventKind::BLOCK_ALLOC, 1, 5),
             event(EventKind::DEVICE_ALLOC, 0, 50),
         ];
-        let aux: Vec<_> = totals.told(&events).iter().map(|event| event.aux).collect();
+        let aux: Vec<_> = totals.with_totals(&events).iter().map(|event| event.aux).collect();
         assert_eq!(aux, [[7, 8], [100, 1000], [5, 0], [7, 8]]);
         let events = [
             event(EventKind::BLOCK_FREE, 0, 100),
             event(EventKind::SEGMENT_FREE, 0, 2000),
             event(EventKind::BLOCK_ALLOC, 0, 1),
         ];
-        let aux: Vec<_> = totals.told(&events).iter().map(|event| event.aux).collect();
+        let aux: Vec<_> = totals.with_totals(&events).iter().map(|event| event.aux).collect();
         assert_eq!(aux, [[0, 1000], [7, 8], [1, 0]]);
     }
 
     #[test]
     fn other_traces_are_left_as_they_are() {
         let events = [event(EventKind::BLOCK_ALLOC, 0, 100)];
-        let mut totals = Totals::of(&meta("started"));
-        assert!(std::ptr::eq(totals.told(&events).as_ptr(), events.as_ptr()));
+        let mut totals = MetalTotals::of(&meta("started"));
+        assert!(std::ptr::eq(totals.with_totals(&events).as_ptr(), events.as_ptr()));
     }
 }

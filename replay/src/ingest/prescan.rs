@@ -8,10 +8,10 @@ use std::ops::ControlFlow;
 
 use gpumemtrace_format::Event;
 
-use crate::callsite::autograd::Backward;
-use crate::callsite::symbols::Symbols;
-use crate::timeline::nvtx_ranges::StepNames;
-use crate::timeline::steps::Scout;
+use crate::callsite::autograd::AutogradTracker;
+use crate::callsite::symbols::SymbolTable;
+use crate::timeline::nvtx_ranges::StepRangeNames;
+use crate::timeline::steps::StepDetector;
 
 /// Most events that are kept: 64 MiB of them.
 const MAX_KEPT: usize = 640 << 10;
@@ -20,25 +20,25 @@ const PIECE_EVENTS: usize = 8 << 10;
 
 /// A scout and what it has seen.
 #[derive(Debug)]
-pub(crate) struct Ahead {
-    pub(crate) scout: Scout,
-    pub(crate) symbols: Symbols,
-    pub(crate) names: StepNames,
-    backward: Backward,
+pub(crate) struct Prescan {
+    pub(crate) detector: StepDetector,
+    pub(crate) symbols: SymbolTable,
+    pub(crate) names: StepRangeNames,
+    backward: AutogradTracker,
     kept: Vec<Vec<Event>>,
     events: usize,
     pub(crate) first_ns: Option<u64>,
 }
 
-impl Ahead {
+impl Prescan {
     /// `end_ns` is when the run ended, if that is known.
-    pub(crate) fn new(symbols: Symbols, names: StepNames, end_ns: Option<u64>) -> Self {
-        let scout = Scout::new(symbols.optimizer_lines(), end_ns);
+    pub(crate) fn new(symbols: SymbolTable, names: StepRangeNames, end_ns: Option<u64>) -> Self {
+        let detector = StepDetector::new(symbols.optimizer_lines(), end_ns);
         Self {
-            scout,
+            detector,
             symbols,
             names,
-            backward: Backward::default(),
+            backward: AutogradTracker::default(),
             kept: Vec::new(),
             events: 0,
             first_ns: None,
@@ -59,7 +59,7 @@ impl Ahead {
         }
         let (stack, facts) = self.backward.stack_of(event, &mut self.symbols);
         let what = self.names.or_optimizer(event, facts.optimizer);
-        self.scout.event(event, stack, what)
+        self.detector.event(event, stack, what)
     }
 
     /// True while everything it has seen is kept.

@@ -6,11 +6,11 @@
 //! * *optimizer_state*: allocated below an optimizer's `step`, and not again.
 //! * *ratchet*: as many blocks as before, larger ones, seldom: made anew for the longest batch so far.
 
-use crate::leak::candidates::Silent;
-use crate::leak::growth::Rule;
+use crate::leak::candidates::BenignCandidate;
+use crate::leak::growth::GrowthRule;
 use crate::pass::Analysis;
-use crate::report::SilentGrowth;
-use crate::state::live_set::Book;
+use crate::report::BenignGrowth;
+use crate::state::live_set::LiveSet;
 
 /// What PyTorch takes for a cuBLAS handle.
 const WORKSPACES: [u64; 2] = [8_519_680, 32 << 20];
@@ -21,38 +21,38 @@ const MAX_LISTED: usize = 50;
 pub(crate) fn report(
     (trace, device, kind): (usize, u8, &'static str),
     analysis: &Analysis,
-    book: &Book,
-    silent: &[Silent],
-) -> Vec<SilentGrowth> {
-    let mut largest: Vec<&Silent> = silent.iter().filter(|one| one.held.bytes > 0).collect();
+    live_set: &LiveSet,
+    silent: &[BenignCandidate],
+) -> Vec<BenignGrowth> {
+    let mut largest: Vec<&BenignCandidate> = silent.iter().filter(|one| one.held.bytes > 0).collect();
     largest.sort_by_key(|one| (std::cmp::Reverse(one.held.bytes), one.site));
-    let told = largest.into_iter().take(MAX_LISTED).map(|one| SilentGrowth {
+    let told = largest.into_iter().take(MAX_LISTED).map(|one| BenignGrowth {
         trace,
         device: u32::from(device),
         kind,
         site: analysis.symbols.site(one.site, None),
-        rule: rule(analysis, book, one),
+        rule: rule(analysis, live_set, one),
         bytes: one.held.bytes,
         blocks: one.held.blocks,
     });
     told.collect()
 }
 
-fn rule(analysis: &Analysis, book: &Book, silent: &Silent) -> &'static str {
-    let Silent { site, rule, held, is_by_size } = *silent;
+fn rule(analysis: &Analysis, live_set: &LiveSet, silent: &BenignCandidate) -> &'static str {
+    let BenignCandidate { site, rule, held, is_by_size } = *silent;
     let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
-    let to = book.steps_ended().saturating_sub(1);
+    let to = live_set.steps_ended().saturating_sub(1);
     let below_optimizer = || {
-        let main = book.main_stack_of_growth(site, None, to);
-        main.is_some_and(|stack| analysis.symbols.facts(stack).optimizer != 0)
+        let main = live_set.main_stack_of_growth(site, None, to);
+        main.is_some_and(|stack| analysis.symbols.stack_info(stack).optimizer != 0)
     };
     match rule {
-        Rule::TooEarly => "too_early",
+        GrowthRule::TooEarly => "too_early",
         _ if WORKSPACES.iter().any(is_workspace) => "library_workspace",
-        Rule::WarmUp | Rule::OneOff if below_optimizer() => "optimizer_state",
-        Rule::OneOff | Rule::Saturating if is_by_size => "ratchet",
-        Rule::WarmUp => "warm_up",
-        Rule::OneOff => "one_off",
-        Rule::Saturating => "saturating",
+        GrowthRule::WarmUp | GrowthRule::OneOff if below_optimizer() => "optimizer_state",
+        GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => "ratchet",
+        GrowthRule::WarmUp => "warm_up",
+        GrowthRule::OneOff => "one_off",
+        GrowthRule::Saturating => "saturating",
     }
 }

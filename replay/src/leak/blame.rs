@@ -7,38 +7,38 @@
 //! else it is a line that calls it.
 
 use crate::callsite::code_origin::is_module_code;
-use crate::callsite::symbols::{SiteId, StackId, Symbols};
-use crate::leak::candidates::Finding;
-use crate::state::live_set::Book;
-use crate::state::live_set::lazy_counter::{Held, sum};
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
+use crate::leak::candidates::Candidate;
+use crate::state::live_set::LiveSet;
+use crate::state::live_set::lazy_counter::{BlockTotals, sum};
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Share of the growth that a finding's line must hold.
 pub(crate) const SHARE: f64 = 0.9;
 
 /// A stack of a finding and its user lines.
-pub(crate) struct Path {
+pub(crate) struct BlamePath {
     pub(crate) member: SiteId,
     pub(crate) stack: StackId,
-    pub(crate) grown: Held,
+    pub(crate) grown: BlockTotals,
     /// User lines, outermost first, and whether the line calls a module of PyTorch there.
     pub(crate) lines: Vec<(SiteId, bool)>,
 }
 
 /// Where a finding stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BlamedLine {
     pub(crate) line: SiteId,
     /// Of the stacks that grew the one that grew most.
     pub(crate) stack: Option<StackId>,
 }
 
 /// The user lines of a stack, outermost first.
-fn lines(symbols: &Symbols, stack: StackId) -> Vec<(SiteId, bool)> {
+fn lines(symbols: &SymbolTable, stack: StackId) -> Vec<(SiteId, bool)> {
     let mut lines: Vec<(SiteId, bool)> = Vec::new();
     let mut called_is_module = false;
     // Innermost first: what a frame calls is seen before it.
-    for node in symbols.python_path(symbols.facts(stack).python) {
+    for node in symbols.python_path(symbols.stack_info(stack).python) {
         if let Some(site) = symbols.own_user_site(node) {
             lines.push((site, called_is_module));
         }
@@ -49,23 +49,23 @@ fn lines(symbols: &Symbols, stack: StackId) -> Vec<(SiteId, bool)> {
 }
 
 /// The stacks of a finding that grew, with their user lines.
-pub(crate) fn paths(book: &Book, symbols: &Symbols, member: &Finding) -> Vec<Path> {
-    let path = |(stack, grown): (StackId, Held)| Path {
+pub(crate) fn paths(live_set: &LiveSet, symbols: &SymbolTable, member: &Candidate) -> Vec<BlamePath> {
+    let path = |(stack, grown): (StackId, BlockTotals)| BlamePath {
         member: member.site,
         stack,
         grown,
         lines: lines(symbols, stack),
     };
-    book.stacks_that_grew(member.site, member.from(), member.to).map(path).collect()
+    live_set.stacks_that_grew(member.site, member.from(), member.to).map(path).collect()
 }
 
 /// Lines that most of the growth was allocated under, with the least depth at which they occur.
-pub(crate) fn common_lines(paths: &[Path]) -> impl Iterator<Item = (SiteId, usize)> {
+pub(crate) fn common_lines(paths: &[BlamePath]) -> impl Iterator<Item = (SiteId, usize)> {
     let total = sum(paths.iter().map(|path| path.grown.bytes));
     // line -> (bytes under it, least depth at which it occurs)
-    let mut lines: KeyedMap<SiteId, (u64, usize)> = KeyedMap::default();
+    let mut lines: SeededMap<SiteId, (u64, usize)> = SeededMap::default();
     for path in paths {
-        let mut seen = KeyedSet::default();
+        let mut seen = SeededSet::default();
         for (depth, (site, _)) in path.lines.iter().enumerate().filter(|(_, (site, _))| seen.insert(*site)) {
             let line = lines.entry(*site).or_insert((0, depth));
             line.0 = line.0.saturating_add(path.grown.bytes);
@@ -78,15 +78,15 @@ pub(crate) fn common_lines(paths: &[Path]) -> impl Iterator<Item = (SiteId, usiz
 
 /// The deepest of the lines that made most of the growth of some findings, of those through which the fewest healthy stacks lead.
 pub(crate) fn own_line<'a>(
-    (book, symbols): (&Book, &Symbols),
-    members: impl Iterator<Item = &'a Finding>,
-    paths: &[Path],
+    (live_set, symbols): (&LiveSet, &SymbolTable),
+    members: impl Iterator<Item = &'a Candidate>,
+    paths: &[BlamePath],
 ) -> Option<SiteId> {
-    let grown: KeyedSet<StackId> = paths.iter().map(|path| path.stack).collect();
-    let mut healthy: KeyedMap<SiteId, u32> = KeyedMap::default();
-    let others = members.flat_map(|one| book.stacks_of(one.site)).filter(|stack| !grown.contains(stack));
+    let grown: SeededSet<StackId> = paths.iter().map(|path| path.stack).collect();
+    let mut healthy: SeededMap<SiteId, u32> = SeededMap::default();
+    let others = members.flat_map(|one| live_set.stacks_of(one.site)).filter(|stack| !grown.contains(stack));
     for stack in others {
-        let through: KeyedSet<SiteId> = lines(symbols, stack).into_iter().map(|(site, _)| site).collect();
+        let through: SeededSet<SiteId> = lines(symbols, stack).into_iter().map(|(site, _)| site).collect();
         for site in through {
             *healthy.entry(site).or_default() += 1;
         }
@@ -98,9 +98,9 @@ pub(crate) fn own_line<'a>(
 }
 
 /// The line of a finding.
-pub(crate) fn place(book: &Book, symbols: &Symbols, finding: &Finding) -> Place {
-    let stack = book.main_stack_of_growth(finding.site, finding.from(), finding.to);
-    let paths = paths(book, symbols, finding);
-    let line = own_line((book, symbols), std::iter::once(finding), &paths);
-    Place { line: line.unwrap_or(finding.site), stack }
+pub(crate) fn blame(live_set: &LiveSet, symbols: &SymbolTable, finding: &Candidate) -> BlamedLine {
+    let stack = live_set.main_stack_of_growth(finding.site, finding.from(), finding.to);
+    let paths = paths(live_set, symbols, finding);
+    let line = own_line((live_set, symbols), std::iter::once(finding), &paths);
+    BlamedLine { line: line.unwrap_or(finding.site), stack }
 }

@@ -12,8 +12,8 @@ use super::TENSORS;
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::report::Leak;
-use crate::state::live_set::Book;
-use crate::timeline::steps::Rule;
+use crate::state::live_set::LiveSet;
+use crate::timeline::steps::StepSource;
 
 /// Most blocks of one site that are listed; of more, so many, evenly from oldest to youngest.
 const MAX_BLOCKS: usize = 4096;
@@ -49,7 +49,7 @@ pub struct BlocksOfSite {
 
 /// The blocks of all leaks in tensors, as of the end of the trace.
 pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak> {
-    let has_steps = !matches!(analysis.rule, Rule::Time { .. });
+    let has_steps = !matches!(analysis.step_source, StepSource::Time { .. });
     let mut found = Vec::new();
     for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {
         let Some((_, device)) =
@@ -69,19 +69,19 @@ pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak>
 }
 
 /// In which order it came, its address and its bytes.
-type Listed = (u64, u64, u64);
+type BlockByAge = (u64, u64, u64);
 
-fn of_sites(book: &Book, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
+fn of_sites(live_set: &LiveSet, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
     let from: BTreeMap<SiteId, Option<u32>> = sites.iter().copied().collect();
-    let mut by_site: BTreeMap<SiteId, Vec<Listed>> = BTreeMap::new();
-    for (addr, block, site) in book.blocks(has_steps) {
+    let mut by_site: BTreeMap<SiteId, Vec<BlockByAge>> = BTreeMap::new();
+    for (addr, block, site) in live_set.blocks(has_steps) {
         let counts = |from: &Option<u32>| !has_steps || from.is_none_or(|from| block.step > from);
         if from.get(&site).is_some_and(counts) {
             by_site.entry(site).or_default().push((block.born, addr, block.bytes));
         }
     }
     let most = (MAX_BLOCKS_OF_LEAK / by_site.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
-    let of = |mut blocks: Vec<Listed>| {
+    let of = |mut blocks: Vec<BlockByAge>| {
         blocks.sort_unstable();
         let kept = blocks.len().min(most);
         let listed =

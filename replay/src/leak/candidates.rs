@@ -8,11 +8,11 @@
 
 use crate::callsite::symbols::SiteId;
 use crate::leak::cohorts::{Cohort, Cohorts};
-use crate::leak::growth::{Fate, Growth, Judgement, Rule, judge};
+use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge};
 use crate::leak::statistics::{false_discovery_rates, trend};
-use crate::state::live_set::lazy_counter::Held;
-use crate::state::live_set::{Book, Fates, SiteBook};
-use crate::timeline::step_series::Series;
+use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
+use crate::timeline::step_series::StepSeries;
 
 /// Highest share of false discoveries among what is not regular.
 pub(crate) const MAX_FALSE_DISCOVERIES: f64 = 0.05;
@@ -25,7 +25,7 @@ pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
 const WARM_UP: usize = 3;
 
 /// A site that grows.
-pub(crate) struct Finding {
+pub(crate) struct Candidate {
     /// Whose.
     pub(crate) site: SiteId,
     pub(crate) blocks: Option<Growth>,
@@ -33,19 +33,19 @@ pub(crate) struct Finding {
     /// Steps from one value of the series to the next.
     pub(crate) stride: u32,
     /// Survivors; of a tensor that grows, what it grew by and the blocks there are.
-    pub(crate) held: Held,
+    pub(crate) held: BlockTotals,
     /// The last step that ended.
     pub(crate) to: u32,
     /// Growth of its bytes from the end of this step on, when warm-up is over.
     pub(crate) after_warm_up: (u32, u64),
-    pub(crate) fates: Fates,
+    pub(crate) outcomes: BlockOutcomes,
     pub(crate) cohort: Cohort,
     pub(crate) free_site: Option<SiteId>,
     /// Share of false discoveries.
     pub(crate) q: f64,
 }
 
-impl Finding {
+impl Candidate {
     /// The growth that made it one.
     pub(crate) fn growth(&self) -> &Growth {
         // One of the two is there: a finding is made from it.
@@ -108,29 +108,29 @@ static NONE: Growth = Growth::NONE;
 
 /// A site that has grown and is silent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Silent {
+pub(crate) struct BenignCandidate {
     pub(crate) site: SiteId,
-    pub(crate) rule: Rule,
-    pub(crate) held: Held,
+    pub(crate) rule: GrowthRule,
+    pub(crate) held: BlockTotals,
     /// The blocks stayed and their bytes did not.
     pub(crate) is_by_size: bool,
 }
 
 /// What a book's sites do.
 #[derive(Default)]
-pub(crate) struct Suspects {
+pub(crate) struct Candidates {
     /// Most bytes first.
-    pub(crate) findings: Vec<Finding>,
-    pub(crate) silent: Vec<Silent>,
+    pub(crate) findings: Vec<Candidate>,
+    pub(crate) silent: Vec<BenignCandidate>,
 }
 
 /// The suspects among the sites of a book, whose series are given: a site's own, or a part of it.
-pub(crate) fn suspects<'a>(
-    book: &'a Book,
-    sites: impl Iterator<Item = (SiteId, &'a SiteBook, std::borrow::Cow<'a, Series>)>,
-) -> Suspects {
-    let cohorts = Cohorts::of(book);
-    let mut suspects = Suspects::default();
+pub(crate) fn find_candidates<'a>(
+    live_set: &'a LiveSet,
+    sites: impl Iterator<Item = (SiteId, &'a SiteStats, std::borrow::Cow<'a, StepSeries>)>,
+) -> Candidates {
+    let cohorts = Cohorts::of(live_set);
+    let mut suspects = Candidates::default();
     // Of each site that was judged, its p; findings know their place among them.
     let mut chances = Vec::new();
     let mut places = Vec::new();
@@ -138,20 +138,20 @@ pub(crate) fn suspects<'a>(
         if series.is_empty() {
             continue;
         }
-        let one = Suspect { book, cohorts: &cohorts, site, entry };
-        let (stride, before, values) = series.values_from(book.first_step, book.steps_ended());
+        let one = SiteUnderTest { live_set, cohorts: &cohorts, site, entry };
+        let (stride, before, values) = series.values_from(live_set.first_step, live_set.steps_ended());
         match one.judge(stride, &values) {
-            Judged::Finding(finding) => {
+            CandidateJudgement::Candidate(finding) => {
                 let finding = Box::new(finding.after(before));
                 places.push(chances.len());
                 chances.push(finding.growth().p);
                 suspects.findings.push(*finding);
             }
-            Judged::Silent(silent) => {
+            CandidateJudgement::Benign(silent) => {
                 suspects.silent.push(silent);
                 chances.push(1.0);
             }
-            Judged::Quiet => {
+            CandidateJudgement::Quiet => {
                 let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
                 chances.push(trend(&bytes).p);
             }
@@ -169,49 +169,56 @@ pub(crate) fn suspects<'a>(
 }
 
 /// All sites of a book with their own series.
-pub(crate) fn of_all_sites(book: &Book) -> Suspects {
-    let sites = book.sites().map(|(site, entry)| (site, entry, std::borrow::Cow::Borrowed(entry.series())));
-    suspects(book, sites)
+pub(crate) fn candidates_of_all_sites(live_set: &LiveSet) -> Candidates {
+    let sites =
+        live_set.sites().map(|(site, entry)| (site, entry, std::borrow::Cow::Borrowed(entry.series())));
+    find_candidates(live_set, sites)
 }
 
-enum Judged {
-    Finding(Box<Finding>),
-    Silent(Silent),
+enum CandidateJudgement {
+    Candidate(Box<Candidate>),
+    Benign(BenignCandidate),
     Quiet,
 }
 
-struct Suspect<'a> {
-    book: &'a Book,
+struct SiteUnderTest<'a> {
+    live_set: &'a LiveSet,
     cohorts: &'a Cohorts,
     site: SiteId,
-    entry: &'a SiteBook,
+    entry: &'a SiteStats,
 }
 
-impl Suspect<'_> {
-    fn judge(&self, stride: u32, values: &[Held]) -> Judged {
-        let Self { book, cohorts, site, entry } = *self;
-        let fates = book.fates(entry);
-        let fate = Fate {
-            late_frees_are_none: fates.freed_late == 0,
-            generations: if fates.freed_late == 0 { 0 } else { cohorts.generations(site) },
+impl SiteUnderTest<'_> {
+    fn judge(&self, stride: u32, values: &[BlockTotals]) -> CandidateJudgement {
+        let Self { live_set, cohorts, site, entry } = *self;
+        let outcomes = live_set.outcomes(entry);
+        let fate = SurvivorEvidence {
+            none_freed_after_step: outcomes.freed_after_step == 0,
+            generations: if outcomes.freed_after_step == 0 { 0 } else { cohorts.generations(site) },
         };
         let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
         let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
         let of_blocks = judge(&blocks, fate);
-        let blocks_grow = matches!(of_blocks, Judgement::Grows(_));
-        let late_frees_are_none = fate.late_frees_are_none || blocks_grow;
-        let of_bytes = judge(&bytes, Fate { late_frees_are_none, ..fate });
+        let blocks_grow = matches!(of_blocks, GrowthJudgement::Grows(_));
+        let none_freed_after_step = fate.none_freed_after_step || blocks_grow;
+        let of_bytes = judge(&bytes, SurvivorEvidence { none_freed_after_step, ..fate });
         let last = values.last().copied().unwrap_or_default();
-        let silent = |rule, held: Held, is_by_size| Judged::Silent(Silent { site, rule, held, is_by_size });
-        if let (false, Judgement::Settled(rule, rise)) = (blocks_grow, &of_bytes) {
-            let stays = !matches!(of_blocks, Judgement::Settled(..));
-            return silent(*rule, Held { bytes: *rise, blocks: last.blocks }, stays && *rule != Rule::WarmUp);
+        let silent = |rule, held: BlockTotals, is_by_size| {
+            CandidateJudgement::Benign(BenignCandidate { site, rule, held, is_by_size })
+        };
+        if let (false, GrowthJudgement::Settled(rule, rise)) = (blocks_grow, &of_bytes) {
+            let stays = !matches!(of_blocks, GrowthJudgement::Settled(..));
+            return silent(
+                *rule,
+                BlockTotals { bytes: *rise, blocks: last.blocks },
+                stays && *rule != GrowthRule::WarmUp,
+            );
         }
-        if let (Judgement::Settled(rule, rise), Judgement::Grows(_)) = (&of_blocks, &of_bytes)
-            && *rule != Rule::WarmUp
+        if let (GrowthJudgement::Settled(rule, rise), GrowthJudgement::Grows(_)) = (&of_blocks, &of_bytes)
+            && *rule != GrowthRule::WarmUp
         {
             // A cache of so many entries, whose later ones happen to be larger.
-            return silent(*rule, Held { bytes: last.bytes, blocks: *rise }, false);
+            return silent(*rule, BlockTotals { bytes: last.bytes, blocks: *rise }, false);
         }
         let growth_blocks = of_blocks.growth();
         let mut growth_bytes = of_bytes.growth();
@@ -221,9 +228,11 @@ impl Suspect<'_> {
                 is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE
             });
         }
-        let Some(first) = growth_blocks.as_ref().or(growth_bytes.as_ref()) else { return Judged::Quiet };
-        let before = if first.first == 0 { Held::default() } else { values[first.base] };
-        let held = Held {
+        let Some(first) = growth_blocks.as_ref().or(growth_bytes.as_ref()) else {
+            return CandidateJudgement::Quiet;
+        };
+        let before = if first.first == 0 { BlockTotals::default() } else { values[first.base] };
+        let held = BlockTotals {
             bytes: last.bytes.saturating_sub(before.bytes),
             blocks: match growth_blocks {
                 Some(_) => last.blocks.saturating_sub(before.blocks),
@@ -231,21 +240,21 @@ impl Suspect<'_> {
             },
         };
         if held.bytes == 0 {
-            return Judged::Quiet;
+            return CandidateJudgement::Quiet;
         }
         let settled = first.first.max(WARM_UP).min(values.len().saturating_sub(2));
         let grown = last.bytes.saturating_sub(values[settled].bytes);
-        Judged::Finding(Box::new(Finding {
+        CandidateJudgement::Candidate(Box::new(Candidate {
             after_warm_up: (settled as u32 * stride, grown),
             site,
             blocks: growth_blocks,
             bytes: growth_bytes,
             stride,
             held,
-            to: book.steps_ended().saturating_sub(1),
-            fates,
-            cohort: cohorts.of_site(site, &fates),
-            free_site: book.main_free_site(entry),
+            to: live_set.steps_ended().saturating_sub(1),
+            outcomes,
+            cohort: cohorts.of_site(site, &outcomes),
+            free_site: live_set.main_free_site(entry),
             q: 1.0,
         }))
     }

@@ -13,32 +13,32 @@
 //! Everything else is a finding of its own. A graph is plain after four growth steps, as are three sites under one line;
 //! anything else must have left something behind six times.
 
-pub mod benign;
-pub mod blame;
-mod blocks;
-pub mod candidates;
-pub mod cohorts;
-pub mod growth;
-pub mod oom_forecast;
-mod report;
-mod reserved_growth;
-pub mod retained_graph;
-pub mod statistics;
+pub(crate) mod benign;
+pub(crate) mod blame;
+pub(crate) mod blocks;
+pub(crate) mod candidates;
+pub(crate) mod cohorts;
+pub(crate) mod growth;
+pub(crate) mod oom_forecast;
+pub(crate) mod report;
+pub(crate) mod reserved_growth;
+pub(crate) mod retained_graph;
+pub(crate) mod statistics;
 
 pub use blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks};
 
 use std::borrow::Cow;
 
 use crate::callsite::symbols::StackId;
-use crate::leak::blame::{Place, place};
-use crate::leak::candidates::{Finding, Suspects, of_all_sites, suspects};
-use crate::leak::growth::{Fate, judge};
-use crate::leak::oom_forecast::Room;
+use crate::leak::blame::{BlamedLine, blame};
+use crate::leak::candidates::{Candidate, Candidates, candidates_of_all_sites, find_candidates};
+use crate::leak::growth::{SurvivorEvidence, judge};
+use crate::leak::oom_forecast::Headroom;
 use crate::pass::Analysis;
-use crate::report::{Leak, SilentGrowth};
+use crate::report::{BenignGrowth, Leak};
 use crate::state::device::DeviceState;
-use crate::timeline::step_series::Series;
-use report::Reporter;
+use crate::timeline::step_series::StepSeries;
+use report::LeakReporter;
 
 /// Most findings.
 const MAX_FINDINGS: usize = 200;
@@ -57,17 +57,17 @@ pub(crate) const PINNED_HOST: &str = "pinned_host";
 pub(crate) const RESERVED: &str = "reserved";
 
 /// All findings, worst first, and what has grown and is none.
-pub fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<SilentGrowth>) {
+pub fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<BenignGrowth>) {
     let (mut leaks, mut silent) = (Vec::new(), Vec::new());
     for (ordinal, device) in &analysis.devices {
         let mut found = device_leaks(trace, analysis, (*ordinal, device), &mut silent);
-        together(&mut found, Room::of(analysis, *ordinal, device));
+        together(&mut found, Headroom::of(analysis, *ordinal, device));
         leaks.extend(found);
     }
-    let host = of_all_sites(&analysis.host);
+    let host = candidates_of_all_sites(&analysis.host);
     silent.extend(benign::report((trace, 0, PINNED_HOST), analysis, &analysis.host, &host.silent));
     let reporter =
-        Reporter { trace, analysis, ordinal: 0, book: &analysis.host, kind: PINNED_HOST, room: None };
+        LeakReporter { trace, analysis, ordinal: 0, live_set: &analysis.host, kind: PINNED_HOST, room: None };
     leaks.extend(findings(&reporter, host.findings));
     leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
     leaks.truncate(MAX_FINDINGS);
@@ -78,71 +78,79 @@ fn device_leaks(
     trace: usize,
     analysis: &Analysis,
     (ordinal, device): (u8, &DeviceState),
-    silent: &mut Vec<SilentGrowth>,
+    silent: &mut Vec<BenignGrowth>,
 ) -> Vec<Leak> {
-    let room = Room::of(analysis, ordinal, device);
+    let room = Headroom::of(analysis, ordinal, device);
     let has_torch = device.has_torch();
     let kind = if has_torch { TENSORS } else { DEVICE };
-    let reporter = Reporter { trace, analysis, ordinal, book: device.main(), kind, room };
-    let found = of_all_sites(reporter.book);
-    silent.extend(benign::report((trace, ordinal, kind), analysis, reporter.book, &found.silent));
+    let reporter = LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room };
+    let found = candidates_of_all_sites(reporter.live_set);
+    silent.extend(benign::report((trace, ordinal, kind), analysis, reporter.live_set, &found.silent));
     let mut leaks = findings(&reporter, found.findings);
     if has_torch {
         let tensors = leaks.iter().fold(0u64, |all, leak| all.saturating_add(leak.bytes));
-        let beside = Reporter { book: &device.driver, kind: DEVICE, ..reporter };
-        let found = beside_torch(analysis, device);
-        silent.extend(benign::report((trace, ordinal, DEVICE), analysis, beside.book, &found.silent));
-        leaks.extend(findings(&beside, found.findings));
+        let non_torch = LeakReporter { live_set: &device.driver, kind: DEVICE, ..reporter };
+        let found = non_torch_candidates(analysis, device);
+        silent.extend(benign::report((trace, ordinal, DEVICE), analysis, non_torch.live_set, &found.silent));
+        leaks.extend(findings(&non_torch, found.findings));
         if analysis.knows_reserved() {
-            leaks.extend(reserved_growth::leak(&Reporter { kind: RESERVED, ..reporter }, device, tensors));
+            leaks.extend(reserved_growth::leak(
+                &LeakReporter { kind: RESERVED, ..reporter },
+                device,
+                tensors,
+            ));
         }
     }
     leaks
 }
 
 /// Driver memory that PyTorch's allocator did not ask for.
-fn beside_torch(analysis: &Analysis, device: &DeviceState) -> Suspects {
-    let book = &device.driver;
-    let (_, _, beside) = device.unused.beside().values_from(book.first_step, book.steps_ended());
-    let bytes: Vec<u64> = beside.iter().map(|held| held.bytes).collect();
-    let grows = judge(&bytes, Fate::KEPT).growth().is_some();
+fn non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candidates {
+    let live_set = &device.driver;
+    let (_, _, non_torch) =
+        device.unused.non_torch().values_from(live_set.first_step, live_set.steps_ended());
+    let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
+    let grows = judge(&bytes, SurvivorEvidence::KEPT).growth().is_some();
     // A heap has the owner of whoever asked for it, which tells PyTorch's from nobody's; but it is told to be a segment.
     let is_metal = analysis.words().is_metal;
     let owner = |stack: StackId| {
-        let native = analysis.symbols.facts(stack).native;
+        let native = analysis.symbols.stack_info(stack).native;
         analysis.owners.name(analysis.owners.known(native))
     };
     let counts = |stack: &StackId| match owner(*stack) {
-        _ if is_metal => grows && !device.asked_for_segments(*stack),
+        _ if is_metal => grows && !device.requested_segments(*stack),
         name if name.starts_with(crate::state::attribution::TORCH) => false,
         crate::callsite::module_owner::UNKNOWN => grows,
         _ => true,
     };
-    let sites = book.sites().filter_map(|(site, entry)| {
-        let own: Vec<StackId> = book.stacks_of(site).filter(counts).collect();
+    let sites = live_set.sites().filter_map(|(site, entry)| {
+        let own: Vec<StackId> = live_set.stacks_of(site).filter(counts).collect();
         let series = match own.len() {
             0 => return None,
-            len if len == book.stacks_of(site).count() => Cow::Borrowed(entry.series()),
-            _ => Cow::Owned(Series::sum(own.iter().map(|stack| book.series_of(*stack)), book.steps_ended())),
+            len if len == live_set.stacks_of(site).count() => Cow::Borrowed(entry.series()),
+            _ => Cow::Owned(StepSeries::sum(
+                own.iter().map(|stack| live_set.series_of(*stack)),
+                live_set.steps_ended(),
+            )),
         };
         Some((site, entry, series))
     });
-    suspects(book, sites)
+    find_candidates(live_set, sites)
 }
 
 /// The report's form of findings: graphs and what stands under one line are put together.
-fn findings(reporter: &Reporter<'_>, mut findings: Vec<Finding>) -> Vec<Leak> {
-    let (book, symbols) = (reporter.book, &reporter.analysis.symbols);
+fn findings(reporter: &LeakReporter<'_>, mut findings: Vec<Candidate>) -> Vec<Leak> {
+    let (live_set, symbols) = (reporter.live_set, &reporter.analysis.symbols);
     let mut leaks = Vec::new();
     while !findings.is_empty() {
-        let (graph, rest) = retained_graph::split(book, symbols, findings);
+        let (graph, rest) = retained_graph::split(live_set, symbols, findings);
         findings = rest;
         let Some(graph) = graph else { break };
         leaks.push(reporter.graph(&graph));
     }
-    let mut placed: Vec<(Place, Vec<Finding>)> = Vec::new();
+    let mut placed: Vec<(BlamedLine, Vec<Candidate>)> = Vec::new();
     for finding in findings {
-        let at = place(book, symbols, &finding);
+        let at = blame(live_set, symbols, &finding);
         let same = placed
             .iter_mut()
             .find(|(place, members)| place.line == at.line && members[0].lockstep() == finding.lockstep());
@@ -153,12 +161,12 @@ fn findings(reporter: &Reporter<'_>, mut findings: Vec<Finding>) -> Vec<Leak> {
     }
     // Of many sites in the same steps four times are plain; a single one may be a queue that happens to fill.
     placed.retain(|(_, members)| members.len() >= PLAIN_SITES || members[0].rises() >= MIN_RISES);
-    leaks.extend(placed.iter().map(|(place, members)| reporter.sites(*place, members)));
+    leaks.extend(placed.iter().map(|(blame, members)| reporter.sites(*blame, members)));
     leaks
 }
 
 /// When the device is full if all that leaks on it goes on.
-fn together(leaks: &mut [Leak], room: Option<Room>) {
+fn together(leaks: &mut [Leak], room: Option<Headroom>) {
     let mut rates = [0.0; 3];
     for leak in leaks.iter() {
         let Some(rate) = leak.bytes_per_step else { return };

@@ -13,7 +13,7 @@
 
 use crate::leak::statistics::corrected;
 use crate::pass::Analysis;
-use crate::report::OomStep;
+use crate::report::OomForecast;
 use crate::state::device::DeviceState;
 
 /// Growth by fewer segments says nothing of how blocks fill them.
@@ -28,7 +28,7 @@ const MAX_OVERHEAD: f64 = 3.0;
 
 /// Bytes that are left: least, most; and how many are reserved for one that is leaked.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Room {
+pub(crate) struct Headroom {
     least: f64,
     most: f64,
     overhead: f64,
@@ -36,7 +36,7 @@ pub(crate) struct Room {
     grown: u64,
 }
 
-impl Room {
+impl Headroom {
     /// Of a device whose size is known.
     pub(crate) fn of(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Option<Self> {
         // What other streams hold is not known then, and they share the device.
@@ -44,8 +44,8 @@ impl Room {
             return None;
         }
         let size = analysis.capacity(ordinal)?;
-        let residual = device.ledger.nearest().and_then(|sample| sample.residual()).unwrap_or(0);
-        let [reserved, ..] = device.at_peak_reserved;
+        let residual = device.attribution.nearest().and_then(|sample| sample.residual()).unwrap_or(0);
+        let reserved = device.reserved_peak.reserved;
         let used = reserved.max(device.peak_device).saturating_add(residual);
         let cache = reserved.saturating_sub(device.torch.peak().live);
         let least = size.saturating_sub(used) as f64;
@@ -71,10 +71,10 @@ impl Room {
     }
 
     /// The same as numbers of steps, after this one has ended.
-    pub(crate) fn step(self, rates: [f64; 3], last: u64) -> Option<OomStep> {
+    pub(crate) fn step(self, rates: [f64; 3], last: u64) -> Option<OomForecast> {
         let (expected, earliest, latest) = self.steps(rates)?;
         let at = |steps: u64| last.saturating_add(1).saturating_add(steps);
-        Some(OomStep { expected: at(expected), earliest: at(earliest), latest: latest.map(at) })
+        Some(OomForecast { expected: at(expected), earliest: at(earliest), latest: latest.map(at) })
     }
 }
 
@@ -105,12 +105,12 @@ mod tests {
 
     #[test]
     fn bounds_lie_around_what_is_expected() {
-        let room = Room { least: 1000.0, most: 2000.0, overhead: 1.0, grown: 40 << 20 };
+        let room = Headroom { least: 1000.0, most: 2000.0, overhead: 1.0, grown: 40 << 20 };
         assert_eq!(room.steps([100.0, 100.0, 100.0]), Some((15, 8, Some(23))));
         assert_eq!(room.steps([100.0, 50.0, 200.0]), Some((15, 4, Some(46))));
         assert_eq!(room.steps([100.0, -1.0, 200.0]), Some((15, 4, None)));
         assert_eq!(room.steps([0.0; 3]), None);
-        let wasteful = Room { overhead: 2.0, ..room };
+        let wasteful = Headroom { overhead: 2.0, ..room };
         assert_eq!(wasteful.for_blocks(2 << 20).steps([100.0; 3]), room.steps([100.0; 3]));
         assert_eq!(wasteful.for_blocks(512).steps([100.0, 100.0, 100.0]), Some((5, 4, Some(23))));
         let step = room.step([100.0; 3], 9).unwrap();

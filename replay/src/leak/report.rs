@@ -3,18 +3,18 @@
 use serde_json::json;
 
 use crate::callsite::symbols::SiteId;
-use crate::leak::blame::Place;
-use crate::leak::candidates::Finding;
+use crate::leak::blame::BlamedLine;
+use crate::leak::candidates::Candidate;
 use crate::leak::growth::Growth;
-use crate::leak::oom_forecast::Room;
-use crate::leak::retained_graph::Graph;
+use crate::leak::oom_forecast::Headroom;
+use crate::leak::retained_graph::RetainedGraph;
 use crate::pass::Analysis;
 use crate::report::{FreedSiblings, Leak, Quantity, Site, Survival};
-use crate::state::live_set::Book;
-use crate::state::live_set::lazy_counter::{Held, sum};
-use crate::timeline::step_series::Series;
-use crate::timeline::steps::Rule;
-use crate::util::seeded_map::KeyedSet;
+use crate::state::live_set::LiveSet;
+use crate::state::live_set::lazy_counter::{BlockTotals, sum};
+use crate::timeline::step_series::StepSeries;
+use crate::timeline::steps::StepSource;
+use crate::util::seeded_map::SeededSet;
 
 /// Most members named in one finding.
 const MAX_MEMBERS: usize = 100;
@@ -23,19 +23,19 @@ const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
 /// Whose findings, and of what kind.
 #[derive(Clone, Copy)]
-pub(super) struct Reporter<'a> {
+pub(super) struct LeakReporter<'a> {
     pub(super) trace: usize,
     pub(super) analysis: &'a Analysis,
     pub(super) ordinal: u8,
-    pub(super) book: &'a Book,
+    pub(super) live_set: &'a LiveSet,
     pub(super) kind: &'static str,
-    pub(super) room: Option<Room>,
+    pub(super) room: Option<Headroom>,
 }
 
 /// What a finding is made of, whatever grew.
-pub(super) struct Facts<'a> {
+pub(super) struct LeakFacts<'a> {
     pub(super) site: Site,
-    pub(super) held: Held,
+    pub(super) held: BlockTotals,
     pub(super) growth: &'a Growth,
     pub(super) stride: u32,
     pub(super) first_step: u64,
@@ -46,16 +46,16 @@ pub(super) struct Facts<'a> {
     /// Growth from the end of this step on.
     pub(super) after_warm_up: (u32, u64),
     /// All growth of its kind.
-    pub(super) total: &'a Series,
+    pub(super) total: &'a StepSeries,
 }
 
-impl Reporter<'_> {
+impl LeakReporter<'_> {
     pub(super) fn has_steps(&self) -> bool {
-        !matches!(self.analysis.rule, Rule::Time { .. })
+        !matches!(self.analysis.step_source, StepSource::Time { .. })
     }
 
     /// Sites that stand under one line and grow in the same steps.
-    pub(super) fn sites(&self, place: Place, members: &[Finding]) -> Leak {
+    pub(super) fn sites(&self, place: BlamedLine, members: &[Candidate]) -> Leak {
         let symbols = &self.analysis.symbols;
         let main = &members[0];
         let mut leak = self.of(symbols.site(place.line, place.stack), members);
@@ -71,7 +71,7 @@ impl Reporter<'_> {
         leak
     }
 
-    pub(super) fn graph(&self, graph: &Graph) -> Leak {
+    pub(super) fn graph(&self, graph: &RetainedGraph) -> Leak {
         let symbols = &self.analysis.symbols;
         let mut leak = self.of(symbols.site(graph.line, Some(graph.stack)), &graph.members);
         leak.shape = "retained_graph";
@@ -80,9 +80,9 @@ impl Reporter<'_> {
         leak
     }
 
-    fn of(&self, site: Site, members: &[Finding]) -> Leak {
+    fn of(&self, site: Site, members: &[Candidate]) -> Leak {
         let main = &members[0];
-        let mut held = Held::default();
+        let mut held = BlockTotals::default();
         let mut bytes_per_step = [0.0; 3];
         for member in members {
             held.bytes = held.bytes.saturating_add(member.held.bytes);
@@ -91,25 +91,25 @@ impl Reporter<'_> {
                 *sum += rate;
             }
         }
-        let rate = |member: &Finding| member.blocks.as_ref().map_or(0.0, |growth| growth.per_value);
+        let rate = |member: &Candidate| member.blocks.as_ref().map_or(0.0, |growth| growth.per_value);
         let (settled, _) = main.after_warm_up;
-        let mut leak = self.leak(Facts {
+        let mut leak = self.leak(LeakFacts {
             site,
             held,
             growth: main.growth(),
             stride: main.stride,
-            first_step: members.iter().map(Finding::first_step).min().unwrap_or(0),
+            first_step: members.iter().map(Candidate::first_step).min().unwrap_or(0),
             blocks_per_step: members.iter().map(|one| rate(one) / f64::from(one.stride)).sum(),
             bytes_per_step,
             q: main.q,
             after_warm_up: (settled, sum(members.iter().map(|member| member.after_warm_up.1))),
-            total: self.book.series(),
+            total: self.live_set.series(),
         });
-        self.tell_fates(&mut leak, members);
+        self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
         if self.kind == super::TENSORS
             && let Some((holders, seen)) =
-                self.analysis.looks.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+                self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holders_seen = Some(seen);
@@ -117,12 +117,12 @@ impl Reporter<'_> {
         leak
     }
 
-    fn tell_fates(&self, leak: &mut Leak, members: &[Finding]) {
+    fn describe_outcomes(&self, leak: &mut Leak, members: &[Candidate]) {
         let symbols = &self.analysis.symbols;
         let main = &members[0];
-        let all = |of: fn(&Finding) -> u64| sum(members.iter().map(of));
-        let (born, freed) = (all(|one| one.fates.born), all(|one| one.fates.freed));
-        let free_site = members.iter().max_by_key(|one| one.fates.freed).and_then(|one| one.free_site);
+        let all = |of: fn(&Candidate) -> u64| sum(members.iter().map(of));
+        let (born, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
+        let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
         leak.grows_by = if main.blocks.is_some() { "blocks" } else { "size" };
         leak.freed_siblings = FreedSiblings {
             share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
@@ -137,7 +137,7 @@ impl Reporter<'_> {
                 .collect();
         }
         if members.iter().any(|one| symbols.is_backward_site(one.site)) {
-            let mut seen = KeyedSet::default();
+            let mut seen = SeededSet::default();
             let calls = self.analysis.backward_calls.iter().filter_map(|call| symbols.user_site(*call));
             leak.backward_calls = calls
                 .filter(|site: &SiteId| seen.insert(*site))
@@ -149,14 +149,14 @@ impl Reporter<'_> {
                 .insert("slope_of".to_owned(), json!(if main.blocks.is_some() { "blocks" } else { "bytes" }));
             evidence.insert("blocks_allocated".to_owned(), json!(born));
             evidence.insert("blocks_freed".to_owned(), json!(freed));
-            let late = all(|one| one.fates.freed_late);
+            let late = all(|one| one.outcomes.freed_after_step);
             evidence.insert("blocks_freed_in_a_later_step".to_owned(), json!(late));
         }
     }
 
     /// What is told of every finding.
-    pub(super) fn leak(&self, facts: Facts<'_>) -> Leak {
-        let Facts { growth, held, stride, blocks_per_step, .. } = facts;
+    pub(super) fn leak(&self, facts: LeakFacts<'_>) -> Leak {
+        let LeakFacts { growth, held, stride, blocks_per_step, .. } = facts;
         let [rate, least, most] = facts.bytes_per_step;
         let has_steps = self.has_steps();
         let per_step = |rate: f64| has_steps.then_some(Quantity(rate));
@@ -165,7 +165,7 @@ impl Reporter<'_> {
             (1, _) if blocks_per_step >= 1.0 => Some(1),
             _ => None,
         });
-        let steps = self.book.steps_ended();
+        let steps = self.live_set.steps_ended();
         let last = steps.saturating_sub(1);
         let (settled, own) = facts.after_warm_up;
         let grown = facts.total.at(last).bytes.saturating_sub(facts.total.at(settled).bytes);

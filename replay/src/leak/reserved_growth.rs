@@ -2,36 +2,36 @@
 
 use serde_json::{Value, json};
 
-use super::report::{Facts, Reporter};
-use crate::callsite::symbols::{StackId, Symbols};
+use super::report::{LeakFacts, LeakReporter};
+use crate::callsite::symbols::{StackId, SymbolTable};
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
-use crate::leak::growth::{Fate, Growth, judge};
+use crate::leak::growth::{Growth, SurvivorEvidence, judge};
 use crate::report::Leak;
 use crate::state::device::DeviceState;
-use crate::state::live_set::lazy_counter::Held;
-use crate::state::unused_reserved::GroupKey;
-use crate::timeline::step_series::Series;
+use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::state::unused_reserved::ReservedGroupKey;
+use crate::timeline::step_series::StepSeries;
 
 /// Least Kendall's tau where it is not regular: pieces that fit nobody add up for a while in healthy runs, too.
 const MIN_TAU: f64 = 0.9;
 
 /// A part of a device that keeps more and more.
-struct Kept<'a> {
-    group: Option<GroupKey>,
-    series: &'a Series,
+struct GrowingReserve<'a> {
+    group: Option<ReservedGroupKey>,
+    series: &'a StepSeries,
     growth: Growth,
     stride: u32,
 }
 
 /// The finding, if there is one. `tensors`: bytes that tensors leak on this device.
-pub(super) fn leak(reporter: &Reporter<'_>, device: &DeviceState, tensors: u64) -> Option<Leak> {
+pub(super) fn leak(reporter: &LeakReporter<'_>, device: &DeviceState, tensors: u64) -> Option<Leak> {
     // Between equal times that are no steps a moment may fall anywhere in what comes and goes.
     if !reporter.has_steps() {
         return None;
     }
     let unused = &device.unused;
-    let steps = (reporter.book.first_step, reporter.book.steps_ended());
+    let steps = (reporter.live_set.first_step, reporter.live_set.steps_ended());
     let whole = kept(None, unused.unused(), steps).filter(|kept| kept.growth.rise > tensors)?;
     // Of one stream and pool, if that is nearly all of it.
     let groups = unused.groups().into_iter().filter_map(|(key, series)| kept(Some(key), series, steps));
@@ -43,30 +43,35 @@ pub(super) fn leak(reporter: &Reporter<'_>, device: &DeviceState, tensors: u64) 
     Some(found.leak(reporter, &owners))
 }
 
-fn kept(group: Option<GroupKey>, series: &Series, (first, steps): (u32, u32)) -> Option<Kept<'_>> {
+fn kept(
+    group: Option<ReservedGroupKey>,
+    series: &StepSeries,
+    (first, steps): (u32, u32),
+) -> Option<GrowingReserve<'_>> {
     let (stride, before, values) = series.values_from(first, steps);
     let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-    let growth = judge(&bytes, Fate::KEPT).growth()?.after(before);
+    let growth = judge(&bytes, SurvivorEvidence::KEPT).growth()?.after(before);
     // What is not regular must pass the test; groups are few, and the device is asked first.
     let is_many = growth.growth_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
     let passes = growth.p <= MAX_FALSE_DISCOVERIES && is_many;
-    (growth.period.is_some() || passes).then_some(Kept { group, series, growth, stride })
+    (growth.period.is_some() || passes).then_some(GrowingReserve { group, series, growth, stride })
 }
 
-impl Kept<'_> {
-    fn leak(&self, reporter: &Reporter<'_>, owners: &[(StackId, Held)]) -> Leak {
+impl GrowingReserve<'_> {
+    fn leak(&self, reporter: &LeakReporter<'_>, owners: &[(StackId, BlockTotals)]) -> Leak {
         let symbols = &reporter.analysis.symbols;
         let Self { group, series, growth, stride } = self;
         let main = owners.first().map(|(stack, _)| *stack);
-        let site = main
-            .map_or_else(Symbols::unknown_site, |stack| symbols.site(symbols.facts(stack).site, Some(stack)));
+        let site = main.map_or_else(SymbolTable::unknown_site, |stack| {
+            symbols.site(symbols.stack_info(stack).site, Some(stack))
+        });
         let per_step = |rate: f64| rate / f64::from(*stride);
         let [least, most] = growth.rate_interval().map(per_step);
         let rate = per_step(growth.per_value);
         let blocks = owners.iter().map(|(_, held)| held.blocks).sum();
-        let mut leak = reporter.leak(Facts {
+        let mut leak = reporter.leak(LeakFacts {
             site,
-            held: Held { bytes: growth.rise, blocks },
+            held: BlockTotals { bytes: growth.rise, blocks },
             growth,
             stride: *stride,
             first_step: growth.first as u64 * u64::from(*stride),
@@ -80,7 +85,7 @@ impl Kept<'_> {
             .iter()
             .skip(1)
             .take(8)
-            .map(|(stack, _)| symbols.site(symbols.facts(*stack).site, None))
+            .map(|(stack, _)| symbols.site(symbols.stack_info(*stack).site, None))
             .collect();
         if growth.accelerates {
             leak.shape = "accelerating";

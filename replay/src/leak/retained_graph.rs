@@ -9,12 +9,12 @@
 //! Constraint: the same lines also hold what has nothing to do with the leak (parameters, a library's workspace). Consequence:
 //! stacks are weighed by what they grew since the finding's base, never by what they hold.
 
-use crate::callsite::symbols::{SiteId, StackId, Symbols};
-use crate::leak::blame::{Path, SHARE, own_line, paths};
-use crate::leak::candidates::Finding;
-use crate::state::live_set::Book;
-use crate::state::live_set::lazy_counter::{Held, sum};
-use crate::util::seeded_map::KeyedSet;
+use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
+use crate::leak::blame::{BlamePath, SHARE, own_line, paths};
+use crate::leak::candidates::Candidate;
+use crate::state::live_set::LiveSet;
+use crate::state::live_set::lazy_counter::{BlockTotals, sum};
+use crate::util::seeded_map::SeededSet;
 
 /// Fewest lockstep sites that make a graph wherever their blocks come from.
 const MIN_SITES: usize = 4;
@@ -24,57 +24,61 @@ const MIN_MODULE_STACKS: usize = 2;
 const MIN_BLOCKS: u64 = 3;
 
 /// A retained graph.
-pub(crate) struct Graph {
+pub(crate) struct RetainedGraph {
     /// The line that keeps it.
     pub(crate) line: SiteId,
     /// Of the stacks through that line the one that grew most.
     pub(crate) stack: StackId,
     /// What it is made of.
-    pub(crate) members: Vec<Finding>,
+    pub(crate) members: Vec<Candidate>,
     /// Where the blocks come from: the members' sites, or the functions of the library below the line if it is the only one.
     pub(crate) sources: Vec<(SiteId, StackId)>,
 }
 
 /// Takes a retained graph out of the findings, if there is one; gives back the others.
-pub(crate) fn split(book: &Book, symbols: &Symbols, findings: Vec<Finding>) -> (Option<Graph>, Vec<Finding>) {
-    let mut keys: Vec<_> = findings.iter().map(Finding::lockstep).collect();
+pub(crate) fn split(
+    live_set: &LiveSet,
+    symbols: &SymbolTable,
+    findings: Vec<Candidate>,
+) -> (Option<RetainedGraph>, Vec<Candidate>) {
+    let mut keys: Vec<_> = findings.iter().map(Candidate::lockstep).collect();
     keys.sort_unstable();
     // Many sites first: one of them alone may look like a graph, but says less.
     let mut groups: Vec<_> = keys.chunk_by(|a, b| a == b).map(|group| (group.len(), group[0])).collect();
     groups.sort_unstable_by_key(|(members, _)| std::cmp::Reverse(*members));
     for (_, key) in groups {
-        let members: Vec<&Finding> = findings.iter().filter(|finding| finding.lockstep() == key).collect();
-        let whole = graph_of(book, symbols, &members);
-        let found = whole.or_else(|| members.iter().find_map(|one| graph_of(book, symbols, &[one])));
+        let members: Vec<&Candidate> = findings.iter().filter(|finding| finding.lockstep() == key).collect();
+        let whole = graph_of(live_set, symbols, &members);
+        let found = whole.or_else(|| members.iter().find_map(|one| graph_of(live_set, symbols, &[one])));
         let Some((line, stack, inside)) = found else { continue };
-        let (members, rest): (Vec<Finding>, Vec<Finding>) =
+        let (members, rest): (Vec<Candidate>, Vec<Candidate>) =
             findings.into_iter().partition(|finding| inside.contains(&finding.site));
-        let sources = sources(book, symbols, &members);
-        return (Some(Graph { line, stack, members, sources }), rest);
+        let sources = sources(live_set, symbols, &members);
+        return (Some(RetainedGraph { line, stack, members, sources }), rest);
     }
     (None, findings)
 }
 
 /// The line under which these findings are one graph, its main stack, and which of them are.
 fn graph_of(
-    book: &Book,
-    symbols: &Symbols,
-    members: &[&Finding],
-) -> Option<(SiteId, StackId, KeyedSet<SiteId>)> {
+    live_set: &LiveSet,
+    symbols: &SymbolTable,
+    members: &[&Candidate],
+) -> Option<(SiteId, StackId, SeededSet<SiteId>)> {
     let total = sum(members.iter().map(|finding| finding.held.bytes));
-    let dominates = |finding: &&Finding| finding.held.bytes as f64 >= SHARE * total as f64;
+    let dominates = |finding: &&Candidate| finding.held.bytes as f64 >= SHARE * total as f64;
     if members.len() > 1 && members.iter().any(dominates) {
         return None;
     }
-    let paths: Vec<Path> = members.iter().flat_map(|member| paths(book, symbols, member)).collect();
-    let line = own_line((book, symbols), members.iter().copied(), &paths)?;
-    let passes = |path: &&Path| path.lines.iter().any(|(site, _)| *site == line);
-    let mut inside: KeyedSet<SiteId> = members.iter().map(|member| member.site).collect();
+    let paths: Vec<BlamePath> = members.iter().flat_map(|member| paths(live_set, symbols, member)).collect();
+    let line = own_line((live_set, symbols), members.iter().copied(), &paths)?;
+    let passes = |path: &&BlamePath| path.lines.iter().any(|(site, _)| *site == line);
+    let mut inside: SeededSet<SiteId> = members.iter().map(|member| member.site).collect();
     for path in paths.iter().filter(|path| !passes(path)) {
         inside.remove(&path.member);
     }
     let within = || paths.iter().filter(|path| inside.contains(&path.member));
-    let calls_module = |path: &&Path| path.lines.iter().any(|(site, calls)| *site == line && *calls);
+    let calls_module = |path: &&BlamePath| path.lines.iter().any(|(site, calls)| *site == line && *calls);
     let steps = members[0].growth().growth_steps.max(1) as u64;
     let blocks = sum(within().map(|path| path.grown.blocks));
     let is_module_graph =
@@ -85,17 +89,17 @@ fn graph_of(
 }
 
 /// Where the blocks of a graph come from, most bytes first.
-fn sources(book: &Book, symbols: &Symbols, members: &[Finding]) -> Vec<(SiteId, StackId)> {
-    let grown = |member: &Finding| book.stacks_that_grew(member.site, member.from(), member.to);
+fn sources(live_set: &LiveSet, symbols: &SymbolTable, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
+    let grown = |member: &Candidate| live_set.stacks_that_grew(member.site, member.from(), member.to);
     if let [only] = members {
-        let mut stacks: Vec<(StackId, Held)> = grown(only).collect();
+        let mut stacks: Vec<(StackId, BlockTotals)> = grown(only).collect();
         stacks.sort_by_key(|(stack, held)| (std::cmp::Reverse(held.bytes), *stack));
-        let mut seen = KeyedSet::default();
+        let mut seen = SeededSet::default();
         let functions = stacks.into_iter().map(|(stack, _)| (symbols.innermost(stack), stack));
         return functions.filter(|(function, _)| seen.insert(*function)).collect();
     }
-    let main = |member: &Finding| {
-        Some((member.site, book.main_stack_of_growth(member.site, member.from(), member.to)?))
+    let main = |member: &Candidate| {
+        Some((member.site, live_set.main_stack_of_growth(member.site, member.from(), member.to)?))
     };
     members.iter().filter_map(main).collect()
 }

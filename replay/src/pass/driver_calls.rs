@@ -2,30 +2,30 @@
 
 use gpumemtrace_format::{Event, NO_DEVICE};
 
-use super::Pass;
+use super::ReplayPass;
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::device::device_of;
-use crate::state::driver::{Change, Place};
-use crate::state::live_set::Now;
+use crate::state::driver::{DriverChange, MemoryPlace};
+use crate::state::live_set::StateSample;
 
-impl Pass {
+impl ReplayPass {
     #[inline(never)] // Few events are calls.
-    pub(super) fn driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
+    pub(super) fn on_driver_call(&mut self, event: &Event, stack: StackId, site: SiteId) {
         self.driver.event(event, stack);
         self.async_pools.event(event, self.time_ns);
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
-            let (Change::Alloc { place, .. } | Change::Free { place, .. }) = change;
+            let (DriverChange::Alloc { place, .. } | DriverChange::Free { place, .. }) = change;
             let ordinal = match place {
-                Place::Device(ordinal) => ordinal,
-                Place::UnknownDevice => NO_DEVICE,
-                Place::Host | Place::Managed | Place::Foreign => {
-                    self.apart.apply(&change);
-                    if place == Place::Host {
-                        self.host_changed(&change, stack, site);
+                MemoryPlace::Device(ordinal) => ordinal,
+                MemoryPlace::UnknownDevice => NO_DEVICE,
+                MemoryPlace::Host | MemoryPlace::Managed | MemoryPlace::Foreign => {
+                    self.non_device.apply(&change);
+                    if place == MemoryPlace::Host {
+                        self.on_host_change(&change, stack, site);
                     }
-                    let peak = self.apart_peaks.entry(place).or_default();
-                    *peak = (*peak).max(self.apart.of(place));
+                    let peak = self.non_device_peaks.entry(place).or_default();
+                    *peak = (*peak).max(self.non_device.of(place));
                     continue;
                 }
             };
@@ -33,28 +33,31 @@ impl Pass {
             let device = device_of(&mut self.devices, ordinal, step);
             let reserved = device.reserved;
             // The book adds or removes the bytes itself; what it is told here is the state before.
-            let now = Now { time_ns, step, reserved, device: device.driver.total().bytes };
+            let now = StateSample { time_ns, step, reserved, device: device.driver.total().bytes };
             match change {
-                Change::Alloc { key, bytes, stack, .. } => {
-                    let after = Now { device: now.device.saturating_add(bytes), ..now };
+                DriverChange::Alloc { key, bytes, stack, .. } => {
+                    let after = StateSample { device: now.device.saturating_add(bytes), ..now };
                     device.driver.alloc(key, (bytes, None), stack, site, after);
-                    let owner = self.owners.of(self.symbols.facts(stack).native, self.symbols.definitions());
-                    device.ledger.alloc(owner, bytes, time_ns, &self.owners);
+                    let owner =
+                        self.owners.of(self.symbols.stack_info(stack).native, self.symbols.definitions());
+                    device.attribution.alloc(owner, bytes, time_ns, &self.owners);
                 }
-                Change::Free { key, .. } => {
+                DriverChange::Free { key, .. } => {
                     let block = device.driver.live().get(key).copied();
                     let freed = block.map_or(0, |block| block.bytes);
                     if let Some(block) = block {
-                        let native = self.symbols.facts(block.stack).native;
-                        device.ledger.free(self.owners.of(native, self.symbols.definitions()), block.bytes);
+                        let native = self.symbols.stack_info(block.stack).native;
+                        device
+                            .attribution
+                            .free(self.owners.of(native, self.symbols.definitions()), block.bytes);
                     }
-                    let after = Now { device: now.device.saturating_sub(freed), ..now };
+                    let after = StateSample { device: now.device.saturating_sub(freed), ..now };
                     device.driver.free(key, (stack, site), after);
                 }
             }
             let bytes = device.driver.total().bytes;
             device.peak_device = device.peak_device.max(bytes);
-            device.torch.observe(Now { device: bytes, ..now });
+            device.torch.observe(StateSample { device: bytes, ..now });
         }
         if self.driver.ranges_changed {
             for device in self.devices.all.iter_mut().flatten() {
@@ -63,13 +66,13 @@ impl Pass {
         }
     }
 
-    fn host_changed(&mut self, change: &Change, by: StackId, site: SiteId) {
-        let now = Now { time_ns: self.time_ns, step: self.step, ..Now::default() };
+    fn on_host_change(&mut self, change: &DriverChange, by: StackId, site: SiteId) {
+        let now = StateSample { time_ns: self.time_ns, step: self.step, ..StateSample::default() };
         match *change {
-            Change::Alloc { key, bytes, stack, .. } => {
+            DriverChange::Alloc { key, bytes, stack, .. } => {
                 self.host.alloc(key, (bytes, None), stack, site, now);
             }
-            Change::Free { key, .. } => {
+            DriverChange::Free { key, .. } => {
                 self.host.free(key, (by, site), now);
             }
         }

@@ -2,18 +2,19 @@
 
 use gpumemtrace_format::{Counter, EventKind};
 
-use super::{Analysis, Pass};
-use crate::ingest::{Body, Head, Missing, incompleteness, missing};
+use super::analysis::NonDeviceUsage;
+use super::{Analysis, ReplayPass};
+use crate::ingest::{MissingEvents, TraceBody, TraceHead, incompleteness, missing};
 use crate::report::Losses;
-use crate::state::driver::Place;
-use crate::timeline::steps::Rule;
+use crate::state::driver::MemoryPlace;
+use crate::timeline::steps::StepSource;
 
-impl Pass {
-    pub(super) fn finish(mut self, path: String, head: &Head, body: &Body) -> Analysis {
+impl ReplayPass {
+    pub(super) fn finish(mut self, path: String, head: &TraceHead, body: &TraceBody) -> Analysis {
         // What was asked for of the time after the last event is as that left it.
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
-        let come = self.alarms.come(end_ns.saturating_add(1));
-        self.take_instants(&come);
+        let come = self.schedule.due_at(end_ns.saturating_add(1));
+        self.take_snapshots(&come);
         let held: Vec<(u8, u64)> = self.devices.held().collect();
         let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &held);
         let symbols = self.symbols;
@@ -23,13 +24,14 @@ impl Pass {
             if device.torch.is_empty() && device.driver.is_empty() {
                 continue;
             }
-            device.finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.facts(stack).site);
+            device
+                .finish(ordinal, self.driver.ranges(), self.time_ns, |stack| symbols.stack_info(stack).site);
             devices.push((ordinal, *device));
         }
         self.host.finish();
         let events = self.counts.iter().sum::<u64>().max(1);
         let counts = (0..=u8::MAX).map(EventKind).zip(self.counts).filter(|(_, count)| *count > 0).collect();
-        let Missing { lost, in_flight } = missing(head, body, self.threads.len() as u64);
+        let MissingEvents { lost, in_flight } = missing(head, body, self.threads.len() as u64);
         let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
         let dropped = counter(Counter::DroppedEvents);
         let losses = Losses {
@@ -41,7 +43,7 @@ impl Pass {
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
             tracker_mismatches: counter(Counter::TrackerMismatches),
         };
-        let mut incomplete = incompleteness(head, body, Missing { lost, in_flight }, dropped);
+        let mut incomplete = incompleteness(head, body, MissingEvents { lost, in_flight }, dropped);
         let undefined = symbols.undefined_frames();
         if undefined > 0 {
             incomplete.push(format!(
@@ -94,24 +96,28 @@ impl Pass {
             ),
             _ => {}
         }
-        let apart: Vec<(Place, u64, u64)> = self
-            .apart
+        let non_device: Vec<NonDeviceUsage> = self
+            .non_device
             .iter()
-            .map(|(place, now)| (place, now, self.apart_peaks.get(&place).copied().unwrap_or(0)))
+            .map(|(place, live)| NonDeviceUsage {
+                place,
+                live,
+                peak: self.non_device_peaks.get(&place).copied().unwrap_or(0),
+            })
             .collect();
-        for (place, _, peak) in &apart {
+        for NonDeviceUsage { place, peak, .. } in &non_device {
             match place {
-                Place::Managed => notes.push(format!(
+                MemoryPlace::Managed => notes.push(format!(
                     "managed memory of up to {peak} bytes is not counted: no call tells on which device or host it lies"
                 )),
-                Place::Foreign => notes.push(format!(
+                MemoryPlace::Foreign => notes.push(format!(
                     "memory of other processes or APIs of up to {peak} bytes was mapped, and is not counted as this process's"
                 )),
-                Place::Host | Place::Device(_) | Place::UnknownDevice => {}
+                MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
             }
         }
-        let never = self.alarms.never();
-        for when in &never {
+        let unreached_snapshots = self.schedule.unreached();
+        for when in &unreached_snapshots {
             notes.push(format!("--at {when} never came in this trace"));
         }
         if losses.in_flight_calls > 0 {
@@ -142,9 +148,9 @@ impl Pass {
             incomplete,
             notes,
             tracker: self.tracker,
-            rule: self.clock.rule(),
-            step_range: match self.clock.rule() {
-                Rule::Range(name) => self.names.name(name).map(str::to_owned),
+            step_source: self.clock.step_source(),
+            step_range: match self.clock.step_source() {
+                StepSource::Range(name) => self.names.name(name).map(str::to_owned),
                 _ => None,
             },
             steps: self.step,
@@ -156,20 +162,20 @@ impl Pass {
             ooms: self.ooms,
             oom_count: self.oom_count,
             oom_counts: self.oom_counts,
-            looks: self.looks,
-            torch_memory: self.torch_memory,
+            holder_scans: self.holder_scans,
+            mps_samples: self.mps_samples,
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,
-            apart,
+            non_device,
             host: self.host,
             backward_calls: self.backward.calls,
-            instants: self.instants,
-            never,
+            snapshots: self.snapshots,
+            unreached_snapshots,
             async_pools: self.async_pools,
             peak_phases: std::collections::BTreeMap::new(),
-            since: self.part.since,
-            stream: self.part.stream.map(|stream| stream.facts),
+            since: self.scope.since,
+            stream: self.scope.stream.map(|stream| stream.facts),
         }
     }
 }

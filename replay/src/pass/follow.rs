@@ -15,19 +15,19 @@ use gpumemtrace_format::reader::Item;
 use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
 
-use crate::callsite::autograd::Backward;
-use crate::callsite::code_origin::OwnPaths;
-use crate::callsite::symbols::{SiteId, StackId, Symbols};
+use crate::callsite::autograd::AutogradTracker;
+use crate::callsite::code_origin::UserCodePaths;
+use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::report::Site;
-use crate::state::driver::{Change, Driver, Place, Totals};
-use crate::timeline::step_counter::LiveSteps;
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
+use crate::timeline::step_counter::StepCounter;
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OnDevice {
+pub struct DeviceBytes {
     /// In tensors and reserved by PyTorch's allocator; `None` where it was not seen.
     pub torch: Option<(u64, u64)>,
     /// Handed out by the driver.
@@ -36,7 +36,7 @@ pub struct OnDevice {
 
 /// A line that holds more than it did.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Grown {
+pub struct GrownSite {
     /// Whose.
     pub site: Site,
     /// How much more.
@@ -47,7 +47,7 @@ pub struct Grown {
 
 /// The run as of a look at it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct RunView {
     /// Events so far.
     pub events: u64,
     /// From the first event to the last.
@@ -55,13 +55,13 @@ pub struct View {
     /// Steps begun, if it is known what a step is.
     pub steps: Option<u32>,
     /// By ordinal.
-    pub devices: BTreeMap<u8, OnDevice>,
+    pub devices: BTreeMap<u8, DeviceBytes>,
     /// The line that grew most.
-    pub grown: Option<Grown>,
+    pub grown: Option<GrownSite>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Holder {
+struct SiteTrack {
     now: u64,
     least: u64,
     /// The least at the two last looks whose number was a power of two.
@@ -70,43 +70,43 @@ struct Holder {
 
 /// Follows a run.
 #[derive(Debug)]
-pub struct Live {
-    symbols: Symbols,
+pub struct RunFollower {
+    symbols: SymbolTable,
     /// Defined since ids were resolved last.
     unresolved: bool,
     merger: Merger,
     /// Numbers that were taken in and whose turn has not come.
-    waiting: KeyedSet<u64>,
-    state: State,
+    waiting: SeededSet<u64>,
+    state: FollowedState,
     looks: u64,
     look_times_ns: [u64; 2],
 }
 
 /// What events change.
 #[derive(Debug, Default)]
-struct State {
-    backward: Backward,
-    driver: Driver,
-    totals: Totals,
+struct FollowedState {
+    backward: AutogradTracker,
+    driver: DriverState,
+    totals: PlaceTotals,
     torch: BTreeMap<u8, (u64, u64)>,
     /// PyTorch's blocks by device and address; where there are none, the driver's by key.
-    blocks: KeyedMap<(u8, u64), (StackId, u64)>,
-    holders: Vec<Holder>,
-    steps: LiveSteps,
+    blocks: SeededMap<(u8, u64), (StackId, u64)>,
+    holders: Vec<SiteTrack>,
+    steps: StepCounter,
     events: u64,
     first_ns: Option<u64>,
     last_ns: u64,
 }
 
-impl Live {
+impl RunFollower {
     /// Nothing yet. For whom these paths are their own.
-    pub fn new(own: OwnPaths) -> Self {
+    pub fn new(own: UserCodePaths) -> Self {
         Self {
-            symbols: Symbols::new(Definitions::default(), own),
+            symbols: SymbolTable::new(Definitions::default(), own),
             unresolved: false,
             merger: Merger::new(),
-            waiting: KeyedSet::default(),
-            state: State::default(),
+            waiting: SeededSet::default(),
+            state: FollowedState::default(),
             looks: 0,
             look_times_ns: [0; 2],
         }
@@ -173,12 +173,12 @@ impl Live {
     }
 
     /// The run as it is now.
-    pub fn look(&mut self) -> View {
+    pub fn look(&mut self) -> RunView {
         let state = &mut self.state;
         let span_ns = state.first_ns.map_or(0, |first| state.last_ns.saturating_sub(first));
-        let mut devices: BTreeMap<u8, OnDevice> = BTreeMap::new();
+        let mut devices: BTreeMap<u8, DeviceBytes> = BTreeMap::new();
         for (place, bytes) in state.totals.iter() {
-            if let Place::Device(ordinal) = place {
+            if let MemoryPlace::Device(ordinal) = place {
                 devices.entry(ordinal).or_default().driver = bytes;
             }
         }
@@ -186,22 +186,26 @@ impl Live {
             devices.entry(*ordinal).or_default().torch = Some(*torch);
         }
         let steps = state.steps.count(&mut self.symbols);
-        let view = View { events: state.events, span_ns, steps, devices, grown: self.grown() };
+        let view = RunView { events: state.events, span_ns, steps, devices, grown: self.grown() };
         self.remember();
         view
     }
 
-    fn grown(&self) -> Option<Grown> {
-        let mut by_site: KeyedMap<SiteId, (u64, u64)> = KeyedMap::default();
+    fn grown(&self) -> Option<GrownSite> {
+        let mut by_site: SeededMap<SiteId, (u64, u64)> = SeededMap::default();
         for (holder, stack) in self.state.holders.iter().zip(0..) {
-            let (least, earlier) = by_site.entry(self.symbols.facts(StackId(stack)).site).or_default();
+            let (least, earlier) = by_site.entry(self.symbols.stack_info(StackId(stack)).site).or_default();
             *least = least.saturating_add(holder.least);
             *earlier = earlier.saturating_add(holder.earlier[0]);
         }
         let grown = by_site.into_iter().map(|(site, (least, earlier))| (least.saturating_sub(earlier), site));
         let (bytes, site) = grown.max_by_key(|(bytes, site)| (*bytes, std::cmp::Reverse(*site)))?;
         let span_ns = self.state.last_ns.saturating_sub(self.look_times_ns[0]);
-        (bytes > 0 && self.looks > 1).then(|| Grown { site: self.symbols.site(site, None), bytes, span_ns })
+        (bytes > 0 && self.looks > 1).then(|| GrownSite {
+            site: self.symbols.site(site, None),
+            bytes,
+            span_ns,
+        })
     }
 
     fn remember(&mut self) {
@@ -219,8 +223,8 @@ impl Live {
     }
 }
 
-impl State {
-    fn event(&mut self, event: &Event, symbols: &mut Symbols) {
+impl FollowedState {
+    fn event(&mut self, event: &Event, symbols: &mut SymbolTable) {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -253,12 +257,12 @@ impl State {
             self.totals.apply(&change);
             match change {
                 _ if !self.torch.is_empty() => {}
-                Change::Alloc { key, place: Place::Device(_), bytes, stack } => {
+                DriverChange::Alloc { key, place: MemoryPlace::Device(_), bytes, stack } => {
                     self.let_go((NO_DEVICE, key));
                     self.hold((NO_DEVICE, key), stack, bytes);
                 }
-                Change::Alloc { .. } => {}
-                Change::Free { key, .. } => self.let_go((NO_DEVICE, key)),
+                DriverChange::Alloc { .. } => {}
+                DriverChange::Free { key, .. } => self.let_go((NO_DEVICE, key)),
             }
         }
     }
@@ -277,10 +281,10 @@ impl State {
         }
     }
 
-    fn holder(&mut self, stack: StackId) -> &mut Holder {
+    fn holder(&mut self, stack: StackId) -> &mut SiteTrack {
         let at = stack.0 as usize;
         if at >= self.holders.len() {
-            self.holders.resize(at + 1, Holder::default());
+            self.holders.resize(at + 1, SiteTrack::default());
         }
         &mut self.holders[at]
     }

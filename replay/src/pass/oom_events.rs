@@ -2,14 +2,14 @@
 
 use gpumemtrace_format::Event;
 
-use super::Pass;
+use super::ReplayPass;
 use crate::callsite::symbols::{SiteId, StackId};
-use crate::fragmentation::{Gap, Serves};
+use crate::fragmentation::{Gap, PoolKey};
 use crate::state::device::device_of;
-use crate::state::live_set::lazy_counter::Held;
+use crate::state::live_set::lazy_counter::BlockTotals;
 
 /// Most out-of-memory events described one by one.
-pub const MAX_OOMS: usize = 64;
+pub(crate) const MAX_OOMS: usize = 64;
 /// Sites listed with an out-of-memory event.
 const OOM_SITES: usize = 10;
 
@@ -29,11 +29,11 @@ pub struct OomRecord {
     /// The gap then.
     pub gap: Gap,
     /// What filled the device.
-    pub sites: Vec<(SiteId, Held)>,
+    pub sites: Vec<(SiteId, BlockTotals)>,
 }
 
-impl Pass {
-    pub(super) fn oom(&mut self, event: &Event, stack: StackId) {
+impl ReplayPass {
+    pub(super) fn on_oom(&mut self, event: &Event, stack: StackId) {
         self.count_oom(event);
         if self.ooms.len() >= MAX_OOMS {
             return;
@@ -41,14 +41,14 @@ impl Pass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let wanted = event.detail.map(|detail| Serves::request(detail, event.size));
-        let moment = (event.time_ns, event.aux[1], wanted);
-        let site_of = |stack| symbols.facts(stack).site;
+        let request = event.detail.map(|detail| PoolKey::request(detail, event.size));
+        let moment = (event.time_ns, event.aux[1], request);
+        let site_of = |stack| symbols.stack_info(stack).site;
         let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
-        let mut sites: Vec<(SiteId, Held)> = device
+        let mut sites: Vec<(SiteId, BlockTotals)> = device
             .torch
             .sites()
-            .map(|(id, book)| (id, book.now()))
+            .map(|(id, live_set)| (id, live_set.now()))
             .filter(|(_, held)| held.bytes > 0)
             .collect();
         sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));

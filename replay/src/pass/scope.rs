@@ -6,28 +6,28 @@
 
 use gpumemtrace_format::{Event, EventKind};
 
-use super::Pass;
-use crate::pass::stream_filter::{Of, OneStream};
-use crate::state::mps_samples::TorchMemory;
-use crate::timeline::marks::{Awaited, Mark, Marks, name_of};
-use crate::timeline::time_spec::When;
+use super::ReplayPass;
+use crate::pass::stream_filter::{StreamFilter, StreamMatch};
+use crate::state::mps_samples::MpsSamples;
+use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, name_of};
+use crate::timeline::time_spec::TimeSpec;
 
 /// From when on a report tells of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Since {
+pub struct SinceScope {
     /// As it was asked for.
-    pub asked: When,
+    pub asked: TimeSpec,
     /// The moment, if it came: when, and how many steps had begun.
     pub come: Option<(u64, u32)>,
 }
 
 /// What of the run is wanted.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    pub(super) since: Option<Since>,
+pub(super) struct PassScope {
+    pub(super) since: Option<SinceScope>,
     /// The mark that it is, where it is one.
-    pub(super) since_mark: Option<Awaited>,
-    pub(super) stream: Option<OneStream>,
+    pub(super) since_mark: Option<AwaitedMark>,
+    pub(super) stream: Option<StreamFilter>,
     /// The step before the peak too.
     pub(super) follows_step_peaks: bool,
     /// When the recording began and when it ended, as far as the file says so.
@@ -35,58 +35,60 @@ pub(super) struct Part {
     pub(super) end_ns: Option<u64>,
 }
 
-impl Part {
+impl PassScope {
     pub(super) fn is_all(&self) -> bool {
         self.since.is_none() && self.stream.is_none()
     }
 
     /// The first event that is past the moment.
     fn split(&self, events: &[Event], first_ns: Option<u64>) -> Option<(usize, u64)> {
-        let Some(Since { asked: When::Elapsed { time_ns }, come: None }) = &self.since else { return None };
+        let Some(SinceScope { asked: TimeSpec::Elapsed { time_ns }, come: None }) = &self.since else {
+            return None;
+        };
         let time_ns = *time_ns;
         let started = self.started_ns.or(first_ns).or(events.first().map(|event| event.time_ns))?;
         let is_past = |event: &Event| {
             let elapsed = event.time_ns.saturating_sub(started);
-            When::Elapsed { time_ns }.has_come(elapsed, 0)
+            TimeSpec::Elapsed { time_ns }.has_come(elapsed, 0)
         };
         Some((events.iter().position(is_past)?, started.saturating_add(time_ns)))
     }
 }
 
-impl Pass {
+impl ReplayPass {
     #[cold]
     #[inline(never)]
-    pub(super) fn events_of_part(&mut self, events: &[Event]) {
-        let Some((at, time_ns)) = self.part.split(events, self.first_ns) else {
-            return self.events_of_stream(events);
+    pub(super) fn on_scoped_slice(&mut self, events: &[Event]) {
+        let Some((at, time_ns)) = self.scope.split(events, self.first_ns) else {
+            return self.on_stream_slice(events);
         };
         let (before, after) = events.split_at(at);
-        self.events_of_stream(before);
-        self.restart(time_ns);
-        self.events_of_stream(after);
+        self.on_stream_slice(before);
+        self.begin_scope(time_ns);
+        self.on_stream_slice(after);
     }
 
-    fn events_of_stream(&mut self, events: &[Event]) {
-        let Some(mut stream) = self.part.stream.take() else { return self.each(events) };
+    fn on_stream_slice(&mut self, events: &[Event]) {
+        let Some(mut stream) = self.scope.stream.take() else { return self.on_events(events) };
         let mut own: Vec<Event> = Vec::new();
         for event in events {
             match stream.take(event, &mut own) {
-                Of::It => {}
-                Of::Others => {
+                StreamMatch::It => {}
+                StreamMatch::Others => {
                     // In order: what a step is depends on all that came before.
-                    self.each(&own);
+                    self.on_events(&own);
                     own.clear();
-                    self.of_others(event);
+                    self.on_filtered_event(event);
                 }
             }
         }
-        self.each(&own);
-        self.part.stream = Some(stream);
+        self.on_events(&own);
+        self.scope.stream = Some(stream);
     }
 
     /// An event that is no part of the report, and of the run.
-    fn of_others(&mut self, event: &Event) {
-        self.seen(event);
+    fn on_filtered_event(&mut self, event: &Event) {
+        self.account(event);
         if event.kind == EventKind::BLOCK_OOM {
             self.count_oom(event);
         }
@@ -98,31 +100,31 @@ impl Pass {
     }
 
     /// Steps have begun: the moment may be one of them.
-    pub(super) fn steps_have_begun(&mut self) {
-        if let Some(Since { asked: asked @ When::Step(_), come: None }) = &self.part.since
+    pub(super) fn on_step_begin(&mut self) {
+        if let Some(SinceScope { asked: asked @ TimeSpec::Step(_), come: None }) = &self.scope.since
             && asked.has_come(0, self.step)
         {
-            self.restart(self.time_ns);
+            self.begin_scope(self.time_ns);
         }
     }
 
     /// The program has made a mark.
     #[cold]
-    pub(super) fn mark(&mut self, event: &Event) {
+    pub(super) fn on_mark(&mut self, event: &Event) {
         let Some(name) = name_of(event, self.symbols.definitions()) else { return };
-        let mark = Mark { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
-        let come = self.alarms.at_mark(&mark.name);
-        self.take_instants(&come);
-        if self.part.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(&mark.name)) {
-            self.restart(self.time_ns);
+        let mark = MarkRecord { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
+        let come = self.schedule.at_mark(&mark.name);
+        self.take_snapshots(&come);
+        if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.is_it(&mark.name)) {
+            self.begin_scope(self.time_ns);
         }
         self.marks.note(mark);
     }
 
     /// The report begins here.
     #[cold]
-    fn restart(&mut self, time_ns: u64) {
-        let rest_ns = self.part.end_ns.map_or(0, |end| end.saturating_sub(time_ns));
+    fn begin_scope(&mut self, time_ns: u64) {
+        let rest_ns = self.scope.end_ns.map_or(0, |end| end.saturating_sub(time_ns));
         for device in self.devices.all.iter_mut().flatten() {
             device.restart(time_ns, rest_ns, &self.driver);
         }
@@ -130,16 +132,16 @@ impl Pass {
         self.devices.span_ns = rest_ns;
         self.devices.first_step = self.step;
         self.host.restart(time_ns, rest_ns);
-        for (place, peak) in &mut self.apart_peaks {
-            *peak = self.apart.of(*place);
+        for (place, peak) in &mut self.non_device_peaks {
+            *peak = self.non_device.of(*place);
         }
-        self.marks = Marks::default();
-        self.torch_memory = TorchMemory::default();
+        self.marks = MarkLog::default();
+        self.mps_samples = MpsSamples::default();
         self.phases.restart(time_ns, self.devices.held());
         self.ooms.clear();
         self.oom_count = 0;
         self.oom_counts.clear();
-        if let Some(since) = &mut self.part.since {
+        if let Some(since) = &mut self.scope.since {
             since.come = Some((time_ns, self.step));
         }
     }

@@ -16,7 +16,7 @@ use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::symbols::StackId;
 use crate::state::segments::Segments;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Most streams that are kept to be named.
 const MAX_NAMED: usize = 64;
@@ -48,7 +48,7 @@ impl FromStr for StreamId {
 
 /// What was learned of the streams of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamFacts {
+pub struct StreamTotals {
     /// The one that was asked for.
     pub stream: StreamId,
     /// Those of which blocks were told: the first of them, and the one that was asked for.
@@ -62,7 +62,7 @@ pub struct StreamFacts {
 }
 
 /// Whose an event is.
-pub(crate) enum Of {
+pub(crate) enum StreamMatch {
     /// The stream's, or everybody's.
     It,
     /// Not this stream's.
@@ -70,9 +70,9 @@ pub(crate) enum Of {
 }
 
 #[derive(Debug, Default)]
-struct OnDevice {
+struct StreamOnDevice {
     /// Blocks of the stream.
-    live: KeyedMap<u64, u64>,
+    live: SeededMap<u64, u64>,
     bytes: u64,
     segments: Segments,
     all_segments: Segments,
@@ -80,25 +80,25 @@ struct OnDevice {
 
 /// Picks the events of a stream.
 #[derive(Debug)]
-pub(crate) struct OneStream {
-    pub(crate) facts: StreamFacts,
-    devices: KeyedMap<u8, OnDevice>,
+pub(crate) struct StreamFilter {
+    pub(crate) facts: StreamTotals,
+    devices: SeededMap<u8, StreamOnDevice>,
 }
 
-impl OneStream {
+impl StreamFilter {
     pub(crate) fn new(stream: StreamId) -> Self {
-        let facts = StreamFacts {
+        let facts = StreamTotals {
             stream,
             told: BTreeSet::new(),
             unknown_blocks: 0,
             unknown_bytes: 0,
             segment_mismatches: 0,
         };
-        Self { facts, devices: KeyedMap::default() }
+        Self { facts, devices: SeededMap::default() }
     }
 
     /// Adds to `own` what the stream's books must see of an event.
-    pub(crate) fn take(&mut self, event: &Event, own: &mut Vec<Event>) -> Of {
+    pub(crate) fn take(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
         match event.kind {
             EventKind::BLOCK_ALLOC => self.alloc(event, own),
             EventKind::BLOCK_FREE => self.free(event, own),
@@ -106,16 +106,16 @@ impl OneStream {
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => self.segment(event, own),
-            EventKind::BLOCK_OOM | EventKind::MEMORY_SAMPLE => Of::Others,
-            kind if kind.is_driver_call() => Of::Others,
+            EventKind::BLOCK_OOM | EventKind::MEMORY_SAMPLE => StreamMatch::Others,
+            kind if kind.is_driver_call() => StreamMatch::Others,
             _ => {
                 own.push(*event);
-                Of::It
+                StreamMatch::It
             }
         }
     }
 
-    fn alloc(&mut self, event: &Event, own: &mut Vec<Event>) -> Of {
+    fn alloc(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
         let on = self.devices.entry(event.device).or_default();
         self.facts.segment_mismatches += u64::from(on.all_segments.bytes() != event.aux[1]);
         let lost = on.live.remove(&event.addr);
@@ -135,51 +135,51 @@ impl OneStream {
         on.live.insert(event.addr, event.size);
         on.bytes = on.bytes.saturating_add(event.size);
         own.push(on.with_totals(*event));
-        Of::It
+        StreamMatch::It
     }
 
     /// The free of a block of the stream was lost, and its place is another's now.
-    fn gone(event: &Event, lost: Option<u64>, on: &OnDevice, own: &mut Vec<Event>) -> Of {
+    fn gone(event: &Event, lost: Option<u64>, on: &StreamOnDevice, own: &mut Vec<Event>) -> StreamMatch {
         if lost.is_some() {
             let mut free = on.with_totals(*event);
             free.kind = EventKind::BLOCK_FREE;
             free.detail = None;
             own.push(free);
         }
-        Of::Others
+        StreamMatch::Others
     }
 
-    fn free(&mut self, event: &Event, own: &mut Vec<Event>) -> Of {
+    fn free(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
         let on = self.devices.entry(event.device).or_default();
         self.facts.segment_mismatches += u64::from(on.all_segments.bytes() != event.aux[1]);
-        let Some(bytes) = on.live.remove(&event.addr) else { return Of::Others };
+        let Some(bytes) = on.live.remove(&event.addr) else { return StreamMatch::Others };
         on.bytes = on.bytes.saturating_sub(bytes);
         own.push(on.with_totals(*event));
-        Of::It
+        StreamMatch::It
     }
 
-    fn segment(&mut self, event: &Event, own: &mut Vec<Event>) -> Of {
+    fn segment(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
         let on = self.devices.entry(event.device).or_default();
         // Who asked for them does not matter here.
         on.all_segments.event(event, StackId::default());
         let comes = matches!(event.kind, EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP);
         if !comes || event.aux[0] == self.facts.stream.0 {
             if on.segments.event(event, StackId::default()).is_empty() && !comes {
-                return Of::Others;
+                return StreamMatch::Others;
             }
             own.push(*event);
-            return Of::It;
+            return StreamMatch::It;
         }
         // Where it comes to lie, what was the stream's has gone without a word.
         let gone = Event { kind: EventKind::SEGMENT_UNMAP, ..*event };
         if !on.segments.event(&gone, StackId::default()).is_empty() {
             own.push(gone);
         }
-        Of::Others
+        StreamMatch::Others
     }
 }
 
-impl OnDevice {
+impl StreamOnDevice {
     /// With what the stream held and had reserved after the event.
     fn with_totals(&self, event: Event) -> Event {
         Event { aux: [self.bytes, self.segments.bytes()], ..event }
@@ -221,7 +221,7 @@ mod tests {
             device: 0,
             ..Event::new(EventKind::SEGMENT_ALLOC)
         };
-        let mut one = OneStream::new(StreamId(7));
+        let mut one = StreamFilter::new(StreamId(7));
         let mut own = Vec::new();
         for event in [
             segment(0x1000, 100, 7),

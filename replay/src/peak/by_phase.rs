@@ -12,20 +12,20 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::{CodeId, Event, EventKind, ThreadId};
 
 use crate::ingest::{Input, read_events};
-use crate::pass::stream_filter::OneStream;
-use crate::pass::{Analysis, Asked, analyse_with_head};
-use crate::timeline::phases::who_began;
-use crate::util::seeded_map::KeyedMap;
+use crate::pass::stream_filter::StreamFilter;
+use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
+use crate::timeline::phases::thread_of_phase;
+use crate::util::seeded_map::SeededMap;
 
 /// Analyses a trace, with what only who asks for the peak wants to know: the step before, and named parts of the run.
-pub fn analyse_for_peak(input: Input<'_>, asked: Asked) -> Result<Analysis, OpenError> {
+pub fn analyse_for_peak(input: Input<'_>, asked: AnalysisOptions) -> Result<Analysis, OpenError> {
     let open = input.open;
-    let mut one_stream = asked.stream.map(OneStream::new);
-    let (mut analysis, head) = analyse_with_head(input, Asked { step_before: true, ..asked })?;
+    let mut one_stream = asked.stream.map(StreamFilter::new);
+    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before: true, ..asked })?;
     if analysis.phases.is_empty() {
         return Ok(analysis);
     }
-    let mut pass = Pass::new(&analysis);
+    let mut pass = PhasePass::new(&analysis);
     let mut own = Vec::new();
     read_events(open, &head, &mut |event| {
         // As the first pass was given them.
@@ -43,16 +43,16 @@ pub fn analyse_for_peak(input: Input<'_>, asked: Asked) -> Result<Analysis, Open
 }
 
 #[derive(Debug, Default)]
-struct OnDevice {
+struct PeakArrivals {
     /// The last event of the peak.
     newest_of_peak: u64,
     /// The events that brought what is live, by address.
-    born: KeyedMap<u64, u64>,
+    born: SeededMap<u64, u64>,
     events: u64,
-    phases: KeyedMap<u64, usize>,
+    phases: SeededMap<u64, usize>,
 }
 
-impl OnDevice {
+impl PeakArrivals {
     fn alloc(&mut self, addr: u64, phase: Option<usize>) {
         self.events += 1;
         if self.events > self.newest_of_peak {
@@ -79,16 +79,16 @@ impl OnDevice {
     }
 }
 
-struct Pass {
-    devices: BTreeMap<u8, OnDevice>,
+struct PhasePass {
+    devices: BTreeMap<u8, PeakArrivals>,
     /// Parts that have not ended.
     open: Vec<(ThreadId, Option<usize>)>,
 }
 
-impl Pass {
+impl PhasePass {
     fn new(analysis: &Analysis) -> Self {
         let with_torch = analysis.devices.iter().filter(|(_, state)| state.has_torch());
-        let on = |newest_of_peak| OnDevice { newest_of_peak, ..OnDevice::default() };
+        let on = |newest_of_peak| PeakArrivals { newest_of_peak, ..PeakArrivals::default() };
         let devices = with_torch.map(|(ordinal, state)| (*ordinal, on(state.torch.peak_event())));
         Self { devices: devices.collect(), open: Vec::new() }
     }
@@ -107,8 +107,10 @@ impl Pass {
             EventKind::PHASE_BEGIN => {
                 let code = analysis.symbols.definitions().codes.get(&CodeId(event.aux[0] as u32));
                 let name = code.map_or("", |code| code.name.as_str());
-                self.open
-                    .push((who_began(event), analysis.phases.iter().position(|phase| phase.name == name)));
+                self.open.push((
+                    thread_of_phase(event),
+                    analysis.phases.iter().position(|phase| phase.name == name),
+                ));
             }
             EventKind::PHASE_END => {
                 if let Some(at) = self.open.iter().rposition(|(thread, _)| *thread == event.thread) {

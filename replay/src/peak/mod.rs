@@ -1,52 +1,51 @@
 //! From the blocks of a peak to the report on it: by category, by line, and against the step before.
 
-pub mod by_phase;
-pub mod category;
+pub(crate) mod by_phase;
+pub(crate) mod category;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::assemble::{known, step};
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::peak::category::rules::{Category, Confidence};
-use crate::peak::category::{Judged, categories};
+use crate::peak::category::{CategorizedBlock, categorize_blocks};
 use crate::report::{
-    Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
+    CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
     SincePreviousStep, SiteShare,
 };
 use crate::state::device::DeviceState;
-use crate::state::live_set::Book;
-use crate::state::live_set::lazy_counter::{Held, sum};
+use crate::state::live_set::LiveSet;
+use crate::state::live_set::lazy_counter::{BlockTotals, sum};
 use crate::state::live_set::step_peaks::StepPeak;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Of the bytes of a category, this part must be surer than what is said of all of it: one in so many.
 const DOUBTFUL_PART: u64 = 10;
 
 /// The peaks of the devices of a trace.
 pub(crate) fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
-    known(analysis).map(|(ordinal, state)| peak(trace, analysis, ordinal, state)).collect()
+    analysis.visible_devices().map(|(ordinal, state)| peak(trace, analysis, ordinal, state)).collect()
 }
 
 /// Adds to each peak every block of it.
-pub fn add_blocks(report: &mut crate::Report, analyses: &[Analysis]) {
+pub fn add_peak_blocks(report: &mut crate::Report, analyses: &[Analysis]) {
     for peak in report.peak.iter_mut().flatten() {
         let Some(analysis) = analyses.get(peak.trace) else { continue };
-        let state = known(analysis).find(|(ordinal, _)| u32::from(*ordinal) == peak.device);
+        let state = analysis.visible_devices().find(|(ordinal, _)| u32::from(*ordinal) == peak.device);
         peak.blocks = state.map(|(ordinal, state)| blocks(analysis, ordinal, state));
     }
 }
 
-fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Block> {
-    let judged = categories(analysis, ordinal, state, &state.main().peak_blocks());
-    let block = |one: &Judged| {
+fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBlockRow> {
+    let judged = categorize_blocks(analysis, ordinal, state, &state.main().peak_blocks());
+    let block = |one: &CategorizedBlock| {
         let block = one.block.block;
-        Block {
+        PeakBlockRow {
             addr: one.block.addr,
             bytes: block.bytes,
             requested_bytes: block.requested_bytes,
-            step: step(analysis, block.step),
+            step: analysis.reported_step(block.step),
             born: block.born,
             pass: one.born.name(),
             category: one.verdict.category.name(),
@@ -59,56 +58,59 @@ fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Block> {
 }
 
 fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Peak {
-    let book = state.main();
-    let judged = categories(analysis, ordinal, state, &book.peak_blocks());
-    let mut of_sites: KeyedMap<SiteId, Vec<&Judged>> = KeyedMap::default();
+    let live_set = state.main();
+    let judged = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
+    let mut of_sites: SeededMap<SiteId, Vec<&CategorizedBlock>> = SeededMap::default();
     for one in &judged {
         of_sites.entry(one.site).or_default().push(one);
     }
-    let mut sites: Vec<(SiteId, Held)> =
-        book.sites().map(|(id, site)| (id, book.at_peak(site))).filter(|(_, held)| held.bytes > 0).collect();
+    let mut sites: Vec<(SiteId, BlockTotals)> = live_set
+        .sites()
+        .map(|(id, site)| (id, live_set.at_peak(site)))
+        .filter(|(_, held)| held.bytes > 0)
+        .collect();
     sites.sort_by_key(|(id, held)| (Reverse(held.bytes), *id));
     let of_phases = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
-    let phases = |blocks: &[&Judged]| Some(by_phase(analysis, of_phases?, blocks));
-    let share = |(id, held): (SiteId, Held)| {
+    let phases = |blocks: &[&CategorizedBlock]| Some(by_phase(analysis, of_phases?, blocks));
+    let share = |(id, held): (SiteId, BlockTotals)| {
         let blocks = of_sites.get(&id).map_or(&[][..], Vec::as_slice);
         SiteShare {
-            site: analysis.symbols.site(id, book.main_stack_at_peak(id)),
+            site: analysis.symbols.site(id, live_set.main_stack_at_peak(id)),
             bytes: held.bytes,
             blocks: held.blocks,
             categories: Some(by_category(blocks)),
             phases: phases(blocks),
         }
     };
-    let has_steps = analysis.rule.source().is_some() && book.peak().live > 0;
+    let has_steps = analysis.step_source.name().is_some() && live_set.peak().live > 0;
     // What came before the part that was asked for is not told.
     let step_before =
-        book.step_before_peak().filter(|(before, _)| has_steps && before.step >= book.first_step);
+        live_set.step_before_peak().filter(|(before, _)| has_steps && before.step >= live_set.first_step);
     Peak {
         trace,
         device: u32::from(ordinal),
         layer: if state.has_torch() { "torch" } else { "device" },
-        time_ns: book.peak().time_ns.saturating_sub(analysis.start_ns),
-        step: step(analysis, book.peak().step),
-        live_bytes: book.peak().live,
+        time_ns: live_set.peak().time_ns.saturating_sub(analysis.start_ns),
+        step: analysis.reported_step(live_set.peak().step),
+        live_bytes: live_set.peak().live,
         categories: shares(&judged),
         passes: by_pass(&judged),
         phases: phases(&judged.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
         left_out: None,
         since_previous_step: step_before.map(|(before, blocks)| {
-            let was = categories(analysis, ordinal, state, &blocks);
-            since(analysis, book, before, (&judged, &was))
+            let was = categorize_blocks(analysis, ordinal, state, &blocks);
+            since(analysis, live_set, before, (&judged, &was))
         }),
         blocks: None,
     }
 }
 
 /// Categories with what told them, most bytes first.
-fn shares(judged: &[Judged]) -> Vec<CategoryShare> {
-    type Told = (&'static str, Option<Confidence>);
-    let mut all: BTreeMap<Category, (Held, BTreeMap<Told, u64>)> = BTreeMap::new();
-    for Judged { block, verdict, .. } in judged {
+fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
+    type RuleUsed = (&'static str, Option<Confidence>);
+    let mut all: BTreeMap<Category, (BlockTotals, BTreeMap<RuleUsed, u64>)> = BTreeMap::new();
+    for CategorizedBlock { block, verdict, .. } in judged {
         let (held, rules) = all.entry(verdict.category).or_default();
         held.add(block.block.bytes);
         let bytes = rules.entry((verdict.rule, verdict.confidence)).or_default();
@@ -127,7 +129,7 @@ fn shares(judged: &[Judged]) -> Vec<CategoryShare> {
                 })
                 .collect();
             rules.sort_by_key(|share| Reverse(share.bytes));
-            let Held { bytes, blocks } = held;
+            let BlockTotals { bytes, blocks } = held;
             let confidence = confidence.map(Confidence::name);
             (category, CategoryShare { category: category.name(), bytes, blocks, confidence, rules })
         })
@@ -150,14 +152,14 @@ fn overall(bytes: u64, rules: &BTreeMap<(&'static str, Option<Confidence>), u64>
     all.into_iter().find(|sure| is_enough(at_most(*sure))).or(Some(Confidence::High))
 }
 
-fn by_category(blocks: &[&Judged]) -> Vec<CategoryBytes> {
-    let mut all: BTreeMap<Category, Held> = BTreeMap::new();
+fn by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
+    let mut all: BTreeMap<Category, BlockTotals> = BTreeMap::new();
     for one in blocks {
         all.entry(one.verdict.category).or_default().add(one.block.block.bytes);
     }
-    let mut all: Vec<(Category, Held)> = all.into_iter().collect();
+    let mut all: Vec<(Category, BlockTotals)> = all.into_iter().collect();
     all.sort_by_key(|(category, held)| (Reverse(held.bytes), *category));
-    let bytes = |(category, held): (Category, Held)| CategoryBytes {
+    let bytes = |(category, held): (Category, BlockTotals)| CategoryBytes {
         category: category.name(),
         bytes: held.bytes,
         blocks: held.blocks,
@@ -165,7 +167,7 @@ fn by_category(blocks: &[&Judged]) -> Vec<CategoryBytes> {
     all.into_iter().map(bytes).collect()
 }
 
-fn by_pass(judged: &[Judged]) -> Vec<PassBytes> {
+fn by_pass(judged: &[CategorizedBlock]) -> Vec<PassBytes> {
     let mut all: BTreeMap<&'static str, u64> = BTreeMap::new();
     for one in judged {
         let bytes = all.entry(one.born.name()).or_default();
@@ -176,7 +178,11 @@ fn by_pass(judged: &[Judged]) -> Vec<PassBytes> {
     all
 }
 
-fn by_phase(analysis: &Analysis, of: &KeyedMap<u64, usize>, blocks: &[&Judged]) -> Vec<PhaseBytes> {
+fn by_phase(
+    analysis: &Analysis,
+    of: &SeededMap<u64, usize>,
+    blocks: &[&CategorizedBlock],
+) -> Vec<PhaseBytes> {
     let mut all: BTreeMap<Option<usize>, u64> = BTreeMap::new();
     for one in blocks {
         let bytes = all.entry(of.get(&one.block.block.born).copied()).or_default();
@@ -191,18 +197,18 @@ fn by_phase(analysis: &Analysis, of: &KeyedMap<u64, usize>, blocks: &[&Judged]) 
 }
 
 /// What was held of a line and a category: at the peak, and at that of the step before.
-type Pair = (u64, u64);
+type PeakAndStepBefore = (u64, u64);
 
 fn since(
     analysis: &Analysis,
-    book: &Book,
+    live_set: &LiveSet,
     before: &StepPeak,
-    (now, was): (&[Judged], &[Judged]),
+    (now, was): (&[CategorizedBlock], &[CategorizedBlock]),
 ) -> SincePreviousStep {
     // A block that was there both times is for the same both times, whatever its neighbours told.
-    let known: KeyedMap<u64, Category> =
+    let known: SeededMap<u64, Category> =
         now.iter().map(|one| (one.block.block.born, one.verdict.category)).collect();
-    let mut pairs: BTreeMap<(SiteId, Category), Pair> = BTreeMap::new();
+    let mut pairs: BTreeMap<(SiteId, Category), PeakAndStepBefore> = BTreeMap::new();
     for one in now {
         let (bytes, _) = pairs.entry((one.site, one.verdict.category)).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
@@ -216,7 +222,7 @@ fn since(
         .into_iter()
         .filter(|(_, (bytes, before))| bytes != before)
         .map(|((site, category), (bytes, before_bytes))| RiseOfSite {
-            site: analysis.symbols.site(site, book.main_stack_at_peak(site)),
+            site: analysis.symbols.site(site, live_set.main_stack_at_peak(site)),
             category: category.name(),
             bytes,
             before_bytes,
@@ -229,7 +235,7 @@ fn since(
         // Before anything had happened.
         time_ns: before.time_ns.map_or(0, |time_ns| time_ns.saturating_sub(analysis.start_ns)),
         live_bytes: before.live_bytes,
-        rise_bytes: difference(book.peak().live, before.live_bytes),
+        rise_bytes: difference(live_set.peak().live, before.live_bytes),
         changes,
     }
 }

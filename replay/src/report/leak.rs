@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Holder, HoldersSeen, Quantity, Site};
+use super::{Holder, HolderCoverage, Quantity, Site};
 use crate::callsite::symbols::SiteId;
 
 /// A site that grows.
@@ -48,7 +48,7 @@ pub struct Leak {
     /// At this rate alone (see `docs/analyses.md`).
     pub steps_to_oom: Option<u64>,
     /// When the device is full if all its leaks go on.
-    pub oom_step: Option<OomStep>,
+    pub oom_step: Option<OomForecast>,
     /// Blocks of the same lines that were live at the last step end.
     pub survivors: Option<u64>,
     /// Steps that those of the main line come from.
@@ -69,7 +69,7 @@ pub struct Leak {
     /// Who holds its blocks, largest first; `None` where the program did not look.
     pub holders: Option<Vec<Holder>>,
     /// How much of it was looked at.
-    pub holders_seen: Option<HoldersSeen>,
+    pub holders_seen: Option<HolderCoverage>,
     /// The numbers behind it.
     pub evidence: Value,
     /// The sites that grow, and the step at whose end that of each had not begun.
@@ -79,7 +79,7 @@ pub struct Leak {
 
 /// When a device will be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OomStep {
+pub struct OomForecast {
     /// Most likely.
     pub expected: u64,
     /// With nothing of PyTorch's cache, at the highest rate.
@@ -99,7 +99,7 @@ pub struct Survival {
 
 /// A site that holds more than it did and is no leak.
 #[derive(Clone, Debug, Serialize)]
-pub struct SilentGrowth {
+pub struct BenignGrowth {
     /// Index in `traces`.
     pub trace: usize,
     /// Ordinal.

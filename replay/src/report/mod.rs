@@ -13,26 +13,28 @@ mod mps_samples;
 mod part;
 mod peak;
 mod ranks;
+mod section;
 mod site;
 mod snapshot;
 mod trace;
 mod verdict;
 
 pub use fragmentation::{
-    AsyncPool, Cause, Fragmentation, GapLook, GapOverTime, Keeper, Moment, PoolAnswer, PoolRow, Serves,
-    UsableSize,
+    AsyncPool, AsyncPoolSample, Cause, FitRow, Fragmentation, FragmentationOverTime, GapMoment, GapSample,
+    PinningSite, PoolInfo, PoolRow,
 };
-pub use holders::{Holder, HolderLook, HoldersSeen, Unresolved};
-pub use leak::{FreedSiblings, Leak, OomStep, SilentGrowth, Survival};
+pub use holders::{Holder, HolderCoverage, HolderScan, UnresolvedBlocks};
+pub use leak::{BenignGrowth, FreedSiblings, Leak, OomForecast, Survival};
 pub use mps_samples::{SampledPoint, SampledRange, TorchMemory};
-pub use part::{Filters, LeftOut, LeftOutLists, SinceMoment, StreamPart};
+pub use part::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart};
 pub use peak::{
-    Block, CategoryBytes, CategoryShare, PassBytes, Peak, PhaseBytes, RiseOfSite, RuleShare,
+    CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
     SincePreviousStep, SiteShare,
 };
 pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
+pub use section::Section;
 pub use site::{FrameKind, Site, StackFrame};
-pub use snapshot::Instant;
+pub use snapshot::Snapshot;
 pub use trace::{Losses, Naming, NamingReason, TraceInfo};
 pub use verdict::{Severity, Verdict};
 
@@ -84,22 +86,22 @@ pub struct Report {
     pub leaks: Option<Vec<Leak>>,
     /// Each time the program looked who holds what leaks; `None` where it never did.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub holders: Option<Vec<HolderLook>>,
+    pub holders: Option<Vec<HolderScan>>,
     /// What has grown and is no leak, by which rule; largest first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub silent_growth: Option<Vec<SilentGrowth>>,
+    pub silent_growth: Option<Vec<BenignGrowth>>,
     /// At the peak of reserved bytes, at each out-of-memory, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragmentation: Option<Vec<Fragmentation>>,
     /// The same over the whole run, by device.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gap_over_time: Option<Vec<GapOverTime>>,
+    pub gap_over_time: Option<Vec<FragmentationOverTime>>,
     /// The driver's stream-ordered pools, where any was used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub async_pools: Option<Vec<AsyncPool>>,
     /// Moments that were asked for, by trace, time and device.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub instants: Option<Vec<Instant>>,
+    pub instants: Option<Vec<Snapshot>>,
     /// What filled the device at its peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<Vec<Peak>>,
@@ -114,7 +116,7 @@ pub struct Report {
     pub verdicts: Option<Vec<Verdict>>,
     /// Rows of the lists above that were left out because of `filters`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOutLists>,
+    pub left_out: Option<OmittedLists>,
     /// What the report was limited to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filters: Option<Filters>,
@@ -187,9 +189,9 @@ pub struct Device {
     /// Maxima, each of its own series.
     pub peak: DevicePeak,
     /// Last values.
-    pub end: Levels,
+    pub end: DeviceLevels,
     /// Who held the driver's memory when `peak.device_bytes` was reached; sums to it.
-    pub ledger: Vec<LedgerEntry>,
+    pub ledger: Vec<OwnerBytes>,
     /// What was in use beyond what calls handed out, nearest to then: contexts, code, what pools keep.
     pub residual_bytes: Option<u64>,
     /// How that is known.
@@ -232,7 +234,7 @@ pub struct DevicePeak {
 
 /// The three series at one moment.
 #[derive(Clone, Debug, Serialize)]
-pub struct Levels {
+pub struct DeviceLevels {
     /// Handed to tensors.
     pub live_bytes: Option<u64>,
     /// Held by PyTorch.
@@ -243,7 +245,7 @@ pub struct Levels {
 
 /// A share of the device.
 #[derive(Clone, Debug, Serialize)]
-pub struct LedgerEntry {
+pub struct OwnerBytes {
     /// Who.
     pub owner: String,
     /// How much.
@@ -274,10 +276,10 @@ pub struct Timeline {
     /// maximum and minimum of the bin, so that no extreme of any series is lost.
     pub points: Vec<TimelinePoint>,
     /// Largest sites.
-    pub bands: Vec<Band>,
+    pub bands: Vec<TimelineBand>,
     /// Those of them that a filter left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
 }
 
 /// One moment.
@@ -297,7 +299,7 @@ pub struct TimelinePoint {
 
 /// One site over time.
 #[derive(Clone, Debug, Serialize)]
-pub struct Band {
+pub struct TimelineBand {
     /// Whose.
     pub site: Site,
     /// One per point.
@@ -348,7 +350,7 @@ pub struct Oom {
     pub growth: Vec<SiteBytes>,
     /// What of `sites` a filter left out, and what is beyond the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
 }
 
 /// Something to try.

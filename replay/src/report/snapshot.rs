@@ -2,11 +2,11 @@
 
 use serde::Serialize;
 
-use super::{LeftOut, SiteShare};
+use super::{Omitted, SiteShare};
 
 /// A device at that moment. What it had reserved and not used is in `fragmentation`, where `at.why` is `at`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Instant {
+pub struct Snapshot {
     /// Index in `traces`.
     pub trace: usize,
     /// Ordinal.
@@ -29,5 +29,5 @@ pub struct Instant {
     pub sites: Vec<SiteShare>,
     /// Those that a filter left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::{Event, EventKind};
 
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: what a pool keeps when all its blocks are free.
 const ATTRIBUTE_THRESHOLD: u64 = 4;
@@ -19,7 +19,7 @@ const MAX_POOLS: usize = 256;
 
 /// An answer of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct AsyncPoolReading {
     /// When.
     pub time_ns: u64,
     /// Held by the pool.
@@ -28,7 +28,7 @@ pub struct Answer {
     pub allocated: u64,
 }
 
-impl Answer {
+impl AsyncPoolReading {
     /// In no block.
     pub fn unused(self) -> u64 {
         self.reserved.saturating_sub(self.allocated)
@@ -37,7 +37,7 @@ impl Answer {
 
 /// A pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pool {
+pub struct AsyncPoolState {
     /// In blocks now.
     pub allocated: u64,
     /// Most of it.
@@ -47,25 +47,25 @@ pub struct Pool {
     /// How often somebody asked what it holds.
     pub answers: u64,
     /// The last answer.
-    pub last: Option<Answer>,
+    pub last: Option<AsyncPoolReading>,
     /// The one with most unused bytes.
-    pub worst: Option<Answer>,
+    pub worst: Option<AsyncPoolReading>,
 }
 
 /// A device and a pool of it; 0 is the device's own while nobody has named it.
-pub type PoolKey = (u8, u64);
+pub(crate) type AsyncPoolKey = (u8, u64);
 
 /// All of them.
 #[derive(Debug, Default)]
 pub struct AsyncPools {
-    pools: BTreeMap<PoolKey, Pool>,
+    pools: BTreeMap<AsyncPoolKey, AsyncPoolState>,
     /// Pool and bytes of live blocks.
-    blocks: KeyedMap<u64, (PoolKey, u64)>,
+    blocks: SeededMap<u64, (AsyncPoolKey, u64)>,
     /// The device's own pool, by the handle that the program uses for it.
     own: BTreeMap<u8, u64>,
     /// Where allocations that name no pool go since the program chose one.
     chosen: BTreeMap<u8, u64>,
-    made: KeyedSet<u64>,
+    made: SeededSet<u64>,
 }
 
 impl AsyncPools {
@@ -92,7 +92,8 @@ impl AsyncPools {
             EventKind::POOL_GET if event.aux[1] == ATTRIBUTE_RESERVED => {
                 let key = self.named(event.device, event.aux[0]);
                 if let Some(pool) = self.pool(key) {
-                    let answer = Answer { time_ns, reserved: event.size, allocated: pool.allocated };
+                    let answer =
+                        AsyncPoolReading { time_ns, reserved: event.size, allocated: pool.allocated };
                     pool.answers += 1;
                     pool.last = Some(answer);
                     if pool.worst.is_none_or(|worst| worst.unused() < answer.unused()) {
@@ -126,7 +127,7 @@ impl AsyncPools {
     }
 
     /// A handle that the program did not make is the device's own pool.
-    fn named(&mut self, device: u8, handle: u64) -> PoolKey {
+    fn named(&mut self, device: u8, handle: u64) -> AsyncPoolKey {
         if handle == 0 || self.made.contains(&handle) {
             return (device, handle);
         }
@@ -136,7 +137,7 @@ impl AsyncPools {
         (device, handle)
     }
 
-    fn pool(&mut self, key: PoolKey) -> Option<&mut Pool> {
+    fn pool(&mut self, key: AsyncPoolKey) -> Option<&mut AsyncPoolState> {
         if self.pools.len() >= MAX_POOLS && !self.pools.contains_key(&key) {
             return None;
         }
@@ -144,7 +145,7 @@ impl AsyncPools {
     }
 
     /// Pools from which something was allocated.
-    pub fn used(&self) -> impl Iterator<Item = (PoolKey, &Pool)> {
+    pub fn used(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
         self.pools.iter().filter(|(_, pool)| pool.peak_allocated > 0).map(|(key, pool)| (*key, pool))
     }
 }
@@ -175,8 +176,8 @@ mod tests {
         for (time, event) in events.iter().enumerate() {
             pools.event(event, time as u64);
         }
-        let answer = |time_ns, reserved, allocated| Some(Answer { time_ns, reserved, allocated });
-        let own = Pool {
+        let answer = |time_ns, reserved, allocated| Some(AsyncPoolReading { time_ns, reserved, allocated });
+        let own = AsyncPoolState {
             allocated: 0,
             peak_allocated: 100,
             keeps: Some(77),
@@ -184,7 +185,7 @@ mod tests {
             last: answer(8, 90, 0),
             worst: answer(8, 90, 0),
         };
-        let made = Pool { allocated: 15, peak_allocated: 15, ..Pool::default() };
+        let made = AsyncPoolState { allocated: 15, peak_allocated: 15, ..AsyncPoolState::default() };
         let all: Vec<_> = pools.used().map(|(key, pool)| (key, pool.clone())).collect();
         assert_eq!(all, [((0, 0), own), ((0, 0xbb), made)]);
     }

@@ -11,14 +11,14 @@
 use gpumemtrace_format::Event;
 use gpumemtrace_format::event::{WITNESS_NVML, WITNESS_PROGRAM};
 
-use crate::callsite::module_owner::{OwnerId, Owners};
+use crate::callsite::module_owner::{ModuleOwners, OwnerId};
 
 /// The library of PyTorch's allocator.
 pub(crate) const TORCH: &str = "libc10_cuda";
 
 /// The two numbers of PyTorch's allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Torch {
+pub struct TorchLevels {
     /// Held by it.
     pub reserved: u64,
     /// Handed to tensors.
@@ -27,7 +27,7 @@ pub struct Torch {
 
 /// Who said how much is in use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Witness {
+pub enum ResidualSource {
     /// NVML, of this process alone.
     Nvml,
     /// The driver, asked by the recorder: all processes.
@@ -36,7 +36,7 @@ pub enum Witness {
     Program,
 }
 
-impl Witness {
+impl ResidualSource {
     /// The report's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -49,18 +49,18 @@ impl Witness {
 
 /// One sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sample {
+pub struct MeminfoSample {
     /// When.
     pub time_ns: u64,
     /// Who.
-    pub witness: Witness,
+    pub witness: ResidualSource,
     /// What they said.
     pub in_use: u64,
     /// What calls had handed out.
     pub handed_out: u64,
 }
 
-impl Sample {
+impl MeminfoSample {
     /// What no call shows. `None` if less is in use than was handed out: then one of the two is not of this moment.
     pub fn residual(&self) -> Option<u64> {
         self.in_use.checked_sub(self.handed_out)
@@ -68,34 +68,34 @@ impl Sample {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Moment {
+struct AttributedPeak {
     time_ns: u64,
     bytes: u64,
     held: Vec<u64>,
-    torch: Torch,
+    torch: TorchLevels,
     /// PyTorch's numbers are not those of this moment yet.
     is_unsettled: bool,
 }
 
 /// Of one device.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct DeviceAttribution {
     held: Vec<u64>,
     bytes: u64,
-    torch: Torch,
-    peak: Moment,
-    nearest: Option<Sample>,
+    torch: TorchLevels,
+    peak: AttributedPeak,
+    nearest: Option<MeminfoSample>,
     /// Samples whose residual is known.
     pub samples: u64,
     /// Smallest and largest residual, of the witness that is shown.
     pub extremes: Option<(u64, u64)>,
     /// Its residuals in their order: all, or evenly picked.
-    residuals: Picked,
+    residuals: PickedValues,
 }
 
 /// At most [`MOST_PICKED`] values of a series, evenly spaced.
 #[derive(Clone, Debug, Default)]
-struct Picked {
+struct PickedValues {
     values: Vec<u64>,
     seen: u64,
     /// Two to the power of this are passed over from one to the next.
@@ -104,7 +104,7 @@ struct Picked {
 
 const MOST_PICKED: usize = 512;
 
-impl Picked {
+impl PickedValues {
     fn push(&mut self, value: u64) {
         if self.seen.trailing_zeros() >= self.halvings {
             self.values.push(value);
@@ -121,9 +121,9 @@ impl Picked {
     }
 }
 
-impl Ledger {
+impl DeviceAttribution {
     /// The driver handed something out.
-    pub fn alloc(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &Owners) {
+    pub fn alloc(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &ModuleOwners) {
         let at = owner.0 as usize;
         if at >= self.held.len() {
             self.held.resize(at + 1, 0);
@@ -151,7 +151,7 @@ impl Ledger {
 
     /// PyTorch's numbers after one of its blocks came or went.
     #[inline]
-    pub fn torch(&mut self, torch: Torch) {
+    pub fn torch(&mut self, torch: TorchLevels) {
         self.torch = torch;
         if self.peak.is_unsettled {
             self.peak.torch = torch;
@@ -163,18 +163,19 @@ impl Ledger {
     #[cold]
     pub(crate) fn restart(&mut self, time_ns: u64) {
         let (held, torch) = (self.held.clone(), self.torch);
-        let peak = Moment { time_ns, bytes: self.bytes, held: held.clone(), torch, is_unsettled: false };
+        let peak =
+            AttributedPeak { time_ns, bytes: self.bytes, held: held.clone(), torch, is_unsettled: false };
         *self = Self { held, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
     /// Somebody said how much is in use.
     pub fn sample(&mut self, event: &Event, time_ns: u64) {
         let witness = match event.aux[1] {
-            WITNESS_NVML => Witness::Nvml,
-            WITNESS_PROGRAM => Witness::Program,
-            _ => Witness::Recorder,
+            WITNESS_NVML => ResidualSource::Nvml,
+            WITNESS_PROGRAM => ResidualSource::Program,
+            _ => ResidualSource::Recorder,
         };
-        let sample = Sample { time_ns, witness, in_use: event.size, handed_out: self.bytes };
+        let sample = MeminfoSample { time_ns, witness, in_use: event.size, handed_out: self.bytes };
         let Some(residual) = sample.residual() else { return };
         self.samples += 1;
         match self.nearest.map(|known| known.witness.cmp(&witness)) {
@@ -186,7 +187,7 @@ impl Ledger {
             }
             _ => {
                 self.extremes = Some((residual, residual));
-                self.residuals = Picked::default();
+                self.residuals = PickedValues::default();
             }
         }
         self.residuals.push(residual);
@@ -214,12 +215,12 @@ impl Ledger {
     }
 
     /// The sample of the best witness that is nearest to the moment.
-    pub fn nearest(&self) -> Option<Sample> {
+    pub fn nearest(&self) -> Option<MeminfoSample> {
         self.nearest
     }
 
     /// Who held how much at the moment, most first. Sums to [`Self::peak_bytes`].
-    pub fn entries(&self, owners: &Owners) -> Vec<(String, u64)> {
+    pub fn entries(&self, owners: &ModuleOwners) -> Vec<(String, u64)> {
         let mut held: Vec<(String, u64)> = self
             .peak
             .held
@@ -228,7 +229,7 @@ impl Ledger {
             .map(|(bytes, id)| (owners.name(OwnerId(id)).to_owned(), *bytes))
             .collect();
         // What PyTorch reserved was asked for by its library, or by somebody unknown where stacks are missing.
-        let Torch { reserved, live } = self.peak.torch;
+        let TorchLevels { reserved, live } = self.peak.torch;
         let mut left = reserved;
         for wanted in [TORCH, crate::callsite::module_owner::UNKNOWN] {
             for (_, bytes) in held.iter_mut().filter(|(name, _)| name.starts_with(wanted)) {
@@ -255,7 +256,7 @@ mod tests {
     use gpumemtrace_format::{ModuleDef, NativeNode, NodeId};
 
     /// Owners of three stacks: 1 PyTorch through a runtime, 2 a library with its own, 3 nobody known.
-    fn owners() -> (Owners, [OwnerId; 3]) {
+    fn owners() -> (ModuleOwners, [OwnerId; 3]) {
         let mut definitions = Definitions::default();
         let module = |start: u64, path: &str| ModuleDef {
             load_bias: start,
@@ -273,7 +274,7 @@ mod tests {
             module(0x2000, "/lib/libc10_cuda.so"),
             module(0x3000, "/lib/libnccl.so.2"),
         ]));
-        let mut owners = Owners::default();
+        let mut owners = ModuleOwners::default();
         let ids = [1, 2, 3].map(|id| owners.of(NodeId(id), &definitions));
         (owners, ids)
     }
@@ -301,12 +302,12 @@ mod tests {
     #[test]
     fn the_entries_sum_to_the_peak_and_reserved_is_told_apart() {
         let (owners, [torch, nccl, nobody]) = owners();
-        let mut ledger = Ledger::default();
+        let mut ledger = DeviceAttribution::default();
         ledger.alloc(nccl, 8, 1, &owners);
         ledger.alloc(nobody, 2, 2, &owners);
         ledger.alloc(torch, 20, 3, &owners);
-        ledger.torch(Torch { reserved: 20, live: 15 });
-        ledger.torch(Torch { reserved: 20, live: 3 });
+        ledger.torch(TorchLevels { reserved: 20, live: 15 });
+        ledger.torch(TorchLevels { reserved: 20, live: 3 });
         ledger.free(nccl, 8);
         let entries = ledger.entries(&owners);
         let named: Vec<(&str, u64)> = entries.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
@@ -316,7 +317,7 @@ mod tests {
 
     #[test]
     fn of_a_long_series_values_are_picked_evenly() {
-        let mut picked = Picked::default();
+        let mut picked = PickedValues::default();
         (0..5000).for_each(|value| picked.push(value));
         let every = 1 << picked.halvings;
         assert_eq!(picked.values, (0..5000).step_by(every).collect::<Vec<u64>>());
@@ -326,7 +327,7 @@ mod tests {
     #[test]
     fn the_residual_is_that_of_the_best_witness_nearest_to_the_peak() {
         let (owners, [torch, ..]) = owners();
-        let mut ledger = Ledger::default();
+        let mut ledger = DeviceAttribution::default();
         ledger.sample(&said(5, WITNESS_PROGRAM), 1);
         ledger.alloc(torch, 20, 2, &owners);
         ledger.sample(&said(70, 1), 3);
@@ -335,7 +336,7 @@ mod tests {
         ledger.sample(&said(90, 1), 5);
         ledger.sample(&said(10, WITNESS_NVML), 6);
         let nearest = ledger.nearest().unwrap();
-        assert_eq!((nearest.witness, nearest.residual()), (Witness::Nvml, Some(7)));
+        assert_eq!((nearest.witness, nearest.residual()), (ResidualSource::Nvml, Some(7)));
         assert_eq!(
             (ledger.extremes, ledger.samples),
             (Some((7, 7)), 4),

@@ -8,67 +8,90 @@ use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
 
 use crate::callsite::symbols::{SiteId, StackId};
-use crate::fragmentation::history::Course;
+use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
-    Gap, Moment, PeakState, PendingFree, Serves, Snapshot, Touched, Usable, explain, of_device, usable,
+    AllocatorSnapshot, FitForSize, Gap, PendingFree, PoolKey, ReservedPeak, ReservedPeakState, TorchRanges,
+    explain, fit_for_sizes, of_device,
 };
-use crate::state::attribution::{Ledger, Torch};
-use crate::state::driver::{Driver, Range, space};
-use crate::state::live_set::{Book, Now};
-use crate::state::mps_samples::Exact;
-use crate::state::request_histogram::{Request, Requests};
+use crate::state::attribution::{DeviceAttribution, TorchLevels};
+use crate::state::driver::{DriverState, MemoryRange, space};
+use crate::state::live_set::{LiveSet, StateSample};
+use crate::state::mps_samples::MetalLevels;
+use crate::state::request_histogram::{BlockRequest, RequestHistogram};
 use crate::state::segments::Segments;
-use crate::state::unused_reserved::Reserved;
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::state::unused_reserved::UnusedReserved;
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Slots of the cache of segments that were just used.
 const RECENT: usize = 64;
 /// A slot that holds nothing: no address lies in it.
 const NO_RANGE: (u64, u64) = (1, 0);
 
+/// Bytes of a device at the peak of its reserved bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReservedPeakLevels {
+    /// Reserved by PyTorch.
+    pub reserved: u64,
+    /// In live blocks.
+    pub live: u64,
+    /// Handed out by the driver.
+    pub device: u64,
+}
+
+/// An event whose running total differs from the sum of live blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct TotalMismatch {
+    /// Sequence number of the event.
+    pub seq: u64,
+    /// Sum of the live blocks.
+    pub sum_bytes: u64,
+    /// Total that PyTorch reported.
+    pub torch_bytes: u64,
+}
+
 /// A device.
 #[derive(Debug, Default)]
 pub struct DeviceState {
     /// Blocks of PyTorch's allocator.
-    pub torch: Book,
+    pub torch: LiveSet,
     /// Physical memory given out by the driver.
-    pub driver: Book,
+    pub driver: LiveSet,
     /// Who holds the driver's memory, and what no call shows.
-    pub ledger: Ledger,
+    pub attribution: DeviceAttribution,
     /// PyTorch's reserved bytes, as of its last event, or of its last segment where the tracker tells them all.
     pub reserved: u64,
-    /// At the peak of reserved bytes: reserved, live and device bytes.
-    pub at_peak_reserved: [u64; 3],
+    /// Levels at the peak of reserved bytes.
+    pub reserved_peak: ReservedPeakLevels,
     /// The highest device bytes.
     pub peak_device: u64,
     /// Events whose running total differs from the sum of live blocks.
     pub total_mismatches: u64,
-    /// The first of them: seq, our sum, PyTorch's.
-    pub first_mismatch: Option<[u64; 3]>,
+    /// The first of them.
+    pub first_mismatch: Option<TotalMismatch>,
     /// Events at which the segments that PyTorch's tracker told do not sum to what PyTorch had reserved.
     pub segment_mismatches: u64,
     /// What is reserved and not used, at step ends.
-    pub unused: Reserved,
+    pub unused: UnusedReserved,
     segments: Segments,
     /// Stacks of the driver's book that asked for what became a segment.
-    asked_for_segments: KeyedSet<StackId>,
+    requested_segments: SeededSet<StackId>,
     /// Blocks requested back that another stream still uses.
-    pending: KeyedMap<u64, PendingFree>,
-    peak_state: PeakState,
-    touched: Touched,
+    pending: SeededMap<u64, PendingFree>,
+    peak_state: ReservedPeakState,
+    touched: TorchRanges,
     recent: Vec<(u64, u64)>,
-    requests: Requests,
+    requests: RequestHistogram,
     /// The gap at the peak of reserved bytes, with its time.
     pub gap_at_peak: Option<(u64, u64, Gap)>,
     /// The gap at the end.
     pub gap_at_end: Option<(u64, u64, Gap)>,
     /// The gap over the whole run.
-    pub gap_course: Course,
+    pub gap_history: GapHistory,
 }
 
 impl DeviceState {
     /// What is counted as live here: PyTorch's blocks, or driver memory where there is no PyTorch.
-    pub fn main(&self) -> &Book {
+    pub fn main(&self) -> &LiveSet {
         if self.torch.is_empty() { &self.driver } else { &self.torch }
     }
 
@@ -82,23 +105,23 @@ impl DeviceState {
     /// A device that appears when this many steps have ended, in a run that lasts so long (0: not known).
     pub fn at_step(step: u32, span_ns: u64) -> Self {
         Self {
-            torch: Book::at_step(step, span_ns),
-            driver: Book::at_step(step, span_ns),
+            torch: LiveSet::at_step(step, span_ns),
+            driver: LiveSet::at_step(step, span_ns),
             recent: vec![NO_RANGE; RECENT],
             ..Self::default()
         }
     }
 
     /// Of which steps before this one are not told.
-    fn telling_from(mut self, first: u32) -> Self {
+    fn starting_at_step(mut self, first: u32) -> Self {
         self.torch.first_step = first;
         self.driver.first_step = first;
         self
     }
 
-    fn now(&mut self, event: &Event, time_ns: u64, step: u32) -> Now {
+    fn now(&mut self, event: &Event, time_ns: u64, step: u32) -> StateSample {
         self.reserved = event.aux[1];
-        Now { time_ns, step, reserved: self.reserved, device: self.driver.total().bytes }
+        StateSample { time_ns, step, reserved: self.reserved, device: self.driver.total().bytes }
     }
 
     /// PyTorch hands out a block.
@@ -108,13 +131,13 @@ impl DeviceState {
         event: &Event,
         (stack, site): (StackId, SiteId),
         (time_ns, step): (u64, u32),
-        driver: &Driver,
+        driver: &DriverState,
     ) {
         let now = self.now(event, time_ns, step);
         let requested_bytes = event.detail.map(|detail| detail.requested_bytes);
         if let Some(detail) = event.detail {
-            self.unused.block_came((detail.stream, detail.pool), event.size);
-            self.requests.count(Request { bytes: event.size, stream: detail.stream, pool: detail.pool });
+            self.unused.on_block_alloc((detail.stream, detail.pool), event.size);
+            self.requests.count(BlockRequest { bytes: event.size, stream: detail.stream, pool: detail.pool });
         }
         if let Some(lost) = self.torch.alloc(event.addr, (event.size, requested_bytes), stack, site, now) {
             self.peak_state.block_removed(event.addr, lost);
@@ -130,13 +153,13 @@ impl DeviceState {
         event: &Event,
         by: (StackId, SiteId),
         (time_ns, step): (u64, u32),
-        driver: &Driver,
+        driver: &DriverState,
     ) {
         let now = self.now(event, time_ns, step);
         if let Some(block) = self.torch.free(event.addr, by, now) {
             // One that came before PyTorch's tracker was attached was not counted.
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
-                self.unused.block_went((detail.stream, detail.pool), block.bytes);
+                self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
             self.peak_state.block_removed(event.addr, block);
             if event.detail.is_some() && event.flags & FREED_AT_ONCE == 0 {
@@ -147,8 +170,8 @@ impl DeviceState {
     }
 
     /// True of a stack of the driver's book from which memory was taken that is a segment at the same address.
-    pub fn asked_for_segments(&self, stack: StackId) -> bool {
-        self.asked_for_segments.contains(&stack)
+    pub fn requested_segments(&self, stack: StackId) -> bool {
+        self.requested_segments.contains(&stack)
     }
 
     /// A step begins: the one before it ends with the state as it is.
@@ -166,7 +189,7 @@ impl DeviceState {
         if event.kind == EventKind::SEGMENT_ALLOC
             && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
         {
-            self.asked_for_segments.insert(memory.stack);
+            self.requested_segments.insert(memory.stack);
         }
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
@@ -181,12 +204,12 @@ impl DeviceState {
         if are_all && self.reserved != self.segments.bytes() {
             self.reserved = self.segments.bytes();
             let device = self.driver.total().bytes;
-            self.torch.observe(Now { time_ns, step, reserved: self.reserved, device });
+            self.torch.observe(StateSample { time_ns, step, reserved: self.reserved, device });
         }
     }
 
     /// Driver ranges, of whichever device, came or went; these are gone.
-    pub fn ranges_changed(&mut self, removed: &[Range]) {
+    pub fn ranges_changed(&mut self, removed: &[MemoryRange]) {
         self.recent.fill(NO_RANGE);
         for range in removed {
             self.peak_state.range_removed(*range);
@@ -196,15 +219,15 @@ impl DeviceState {
     /// The gap at this moment, for who wants memory for this.
     pub fn gap(
         &self,
-        (time_ns, reserved, wanted): (u64, u64, Option<Serves>),
-        ranges: &BTreeMap<u64, Range>,
+        (time_ns, reserved, request): (u64, u64, Option<PoolKey>),
+        ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) -> Gap {
-        let snapshot = Snapshot {
+        let snapshot = AllocatorSnapshot {
             time_ns,
             reserved,
-            wanted,
+            request,
             blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
@@ -214,8 +237,8 @@ impl DeviceState {
     }
 
     /// What the free pieces of a moment are good for, by the sizes that were asked for.
-    pub fn usable(&self, gap: &Gap) -> Vec<Usable> {
-        usable(gap, &self.requests)
+    pub fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
+        fit_for_sizes(gap, &self.requests)
     }
 
     /// Steps begun when most was reserved.
@@ -224,30 +247,30 @@ impl DeviceState {
     }
 
     /// What most bytes were asked for so far.
-    pub fn usually_wanted(&self) -> Option<Serves> {
+    pub fn most_requested_pool(&self) -> Option<PoolKey> {
         self.requests.main()
     }
 
     /// Takes a look at the gap, if there are not too many blocks for that.
-    pub fn look_at_gap(
+    pub fn observe_gap(
         &mut self,
         (time_ns, step): (u64, u32),
-        ranges: &BTreeMap<u64, Range>,
+        ranges: &BTreeMap<u64, MemoryRange>,
         ordinal: u8,
         site: impl Fn(StackId) -> SiteId,
     ) {
         let pieces = self.pending.len() + ranges.len();
         let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
-        if self.torch.is_empty() || !self.gap_course.may_look(blocks, self.torch.events) {
+        if self.torch.is_empty() || !self.gap_history.may_look(blocks, self.torch.events) {
             return;
         }
-        let gap = self.gap((time_ns, self.reserved, self.usually_wanted()), ranges, ordinal, site);
-        self.gap_course.look((time_ns, step), self.reserved, blocks, &gap);
+        let gap = self.gap((time_ns, self.reserved, self.most_requested_pool()), ranges, ordinal, site);
+        self.gap_history.look((time_ns, step), self.reserved, blocks, &gap);
     }
 
     /// Remembers which driver ranges PyTorch's allocator puts blocks in.
     #[inline]
-    fn touch(&mut self, addr: u64, bytes: u64, ranges: &BTreeMap<u64, Range>) {
+    fn touch(&mut self, addr: u64, bytes: u64, ranges: &BTreeMap<u64, MemoryRange>) {
         let end = addr.saturating_add(bytes);
         let slot = (addr >> 21) as usize % RECENT;
         let (begin, known_end) = self.recent[slot];
@@ -265,56 +288,61 @@ impl DeviceState {
     }
 
     #[inline]
-    fn after_block(&mut self, event: &Event, now: Now, driver: &Driver) {
+    fn after_block(&mut self, event: &Event, now: StateSample, driver: &DriverState) {
         let sum = self.torch.total().bytes;
         if sum != event.aux[0] {
             self.total_mismatches += 1;
-            self.first_mismatch.get_or_insert([event.seq, sum, event.aux[0]]);
+            self.first_mismatch.get_or_insert(TotalMismatch {
+                seq: event.seq,
+                sum_bytes: sum,
+                torch_bytes: event.aux[0],
+            });
         }
         if event.detail.is_some() && self.segments.bytes() != self.reserved {
             self.segment_mismatches += 1;
         }
-        self.ledger.torch(Torch { reserved: self.reserved, live: sum });
+        self.attribution.torch(TorchLevels { reserved: self.reserved, live: sum });
         if self.reserved > self.peak_state.reserved() {
-            self.peak_state.mark(Moment {
+            self.peak_state.mark(ReservedPeak {
                 reserved: self.reserved,
                 time_ns: now.time_ns,
                 step: now.step,
-                wanted: event.detail.map(|detail| Serves::request(detail, event.size)),
+                request: event.detail.map(|detail| PoolKey::request(detail, event.size)),
                 newest_block: self.torch.events,
                 newest_range: driver.ranges_born(),
                 newest_segment: self.segments.born(),
             });
-            self.at_peak_reserved = [self.reserved, sum, now.device];
+            self.reserved_peak =
+                ReservedPeakLevels { reserved: self.reserved, live: sum, device: now.device };
         }
     }
 
-    /// What comes from here on is all there is ([`Book::restart`]); what is held counts.
+    /// What comes from here on is all there is ([`LiveSet::restart`]); what is held counts.
     #[cold]
-    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &Driver) {
+    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &DriverState) {
         self.torch.restart(time_ns, rest_ns);
         self.driver.restart(time_ns, rest_ns);
         let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
         self.peak_device = device;
-        self.at_peak_reserved = [self.reserved, live, device];
-        self.peak_state.mark(Moment {
+        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, live, device };
+        self.peak_state.mark(ReservedPeak {
             reserved: self.reserved,
             time_ns,
             step: self.torch.steps_ended(),
-            wanted: None,
+            request: None,
             newest_block: self.torch.events,
             newest_range: driver.ranges_born(),
             newest_segment: self.segments.born(),
         });
-        self.ledger.restart(time_ns);
-        self.gap_course = Course::default();
+        self.attribution.restart(time_ns);
+        self.gap_history = GapHistory::default();
     }
 
     /// Ends the reading.
     pub fn finish(
         &mut self,
         ordinal: u8,
-        ranges: &BTreeMap<u64, Range>,
+        ranges: &BTreeMap<u64, MemoryRange>,
         time_ns: u64,
         site: impl Fn(StackId) -> SiteId,
     ) {
@@ -329,15 +357,15 @@ impl DeviceState {
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
         let gap = self.gap((time_ns, self.reserved, None), ranges, ordinal, &site);
         self.gap_at_end = Some((time_ns, self.reserved, gap));
-        self.gap_course.finish(time_ns);
+        self.gap_history.finish(time_ns);
     }
 }
 
 /// The state of a device, made when it is first seen.
 #[inline]
-pub(crate) fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut DeviceState {
+pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
     devices.all[ordinal as usize].get_or_insert_with(|| {
-        let mut state = DeviceState::at_step(step, devices.span_ns).telling_from(devices.first_step);
+        let mut state = DeviceState::at_step(step, devices.span_ns).starting_at_step(devices.first_step);
         if devices.follows_step_peaks {
             state.torch.follow_step_peaks();
         }
@@ -346,7 +374,7 @@ pub(crate) fn device_of(devices: &mut Devices, ordinal: u8, step: u32) -> &mut D
 }
 
 /// Devices by ordinal.
-pub(crate) struct Devices {
+pub(crate) struct DeviceStates {
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
     /// How long the run lasts; 0 where that is not known.
     pub(crate) span_ns: u64,
@@ -356,14 +384,14 @@ pub(crate) struct Devices {
     pub(crate) follows_step_peaks: bool,
 }
 
-impl Devices {
+impl DeviceStates {
     /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
-    pub(crate) fn only_metal(&self) -> Option<Exact> {
+    pub(crate) fn only_metal(&self) -> Option<MetalLevels> {
         let all =
             (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
         let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
         let (ordinal, device) = used.next()?;
-        let exact = Exact {
+        let exact = MetalLevels {
             device: ordinal,
             bytes: device.driver.total().bytes,
             heaps: device.reserved,

@@ -1,12 +1,14 @@
 //! The memory state of each device while a trace is replayed.
 
-pub mod async_pools;
-pub mod attribution;
-pub mod device;
-pub mod driver;
-pub mod holder_scans;
-pub mod live_set;
-pub mod mps_samples;
-pub mod request_histogram;
-pub mod segments;
-pub mod unused_reserved;
+pub(crate) mod async_pools;
+pub(crate) mod attribution;
+pub(crate) mod device;
+pub(crate) mod driver;
+pub(crate) mod holder_scans;
+pub(crate) mod live_set;
+pub(crate) mod mps_samples;
+pub(crate) mod request_histogram;
+pub(crate) mod segments;
+pub(crate) mod unused_reserved;
+
+pub use driver::{DriverState, MemoryPlace, PlaceTotals};

@@ -11,15 +11,15 @@
 use gpumemtrace_format::Event;
 use gpumemtrace_format::event::NOT_TOLD;
 
-use crate::state::live_set::lazy_counter::Held;
-use crate::timeline::step_series::Series;
+use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::timeline::step_series::StepSeries;
 
 /// Most samples that are listed.
-pub const MOST_POINTS: usize = 512;
+pub(crate) const MOST_POINTS: usize = 512;
 
 /// What the calls of Metal had handed out, of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Exact {
+pub struct MetalLevels {
     /// Ordinal.
     pub device: u8,
     /// All of it.
@@ -32,7 +32,7 @@ pub struct Exact {
 
 /// One sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Sample {
+pub struct MpsSample {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -42,10 +42,10 @@ pub struct Sample {
     /// What the driver holds for the process.
     pub driver: Option<u64>,
     /// At the same moment; `None` where several devices had memory, or none.
-    pub exact: Option<Exact>,
+    pub exact: Option<MetalLevels>,
 }
 
-impl Sample {
+impl MpsSample {
     /// What the driver holds more than calls handed out.
     pub fn beyond_metal(&self) -> Option<i64> {
         Some(difference(self.driver?, self.exact?.bytes))
@@ -64,7 +64,7 @@ fn difference(one: u64, other: u64) -> i64 {
 
 /// A number over all samples that have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Range<T> {
+pub struct SampleRange<T> {
     /// How many.
     pub samples: u64,
     /// Of all.
@@ -75,45 +75,46 @@ pub struct Range<T> {
     pub last: T,
 }
 
-fn widen<T: Ord + Copy>(range: &mut Option<Range<T>>, value: Option<T>) {
+fn widen<T: Ord + Copy>(range: &mut Option<SampleRange<T>>, value: Option<T>) {
     let Some(value) = value else { return };
     *range = Some(match *range {
-        None => Range { samples: 1, least: value, most: value, last: value },
-        Some(Range { samples, least, most, .. }) => {
-            Range { samples: samples + 1, least: least.min(value), most: most.max(value), last: value }
+        None => SampleRange { samples: 1, least: value, most: value, last: value },
+        Some(SampleRange { samples, least, most, .. }) => {
+            SampleRange { samples: samples + 1, least: least.min(value), most: most.max(value), last: value }
         }
     });
 }
 
 /// All samples of a trace.
 #[derive(Clone, Debug, Default)]
-pub struct TorchMemory {
+pub struct MpsSamples {
     /// How many.
     pub samples: u64,
     /// What tensors held.
-    pub tensors: Option<Range<u64>>,
+    pub tensors: Option<SampleRange<u64>>,
     /// What the driver held.
-    pub driver: Option<Range<u64>>,
-    /// [`Sample::beyond_metal`].
-    pub beyond_metal: Option<Range<i64>>,
-    /// [`Sample::kept`].
-    pub kept: Option<Range<i64>>,
-    points: Vec<Sample>,
+    pub driver: Option<SampleRange<u64>>,
+    /// [`MpsSample::beyond_metal`].
+    pub beyond_metal: Option<SampleRange<i64>>,
+    /// [`MpsSample::kept`].
+    pub kept: Option<SampleRange<i64>>,
+    points: Vec<MpsSample>,
     /// Two to the power of this are passed over from one point to the next.
     halvings: u32,
-    last: Option<Sample>,
+    last: Option<MpsSample>,
     /// What tensors held at the last sample of each step.
-    at_steps: Series,
+    at_steps: StepSeries,
     /// The first and the last of the steps up to now that all have a sample.
     unbroken: Option<[u32; 2]>,
 }
 
-impl TorchMemory {
+impl MpsSamples {
     /// PyTorch was asked.
     #[cold]
-    pub fn sample(&mut self, event: &Event, (time_ns, step): (u64, u32), exact: Option<Exact>) {
+    pub fn sample(&mut self, event: &Event, (time_ns, step): (u64, u32), exact: Option<MetalLevels>) {
         let told = |number: u64| (number != NOT_TOLD).then_some(number);
-        let sample = Sample { time_ns, step, tensors: told(event.size), driver: told(event.aux[0]), exact };
+        let sample =
+            MpsSample { time_ns, step, tensors: told(event.size), driver: told(event.aux[0]), exact };
         widen(&mut self.tensors, sample.tensors);
         widen(&mut self.driver, sample.driver);
         widen(&mut self.beyond_metal, sample.beyond_metal());
@@ -135,9 +136,9 @@ impl TorchMemory {
     }
 
     /// The last of several in one step is the one of its end.
-    fn note_step(&mut self, sample: &Sample) {
+    fn note_step(&mut self, sample: &MpsSample) {
         let (Some(bytes), step) = (sample.tensors, sample.step) else { return };
-        self.at_steps.record(step, Held { bytes, blocks: 0 });
+        self.at_steps.record(step, BlockTotals { bytes, blocks: 0 });
         self.unbroken = match self.unbroken {
             Some([first, last]) if step <= last.saturating_add(1) => Some([first, step]),
             _ => Some([step, step]),
@@ -152,7 +153,7 @@ impl TorchMemory {
     }
 
     /// Samples in their order, all or evenly picked, and the last one.
-    pub fn points(&self) -> Vec<Sample> {
+    pub fn points(&self) -> Vec<MpsSample> {
         let mut points = self.points.clone();
         points.extend(self.last.filter(|last| points.last() != Some(last)));
         points
@@ -168,31 +169,31 @@ mod tests {
         Event { size: tensors, aux: [driver, 1], ..Event::new(EventKind::TORCH_MEMORY) }
     }
 
-    const EXACT: Option<Exact> = Some(Exact { device: 0, bytes: 100, heaps: 100, buffers: 40 });
+    const EXACT: Option<MetalLevels> = Some(MetalLevels { device: 0, bytes: 100, heaps: 100, buffers: 40 });
 
     #[test]
     fn nothing_asked_is_nothing_known() {
-        let memory = TorchMemory::default();
+        let memory = MpsSamples::default();
         assert_eq!((memory.samples, memory.tensors, memory.beyond_metal), (0, None, None));
         assert!(memory.points().is_empty() && memory.at_steps(0, 0).is_none());
     }
 
     #[test]
     fn differences_have_a_sign_and_need_both_sides() {
-        let mut memory = TorchMemory::default();
+        let mut memory = MpsSamples::default();
         memory.sample(&said(30, 110), (1, 1), EXACT);
         memory.sample(&said(50, 90), (2, 2), EXACT);
         memory.sample(&said(NOT_TOLD, 500), (3, 3), None);
-        assert_eq!(memory.beyond_metal, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));
-        assert_eq!(memory.kept, Some(Range { samples: 2, least: -10, most: 10, last: -10 }));
-        assert_eq!(memory.tensors, Some(Range { samples: 2, least: 30, most: 50, last: 50 }));
-        assert_eq!(memory.driver, Some(Range { samples: 3, least: 90, most: 500, last: 500 }));
+        assert_eq!(memory.beyond_metal, Some(SampleRange { samples: 2, least: -10, most: 10, last: -10 }));
+        assert_eq!(memory.kept, Some(SampleRange { samples: 2, least: -10, most: 10, last: -10 }));
+        assert_eq!(memory.tensors, Some(SampleRange { samples: 2, least: 30, most: 50, last: 50 }));
+        assert_eq!(memory.driver, Some(SampleRange { samples: 3, least: 90, most: 500, last: 500 }));
         assert_eq!(memory.samples, 3);
     }
 
     #[test]
     fn steps_are_known_only_where_each_was_asked_about() {
-        let mut memory = TorchMemory::default();
+        let mut memory = MpsSamples::default();
         for (step, bytes) in [(1, 10), (2, 20), (2, 25), (3, 30)] {
             memory.sample(&said(bytes, 0), (1, step), None);
         }
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn of_many_samples_some_are_listed_and_all_count() {
-        let mut memory = TorchMemory::default();
+        let mut memory = MpsSamples::default();
         (0..5000).for_each(|at| memory.sample(&said(at, at), (at, at as u32), None));
         let points = memory.points();
         assert!(points.len() <= MOST_POINTS && memory.samples == 5000);

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::fragmentation::Serves;
-use crate::util::seeded_map::KeyedMap;
+use crate::fragmentation::PoolKey;
+use crate::util::seeded_map::SeededMap;
 
 /// Places of the table.
 const PLACES: usize = 256;
@@ -18,7 +18,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A size that was asked for, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Request {
+pub struct BlockRequest {
     /// Of the block that it took: what was asked for, rounded.
     pub bytes: u64,
     /// PyTorch's stream.
@@ -27,25 +27,25 @@ pub struct Request {
     pub pool: u64,
 }
 
-impl Request {
+impl BlockRequest {
     /// The segments that can serve it.
-    pub fn serves(self) -> Serves {
+    pub fn pool_key(self) -> PoolKey {
         let detail = gpumemtrace_format::Detail { requested_bytes: 0, stream: self.stream, pool: self.pool };
-        Serves::request(detail, self.bytes)
+        PoolKey::request(detail, self.bytes)
     }
 }
 
 /// All of a device.
 #[derive(Clone, Debug, Default)]
-pub struct Requests {
-    places: Vec<(Request, u64)>,
-    more: KeyedMap<Request, u64>,
+pub(crate) struct RequestHistogram {
+    places: Vec<(BlockRequest, u64)>,
+    more: SeededMap<BlockRequest, u64>,
 }
 
-impl Requests {
+impl RequestHistogram {
     /// Counts one.
     #[inline]
-    pub fn count(&mut self, request: Request) {
+    pub(crate) fn count(&mut self, request: BlockRequest) {
         let at = (request.bytes.wrapping_mul(MIX) >> 56) as usize;
         match self.places.get_mut(at) {
             Some(place) if place.0 == request => place.1 += 1,
@@ -55,9 +55,9 @@ impl Requests {
 
     /// The one that has the place makes room.
     #[inline(never)]
-    fn displace(&mut self, at: usize, request: Request) {
+    fn displace(&mut self, at: usize, request: BlockRequest) {
         if self.places.is_empty() {
-            self.places.resize(PLACES, (Request::default(), 0));
+            self.places.resize(PLACES, (BlockRequest::default(), 0));
         }
         let (old, times) = std::mem::replace(&mut self.places[at], (request, 1));
         if times > 0 {
@@ -65,7 +65,7 @@ impl Requests {
         }
     }
 
-    fn put(&mut self, mut request: Request, times: u64) {
+    fn put(&mut self, mut request: BlockRequest, times: u64) {
         if self.more.len() >= MAX_EXACT && !self.more.contains_key(&request) {
             request.bytes = request.bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
             // Streams and pools that a file makes up have no end either.
@@ -78,13 +78,13 @@ impl Requests {
     }
 
     /// All of them with how often, most bytes first.
-    pub fn list(&self) -> Vec<(Request, u64)> {
+    pub(crate) fn list(&self) -> Vec<(BlockRequest, u64)> {
         let mut all = self.more.clone();
         for (request, times) in self.places.iter().filter(|(_, times)| *times > 0) {
             let sum = all.entry(*request).or_default();
             *sum = sum.saturating_add(*times);
         }
-        let mut list: Vec<(Request, u64)> = all.into_iter().collect();
+        let mut list: Vec<(BlockRequest, u64)> = all.into_iter().collect();
         list.sort_by_key(|(request, times)| {
             (std::cmp::Reverse(u128::from(request.bytes) * u128::from(*times)), *request)
         });
@@ -92,12 +92,12 @@ impl Requests {
     }
 
     /// The kind of request for which most bytes were asked.
-    pub fn main(&self) -> Option<Serves> {
-        let mut by_kind: BTreeMap<Serves, u128> = BTreeMap::new();
+    pub(crate) fn main(&self) -> Option<PoolKey> {
+        let mut by_kind: BTreeMap<PoolKey, u128> = BTreeMap::new();
         let placed =
             self.places.iter().filter(|(_, times)| *times > 0).map(|(request, times)| (request, times));
         for (request, times) in self.more.iter().chain(placed) {
-            *by_kind.entry(request.serves()).or_default() += u128::from(request.bytes) * u128::from(*times);
+            *by_kind.entry(request.pool_key()).or_default() += u128::from(request.bytes) * u128::from(*times);
         }
         let most = by_kind.into_iter().max_by_key(|(serves, bytes)| (*bytes, std::cmp::Reverse(*serves)));
         most.map(|(serves, _)| serves)
@@ -112,10 +112,10 @@ mod tests {
     proptest! {
         #[test]
         fn everything_is_counted(sizes in proptest::collection::vec((0u64..600, 0u64..2), 0..2000)) {
-            let mut requests = Requests::default();
-            let mut expected: BTreeMap<Request, u64> = BTreeMap::new();
+            let mut requests = RequestHistogram::default();
+            let mut expected: BTreeMap<BlockRequest, u64> = BTreeMap::new();
             for (size, stream) in sizes {
-                let request = Request { bytes: size * 512, stream, pool: 0 };
+                let request = BlockRequest { bytes: size * 512, stream, pool: 0 };
                 requests.count(request);
                 *expected.entry(request).or_default() += 1;
             }
@@ -125,10 +125,10 @@ mod tests {
 
     #[test]
     fn any_number_of_sizes_takes_bounded_room_and_none_counts_as_less() {
-        let mut requests = Requests::default();
+        let mut requests = RequestHistogram::default();
         let sizes = 0..100_000u64;
         for size in sizes.clone() {
-            requests.count(Request { bytes: size * 512, stream: 0, pool: 0 });
+            requests.count(BlockRequest { bytes: size * 512, stream: 0, pool: 0 });
         }
         let list = requests.list();
         assert!(list.len() <= MAX_EXACT + PLACES + 64, "{}", list.len());

@@ -17,8 +17,8 @@ pub struct Segment {
     pub addr: u64,
     /// Length.
     pub bytes: u64,
-    /// The stream and the pool whose blocks it serves.
-    pub serves: (u64, u64),
+    /// The stream and the pool whose blocks it pool.
+    pub pool: (u64, u64),
     /// More may be mapped behind it.
     pub is_expandable: bool,
     /// Which segment of the device it was, counted from 1.
@@ -36,7 +36,7 @@ impl Segment {
 
 /// All of a device.
 #[derive(Clone, Debug, Default)]
-pub struct Segments {
+pub(crate) struct Segments {
     by_addr: BTreeMap<u64, Segment>,
     bytes: u64,
     born: u64,
@@ -44,14 +44,14 @@ pub struct Segments {
 
 impl Segments {
     /// Takes an event of a segment; what it took away.
-    pub fn event(&mut self, event: &Event, stack: StackId) -> Vec<Segment> {
+    pub(crate) fn event(&mut self, event: &Event, stack: StackId) -> Vec<Segment> {
         match event.kind {
             EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => {
                 self.born += 1;
                 let segment = Segment {
                     addr: event.addr,
                     bytes: event.size,
-                    serves: (event.aux[0], event.aux[1]),
+                    pool: (event.aux[0], event.aux[1]),
                     is_expandable: event.kind == EventKind::SEGMENT_MAP,
                     born: self.born,
                     stack,
@@ -96,17 +96,17 @@ impl Segments {
     }
 
     /// Their sum.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// How many there ever were.
-    pub fn born(&self) -> u64 {
+    pub(crate) fn born(&self) -> u64 {
         self.born
     }
 
     /// By address.
-    pub fn iter(&self) -> impl Iterator<Item = &Segment> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.by_addr.values()
     }
 }

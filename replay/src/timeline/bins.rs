@@ -7,12 +7,12 @@
 use std::ops::RangeInclusive;
 
 /// Most bins.
-pub const MAX_BINS: usize = 512;
+pub(crate) const MAX_BINS: usize = 512;
 const FIRST_WIDTH_NS: u64 = 1 << 14;
 
 /// All series of a device at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct MemorySample {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -27,11 +27,11 @@ pub struct Sample {
 
 /// One bin.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Bin {
+pub struct TimelineBin {
     /// The moment of the highest live bytes.
-    pub high: Sample,
+    pub high: MemorySample,
     /// The moment of the lowest live bytes.
-    pub low: Sample,
+    pub low: MemorySample,
     /// Maxima of the other series.
     pub max_reserved: u64,
     /// Maxima of the other series.
@@ -48,7 +48,7 @@ pub struct Bin {
 
 /// What a sample did to the bins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Effect {
+pub struct BinEffect {
     /// This moment is the highest of its bin.
     pub is_high: bool,
     /// This moment is the lowest of its bin.
@@ -57,7 +57,7 @@ pub struct Effect {
 
 /// Which of a pair of bins gave the merged one its high and its low.
 #[derive(Clone, Copy, Debug)]
-pub struct Winner {
+pub struct MergedExtremes {
     /// 0 or 1.
     pub high: usize,
     /// 0 or 1.
@@ -66,16 +66,16 @@ pub struct Winner {
 
 /// The bins.
 #[derive(Clone, Debug)]
-pub struct Bins {
+pub struct TimelineBins {
     start_ns: Option<u64>,
     width_ns: u64,
-    all: Vec<Bin>,
+    all: Vec<TimelineBin>,
     /// Where the bin that is being filled ends: asked for at every event, as are its lowest and its highest live bytes.
     end_ns: u64,
     live: RangeInclusive<u64>,
 }
 
-impl Default for Bins {
+impl Default for TimelineBins {
     fn default() -> Self {
         // Nothing is within.
         #[allow(clippy::reversed_empty_ranges)]
@@ -84,7 +84,7 @@ impl Default for Bins {
     }
 }
 
-impl Bins {
+impl TimelineBins {
     /// For a run that is known to last so long: what these bins would come to by halving, without the halving.
     pub fn for_span(span_ns: u64) -> Self {
         let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(FIRST_WIDTH_NS);
@@ -97,7 +97,7 @@ impl Bins {
     }
 
     /// The bins so far; a bin without any event repeats the state before it.
-    pub fn all(&self) -> &[Bin] {
+    pub fn all(&self) -> &[TimelineBin] {
         &self.all
     }
 
@@ -117,21 +117,21 @@ impl Bins {
     }
 
     /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
-    pub fn begin(&mut self, before: Sample, time_ns: u64, clock: u64) {
+    pub fn begin(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
         self.start_ns.get_or_insert(time_ns);
         self.begin_until(self.index(time_ns).min(MAX_BINS - 1) + 1, before, time_ns, clock);
     }
 
     /// Begins all bins there can be, with the state before them.
-    pub fn pad(&mut self, before: Sample, clock: u64) {
+    pub fn pad(&mut self, before: MemorySample, clock: u64) {
         self.begin_until(MAX_BINS, before, u64::MAX, clock);
     }
 
-    fn begin_until(&mut self, len: usize, before: Sample, time_ns: u64, clock: u64) {
+    fn begin_until(&mut self, len: usize, before: MemorySample, time_ns: u64, clock: u64) {
         while self.all.len() < len {
             let begin_ns = self.start_ns.unwrap_or(0).saturating_add(self.all.len() as u64 * self.width_ns);
-            let state = Sample { time_ns: begin_ns.min(time_ns), ..before };
-            self.all.push(Bin {
+            let state = MemorySample { time_ns: begin_ns.min(time_ns), ..before };
+            self.all.push(TimelineBin {
                 high: state,
                 low: state,
                 max_reserved: state.reserved,
@@ -161,13 +161,13 @@ impl Bins {
 
     /// Takes a moment into the current bin.
     #[inline] // A sample that is passed in memory costs more than all that is done with it.
-    pub fn observe(&mut self, sample: Sample) -> Effect {
-        let Some(bin) = self.all.last_mut() else { return Effect::default() };
+    pub fn observe(&mut self, sample: MemorySample) -> BinEffect {
+        let Some(bin) = self.all.last_mut() else { return BinEffect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);
         bin.min_reserved = bin.min_reserved.min(sample.reserved);
         bin.max_device = bin.max_device.max(sample.device);
         bin.min_device = bin.min_device.min(sample.device);
-        let effect = Effect { is_high: sample.live > bin.high.live, is_low: sample.live < bin.low.live };
+        let effect = BinEffect { is_high: sample.live > bin.high.live, is_low: sample.live < bin.low.live };
         if effect.is_high {
             bin.high = sample;
         }
@@ -180,7 +180,7 @@ impl Bins {
 
     /// Tells the current bin on which tick of the clock its marks stand.
     #[inline]
-    pub fn marked(&mut self, effect: Effect, high_clock: u64, low_clock: u64) {
+    pub fn marked(&mut self, effect: BinEffect, high_clock: u64, low_clock: u64) {
         if let Some(bin) = self.all.last_mut() {
             if effect.is_high {
                 bin.high_clock = high_clock;
@@ -192,7 +192,7 @@ impl Bins {
     }
 
     /// Joins bins in pairs. Whoever keeps values per bin does the same with the winners.
-    pub fn halve(&mut self) -> Vec<Winner> {
+    pub fn halve(&mut self) -> Vec<MergedExtremes> {
         self.width_ns = self.width_ns.saturating_mul(2);
         let mut winners = Vec::new();
         let mut joined = Vec::with_capacity(self.all.len() / 2 + 1);
@@ -201,9 +201,9 @@ impl Bins {
             let second = pair.get(1).copied().unwrap_or(first);
             let high = usize::from(second.high.live > first.high.live);
             let low = usize::from(second.low.live < first.low.live);
-            winners.push(Winner { high, low });
+            winners.push(MergedExtremes { high, low });
             let pick = [first, second];
-            joined.push(Bin {
+            joined.push(TimelineBin {
                 high: pick[high].high,
                 low: pick[low].low,
                 max_reserved: first.max_reserved.max(second.max_reserved),
@@ -221,10 +221,10 @@ impl Bins {
 }
 
 /// One site's bytes at the high and the low of each finished bin.
-pub type BinValues = Vec<[u64; 2]>;
+pub(crate) type BinValues = Vec<[u64; 2]>;
 
-/// Does to a site's values what [`Bins::halve`] did to the bins.
-pub fn halve_values(values: &mut BinValues, winners: &[Winner]) {
+/// Does to a site's values what [`TimelineBins::halve`] did to the bins.
+pub(crate) fn halve_values(values: &mut BinValues, winners: &[MergedExtremes]) {
     let joined = values
         .chunks(2)
         .zip(winners)

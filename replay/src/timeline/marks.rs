@@ -12,11 +12,11 @@ use gpumemtrace_format::{CodeId, Event, EventKind};
 use crate::ingest::definitions::Definitions;
 
 /// Most marks that a report lists.
-pub const MOST: usize = 1000;
+pub(crate) const MOST: usize = 1000;
 
 /// A mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub struct MarkRecord {
     /// As the program called it; empty where the trace does not have it.
     pub name: String,
     /// When.
@@ -27,15 +27,15 @@ pub struct Mark {
 
 /// All of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Marks {
+pub struct MarkLog {
     /// The first ones.
-    pub first: Vec<Mark>,
+    pub first: Vec<MarkRecord>,
     /// How many there were.
     pub count: u64,
 }
 
-impl Marks {
-    pub(crate) fn note(&mut self, mark: Mark) {
+impl MarkLog {
+    pub(crate) fn note(&mut self, mark: MarkRecord) {
         self.count += 1;
         if self.first.len() < MOST {
             self.first.push(mark);
@@ -52,13 +52,13 @@ pub(crate) fn name_of<'a>(event: &Event, definitions: &'a Definitions) -> Option
 
 /// Waits for a mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct AwaitedMark {
     asked: String,
     seen: u64,
     has_come: bool,
 }
 
-impl Awaited {
+impl AwaitedMark {
     /// As it was asked for, without `mark:`.
     pub(crate) fn new(asked: &str) -> Self {
         Self { asked: asked.to_owned(), seen: 0, has_come: false }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn which(asked: &str, names: &[&str]) -> Vec<usize> {
-        let mut awaited = Awaited::new(asked);
+        let mut awaited = AwaitedMark::new(asked);
         (0..names.len()).filter(|at| awaited.is_it(names[*at])).collect()
     }
 
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn more_than_a_report_lists_are_counted() {
-        let mut marks = Marks::default();
+        let mut marks = MarkLog::default();
         for step in 0..MOST as u32 + 7 {
-            marks.note(Mark { name: "m".into(), time_ns: 0, step });
+            marks.note(MarkRecord { name: "m".into(), time_ns: 0, step });
         }
         assert_eq!((marks.first.len(), marks.count), (MOST, MOST as u64 + 7));
     }

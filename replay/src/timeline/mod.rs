@@ -1,10 +1,10 @@
 //! Steps, ranges, phases and marks of a run, and series of values over them.
 
-pub mod bins;
-pub mod marks;
-pub mod nvtx_ranges;
-pub mod phases;
-pub mod step_counter;
-pub mod step_series;
-pub mod steps;
-pub mod time_spec;
+pub(crate) mod bins;
+pub(crate) mod marks;
+pub(crate) mod nvtx_ranges;
+pub(crate) mod phases;
+pub(crate) mod step_counter;
+pub(crate) mod step_series;
+pub(crate) mod steps;
+pub(crate) mod time_spec;

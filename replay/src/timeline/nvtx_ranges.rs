@@ -8,29 +8,29 @@
 
 use gpumemtrace_format::{CodeDef, CodeId, Event, EventKind, ThreadId};
 
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Fewest ranges of a name that make steps.
 const MIN_RANGES: u64 = 3;
 
 /// The names of ranges that may be steps.
 #[derive(Clone, Debug, Default)]
-pub struct StepNames {
-    by_id: KeyedMap<CodeId, u16>,
+pub(crate) struct StepRangeNames {
+    by_id: SeededMap<CodeId, u16>,
     /// The name of each number, from 1.
     names: Vec<String>,
 }
 
-impl StepNames {
+impl StepRangeNames {
     /// From all definitions: a name is one that is no Python code.
-    pub fn new<'a>(codes: impl Iterator<Item = &'a CodeDef>) -> Self {
+    pub(crate) fn new<'a>(codes: impl Iterator<Item = &'a CodeDef>) -> Self {
         let mut names: Vec<(&CodeDef, CodeId)> = codes
             .filter(|code| code.python == 0 && is_step(&code.name))
             .map(|code| (code, code.id))
             .collect();
         // Ascending, so that the numbers do not depend on a hash map's order.
         names.sort_unstable_by_key(|(_, id)| *id);
-        let mut known: KeyedMap<&str, u16> = KeyedMap::default();
+        let mut known: SeededMap<&str, u16> = SeededMap::default();
         let mut step_names = Self::default();
         for (code, id) in names {
             let next = known.len() as u16 + 1;
@@ -57,7 +57,7 @@ impl StepNames {
 
     /// The number of the name of a range that begins here and may be a step; 0 for all else.
     #[inline]
-    pub fn begun_by(&self, event: &Event) -> u16 {
+    pub(crate) fn begun_by(&self, event: &Event) -> u16 {
         if event.kind != EventKind::RANGE_BEGIN || self.names.is_empty() {
             return 0;
         }
@@ -65,13 +65,13 @@ impl StepNames {
     }
 
     /// The name of a number.
-    pub fn name(&self, number: u16) -> Option<&str> {
+    pub(crate) fn name(&self, number: u16) -> Option<&str> {
         self.names.get(usize::from(number).wrapping_sub(1)).map(String::as_str)
     }
 
     /// What an event says of steps: the number of the range's name where one begins, the optimizer line of its stack elsewhere.
     #[inline]
-    pub fn or_optimizer(&self, event: &Event, optimizer: u16) -> u16 {
+    pub(crate) fn or_optimizer(&self, event: &Event, optimizer: u16) -> u16 {
         if event.kind == EventKind::RANGE_BEGIN { self.begun_by(event) } else { optimizer }
     }
 }
@@ -82,7 +82,7 @@ fn is_step(name: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct RangeUse {
     count: u64,
     depth: u32,
     first: u64,
@@ -90,15 +90,15 @@ struct Seen {
 
 /// Counts them.
 #[derive(Debug, Default)]
-pub struct RangeScout {
-    depths: KeyedMap<ThreadId, u32>,
-    seen: KeyedMap<u16, Seen>,
+pub(crate) struct RangeDetector {
+    depths: SeededMap<ThreadId, u32>,
+    seen: SeededMap<u16, RangeUse>,
     events: u64,
 }
 
-impl RangeScout {
-    /// Takes an event; `name` is what [`StepNames::begun_by`] says of it.
-    pub fn event(&mut self, event: &Event, name: u16) {
+impl RangeDetector {
+    /// Takes an event; `name` is what [`StepRangeNames::begun_by`] says of it.
+    pub(crate) fn event(&mut self, event: &Event, name: u16) {
         self.events += 1;
         let depth = match event.kind {
             EventKind::RANGE_BEGIN => {
@@ -116,7 +116,7 @@ impl RangeScout {
             _ => return,
         };
         if name != 0 {
-            let new = Seen { count: 0, depth, first: self.events };
+            let new = RangeUse { count: 0, depth, first: self.events };
             let seen = self.seen.entry(name).or_insert(new);
             seen.count += 1;
             seen.depth = seen.depth.min(depth);
@@ -124,7 +124,7 @@ impl RangeScout {
     }
 
     /// The name whose ranges are steps.
-    pub fn steps(&self) -> Option<u16> {
+    pub(crate) fn steps(&self) -> Option<u16> {
         let often = self.seen.iter().filter(|(_, seen)| seen.count >= MIN_RANGES);
         often
             .min_by_key(|(_, seen)| (seen.depth, std::cmp::Reverse(seen.count), seen.first))
@@ -136,13 +136,13 @@ impl RangeScout {
 mod tests {
     use super::*;
 
-    fn names(texts: &[&str]) -> StepNames {
+    fn names(texts: &[&str]) -> StepRangeNames {
         let codes: Vec<CodeDef> = texts
             .iter()
             .zip(1u32..)
             .map(|(name, id)| CodeDef { id: CodeId(id), name: (*name).to_owned(), ..CodeDef::default() })
             .collect();
-        StepNames::new(codes.iter())
+        StepRangeNames::new(codes.iter())
     }
 
     fn event(kind: EventKind, name: u32) -> Event {
@@ -150,16 +150,16 @@ mod tests {
     }
 
     /// Ranges as a string: a letter opens the range of that number, a dot closes one.
-    fn steps_of(names: &StepNames, ranges: &str) -> Option<u16> {
-        let mut scout = RangeScout::default();
+    fn steps_of(names: &StepRangeNames, ranges: &str) -> Option<u16> {
+        let mut detector = RangeDetector::default();
         for char in ranges.chars() {
             let event = match char.to_digit(10) {
                 Some(name) => event(EventKind::RANGE_BEGIN, name),
                 None => event(EventKind::RANGE_END, 0),
             };
-            scout.event(&event, names.begun_by(&event));
+            detector.event(&event, names.begun_by(&event));
         }
-        scout.steps()
+        detector.steps()
     }
 
     #[test]

@@ -8,11 +8,11 @@
 use gpumemtrace_format::{CodeId, Event, EventKind, ThreadId};
 
 use crate::ingest::definitions::Definitions;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// A phase on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct OnDevice {
+pub struct PhaseUsage {
     /// Most bytes held by tensors.
     pub peak_bytes: u64,
     /// Bytes of tensors that were there at its end and not at its begin.
@@ -21,7 +21,7 @@ pub struct OnDevice {
 
 /// All turns of a phase.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Phase {
+pub struct PhaseRecord {
     /// Its name; empty where the trace does not have it.
     pub name: String,
     /// How often it began.
@@ -29,29 +29,29 @@ pub struct Phase {
     /// How long it lasted, all turns together.
     pub time_ns: u64,
     /// Devices on which tensors were held, ascending.
-    pub devices: Vec<(u8, OnDevice)>,
+    pub devices: Vec<(u8, PhaseUsage)>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPhase {
     thread: ThreadId,
     phase: usize,
     began_ns: u64,
     /// Bytes of tensors by device when it began.
-    held: KeyedMap<u8, u64>,
+    held: SeededMap<u8, u64>,
 }
 
 /// Follows phases through the events of a run.
 #[derive(Debug, Default)]
-pub struct Phases {
-    all: Vec<Phase>,
-    by_name: KeyedMap<String, usize>,
-    open: Vec<Open>,
+pub(crate) struct PhaseTracker {
+    all: Vec<PhaseRecord>,
+    by_name: SeededMap<String, usize>,
+    open: Vec<OpenPhase>,
 }
 
-impl Phases {
+impl PhaseTracker {
     /// Takes a begin or an end. `held` are the devices with the bytes that tensors hold there.
-    pub fn event(
+    pub(crate) fn event(
         &mut self,
         event: &Event,
         time_ns: u64,
@@ -62,16 +62,16 @@ impl Phases {
             let code = definitions.codes.get(&CodeId(event.aux[0] as u32));
             let name = code.map_or_else(String::new, |code| code.name.clone());
             let phase = *self.by_name.entry(name.clone()).or_insert_with(|| {
-                self.all.push(Phase { name, ..Phase::default() });
+                self.all.push(PhaseRecord { name, ..PhaseRecord::default() });
                 self.all.len() - 1
             });
-            let held: KeyedMap<u8, u64> = held.collect();
+            let held: SeededMap<u8, u64> = held.collect();
             self.all[phase].turns += 1;
             for (device, bytes) in &held {
                 let peak = &mut on(&mut self.all[phase], *device).peak_bytes;
                 *peak = (*peak).max(*bytes);
             }
-            self.open.push(Open { thread: who_began(event), phase, began_ns: time_ns, held });
+            self.open.push(OpenPhase { thread: thread_of_phase(event), phase, began_ns: time_ns, held });
         } else if let Some(at) = self.open.iter().rposition(|open| open.thread == event.thread) {
             let open = self.open.remove(at);
             self.close(&open, time_ns, held);
@@ -80,7 +80,7 @@ impl Phases {
 
     /// Tensors hold this much of a device now.
     #[inline]
-    pub fn held(&mut self, device: u8, bytes: u64) {
+    pub(crate) fn held(&mut self, device: u8, bytes: u64) {
         for open in &self.open {
             let peak = &mut on(&mut self.all[open.phase], device).peak_bytes;
             *peak = (*peak).max(bytes);
@@ -92,11 +92,11 @@ impl Phases {
     pub(crate) fn restart(&mut self, time_ns: u64, held: impl Iterator<Item = (u8, u64)>) {
         let before = std::mem::take(&mut self.all);
         self.by_name.clear();
-        let held: KeyedMap<u8, u64> = held.collect();
+        let held: SeededMap<u8, u64> = held.collect();
         for open in &mut self.open {
             let name = before[open.phase].name.clone();
             let phase = *self.by_name.entry(name.clone()).or_insert_with(|| {
-                self.all.push(Phase { name, ..Phase::default() });
+                self.all.push(PhaseRecord { name, ..PhaseRecord::default() });
                 self.all.len() - 1
             });
             self.all[phase].turns += 1;
@@ -109,14 +109,14 @@ impl Phases {
     }
 
     /// The run has ended.
-    pub fn finish(mut self, time_ns: u64, held: &[(u8, u64)]) -> Vec<Phase> {
+    pub(crate) fn finish(mut self, time_ns: u64, held: &[(u8, u64)]) -> Vec<PhaseRecord> {
         for open in std::mem::take(&mut self.open) {
             self.close(&open, time_ns, held.iter().copied());
         }
         self.all
     }
 
-    fn close(&mut self, open: &Open, time_ns: u64, held: impl Iterator<Item = (u8, u64)>) {
+    fn close(&mut self, open: &OpenPhase, time_ns: u64, held: impl Iterator<Item = (u8, u64)>) {
         let phase = &mut self.all[open.phase];
         phase.time_ns = phase.time_ns.saturating_add(time_ns.saturating_sub(open.began_ns));
         for (device, bytes) in held {
@@ -129,13 +129,13 @@ impl Phases {
 }
 
 /// Whose end will end it: what began before the recording is told by the thread that started that.
-pub(crate) fn who_began(event: &Event) -> ThreadId {
+pub(crate) fn thread_of_phase(event: &Event) -> ThreadId {
     if event.aux[1] == 0 { event.thread } else { ThreadId(event.aux[1] as u32) }
 }
 
-fn on(phase: &mut Phase, device: u8) -> &mut OnDevice {
+fn on(phase: &mut PhaseRecord, device: u8) -> &mut PhaseUsage {
     let at = phase.devices.binary_search_by_key(&device, |(device, _)| *device).unwrap_or_else(|at| {
-        phase.devices.insert(at, (device, OnDevice::default()));
+        phase.devices.insert(at, (device, PhaseUsage::default()));
         at
     });
     &mut phase.devices[at].1
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn turns_of_a_name_are_one_phase_and_inner_ones_count_for_themselves() {
-        let (definitions, mut phases) = (definitions(), Phases::default());
+        let (definitions, mut phases) = (definitions(), PhaseTracker::default());
         let mut at = |event: Event, time: u64, held: u64| {
             phases.event(&event, time, &definitions, [(0, held)].into_iter());
             phases.held(0, held + 50);
@@ -177,20 +177,20 @@ mod tests {
         at(end(1), 50, 310);
         at(end(2), 60, 290);
         at(end(2), 70, 1000);
-        let on = |peak_bytes, left_bytes| vec![(0, OnDevice { peak_bytes, left_bytes })];
+        let on = |peak_bytes, left_bytes| vec![(0, PhaseUsage { peak_bytes, left_bytes })];
         let found = phases.finish(99, &[(0, 5)]);
         assert_eq!(
             found,
             [
-                Phase { name: "train".into(), turns: 1, time_ns: 40, devices: on(350, 210) },
-                Phase { name: "eval".into(), turns: 2, time_ns: 30, devices: on(360, 50) },
+                PhaseRecord { name: "train".into(), turns: 1, time_ns: 40, devices: on(350, 210) },
+                PhaseRecord { name: "eval".into(), turns: 2, time_ns: 30, devices: on(360, 50) },
             ]
         );
     }
 
     #[test]
     fn a_phase_that_another_thread_tells_of_is_ended_by_its_own() {
-        let (definitions, mut phases) = (definitions(), Phases::default());
+        let (definitions, mut phases) = (definitions(), PhaseTracker::default());
         let told = Event { aux: [1, 7], ..begin(1, 1) };
         phases.event(&told, 10, &definitions, [(0, 5)].into_iter());
         phases.event(&end(1), 20, &definitions, [(0, 5)].into_iter());
@@ -200,11 +200,11 @@ mod tests {
 
     #[test]
     fn a_phase_that_is_never_ended_lasts_to_the_end() {
-        let (definitions, mut phases) = (definitions(), Phases::default());
+        let (definitions, mut phases) = (definitions(), PhaseTracker::default());
         phases.event(&begin(1, 9), 10, &definitions, [(3, 100)].into_iter());
         let found = phases.finish(90, &[(3, 40), (4, u64::MAX)]);
         assert_eq!((found[0].name.as_str(), found[0].time_ns), ("", 80));
-        assert_eq!(found[0].devices[0], (3, OnDevice { peak_bytes: 100, left_bytes: -60 }));
+        assert_eq!(found[0].devices[0], (3, PhaseUsage { peak_bytes: 100, left_bytes: -60 }));
         assert_eq!(found[0].devices[1].1.left_bytes, i64::MAX);
     }
 }

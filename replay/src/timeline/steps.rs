@@ -14,7 +14,7 @@
 //! top of a loop, its first turn is step 1; the calls of an optimizer come late in a turn, whose forward pass is of the step before.
 //!
 //! Constraint: which rule holds depends on events, and a stream can be judged only by a rule that is fixed. Consequence: a
-//! [`Scout`] reads ahead until it has seen enough, then the real pass uses the [`Rule`] it found.
+//! [`StepDetector`] reads ahead until it has seen enough, then the real pass uses the [`StepSource`] it found.
 
 use std::ops::ControlFlow;
 
@@ -23,8 +23,8 @@ use gpumemtrace_format::{Event, EventKind, ThreadId};
 
 use crate::callsite::code_origin::OptimizerCall;
 use crate::callsite::symbols::{OptimizerLine, StackId};
-use crate::timeline::nvtx_ranges::RangeScout;
-use crate::util::seeded_map::KeyedMap;
+use crate::timeline::nvtx_ranges::RangeDetector;
+use crate::util::seeded_map::SeededMap;
 
 /// Steps after which the scout is sure.
 const ENOUGH_STEPS: u64 = 16;
@@ -35,12 +35,12 @@ const PERIOD_WINDOW: u64 = 300_000;
 /// Fewest repetitions that make a period.
 const MIN_PERIODS: u64 = 8;
 /// Equal times, where there are no steps.
-pub const TIME_BINS: u64 = 64;
+pub(crate) const TIME_BINS: u64 = 64;
 
 /// An allocation by its kind, stack and size. PyTorch's allocator gets its own memory from the driver under the stack of the
 /// tensor that asks, and often in its size: these are two tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Token {
+pub struct StepToken {
     kind: EventKind,
     stack: StackId,
     size: u64,
@@ -48,15 +48,15 @@ pub struct Token {
 
 /// When a step begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rule {
+pub enum StepSource {
     /// At marks.
     Marks,
-    /// At ranges of this name (number as of [`crate::timeline::nvtx_ranges::StepNames`]).
+    /// At ranges of this name (number as of [`crate::timeline::nvtx_ranges::StepRangeNames`]).
     Range(u16),
-    /// At calls of this optimizer line (index as in [`crate::callsite::symbols::Stack::optimizer`]).
+    /// At calls of this optimizer line (index as in [`crate::callsite::symbols::StackInfo::optimizer`]).
     Optimizer(u16),
     /// At this allocation.
-    Period(Token),
+    Period(StepToken),
     /// Not at all; time is cut in pieces of this length.
     Time {
         /// Where the first begins.
@@ -66,9 +66,9 @@ pub enum Rule {
     },
 }
 
-impl Rule {
+impl StepSource {
     /// The report's name; `None` when nothing is called a step.
-    pub fn source(self) -> Option<&'static str> {
+    pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Marks => Some("marks"),
             Self::Range(_) => Some("nvtx"),
@@ -81,11 +81,11 @@ impl Rule {
 
 /// Notices the first event of each burst of one thread.
 #[derive(Clone, Debug, Default)]
-struct Bursts {
+struct OptimizerBursts {
     inside: Option<ThreadId>,
 }
 
-impl Bursts {
+impl OptimizerBursts {
     #[inline]
     fn begins(&mut self, thread: ThreadId, is_inside: bool) -> bool {
         if is_inside {
@@ -102,41 +102,45 @@ impl Bursts {
 
 /// Says at which events steps begin.
 #[derive(Clone, Debug)]
-pub struct StepClock {
-    rule: Rule,
-    bursts: Bursts,
+pub(crate) struct StepClock {
+    source: StepSource,
+    bursts: OptimizerBursts,
     boundaries: u32,
 }
 
 impl StepClock {
     /// For this rule.
-    pub fn new(rule: Rule) -> Self {
-        Self { rule, bursts: Bursts::default(), boundaries: 0 }
+    pub(crate) fn new(source: StepSource) -> Self {
+        Self { source, bursts: OptimizerBursts::default(), boundaries: 0 }
     }
 
     /// The rule.
-    pub fn rule(&self) -> Rule {
-        self.rule
+    pub(crate) fn step_source(&self) -> StepSource {
+        self.source
     }
 
     /// How many steps begin just before this event. Times ascend. `what` is the optimizer line of the event's stack or, where a
     /// range begins, the number of its name.
     #[inline]
-    pub fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
+    pub(crate) fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
         // Nearly always: neither in a call of the optimizer nor right behind one.
-        if let Rule::Optimizer(line) = self.rule
+        if let StepSource::Optimizer(line) = self.source
             && what != line
             && self.bursts.inside != Some(event.thread)
         {
             return 0;
         }
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
-        let begin = match self.rule {
-            Rule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            Rule::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
-            Rule::Optimizer(line) => u32::from(is_block && self.bursts.begins(event.thread, what == line)),
-            Rule::Period(token) => u32::from(Token { kind: event.kind, stack, size: event.size } == token),
-            Rule::Time { start_ns, width_ns } => {
+        let begin = match self.source {
+            StepSource::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
+            StepSource::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
+            StepSource::Optimizer(line) => {
+                u32::from(is_block && self.bursts.begins(event.thread, what == line))
+            }
+            StepSource::Period(token) => {
+                u32::from(StepToken { kind: event.kind, stack, size: event.size } == token)
+            }
+            StepSource::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
                 (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)
             }
@@ -165,32 +169,32 @@ struct Recurrence {
 
 /// Reads ahead to find the rule.
 #[derive(Debug)]
-pub struct Scout {
+pub(crate) struct StepDetector {
     lines: Vec<OptimizerLine>,
-    bursts: Vec<(Bursts, u64)>,
-    ranges: RangeScout,
+    bursts: Vec<(OptimizerBursts, u64)>,
+    ranges: RangeDetector,
     has_marks: bool,
     events: u64,
     allocations: u64,
     torch_allocations: u64,
-    recurrences: KeyedMap<Token, Recurrence>,
+    recurrences: SeededMap<StepToken, Recurrence>,
     first_ns: Option<u64>,
     last_ns: u64,
     end_ns: Option<u64>,
 }
 
-impl Scout {
+impl StepDetector {
     /// `end_ns` is when the run ended, if that is known.
-    pub fn new(lines: &[OptimizerLine], end_ns: Option<u64>) -> Self {
+    pub(crate) fn new(lines: &[OptimizerLine], end_ns: Option<u64>) -> Self {
         Self {
             lines: lines.to_vec(),
-            bursts: vec![(Bursts::default(), 0); lines.len()],
-            ranges: RangeScout::default(),
+            bursts: vec![(OptimizerBursts::default(), 0); lines.len()],
+            ranges: RangeDetector::default(),
             has_marks: false,
             events: 0,
             allocations: 0,
             torch_allocations: 0,
-            recurrences: KeyedMap::default(),
+            recurrences: SeededMap::default(),
             first_ns: None,
             last_ns: 0,
             end_ns,
@@ -198,7 +202,7 @@ impl Scout {
     }
 
     /// Takes an event; breaks when it has seen enough. `what` as in [`StepClock::begins`].
-    pub fn event(&mut self, event: &Event, stack: StackId, what: u16) -> ControlFlow<()> {
+    pub(crate) fn event(&mut self, event: &Event, stack: StackId, what: u16) -> ControlFlow<()> {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
@@ -222,7 +226,7 @@ impl Scout {
                 self.torch_allocations += 1;
             }
             if event.kind == EventKind::BLOCK_ALLOC || self.torch_allocations == 0 {
-                self.recur(Token { kind: event.kind, stack, size: event.size });
+                self.recur(StepToken { kind: event.kind, stack, size: event.size });
             }
         }
         let steps = self.bursts.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -233,7 +237,7 @@ impl Scout {
         if sure || hopeless { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    fn recur(&mut self, token: Token) {
+    fn recur(&mut self, token: StepToken) {
         let at = self.allocations;
         self.allocations += 1;
         let new = Recurrence { count: 0, first: at, last: at, gap: 0, votes: 0, matches: 0 };
@@ -255,12 +259,12 @@ impl Scout {
     }
 
     /// The rule for the whole run.
-    pub fn rule(&self) -> Rule {
+    pub(crate) fn step_source(&self) -> StepSource {
         if self.has_marks {
-            return Rule::Marks;
+            return StepSource::Marks;
         }
         if let Some(name) = self.ranges.steps() {
-            return Rule::Range(name);
+            return StepSource::Range(name);
         }
         let best = |call: OptimizerCall| {
             let lines = self.lines.iter().zip(&self.bursts).zip(1u16..);
@@ -277,17 +281,17 @@ impl Scout {
             (None, zero_grad) => zero_grad,
         };
         match (chosen, self.period()) {
-            (Some((count, index)), period) if count >= 3 || period.is_none() => Rule::Optimizer(index),
-            (_, Some(token)) => Rule::Period(token),
+            (Some((count, index)), period) if count >= 3 || period.is_none() => StepSource::Optimizer(index),
+            (_, Some(token)) => StepSource::Period(token),
             _ => {
                 let start_ns = self.first_ns.unwrap_or(0);
                 let end_ns = self.end_ns.unwrap_or(self.last_ns);
-                Rule::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
+                StepSource::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
             }
         }
     }
 
-    fn period(&self) -> Option<Token> {
+    fn period(&self) -> Option<StepToken> {
         let regular = self.recurrences.iter().filter(|(_, seen)| {
             seen.count >= MIN_PERIODS
                 && seen.matches * 20 >= (seen.count - 1) * 19
@@ -313,26 +317,26 @@ mod tests {
     }
 
     /// (thread, optimizer line) of alloc events.
-    fn rule_and_steps(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (Rule, u32) {
-        let mut scout = Scout::new(lines, Some(1));
+    fn rule_and_steps(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepSource, u32) {
+        let mut detector = StepDetector::new(lines, Some(1));
         let kind = EventKind::BLOCK_ALLOC;
         for (thread, optimizer, size) in events {
-            let _ = scout.event(&event(*thread, kind, *size), StackId(0), *optimizer);
+            let _ = detector.event(&event(*thread, kind, *size), StackId(0), *optimizer);
         }
-        let rule = scout.rule();
-        let mut clock = StepClock::new(rule);
+        let source = detector.step_source();
+        let mut clock = StepClock::new(source);
         let mut steps = 0;
         for (thread, optimizer, size) in events {
             steps += clock.begins(&event(*thread, kind, *size), StackId(0), *optimizer, 0);
         }
-        (rule, steps)
+        (source, steps)
     }
 
     #[test]
     fn events_of_other_threads_do_not_split_a_step() {
         let iteration = [(1, 0, 8), (2, 0, 8), (1, 1, 8), (2, 0, 8), (1, 1, 8)];
         let events: Vec<_> = iteration.iter().cycle().take(50).copied().collect();
-        assert_eq!(rule_and_steps(&[line(OptimizerCall::Step)], &events), (Rule::Optimizer(1), 10));
+        assert_eq!(rule_and_steps(&[line(OptimizerCall::Step)], &events), (StepSource::Optimizer(1), 10));
     }
 
     #[test]
@@ -342,7 +346,7 @@ mod tests {
             events.extend([(1, 0, 8), (1, 2, 8)]);
         }
         let lines = [line(OptimizerCall::Step), line(OptimizerCall::ZeroGrad)];
-        assert_eq!(rule_and_steps(&lines, &events), (Rule::Optimizer(2), 10));
+        assert_eq!(rule_and_steps(&lines, &events), (StepSource::Optimizer(2), 10));
     }
 
     #[test]
@@ -352,8 +356,8 @@ mod tests {
             events.push((1, 0, 100));
             events.extend([(1, 0, 7); 6]);
         }
-        let (rule, steps) = rule_and_steps(&[], &events);
-        assert_eq!((rule.source(), steps), (Some("period"), 20));
+        let (source, steps) = rule_and_steps(&[], &events);
+        assert_eq!((source.name(), steps), (Some("period"), 20));
     }
 
     #[test]
@@ -361,18 +365,18 @@ mod tests {
         let kinds = [EventKind::DEVICE_ALLOC, EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE];
         let events: Vec<Event> =
             kinds.iter().cycle().take(60).map(|kind| event(1, *kind, 20 << 20)).collect();
-        let mut scout = Scout::new(&[], Some(1));
+        let mut detector = StepDetector::new(&[], Some(1));
         for event in &events {
-            let _ = scout.event(event, StackId(0), 0);
+            let _ = detector.event(event, StackId(0), 0);
         }
-        let mut clock = StepClock::new(scout.rule());
+        let mut clock = StepClock::new(detector.step_source());
         let steps: u32 = events.iter().map(|event| clock.begins(event, StackId(0), 0, 0)).sum();
-        assert_eq!((clock.rule().source(), steps), (Some("period"), 20));
+        assert_eq!((clock.step_source().name(), steps), (Some("period"), 20));
     }
 
     #[test]
     fn without_regularity_nothing_is_called_a_step() {
         let events: Vec<_> = (0..200u64).map(|i| (1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7)).collect();
-        assert_eq!(rule_and_steps(&[], &events).0.source(), None);
+        assert_eq!(rule_and_steps(&[], &events).0.name(), None);
     }
 }

@@ -1,14 +1,14 @@
 //! A moment of a run, as people name it: `12.5s` from the start of recording, `step:40`, or `mark:NAME`.
 //!
 //! Constraint: a step or a mark is told only while events are read, and the same words go to several traces. Consequence: a moment is
-//! kept as it was named, and each trace finds out for itself when it has come ([`When::has_come`]).
+//! kept as it was named, and each trace finds out for itself when it has come ([`TimeSpec::has_come`]).
 
 use std::fmt;
 use std::str::FromStr;
 
 /// A moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum TimeSpec {
     /// So long after the start of recording.
     Elapsed {
         /// How long.
@@ -20,7 +20,7 @@ pub enum When {
     Mark(String),
 }
 
-impl When {
+impl TimeSpec {
     /// True from the first event on that is not before it. `elapsed_ns` is that event's, `steps_begun` includes it. Marks say so
     /// themselves.
     pub fn has_come(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
@@ -34,9 +34,9 @@ impl When {
 
 /// What is no moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoMoment(String);
+pub struct TimeSpecError(String);
 
-impl fmt::Display for NoMoment {
+impl fmt::Display for TimeSpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -46,16 +46,16 @@ impl fmt::Display for NoMoment {
     }
 }
 
-impl std::error::Error for NoMoment {}
+impl std::error::Error for TimeSpecError {}
 
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("min", 60e9), ("s", 1e9), ("h", 3600e9)];
 
-impl FromStr for When {
-    type Err = NoMoment;
+impl FromStr for TimeSpec {
+    type Err = TimeSpecError;
 
-    fn from_str(text: &str) -> Result<Self, NoMoment> {
-        let refused = || NoMoment(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, TimeSpecError> {
+        let refused = || TimeSpecError(text.to_owned());
         if let Some(step) = text.strip_prefix("step:") {
             return step.parse().map(Self::Step).map_err(|_| refused());
         }
@@ -74,7 +74,7 @@ impl FromStr for When {
     }
 }
 
-impl fmt::Display for When {
+impl fmt::Display for TimeSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Elapsed { time_ns } => {
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn moments_are_understood() {
-        let at = |time_ns| Ok(When::Elapsed { time_ns });
+        let at = |time_ns| Ok(TimeSpec::Elapsed { time_ns });
         assert_eq!("12.5s".parse(), at(12_500_000_000));
         assert_eq!("800ms".parse(), at(800_000_000));
         assert_eq!("3min".parse(), at(180_000_000_000));
         assert_eq!("2h".parse(), at(7_200_000_000_000));
         assert_eq!("7us".parse(), at(7_000));
         assert_eq!("7 ns".parse(), at(7));
-        assert_eq!("step:40".parse(), Ok(When::Step(40)));
-        assert_eq!("mark:step: 4s".parse(), Ok(When::Mark("step: 4s".to_owned())));
+        assert_eq!("step:40".parse(), Ok(TimeSpec::Step(40)));
+        assert_eq!("mark:step: 4s".parse(), Ok(TimeSpec::Mark("step: 4s".to_owned())));
         for text in [
             "",
             "12",
@@ -121,13 +121,13 @@ mod tests {
             "1e300h",
             "9999999999h",
         ] {
-            assert!(text.parse::<When>().is_err(), "{text}");
+            assert!(text.parse::<TimeSpec>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn what_happens_at_the_moment_is_still_before_it_and_a_step_begins_with_its_first_event() {
-        let (at, step) = (When::Elapsed { time_ns: 10 }, When::Step(2));
+        let (at, step) = (TimeSpec::Elapsed { time_ns: 10 }, TimeSpec::Step(2));
         assert!(!at.has_come(10, 0) && at.has_come(11, 0));
         assert!(!step.has_come(u64::MAX, 1) && step.has_come(0, 2));
     }
@@ -135,14 +135,14 @@ mod tests {
     proptest! {
         #[test]
         fn every_moment_is_read_as_it_is_written(time_ns in 0u64..1 << 52, step in any::<u32>(), name in ".+") {
-            for when in [When::Elapsed { time_ns }, When::Step(step), When::Mark(name)] {
+            for when in [TimeSpec::Elapsed { time_ns }, TimeSpec::Step(step), TimeSpec::Mark(name)] {
                 prop_assert_eq!(when.to_string().parse(), Ok(when));
             }
         }
 
         #[test]
         fn no_text_is_too_strange(text in ".*") {
-            let _ = text.parse::<When>();
+            let _ = text.parse::<TimeSpec>();
         }
     }
 }

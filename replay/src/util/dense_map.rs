@@ -1,24 +1,24 @@
 //! A map from small ids that is an array where ids are dense, as a recorder makes them, and a hash map where they are not,
 //! as a hostile file may make them: speed for the one, bounded memory for the other.
 
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 const DENSE_IDS: u32 = 1 << 22;
 
 /// Values by 32-bit id.
 #[derive(Debug)]
-pub(crate) struct IdMap<T> {
+pub(crate) struct DenseMap<T> {
     dense: Vec<Option<T>>,
-    sparse: KeyedMap<u32, T>,
+    sparse: SeededMap<u32, T>,
 }
 
-impl<T> Default for IdMap<T> {
+impl<T> Default for DenseMap<T> {
     fn default() -> Self {
-        Self { dense: Vec::new(), sparse: KeyedMap::default() }
+        Self { dense: Vec::new(), sparse: SeededMap::default() }
     }
 }
 
-impl<T: Copy> IdMap<T> {
+impl<T: Copy> DenseMap<T> {
     /// The value, if there is one.
     pub(crate) fn get(&self, id: u32) -> Option<T> {
         self.at(id).copied()
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn ids_of_any_size_are_kept_apart() {
-        let mut map = IdMap::default();
+        let mut map = DenseMap::default();
         for id in [0, 7, DENSE_IDS - 1, DENSE_IDS, u32::MAX] {
             map.insert(id, id);
         }

@@ -1,4 +1,4 @@
 //! Maps that hold up against hostile keys.
 
-pub mod dense_map;
-pub mod seeded_map;
+pub(crate) mod dense_map;
+pub(crate) mod seeded_map;

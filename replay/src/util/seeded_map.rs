@@ -8,44 +8,44 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A map.
-pub type KeyedMap<K, V> = HashMap<K, V, Keys>;
+pub(crate) type SeededMap<K, V> = HashMap<K, V, SeededState>;
 /// A set.
-pub type KeyedSet<K> = HashSet<K, Keys>;
+pub(crate) type SeededSet<K> = HashSet<K, SeededState>;
 
 /// 2^64 over the golden ratio, odd.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Makes the hashers of one map.
 #[derive(Clone, Debug)]
-pub struct Keys {
+pub struct SeededState {
     begin: u64,
     factor: u64,
 }
 
-impl Default for Keys {
+impl Default for SeededState {
     fn default() -> Self {
         let random = RandomState::new();
         Self { begin: random.hash_one(0), factor: random.hash_one(1) | 1 }
     }
 }
 
-impl BuildHasher for Keys {
-    type Hasher = Keyed;
+impl BuildHasher for SeededState {
+    type Hasher = SeededHasher;
 
     #[inline]
-    fn build_hasher(&self) -> Keyed {
-        Keyed { hash: self.begin, factor: self.factor }
+    fn build_hasher(&self) -> SeededHasher {
+        SeededHasher { hash: self.begin, factor: self.factor }
     }
 }
 
 /// Multiplies to 128 bits and folds these in half, word by word.
 #[derive(Debug)]
-pub struct Keyed {
+pub struct SeededHasher {
     hash: u64,
     factor: u64,
 }
 
-impl Hasher for Keyed {
+impl Hasher for SeededHasher {
     #[inline]
     fn write_u64(&mut self, word: u64) {
         let product = u128::from(self.hash ^ word) * u128::from(self.factor);
@@ -102,7 +102,7 @@ mod tests {
         let begun = steps.into_iter().flat_map(|step| [(0, step), (u64::MAX, step)]);
         // Whatever is drawn.
         for (begin, step) in begun.flat_map(|one| [one; 100]) {
-            let keys = Keys::default();
+            let keys = SeededState::default();
             let key = |number: u64| step.wrapping_mul(number).wrapping_add(begin);
             let places: HashSet<u64> = (0..4096).map(|number| keys.hash_one(key(number)) & 0xffff).collect();
             assert!(places.len() > 3000, "{step:#x}: {}", places.len());
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn texts_of_one_beginning_are_told_apart() {
-        let keys = Keys::default();
+        let keys = SeededState::default();
         let hashes: HashSet<u64> =
             (0..100).map(|len| keys.hash_one("\0".repeat(len))).chain([keys.hash_one("\0a")]).collect();
         assert_eq!(hashes.len(), 101);

@@ -5,12 +5,12 @@ mod spikes;
 
 use serde_json::{Value, json};
 
-use crate::assemble::{known, place, size};
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
-use crate::report::{Leak, Oom, Severity, SilentGrowth, Verdict};
-use crate::state::device::DeviceState;
-use capacity::Room;
+use crate::report::display::{format_bytes, format_site};
+use crate::report::{BenignGrowth, Leak, Oom, Severity, Verdict};
+use crate::state::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
+use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_part};
 
 /// In fewer steps everything is new.
@@ -20,7 +20,7 @@ const MOST_NAMED: usize = 3;
 
 /// A verdict of no trace yet.
 #[derive(Debug)]
-struct Finding {
+struct VerdictDraft {
     kind: &'static str,
     severity: Severity,
     summary: String,
@@ -28,10 +28,10 @@ struct Finding {
 }
 
 /// The verdicts of a trace, worst first.
-pub fn verdicts(
+pub(crate) fn verdicts(
     trace: usize,
     analysis: &Analysis,
-    (leaks, silent): (&[Leak], &[SilentGrowth]),
+    (leaks, silent): (&[Leak], &[BenignGrowth]),
     ooms: &[Oom],
 ) -> Vec<Verdict> {
     let words = analysis.words();
@@ -40,8 +40,10 @@ pub fn verdicts(
         verdicts.push(Verdict { trace, kind, severity, summary, evidence });
     };
     for leak in leaks.iter().filter(|leak| leak.trace == trace) {
-        let rate =
-            leak.bytes_per_step.map(|rate| format!(", {} per step", size(rate.0 as u64))).unwrap_or_default();
+        let rate = leak
+            .bytes_per_step
+            .map(|rate| format!(", {} per step", format_bytes(rate.0 as u64)))
+            .unwrap_or_default();
         let severity = match leak.steps_to_oom {
             Some(steps) if steps < 10_000 => Severity::Critical,
             _ => Severity::Warning,
@@ -52,8 +54,12 @@ pub fn verdicts(
             (_, false) => "leaks, or fills a cache",
         };
         let blocks = if leak.blocks == 1 { "block" } else { "blocks" };
-        let summary =
-            format!("{} {verb}: {} in {} {blocks}{rate}", place(&leak.site), size(leak.bytes), leak.blocks);
+        let summary = format!(
+            "{} {verb}: {} in {} {blocks}{rate}",
+            format_site(&leak.site),
+            format_bytes(leak.bytes),
+            leak.blocks
+        );
         add("leak", severity, summary, json!({ "site": leak.site.id, "confidence": leak.confidence }));
     }
     if let Some(first) = ooms.iter().find(|oom| oom.trace == trace) {
@@ -62,7 +68,7 @@ pub fn verdicts(
         } else {
             String::new()
         };
-        let summary = format!("out of memory at {}{more}: {}", place(&first.site), first.why);
+        let summary = format!("out of memory at {}{more}: {}", format_site(&first.site), first.why);
         add("oom", Severity::Critical, summary, json!({ "count": analysis.oom_count }));
     }
     if !analysis.incomplete.is_empty() {
@@ -70,7 +76,7 @@ pub fn verdicts(
         add("incomplete", Severity::Warning, summary, json!(analysis.losses));
     }
     for (ordinal, device) in &analysis.devices {
-        if let Some([seq, ours, torch]) = device.first_mismatch {
+        if let Some(TotalMismatch { seq, sum_bytes: ours, torch_bytes: torch }) = device.first_mismatch {
             let summary = format!(
                 "device {ordinal}: the sum of live blocks differs from PyTorch's own total at {} events (first at event {seq}: {ours} and {torch} bytes)",
                 device.total_mismatches
@@ -134,13 +140,13 @@ pub fn verdicts(
         add("failed_calls", Severity::Info, summary, details);
     }
     let leaks: Vec<&Leak> = leaks.iter().filter(|leak| leak.trace == trace).collect();
-    let silent: Vec<&SilentGrowth> = silent.iter().filter(|silent| silent.trace == trace).collect();
-    let findings = known(analysis).flat_map(|(ordinal, device)| {
+    let silent: Vec<&BenignGrowth> = silent.iter().filter(|silent| silent.trace == trace).collect();
+    let findings = analysis.visible_devices().flat_map(|(ordinal, device)| {
         let mut findings = of_device(analysis, ordinal, device);
         findings.extend(creep(ordinal, analysis.steps, &leaks, &silent));
         findings
     });
-    for Finding { kind, severity, summary, evidence } in findings {
+    for VerdictDraft { kind, severity, summary, evidence } in findings {
         add(kind, severity, summary, evidence);
     }
     verdicts.sort_by_key(|verdict: &Verdict| std::cmp::Reverse(verdict.severity));
@@ -154,9 +160,9 @@ fn gave_nothing(analysis: &Analysis) -> String {
         calls => format!("{calls} calls of Metal that make memory gave"),
     };
     let first = analysis.first_failed.map(|stack| {
-        let site = analysis.symbols.site(analysis.symbols.facts(stack).site, Some(stack));
+        let site = analysis.symbols.site(analysis.symbols.stack_info(stack).site, Some(stack));
         let which = if analysis.failed_calls > 1 { "the first at" } else { "at" };
-        format!(", {which} {}", place(&site))
+        format!(", {which} {}", format_site(&site))
     });
     format!(
         "{calls} nothing{}; Metal gives no reason, memory may have been short: PyTorch then gives back what it caches and tries again, \
@@ -165,43 +171,45 @@ fn gave_nothing(analysis: &Analysis) -> String {
     )
 }
 
-fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Finding> {
+fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<VerdictDraft> {
     let capacity = analysis.capacity(ordinal).unwrap_or(0);
     // How full a device is, its streams tell only together.
     let is_whole = analysis.stream.is_none();
     let mut findings =
         if is_whole { room(analysis, (ordinal, capacity), device).findings() } else { Vec::new() };
-    if let Some(sample) = device.ledger.nearest() {
-        findings.extend(drift((ordinal, capacity), device.ledger.residuals(), sample.witness.name()));
+    if let Some(sample) = device.attribution.nearest() {
+        findings.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.witness.name()));
     }
-    let book = &device.torch;
-    let highs: Vec<u64> = book.bins().all().iter().map(|bin| bin.high.live).collect();
+    let live_set = &device.torch;
+    let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
     if let Some(usual) = usual_part(&highs, capacity) {
         let more = |(id, site)| {
-            let then = book.bin_values(site).get(usual).map_or(0, |value| value[0]);
-            let bytes = book.at_peak(site).bytes.saturating_sub(then);
-            (place(&analysis.symbols.site(id, book.main_stack_at_peak(id))), bytes)
+            let then = live_set.bin_values(site).get(usual).map_or(0, |value| value[0]);
+            let bytes = live_set.at_peak(site).bytes.saturating_sub(then);
+            (format_site(&analysis.symbols.site(id, live_set.main_stack_at_peak(id))), bytes)
         };
-        let mut sites: Vec<(String, u64)> = book.sites().map(more).filter(|(_, bytes)| *bytes > 0).collect();
+        let mut sites: Vec<(String, u64)> =
+            live_set.sites().map(more).filter(|(_, bytes)| *bytes > 0).collect();
         sites.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         sites.truncate(MOST_NAMED);
-        let step = analysis.rule.source().map(|_| u64::from(book.peak().step));
-        findings.push(spike((ordinal, capacity), (book.peak().live, step, highs[usual]), &sites));
+        let step = analysis.step_source.name().map(|_| u64::from(live_set.peak().step));
+        findings.push(spike((ordinal, capacity), (live_set.peak().live, step, highs[usual]), &sites));
     }
     findings
 }
 
-fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceState) -> Room {
-    let residual = device.ledger.nearest().and_then(|sample| sample.residual());
-    let beside = |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
+fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceState) -> CapacityFacts {
+    let residual = device.attribution.nearest().and_then(|sample| sample.residual());
+    let non_torch =
+        |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
     let peak = device.torch.peak();
-    let [reserved, _, device_then] = device.at_peak_reserved;
+    let ReservedPeakLevels { reserved, device: device_then, .. } = device.reserved_peak;
     let gap = device.gap_at_peak.as_ref().map(|(.., gap)| gap);
     let unusable = |gap: &Gap| {
         let parts = [&gap.pinned, &gap.stranded_stream, &gap.stranded_pool, &gap.pending];
         parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.bytes))
     };
-    let entries = device.ledger.entries(&analysis.owners).into_iter();
+    let entries = device.attribution.entries(&analysis.owners).into_iter();
     let mut owners: Vec<(Option<String>, u64)> = entries
         .filter(|(owner, _)| !owner.starts_with("torch "))
         .map(|(owner, bytes)| (Some(owner), bytes))
@@ -209,13 +217,17 @@ fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceStat
         .collect();
     owners.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let is_torch = device.has_torch();
-    Room {
+    CapacityFacts {
         ordinal,
         capacity,
         live: if is_torch { peak.live } else { 0 },
-        beside: if is_torch { beside(peak.device, peak.reserved) } else { beside(device.peak_device, 0) },
+        non_torch: if is_torch {
+            non_torch(peak.device, peak.reserved)
+        } else {
+            non_torch(device.peak_device, 0)
+        },
         reserved,
-        beside_reserved: beside(device_then, reserved),
+        non_torch_at_reserved_peak: non_torch(device_then, reserved),
         unusable: gap.map_or(0, unusable),
         cache: gap.map_or(0, |gap| gap.cache),
         has_failed_for_it: analysis.ooms.iter().any(|oom| {
@@ -227,7 +239,7 @@ fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceStat
 }
 
 /// What grows on a device, all lines together; and what may, and has not been looked at for long enough.
-fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> Vec<Finding> {
+fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&BenignGrowth]) -> Vec<VerdictDraft> {
     let mut findings = Vec::new();
     let grown: Vec<&&Leak> =
         leaks.iter().filter(|leak| leak.device == u32::from(ordinal) && leak.kind == "tensors").collect();
@@ -237,9 +249,11 @@ fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> 
         let oom_step = grown.iter().find_map(|leak| leak.oom_step.as_ref());
         let lines = if grown.len() == 1 { "one line".to_owned() } else { format!("{} lines", grown.len()) };
         let full = oom_step.map(|oom| format!("; it is full at step {}", oom.expected)).unwrap_or_default();
-        let summary =
-            format!("tensors on device {ordinal} grow by {} per step, by {lines}{full}", size(rate as u64));
-        findings.push(Finding {
+        let summary = format!(
+            "tensors on device {ordinal} grow by {} per step, by {lines}{full}",
+            format_bytes(rate as u64)
+        );
+        findings.push(VerdictDraft {
             kind: "creep_confirmed",
             severity: if oom_step.is_some() { Severity::Critical } else { Severity::Warning },
             summary,
@@ -248,7 +262,7 @@ fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> 
             }),
         });
     }
-    let early: Vec<&&SilentGrowth> = silent
+    let early: Vec<&&BenignGrowth> = silent
         .iter()
         .filter(|one| one.device == u32::from(ordinal) && one.kind == "tensors" && one.rule == "too_early")
         .collect();
@@ -261,10 +275,10 @@ fn creep(ordinal: u8, steps: u32, leaks: &[&Leak], silent: &[&SilentGrowth]) -> 
         };
         let summary = format!(
             "{}{more} {hold} {} more than before; the run is too short to tell whether that goes on",
-            place(&largest.site),
-            size(bytes)
+            format_site(&largest.site),
+            format_bytes(bytes)
         );
-        findings.push(Finding {
+        findings.push(VerdictDraft {
             kind: "creep_early",
             severity: Severity::Info,
             summary,

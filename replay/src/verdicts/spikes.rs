@@ -5,10 +5,10 @@
 
 use serde_json::json;
 
-use super::Finding;
-use crate::assemble::size;
+use super::VerdictDraft;
 use crate::leak::statistics;
 use crate::report::Severity;
+use crate::report::display::format_bytes;
 
 /// Share of the time that is usual.
 const USUAL: f64 = 0.95;
@@ -42,16 +42,16 @@ pub(super) fn spike(
     (ordinal, capacity): (u8, u64),
     (peak, step, usual): (u64, Option<u64>, u64),
     sites: &[(String, u64)],
-) -> Finding {
+) -> VerdictDraft {
     let when = step.map(|step| format!(" (step {step})")).unwrap_or_default();
     let whose = match sites.first() {
-        Some((place, bytes)) => format!("; {place} held {} more then", size(*bytes)),
+        Some((place, bytes)) => format!("; {place} held {} more then", format_bytes(*bytes)),
         None => String::new(),
     };
     let summary = format!(
         "tensors on device {ordinal} took {} once{when}, and no more than {} for 95 % of the run{whose}",
-        size(peak),
-        size(usual)
+        format_bytes(peak),
+        format_bytes(usual)
     );
     // What is nearly full only once is what to look at first.
     let is_full = peak as f64 >= 0.8 * capacity as f64;
@@ -61,11 +61,15 @@ pub(super) fn spike(
         "device": ordinal, "peak_bytes": peak, "usual_bytes": usual, "step": step, "more_by_site": sites,
     });
     let severity = if is_full { Severity::Warning } else { Severity::Info };
-    Finding { kind: "transient_spike", severity, summary, evidence }
+    VerdictDraft { kind: "transient_spike", severity, summary, evidence }
 }
 
 /// What is in use and in no call, in the order of the samples.
-pub(super) fn drift((ordinal, capacity): (u8, u64), residuals: &[u64], witness: &str) -> Option<Finding> {
+pub(super) fn drift(
+    (ordinal, capacity): (u8, u64),
+    residuals: &[u64],
+    witness: &str,
+) -> Option<VerdictDraft> {
     let (first, last) = (*residuals.first()?, *residuals.last()?);
     let (trend, slope) = statistics::corrected(residuals);
     let (tau, p, share) = RISES;
@@ -78,14 +82,14 @@ pub(super) fn drift((ordinal, capacity): (u8, u64), residuals: &[u64], witness: 
     let whose = if witness == "nvml" { "" } else { ", in this process or in others on the device" };
     let summary = format!(
         "memory of device {ordinal} that no recorded call shows rose from {} to {}{whose}",
-        size(first),
-        size(last)
+        format_bytes(first),
+        format_bytes(last)
     );
     let evidence = json!({
         "device": ordinal, "first_bytes": first, "last_bytes": last, "samples": residuals.len(), "tau": trend.tau,
         "p_value": trend.p, "witness": witness,
     });
-    rises.then_some(Finding { kind: "persistent_drift", severity: Severity::Warning, summary, evidence })
+    rises.then_some(VerdictDraft { kind: "persistent_drift", severity: Severity::Warning, summary, evidence })
 }
 
 #[cfg(test)]

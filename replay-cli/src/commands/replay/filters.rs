@@ -5,9 +5,14 @@
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::SiteFilter;
+use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::keep_sites;
 use gpumemtrace_replay::report::Filters as Told;
-use gpumemtrace_replay::selection::{Lines, keep_lines};
-use gpumemtrace_replay::{Analysis, Asked, Report, StreamId, When};
 
 use crate::exit::Refused;
 use crate::open::TraceFile;
@@ -26,7 +31,7 @@ pub(crate) struct Filters {
     /// Only what comes from then on: a time from the start, such as 12.5s or 3min, step:40, or mark:NAME. What was held before counts at the
     /// peak
     #[arg(long, value_name = "WHEN")]
-    since: Option<When>,
+    since: Option<TimeSpec>,
     /// Only these devices
     #[arg(long, value_name = "N", value_delimiter = ',')]
     device: Vec<u32>,
@@ -40,7 +45,7 @@ pub(crate) struct Filters {
 
 impl Filters {
     /// What the reading must know of it.
-    pub(crate) fn ask(&self, asked: &mut Asked) {
+    pub(crate) fn ask(&self, asked: &mut AnalysisOptions) {
         asked.since.clone_from(&self.since);
         asked.stream = self.stream;
     }
@@ -92,7 +97,7 @@ impl Filters {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
-            if matches!(since.asked, When::Step(_)) && analysis.rule.source().is_none() {
+            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source.name().is_none() {
                 return Err(Refused(format!(
                     "{path}: no steps were recognised, so there is no {}",
                     since.asked
@@ -101,8 +106,8 @@ impl Filters {
             if since.come.is_none() {
                 let span = crate::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
-                    .rule
-                    .source()
+                    .step_source
+                    .name()
                     .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
                 return Err(Refused(format!(
                     "{path}: {} never came; the run has {span}{} of events{}",
@@ -163,7 +168,7 @@ impl Filters {
     /// Leaves of a report, whose sites have names, the rows of the lines that are wanted.
     pub(crate) fn keep_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
-        if !keep_lines(report, &Lines::new(site)) {
+        if !keep_sites(report, &SiteFilter::new(site)) {
             crate::status::erase();
             eprintln!(
                 "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
@@ -181,7 +186,7 @@ impl Filters {
         let told = Told {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
-            since: self.since.as_ref().map(When::to_string),
+            since: self.since.as_ref().map(TimeSpec::to_string),
             devices: self.device.clone(),
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
@@ -212,8 +217,8 @@ fn beginning(file: &TraceFile) -> Option<Meta> {
 }
 
 /// What marks there are, for whom asked for one that there is not.
-pub(super) fn marks_instead(asked: &When, analyses: &[Analysis]) -> String {
-    if !matches!(asked, When::Mark(_)) {
+pub(super) fn marks_instead(asked: &TimeSpec, analyses: &[Analysis]) -> String {
+    if !matches!(asked, TimeSpec::Mark(_)) {
         return String::new();
     }
     let mut names: Vec<String> = Vec::new();

@@ -4,7 +4,9 @@
 //! writer's escapes, and what is no character of XML becomes a space.
 
 use anyhow::Context;
-use gpumemtrace_replay::budget::{Check, Outcome, State};
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckState;
+use gpumemtrace_replay::budget::CheckedLimit;
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
@@ -12,12 +14,12 @@ use super::{MAX_PARTS, conclusion, numbers, parts};
 use crate::text::head::printable;
 
 /// The whole file.
-pub(crate) fn render(check: &Check) -> anyhow::Result<String> {
-    let number = |which: fn(&Outcome) -> bool| {
+pub(crate) fn render(check: &BudgetCheck) -> anyhow::Result<String> {
+    let number = |which: fn(&CheckedLimit) -> bool| {
         check.budgets.iter().filter(|outcome| which(outcome)).count().to_string()
     };
     let (tests, failures) = (check.budgets.len().to_string(), number(|outcome| outcome.fails));
-    let skipped = number(|outcome| !outcome.fails && outcome.state == State::Unknown);
+    let skipped = number(|outcome| !outcome.fails && outcome.state == CheckState::Unknown);
     let counts = [
         ("tests", &*tests),
         ("failures", &*failures),
@@ -45,13 +47,13 @@ pub(crate) fn render(check: &Check) -> anyhow::Result<String> {
     Ok(format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{xml}\n"))
 }
 
-fn case(writer: &mut Writer<Vec<u8>>, outcome: &Outcome) -> std::io::Result<()> {
+fn case(writer: &mut Writer<Vec<u8>>, outcome: &CheckedLimit) -> std::io::Result<()> {
     let (name, message) = (xml(&outcome.name), xml(&numbers(outcome)));
     let attributes = [("classname", "gpumemtrace.budget"), ("name", &*name), ("time", "0")];
     let element = writer.create_element("testcase").with_attributes(attributes);
     match (outcome.fails, outcome.state) {
         (true, state) => {
-            let kind = if state == State::Unknown { "unknown" } else { "exceeded" };
+            let kind = if state == CheckState::Unknown { "unknown" } else { "exceeded" };
             let details = xml(&[vec![numbers(outcome)], parts(outcome, MAX_PARTS)].concat().join("; "));
             element.write_inner_content(|writer| {
                 let failure = writer.create_element("failure");
@@ -61,7 +63,7 @@ fn case(writer: &mut Writer<Vec<u8>>, outcome: &Outcome) -> std::io::Result<()> 
                 Ok(())
             })?;
         }
-        (false, State::Unknown) => {
+        (false, CheckState::Unknown) => {
             element.write_inner_content(|writer| {
                 writer.create_element("skipped").with_attribute(("message", &*message)).write_empty()?;
                 Ok(())

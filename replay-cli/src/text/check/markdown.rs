@@ -3,13 +3,15 @@
 //! Constraint: names come from a trace, and the page shows what they make of it. Consequence: each stands in code quotes that are
 //! longer than any in it, with what would end a cell or a line taken out.
 
-use gpumemtrace_replay::budget::{Check, Outcome, State};
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckState;
+use gpumemtrace_replay::budget::CheckedLimit;
 
 use super::{MAX_PARTS, conclusion, limit, measured, parts, put};
 use crate::text::head::printable;
 
 /// The whole page.
-pub(crate) fn render(check: &Check) -> String {
+pub(crate) fn render(check: &BudgetCheck) -> String {
     let mut out = String::new();
     let mark = if check.passed { "✅" } else { "❌" };
     put(&mut out, format_args!("### {mark} GPU memory: {}", conclusion(check)));
@@ -47,12 +49,12 @@ pub(crate) fn render(check: &Check) -> String {
     out
 }
 
-fn mark_of(outcome: &Outcome) -> &'static str {
+fn mark_of(outcome: &CheckedLimit) -> &'static str {
     match (outcome.state, outcome.fails) {
-        (State::Kept, _) => "✅",
-        (State::Exceeded, _) => "❌",
-        (State::Unknown, true) => "❓❌",
-        (State::Unknown, false) => "❓",
+        (CheckState::Kept, _) => "✅",
+        (CheckState::Exceeded, _) => "❌",
+        (CheckState::Unknown, true) => "❓❌",
+        (CheckState::Unknown, false) => "❓",
     }
 }
 

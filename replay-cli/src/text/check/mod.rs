@@ -5,9 +5,11 @@ pub(crate) mod markdown;
 
 use std::path::Path;
 
-use gpumemtrace_replay::budget::check::Part;
-use gpumemtrace_replay::budget::{Check, Outcome, State};
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckState;
+use gpumemtrace_replay::budget::CheckedLimit;
+use gpumemtrace_replay::budget::ValueShare;
+use gpumemtrace_replay::report::display::format_bytes;
 
 use super::head::printable;
 use super::sites::short;
@@ -21,7 +23,7 @@ const MAX_PARTS: usize = 10;
 const MAX_NAME: usize = 60;
 
 /// The whole text.
-pub(crate) fn render(check: &Check, style: Style) -> String {
+pub(crate) fn render(check: &BudgetCheck, style: Style) -> String {
     let mut out = String::new();
     let command =
         check.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
@@ -71,12 +73,13 @@ pub(crate) fn written(path: &Path, incomplete: &[String], style: Style) -> Strin
 }
 
 /// In one phrase.
-fn conclusion(check: &Check) -> String {
+fn conclusion(check: &BudgetCheck) -> String {
     let all = check.budgets.len() as u64;
-    let number =
-        |which: fn(&Outcome) -> bool| check.budgets.iter().filter(|outcome| which(outcome)).count() as u64;
-    let exceeded = number(|outcome| outcome.state == State::Exceeded);
-    let unknown = number(|outcome| outcome.state == State::Unknown);
+    let number = |which: fn(&CheckedLimit) -> bool| {
+        check.budgets.iter().filter(|outcome| which(outcome)).count() as u64
+    };
+    let exceeded = number(|outcome| outcome.state == CheckState::Exceeded);
+    let unknown = number(|outcome| outcome.state == CheckState::Unknown);
     let mut parts = Vec::new();
     if exceeded > 0 {
         parts.push(format!("{} of {} exceeded", thousands(exceeded), count(all, "budget")));
@@ -87,28 +90,28 @@ fn conclusion(check: &Check) -> String {
     if parts.is_empty() { format!("{}, all kept", count(all, "budget")) } else { parts.join(", ") }
 }
 
-fn word(outcome: &Outcome) -> &'static str {
+fn word(outcome: &CheckedLimit) -> &'static str {
     match (outcome.state, outcome.fails) {
-        (State::Kept, _) => "ok",
-        (State::Exceeded, _) => "FAILED",
-        (State::Unknown, true) => "UNKNOWN",
-        (State::Unknown, false) => "unknown",
+        (CheckState::Kept, _) => "ok",
+        (CheckState::Exceeded, _) => "FAILED",
+        (CheckState::Unknown, true) => "UNKNOWN",
+        (CheckState::Unknown, false) => "unknown",
     }
 }
 
-fn amount(outcome: &Outcome, value: u64) -> String {
-    if outcome.unit == "bytes" { size(value) } else { thousands(value) }
+fn amount(outcome: &CheckedLimit, value: u64) -> String {
+    if outcome.unit == "bytes" { format_bytes(value) } else { thousands(value) }
 }
 
 /// `1.00 GiB + 10.24 MiB`.
-fn limit(outcome: &Outcome) -> String {
+fn limit(outcome: &CheckedLimit) -> String {
     let tolerance = outcome.allowed - outcome.limit;
     let more = if tolerance > 0 { format!(" + {}", amount(outcome, tolerance)) } else { String::new() };
     format!("{}{more}", amount(outcome, outcome.limit))
 }
 
 /// What was measured, or why not.
-fn measured(outcome: &Outcome) -> String {
+fn measured(outcome: &CheckedLimit) -> String {
     match (&outcome.why, outcome.measured) {
         (Some(why), _) => format!("not known: {}", printable(why)),
         (None, Some(value)) => amount(outcome, value),
@@ -116,7 +119,7 @@ fn measured(outcome: &Outcome) -> String {
     }
 }
 
-fn numbers(outcome: &Outcome) -> String {
+fn numbers(outcome: &CheckedLimit) -> String {
     let over = outcome.over_by.map(|over| format!(", over by {}", amount(outcome, over))).unwrap_or_default();
     let measured = measured(outcome);
     let measured = if outcome.measured.is_some() { format!("measured {measured}") } else { measured };
@@ -124,15 +127,18 @@ fn numbers(outcome: &Outcome) -> String {
 }
 
 /// What the measured value is made of, a line each.
-fn parts(outcome: &Outcome, most: usize) -> Vec<String> {
+fn parts(outcome: &CheckedLimit, most: usize) -> Vec<String> {
     let is_leak = outcome.name.starts_with("leaks.");
-    let text = |part: &Part| {
+    let text = |part: &ValueShare| {
         let name = match &part.site {
             Some(site) => short(site),
             None => part.name.clone().unwrap_or_default(),
         };
-        let amount =
-            if is_leak { format!("{} per step", size(part.amount)) } else { amount(outcome, part.amount) };
+        let amount = if is_leak {
+            format!("{} per step", format_bytes(part.amount))
+        } else {
+            amount(outcome, part.amount)
+        };
         format!("{amount}  {}", printable(&name))
     };
     let mut parts: Vec<String> = outcome.of.iter().take(most).map(text).collect();

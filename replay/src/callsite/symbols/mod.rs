@@ -8,13 +8,13 @@ use std::collections::hash_map::Entry;
 
 use gpumemtrace_format::{CodeId, Link, NodeId};
 
-use crate::callsite::autograd::is_backward_call;
-use crate::callsite::code_origin::{OptimizerCall, Origin, OwnPaths, PLUMBING, optimizer_call};
-use crate::callsite::frames::{NativeFrame, SiteKey};
+use crate::callsite::code_origin::is_backward_call;
+use crate::callsite::code_origin::{CodeOrigin, OptimizerCall, PLUMBING, UserCodePaths, optimizer_call};
 use crate::callsite::py_linetable::line_at;
+use crate::callsite::site_key::{NativeFrame, SiteKey};
 use crate::ingest::definitions::Definitions;
-use crate::util::dense_map::IdMap;
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::util::dense_map::DenseMap;
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// A user line, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -34,18 +34,18 @@ pub struct OptimizerLine {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeFacts {
+pub(crate) struct NodeInfo {
     user: Option<SiteId>,
     generated: Option<SiteId>,
     pub(crate) own: SiteId,
     /// Index in `optimizer_lines`, plus 1; 0 for none.
     optimizer: u16,
-    autograd: Autograd,
+    autograd: AutogradRole,
 }
 
 /// What a Python stack has to do with autograd's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Autograd {
+pub enum AutogradRole {
     /// Nothing.
     None,
     /// This frame of it runs the engine, and waits for its threads.
@@ -54,7 +54,7 @@ pub enum Autograd {
     WorksFor,
 }
 
-impl NodeFacts {
+impl NodeInfo {
     fn site(&self) -> SiteId {
         self.user.or(self.generated).unwrap_or(self.own)
     }
@@ -62,53 +62,53 @@ impl NodeFacts {
 
 /// One stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Stack {
+pub struct StackInfo {
     /// Innermost Python frame.
     pub python: NodeId,
     /// Innermost native frame.
     pub native: NodeId,
     /// The user line.
     pub site: SiteId,
-    /// Index in [`Symbols::optimizer_lines`], plus 1; 0 for none.
+    /// Index in [`SymbolTable::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
     /// What its Python frames have to do with autograd's engine.
-    pub autograd: Autograd,
+    pub autograd: AutogradRole,
 }
 
 /// Everything ids resolve to.
 #[derive(Debug)]
-pub struct Symbols {
+pub struct SymbolTable {
     pub(crate) definitions: Definitions,
-    pub(crate) own: OwnPaths,
+    pub(crate) own: UserCodePaths,
     /// Return addresses of native sites.
-    pub(crate) addresses: KeyedMap<SiteId, u64>,
-    pub(crate) nodes: IdMap<NodeFacts>,
+    pub(crate) addresses: SeededMap<SiteId, u64>,
+    pub(crate) nodes: DenseMap<NodeInfo>,
     pub(crate) sites: Vec<SiteKey>,
-    site_ids: KeyedMap<SiteKey, SiteId>,
-    stacks: Vec<Stack>,
-    by_python: IdMap<StackId>,
-    by_both: KeyedMap<(NodeId, NodeId), StackId>,
+    site_ids: SeededMap<SiteKey, SiteId>,
+    stacks: Vec<StackInfo>,
+    by_python: DenseMap<StackId>,
+    by_both: SeededMap<(NodeId, NodeId), StackId>,
     optimizer_lines: Vec<OptimizerLine>,
-    unresolved: KeyedSet<(bool, u32)>,
+    unresolved: SeededSet<(bool, u32)>,
     /// Those of them whose definition is missing.
-    undefined: KeyedSet<(bool, u32)>,
+    undefined: SeededSet<(bool, u32)>,
 }
 
-impl Symbols {
+impl SymbolTable {
     /// Resolves all Python nodes.
-    pub fn new(definitions: Definitions, own: OwnPaths) -> Self {
+    pub fn new(definitions: Definitions, own: UserCodePaths) -> Self {
         let mut symbols = Self {
             own,
-            addresses: KeyedMap::default(),
-            nodes: IdMap::default(),
+            addresses: SeededMap::default(),
+            nodes: DenseMap::default(),
             sites: Vec::new(),
-            site_ids: KeyedMap::default(),
+            site_ids: SeededMap::default(),
             stacks: Vec::new(),
-            by_python: IdMap::default(),
-            by_both: KeyedMap::default(),
+            by_python: DenseMap::default(),
+            by_both: SeededMap::default(),
             optimizer_lines: Vec::new(),
-            unresolved: KeyedSet::default(),
-            undefined: KeyedSet::default(),
+            unresolved: SeededSet::default(),
+            undefined: SeededSet::default(),
             definitions,
         };
         symbols.resolve_new();
@@ -157,11 +157,11 @@ impl Symbols {
                 if python != NodeId::NONE {
                     self.is_undefined((true, python.0));
                 }
-                (self.native_site(native), 0, Autograd::None)
+                (self.native_site(native), 0, AutogradRole::None)
             }
         };
         let id = StackId(self.stacks.len() as u32);
-        self.stacks.push(Stack { python, native, site, optimizer, autograd });
+        self.stacks.push(StackInfo { python, native, site, optimizer, autograd });
         if native == NodeId::NONE {
             self.by_python.insert(python.0, id);
         } else {
@@ -172,7 +172,7 @@ impl Symbols {
 
     /// What is known of a stack.
     #[inline]
-    pub fn facts(&self, stack: StackId) -> Stack {
+    pub fn stack_info(&self, stack: StackId) -> StackInfo {
         self.stacks[stack.0 as usize]
     }
 
@@ -199,7 +199,7 @@ impl Symbols {
     /// Resolves a node and all its callers; iterative, because a stack may be as deep as a file says.
     fn resolve(&mut self, id: NodeId) {
         let mut path = Vec::new();
-        let mut on_path = KeyedSet::default();
+        let mut on_path = SeededSet::default();
         let mut at = id;
         while at != NodeId::NONE && self.nodes.get(at.0).is_none() && on_path.insert(at) {
             path.push(at);
@@ -225,7 +225,7 @@ impl Symbols {
             } else if file.is_none() {
                 self.unresolved.insert((true, id.0));
             }
-            let origin = file.as_deref().map_or(Origin::Library, |file| self.own.origin_of(file));
+            let origin = file.as_deref().map_or(CodeOrigin::Library, |file| self.own.origin_of(file));
             let call = file
                 .as_deref()
                 .zip(function.as_deref())
@@ -243,9 +243,9 @@ impl Symbols {
                 (None, Some(call)) => self.optimizer_line(OptimizerLine { call, site: own }),
                 _ => 0,
             };
-            let facts = NodeFacts {
-                user: if origin == Origin::User { Some(own) } else { parent.and_then(|p| p.user) },
-                generated: if origin == Origin::Generated {
+            let facts = NodeInfo {
+                user: if origin == CodeOrigin::User { Some(own) } else { parent.and_then(|p| p.user) },
+                generated: if origin == CodeOrigin::Generated {
                     Some(own)
                 } else {
                     parent.and_then(|p| p.generated)
@@ -253,9 +253,9 @@ impl Symbols {
                 own,
                 optimizer,
                 autograd: if runs_engine {
-                    Autograd::Runs(id)
+                    AutogradRole::Runs(id)
                 } else {
-                    parent.map_or(Autograd::None, |p| p.autograd)
+                    parent.map_or(AutogradRole::None, |p| p.autograd)
                 },
             };
             self.nodes.insert(id.0, facts);
@@ -263,7 +263,7 @@ impl Symbols {
     }
 
     /// The same line, for what the backward pass does.
-    fn backward_of(&mut self, forward: Option<NodeFacts>) -> NodeFacts {
+    fn backward_of(&mut self, forward: Option<NodeInfo>) -> NodeInfo {
         let key = forward.map(|forward| self.sites[forward.site().0 as usize].clone());
         let site = match key {
             Some(SiteKey::Python { file, line, function, .. }) => {
@@ -272,7 +272,7 @@ impl Symbols {
             _ => self.site_id(SiteKey::Unknown),
         };
         let user = forward.and_then(|forward| forward.user).map(|_| site);
-        NodeFacts { user, generated: None, own: site, optimizer: 0, autograd: Autograd::WorksFor }
+        NodeInfo { user, generated: None, own: site, optimizer: 0, autograd: AutogradRole::WorksFor }
     }
 
     fn optimizer_line(&mut self, line: OptimizerLine) -> u16 {

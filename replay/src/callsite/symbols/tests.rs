@@ -1,5 +1,5 @@
 use super::*;
-use crate::callsite::frames::MAX_FRAMES;
+use crate::callsite::site_key::MAX_FRAMES;
 use gpumemtrace_format::{CodeDef, NativeNode, PyNode};
 
 fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {
@@ -20,11 +20,11 @@ fn node(id: u32, parent: u32, code: u32) -> PyNode {
     PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: Link::C }
 }
 
-fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> Symbols {
+fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> SymbolTable {
     let mut definitions = Definitions::default();
     definitions.codes.extend(codes.iter().map(|code| (code.id, code.clone())));
     definitions.python.extend(nodes.iter().map(|node| (node.id, *node)));
-    Symbols::new(definitions, OwnPaths::default())
+    SymbolTable::new(definitions, UserCodePaths::default())
 }
 
 const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
@@ -38,8 +38,8 @@ fn the_site_is_the_innermost_user_line_and_equal_lines_are_one_site() {
     ];
     let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(9, 0, 3)]);
     let [a, b] = [2, 9].map(|id| symbols.stack(NodeId(id), NodeId::NONE));
-    assert_eq!(symbols.facts(a).site, symbols.facts(b).site);
-    let site = symbols.site(symbols.facts(a).site, Some(a));
+    assert_eq!(symbols.stack_info(a).site, symbols.stack_info(b).site);
+    let site = symbols.site(symbols.stack_info(a).site, Some(a));
     assert_eq!(
         (site.file.as_deref(), site.line, site.function.as_deref()),
         (Some("train.py"), Some(10), Some("main"))
@@ -54,7 +54,7 @@ fn without_a_user_line_generated_code_then_anything_answers() {
     let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 0, 2)]);
     let [a, b] = [2, 3].map(|id| {
         let stack = symbols.stack(NodeId(id), NodeId::NONE);
-        symbols.site(symbols.facts(stack).site, None).file
+        symbols.site(symbols.stack_info(stack).site, None).file
     });
     assert_eq!((a.as_deref(), b.as_deref()), (Some("<string>"), Some(LIB)));
 }
@@ -73,11 +73,11 @@ fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
     definitions
         .native
         .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
-    let mut symbols = Symbols::new(definitions, OwnPaths::default());
+    let mut symbols = SymbolTable::new(definitions, UserCodePaths::default());
     let none = symbols.stack(NodeId::NONE, NodeId::NONE);
-    assert_eq!(symbols.site(symbols.facts(none).site, Some(none)).file, None);
+    assert_eq!(symbols.site(symbols.stack_info(none).site, Some(none)).file, None);
     let native = symbols.stack(NodeId::NONE, NodeId(1));
-    let site = symbols.site(symbols.facts(native).site, Some(native));
+    let site = symbols.site(symbols.stack_info(native).site, Some(native));
     assert_eq!((site.module.as_deref(), site.stack[0].offset), (Some("/x/libnccl.so.2"), Some(0x234)));
 }
 
@@ -98,7 +98,7 @@ fn the_line_that_calls_the_optimizer_is_found_through_its_wrapper() {
     ];
     let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 2, 3)]);
     let stack = symbols.stack(NodeId(3), NodeId::NONE);
-    let line = symbols.optimizer_lines()[symbols.facts(stack).optimizer as usize - 1];
+    let line = symbols.optimizer_lines()[symbols.stack_info(stack).optimizer as usize - 1];
     assert_eq!(line.call, OptimizerCall::Step);
     assert_eq!(symbols.site(line.site, None).line, Some(10));
 }

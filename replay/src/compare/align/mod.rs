@@ -21,8 +21,8 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::files::{self, Files};
-use crate::state::live_set::lazy_counter::Held;
+use super::files::{self, FunctionsByFile};
+use crate::state::live_set::lazy_counter::BlockTotals;
 
 /// Largest table of one function.
 const MAX_CELLS: usize = 4 << 20;
@@ -36,7 +36,7 @@ const NEW_SHIFT: i32 = -15;
 
 /// A line, as far as it is told from others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub(crate) struct AlignLine {
     /// Source file of a Python line.
     pub file: Option<String>,
     /// Library of native code.
@@ -50,11 +50,11 @@ pub struct Line {
     /// The innermost functions that allocated for it.
     pub below: BTreeSet<String>,
     /// At the peak, retained, in a step.
-    pub amounts: [Held; 3],
+    pub amounts: [BlockTotals; 3],
 }
 
 /// Pairs of indexes, ascending in the first.
-pub fn align(before: &[Line], after: &[Line]) -> Vec<(usize, usize)> {
+pub(crate) fn align(before: &[AlignLine], after: &[AlignLine]) -> Vec<(usize, usize)> {
     let pairs = files::pair(&files_of(before), &files_of(after));
     let numbers = |side: fn(&(&'_ str, &'_ str)) -> String| -> HashMap<String, usize> {
         pairs.iter().map(side).zip(0..).collect()
@@ -75,12 +75,12 @@ pub fn align(before: &[Line], after: &[Line]) -> Vec<(usize, usize)> {
     aligned
 }
 
-fn of<'a>(lines: &'a [Line], indexes: &[usize]) -> Vec<&'a Line> {
+fn of<'a>(lines: &'a [AlignLine], indexes: &[usize]) -> Vec<&'a AlignLine> {
     indexes.iter().map(|index| &lines[*index]).collect()
 }
 
-fn files_of(lines: &[Line]) -> Files<'_> {
-    let mut files = Files::new();
+fn files_of(lines: &[AlignLine]) -> FunctionsByFile<'_> {
+    let mut files = FunctionsByFile::new();
     for line in lines {
         if let Some(file) = &line.file {
             let functions = files.entry(file).or_default();
@@ -92,7 +92,7 @@ fn files_of(lines: &[Line]) -> Files<'_> {
 
 /// Where a line stands: a file both runs have, a library, or nowhere; the function; and the pass.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Function<'a> {
+struct AlignedFunction<'a> {
     file: Option<usize>,
     module: Option<String>,
     name: Option<&'a str>,
@@ -100,8 +100,11 @@ struct Function<'a> {
 }
 
 /// Lines by function, in their order. Those of a file that only one run has are left out.
-fn functions<'a>(lines: &'a [Line], files: &HashMap<String, usize>) -> BTreeMap<Function<'a>, Vec<usize>> {
-    let mut functions: BTreeMap<Function<'a>, Vec<usize>> = BTreeMap::new();
+fn functions<'a>(
+    lines: &'a [AlignLine],
+    files: &HashMap<String, usize>,
+) -> BTreeMap<AlignedFunction<'a>, Vec<usize>> {
+    let mut functions: BTreeMap<AlignedFunction<'a>, Vec<usize>> = BTreeMap::new();
     for (index, line) in lines.iter().enumerate() {
         let file = match (&line.module, &line.file) {
             (None, Some(file)) => match files.get(file) {
@@ -110,7 +113,7 @@ fn functions<'a>(lines: &'a [Line], files: &HashMap<String, usize>) -> BTreeMap<
             },
             _ => None,
         };
-        let key = Function {
+        let key = AlignedFunction {
             file,
             module: line.module.as_deref().map(library),
             name: line.function.as_deref(),
@@ -134,7 +137,7 @@ fn library(path: &str) -> String {
 }
 
 /// What a pair is worth, its shift aside. `None` where the two cannot be the same.
-fn worth(one: &Line, other: &Line) -> Option<i32> {
+fn worth(one: &AlignLine, other: &AlignLine) -> Option<i32> {
     let is_related = one.below == other.below || !one.below.is_disjoint(&other.below);
     if !is_related && one.place != other.place {
         return None;
@@ -147,13 +150,13 @@ fn worth(one: &Line, other: &Line) -> Option<i32> {
     Some(worth)
 }
 
-fn shift(one: &Line, other: &Line) -> i64 {
+fn shift(one: &AlignLine, other: &AlignLine) -> i64 {
     other.place.unwrap_or(0).saturating_sub(one.place.unwrap_or(0))
 }
 
 /// Pairs of one function. Whichever run is asked first, they are the same.
-fn in_order(old: &[&Line], new: &[&Line], room: &mut usize) -> Vec<(usize, usize)> {
-    let same = |one: &&Line, other: &&Line| {
+fn in_order(old: &[&AlignLine], new: &[&AlignLine], room: &mut usize) -> Vec<(usize, usize)> {
+    let same = |one: &&AlignLine, other: &&AlignLine| {
         one.place == other.place && one.below == other.below && one.amounts == other.amounts
     };
     let begin = old.iter().zip(new).take_while(|(one, other)| same(one, other)).count();
@@ -177,15 +180,15 @@ fn in_order(old: &[&Line], new: &[&Line], room: &mut usize) -> Vec<(usize, usize
     pairs
 }
 
-fn order(old: &[&Line], new: &[&Line]) -> Ordering {
-    let key = |lines: &[&Line]| {
-        let held = |line: &&Line| (line.place, line.amounts.map(|held| (held.bytes, held.blocks)));
+fn order(old: &[&AlignLine], new: &[&AlignLine]) -> Ordering {
+    let key = |lines: &[&AlignLine]| {
+        let held = |line: &&AlignLine| (line.place, line.amounts.map(|held| (held.bytes, held.blocks)));
         lines.iter().map(held).collect::<Vec<_>>()
     };
     old.len().cmp(&new.len()).then_with(|| key(old).cmp(&key(new)))
 }
 
-fn at_equal_places(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
+fn at_equal_places(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<(usize, usize)> {
     let places: HashMap<Option<i64>, usize> = new.iter().map(|line| line.place).zip(0..).collect();
     let mut pairs: Vec<(usize, usize)> = Vec::new();
     for (index, line) in old.iter().enumerate() {
@@ -200,7 +203,7 @@ fn at_equal_places(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
 
 /// The best way to end with a pair: what all is worth, and the pair before it.
 #[derive(Clone, Copy)]
-struct Way {
+struct AlignStep {
     worth: i32,
     before: u32,
 }
@@ -208,9 +211,9 @@ struct Way {
 const START: u32 = u32::MAX;
 
 /// The pairs that keep the order and are worth most together.
-fn best(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
+fn best(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<(usize, usize)> {
     let columns = new.len();
-    let mut ways: Vec<Option<Way>> = vec![None; old.len() * columns];
+    let mut ways: Vec<Option<AlignStep>> = vec![None; old.len() * columns];
     // The best of all pairs of the rows above, by column; and the best with each shift.
     let mut above: Vec<Option<(i32, u32)>> = vec![None; columns];
     let mut by_shift: HashMap<i64, (i32, u32)> = HashMap::new();
@@ -229,7 +232,7 @@ fn best(old: &[&Line], new: &[&Line]) -> Vec<(usize, usize)> {
                 });
                 let (so_far, before) =
                     [Some(start), any, same].into_iter().flatten().max_by_key(|way| way.0).unwrap_or(start);
-                let way = Way { worth: so_far + worth, before };
+                let way = AlignStep { worth: so_far + worth, before };
                 ways[cell as usize] = Some(way);
                 if last.is_none_or(|(most, _)| way.worth >= most) {
                     last = Some((way.worth, cell));

@@ -59,7 +59,7 @@ const WARM_UP: usize = 3;
 
 /// A growing series.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Growth {
+pub(crate) struct Growth {
     /// Index of the base.
     pub base: usize,
     /// Last value minus base; what survived.
@@ -88,7 +88,7 @@ pub struct Growth {
 
 impl Growth {
     /// None at all.
-    pub const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         base: 0,
         rise: 0,
         undone: 0,
@@ -109,7 +109,7 @@ impl Growth {
     }
 
     /// Bounds of the growth per value: of what is regular, the growth itself.
-    pub fn rate_interval(&self) -> [f64; 2] {
+    pub(crate) fn rate_interval(&self) -> [f64; 2] {
         match self.period {
             Some(_) if self.regularity >= 1.0 => [self.per_value; 2],
             _ => self.slope.interval,
@@ -119,21 +119,21 @@ impl Growth {
 
 /// What is known of a site beside its series.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fate {
+pub(crate) struct SurvivorEvidence {
     /// No block that outlived its step was ever freed.
-    pub late_frees_are_none: bool,
+    pub none_freed_after_step: bool,
     /// Steps that its survivors come from.
     pub generations: u64,
 }
 
-impl Fate {
+impl SurvivorEvidence {
     /// Of what has no blocks: nothing speaks against it.
-    pub const KEPT: Self = Self { late_frees_are_none: true, generations: 0 };
+    pub(crate) const KEPT: Self = Self { none_freed_after_step: true, generations: 0 };
 }
 
 /// Why what holds more than it did is no leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Rule {
+pub(crate) enum GrowthRule {
     /// Nothing changed after the first steps.
     WarmUp,
     /// It grew a few times.
@@ -146,18 +146,18 @@ pub enum Rule {
 
 /// A judgement.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Judgement {
+pub(crate) enum GrowthJudgement {
     /// It grows.
     Grows(Growth),
     /// It has grown by so much, and is silent.
-    Settled(Rule, u64),
+    Settled(GrowthRule, u64),
     /// It does not hold more than it did.
     Quiet,
 }
 
-impl Judgement {
+impl GrowthJudgement {
     /// The growth, if it is one.
-    pub fn growth(self) -> Option<Growth> {
+    pub(crate) fn growth(self) -> Option<Growth> {
         match self {
             Self::Grows(growth) => Some(growth),
             Self::Settled(..) | Self::Quiet => None,
@@ -176,16 +176,24 @@ pub(crate) fn warm_up(values: usize) -> usize {
 }
 
 /// Judges a series.
-pub fn judge(values: &[u64], fate: Fate) -> Judgement {
+pub(crate) fn judge(values: &[u64], fate: SurvivorEvidence) -> GrowthJudgement {
     let warm_up = warm_up(values.len());
     let judged = &values[warm_up..];
-    let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else { return Judgement::Quiet };
-    let Some(base) = judged.iter().rposition(|value| *value == minimum) else { return Judgement::Quiet };
+    let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else {
+        return GrowthJudgement::Quiet;
+    };
+    let Some(base) = judged.iter().rposition(|value| *value == minimum) else {
+        return GrowthJudgement::Quiet;
+    };
     let base = warm_up + base;
     let rise = last - minimum;
     if rise == 0 {
         let is_still = last > 0 && judged.iter().all(|value| *value == last);
-        return if is_still { Judgement::Settled(Rule::WarmUp, last) } else { Judgement::Quiet };
+        return if is_still {
+            GrowthJudgement::Settled(GrowthRule::WarmUp, last)
+        } else {
+            GrowthJudgement::Quiet
+        };
     }
     let (before, since) = (draw_down(&judged[..=base - warm_up]), draw_down(&values[base..]));
     let undone = before.max(since);
@@ -193,7 +201,7 @@ pub fn judge(values: &[u64], fate: Fate) -> Judgement {
     let is_undone = rise <= since.saturating_mul(MIN_RISE_OVER_UNDONE)
         || rise <= before.saturating_mul(MIN_RISE_OVER_UNDONE_BEFORE);
     if is_undone {
-        return Judgement::Quiet;
+        return GrowthJudgement::Quiet;
     }
     let tail = &values[base..];
     let floors = future_minima(tail);
@@ -201,7 +209,10 @@ pub fn judge(values: &[u64], fate: Fate) -> Judgement {
     let since_last = span - steps.last().copied().unwrap_or(0);
     if span < MIN_GROWTH_STEPS || steps.len() < MIN_GROWTH_STEPS {
         let is_short = since_last < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
-        return Judgement::Settled(if is_short { Rule::TooEarly } else { Rule::OneOff }, rise);
+        return GrowthJudgement::Settled(
+            if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff },
+            rise,
+        );
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
     let (trend, slope) = statistics::corrected(tail);
@@ -212,18 +223,18 @@ pub fn judge(values: &[u64], fate: Fate) -> Judgement {
         None => thirds_are_even(&floors) && centre(&floors) >= MIN_CENTRE,
     };
     if !is_steady {
-        return Judgement::Settled(Rule::Saturating, rise);
+        return GrowthJudgement::Settled(GrowthRule::Saturating, rise);
     }
     if span < SHORT_SPAN {
-        let each_step_is_there = fate.late_frees_are_none || fate.generations >= steps.len() as u64;
+        let each_step_is_there = fate.none_freed_after_step || fate.generations >= steps.len() as u64;
         if !is_exact || undone > 0 || !each_step_is_there {
-            return Judgement::Settled(Rule::TooEarly, rise);
+            return GrowthJudgement::Settled(GrowthRule::TooEarly, rise);
         }
     } else {
         let is_trend = trend.tau >= MIN_TAU && steps.len() >= 2 * MIN_GROWTH_STEPS;
         let is_certain = is_exact || undone == 0 || steps.len() >= MANY_GROWTH_STEPS;
         if !is_certain || regular.is_none() && !is_trend {
-            return Judgement::Quiet;
+            return GrowthJudgement::Quiet;
         }
     }
     let half = tail[tail.len() / 2];
@@ -235,7 +246,7 @@ pub fn judge(values: &[u64], fate: Fate) -> Judgement {
         None => (base, first),
     };
     let before = if first == 0 { 0 } else { values[base] };
-    Judgement::Grows(Growth {
+    GrowthJudgement::Grows(Growth {
         base,
         rise: last.saturating_sub(before),
         undone,
@@ -270,7 +281,7 @@ fn draw_down(values: &[u64]) -> u64 {
 }
 
 /// Growth that goes on back into the warm-up began there; growth from the very first step on began with nothing.
-fn reach_back(values: &[u64], base: usize, first: usize, regular: &Regular) -> (usize, usize) {
+fn reach_back(values: &[u64], base: usize, first: usize, regular: &PeriodicGrowth) -> (usize, usize) {
     let (mut base, mut first) = (base, first);
     let period = regular.period;
     while base >= period && values[base].checked_sub(values[base - period]) == Some(regular.growth) {
@@ -307,7 +318,7 @@ fn centre(floors: &[u64]) -> f64 {
     weighed / (sum * span)
 }
 
-struct Regular {
+struct PeriodicGrowth {
     period: usize,
     /// Growth of one period.
     growth: u64,
@@ -318,7 +329,7 @@ struct Regular {
 /// The smallest period that all differences follow, of which four fit, and that grows; else the smallest that nearly all
 /// follow. Exactness comes first, and the `slope` of the values is asked, because a short period may be followed by nearly all
 /// and miss half of the growth: one block a step and ten more every twelfth.
-fn find_period(differences: &[i64], slope: f64) -> Option<Regular> {
+fn find_period(differences: &[i64], slope: f64) -> Option<PeriodicGrowth> {
     let longest = (differences.len() / MIN_GROWTH_STEPS).min(MAX_PERIOD);
     let is_exact = |period: &usize| differences.iter().zip(&differences[*period..]).all(|(a, b)| a == b);
     let exact = (1..=longest).find(is_exact).and_then(|period| with_period(differences, period));
@@ -335,7 +346,7 @@ fn find_period(differences: &[i64], slope: f64) -> Option<Regular> {
 
 /// What the differences are at each place of a period, if more than half of those at each place are the same and their sum
 /// is a growth.
-fn with_period(differences: &[i64], period: usize) -> Option<Regular> {
+fn with_period(differences: &[i64], period: usize) -> Option<PeriodicGrowth> {
     let (mut growth, mut followed) = (0i64, 0usize);
     for phase in 0..period {
         let here = || differences.iter().skip(phase).step_by(period);
@@ -347,7 +358,7 @@ fn with_period(differences: &[i64], period: usize) -> Option<Regular> {
         growth = growth.saturating_add(value);
         followed += count;
     }
-    (growth > 0).then_some(Regular { period, growth: growth as u64, followed })
+    (growth > 0).then_some(PeriodicGrowth { period, growth: growth as u64, followed })
 }
 
 /// The value that makes up more than half, if there is one (Boyer and Moore's vote); else any of them.

@@ -1,7 +1,7 @@
 use super::*;
 
 fn judged(values: &[u64]) -> Option<Growth> {
-    judge(values, Fate::KEPT).growth()
+    judge(values, SurvivorEvidence::KEPT).growth()
 }
 
 fn stairs(steps: u64, per_step: u64) -> Vec<u64> {

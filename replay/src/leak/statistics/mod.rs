@@ -16,13 +16,13 @@
 //! square of the values is asked only for what would pass without it. At most [`MAX_VALUES`] evenly spaced values are looked at.
 
 /// Most values that are looked at.
-pub const MAX_VALUES: usize = 256;
+pub(crate) const MAX_VALUES: usize = 256;
 /// Two-sided 5 % of the normal distribution.
 const Z_95: f64 = 1.959_964;
 
 /// A line through a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Slope {
+pub(crate) struct Slope {
     /// Per value.
     pub per_value: f64,
     /// The bounds within which it lies with 95 %.
@@ -31,7 +31,7 @@ pub struct Slope {
 
 /// What a series says of its trend.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Trend {
+pub(crate) struct Trend {
     /// Kendall's tau.
     pub tau: f64,
     /// Chance that a series without a trend rises as much, neighbours being independent.
@@ -45,7 +45,7 @@ fn picked(values: &[u64]) -> (usize, Vec<f64>) {
 }
 
 /// Mann-Kendall without regard to autocorrelation.
-pub fn trend(values: &[u64]) -> Trend {
+pub(crate) fn trend(values: &[u64]) -> Trend {
     let (_, picked) = picked(values);
     let (balance, variance) = kendall(&picked);
     let pairs = picked.len() * picked.len().saturating_sub(1) / 2;
@@ -53,7 +53,7 @@ pub fn trend(values: &[u64]) -> Trend {
 }
 
 /// The same with the correction for autocorrelation, and the Theil-Sen slope.
-pub fn corrected(values: &[u64]) -> (Trend, Slope) {
+pub(crate) fn corrected(values: &[u64]) -> (Trend, Slope) {
     let (every, picked) = picked(values);
     let (balance, variance) = kendall(&picked);
     let mut slopes = Vec::with_capacity(picked.len() * picked.len() / 2);
@@ -74,7 +74,7 @@ pub fn corrected(values: &[u64]) -> (Trend, Slope) {
 }
 
 /// q of each p.
-pub fn false_discovery_rates(chances: &[f64]) -> Vec<f64> {
+pub(crate) fn false_discovery_rates(chances: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..chances.len()).collect();
     order.sort_unstable_by(|a, b| chances[*b].total_cmp(&chances[*a]));
     let mut rates = vec![1.0; chances.len()];

@@ -8,15 +8,15 @@
 
 use gpumemtrace_format::{Link, NodeId};
 
-use crate::callsite::autograd::is_backward_call;
+use crate::callsite::code_origin::is_backward_call;
 use crate::callsite::code_origin::{OptimizerCall, optimizer_call};
-use crate::callsite::symbols::{StackId, Symbols};
-use crate::util::dense_map::IdMap;
-use crate::util::seeded_map::KeyedSet;
+use crate::callsite::symbols::{StackId, SymbolTable};
+use crate::util::dense_map::DenseMap;
+use crate::util::seeded_map::SeededSet;
 
 /// What was going on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Place {
+pub(crate) enum CallContext {
     /// Autograd's engine, or a backward of the program's own that it calls.
     Backward,
     /// A call of a module, or of one of PyTorch's functions for networks.
@@ -43,9 +43,9 @@ pub enum Place {
     Unknown,
 }
 
-impl Place {
+impl CallContext {
     /// In reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Backward | Self::Seed => "backward",
             Self::Forward => "forward",
@@ -61,31 +61,31 @@ impl Place {
 }
 
 /// Finds the places of stacks.
-pub struct Places<'a> {
-    symbols: &'a Symbols,
-    known: IdMap<Place>,
+pub(crate) struct CallContexts<'a> {
+    symbols: &'a SymbolTable,
+    known: DenseMap<CallContext>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> CallContexts<'a> {
     /// Of these stacks.
-    pub fn new(symbols: &'a Symbols) -> Self {
-        Self { symbols, known: IdMap::default() }
+    pub(crate) fn new(symbols: &'a SymbolTable) -> Self {
+        Self { symbols, known: DenseMap::default() }
     }
 
     /// The place of a stack.
-    pub fn of(&mut self, stack: StackId) -> Place {
-        match self.symbols.facts(stack).python {
-            NodeId::NONE => Place::Unknown,
+    pub(crate) fn of(&mut self, stack: StackId) -> CallContext {
+        match self.symbols.stack_info(stack).python {
+            NodeId::NONE => CallContext::Unknown,
             node => self.of_node(node),
         }
     }
 
     /// Iterative, because a stack may be as deep as a file says, and may lead back into itself.
-    fn of_node(&mut self, innermost: NodeId) -> Place {
+    fn of_node(&mut self, innermost: NodeId) -> CallContext {
         let nodes = &self.symbols.definitions().python;
-        let (mut path, mut on_path) = (Vec::new(), KeyedSet::default());
+        let (mut path, mut on_path) = (Vec::new(), SeededSet::default());
         let mut at = innermost;
-        let mut place = Place::Program;
+        let mut place = CallContext::Program;
         while at != NodeId::NONE && on_path.insert(at) {
             if let Some(known) = self.known.get(at.0) {
                 place = known;
@@ -101,27 +101,27 @@ impl<'a> Places<'a> {
         place
     }
 
-    fn own(&self, node: NodeId) -> Option<Place> {
+    fn own(&self, node: NodeId) -> Option<CallContext> {
         let definitions = self.symbols.definitions();
         let node = definitions.python.get(&node)?;
         if node.link == Link::Backward {
-            return Some(Place::Backward);
+            return Some(CallContext::Backward);
         }
         let code = definitions.codes.get(&node.code)?;
         // Before CPython 3.11 both are called `apply`; autograd's engine calls its own with nothing below it.
         let is_engine = node.parent == NodeId::NONE && code.name == "apply";
         if is_engine && code.file.ends_with("/torch/autograd/function.py") {
-            return Some(Place::Backward);
+            return Some(CallContext::Backward);
         }
         place_of_frame(&code.file, &code.name)
     }
 }
 
 /// What a frame of this place does where its caller's place is that.
-fn below(own: Place, callers: Place) -> Place {
+fn below(own: CallContext, callers: CallContext) -> CallContext {
     match (own, callers) {
         // What makes the state calls helpers of the optimizer.
-        (Place::Optimizer, Place::OptimizerState) => Place::OptimizerState,
+        (CallContext::Optimizer, CallContext::OptimizerState) => CallContext::OptimizerState,
         // A constructor that reads weights, and the other way about: it is weights that come.
         _ => own,
     }
@@ -138,16 +138,16 @@ const FETCHING: &[&str] = &[
 ];
 
 /// The place that a frame tells, if it tells one.
-pub fn place_of_frame(file: &str, function: &str) -> Option<Place> {
+pub(crate) fn place_of_frame(file: &str, function: &str) -> Option<CallContext> {
     let name = function.rsplit('.').next().unwrap_or(function);
     if let Some(call) = optimizer_call(file, function) {
         return Some(match call {
-            OptimizerCall::Step => Place::Optimizer,
-            OptimizerCall::ZeroGrad => Place::ZeroGrad,
+            OptimizerCall::Step => CallContext::Optimizer,
+            OptimizerCall::ZeroGrad => CallContext::ZeroGrad,
         });
     }
     if is_backward_call(file, function) {
-        return Some(Place::Backward);
+        return Some(CallContext::Backward);
     }
     if let Some((_, within)) = file.rsplit_once("/torch/") {
         return of_torch(within, function, name);
@@ -156,14 +156,14 @@ pub fn place_of_frame(file: &str, function: &str) -> Option<Place> {
         || file.contains("/accelerate/utils/modeling.py")
         || file.contains("/transformers/") && (name.contains("load") || name == "from_pretrained");
     match name {
-        _ if is_reader => Some(Place::Loading),
-        _ if FETCHING.contains(&name) => Some(Place::Data),
+        _ if is_reader => Some(CallContext::Loading),
+        _ if FETCHING.contains(&name) => Some(CallContext::Data),
         _ => None,
     }
 }
 
 /// `within`: the file, from PyTorch's folder on.
-fn of_torch(within: &str, function: &str, name: &str) -> Option<Place> {
+fn of_torch(within: &str, function: &str, name: &str) -> Option<CallContext> {
     if let Some(file) = within.strip_prefix("optim/") {
         let is_other = file.starts_with("lr_scheduler") || file.starts_with("swa_utils");
         let makes_state = matches!(
@@ -172,34 +172,34 @@ fn of_torch(within: &str, function: &str, name: &str) -> Option<Place> {
         );
         return match makes_state {
             _ if is_other => None,
-            true => Some(Place::OptimizerState),
-            false => Some(Place::Optimizer),
+            true => Some(CallContext::OptimizerState),
+            false => Some(CallContext::Optimizer),
         };
     }
     match within {
         "nn/modules/module.py" => match name {
-            "_call_impl" | "_wrapped_call_impl" | "_slow_forward" => Some(Place::Forward),
-            "zero_grad" => Some(Place::ZeroGrad),
-            "load_state_dict" => Some(Place::Loading),
-            "_apply" | "to" | "cuda" | "convert" | "to_empty" | "__init__" => Some(Place::Module),
+            "_call_impl" | "_wrapped_call_impl" | "_slow_forward" => Some(CallContext::Forward),
+            "zero_grad" => Some(CallContext::ZeroGrad),
+            "load_state_dict" => Some(CallContext::Loading),
+            "_apply" | "to" | "cuda" | "convert" | "to_empty" | "__init__" => Some(CallContext::Module),
             _ => None,
         },
-        "autograd/__init__.py" if name == "_make_grads" => Some(Place::Seed),
-        "nn/parameter.py" => Some(Place::Module),
-        "nn/init.py" => Some(Place::Initial),
-        "nn/functional.py" => Some(Place::Forward),
-        "serialization.py" => Some(Place::Loading),
+        "autograd/__init__.py" if name == "_make_grads" => Some(CallContext::Seed),
+        "nn/parameter.py" => Some(CallContext::Module),
+        "nn/init.py" => Some(CallContext::Initial),
+        "nn/functional.py" => Some(CallContext::Forward),
+        "serialization.py" => Some(CallContext::Loading),
         "autograd/function.py" => match function {
-            _ if function.ends_with("BackwardCFunction.apply") => Some(Place::Backward),
-            "Function.apply" => Some(Place::Forward),
+            _ if function.ends_with("BackwardCFunction.apply") => Some(CallContext::Backward),
+            "Function.apply" => Some(CallContext::Forward),
             _ => None,
         },
         _ if within.starts_with("nn/modules/") => match name {
-            "__init__" | "reset_parameters" | "_reset_parameters" => Some(Place::Module),
-            "forward" => Some(Place::Forward),
+            "__init__" | "reset_parameters" | "_reset_parameters" => Some(CallContext::Module),
+            "forward" => Some(CallContext::Forward),
             _ => None,
         },
-        _ if within.starts_with("utils/data/") => Some(Place::Data),
+        _ if within.starts_with("utils/data/") => Some(CallContext::Data),
         _ => None,
     }
 }
@@ -207,7 +207,7 @@ fn of_torch(within: &str, function: &str, name: &str) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::code_origin::OwnPaths;
+    use crate::callsite::code_origin::UserCodePaths;
     use crate::ingest::definitions::Definitions;
     use gpumemtrace_format::{CodeDef, CodeId, PyNode};
 
@@ -215,25 +215,25 @@ mod tests {
     fn frames_tell_their_places() {
         let torch = "/v/lib/python3.12/site-packages/torch/";
         let expected = [
-            ("nn/modules/module.py", "Module._call_impl", Some(Place::Forward)),
-            ("nn/modules/module.py", "Module.to.<locals>.convert", Some(Place::Module)),
-            ("nn/modules/module.py", "Module.zero_grad", Some(Place::ZeroGrad)),
-            ("nn/modules/linear.py", "Linear.__init__", Some(Place::Module)),
+            ("nn/modules/module.py", "Module._call_impl", Some(CallContext::Forward)),
+            ("nn/modules/module.py", "Module.to.<locals>.convert", Some(CallContext::Module)),
+            ("nn/modules/module.py", "Module.zero_grad", Some(CallContext::ZeroGrad)),
+            ("nn/modules/linear.py", "Linear.__init__", Some(CallContext::Module)),
             ("nn/modules/rnn.py", "RNNBase.flatten_parameters", None),
-            ("nn/init.py", "_no_grad_trunc_normal_", Some(Place::Initial)),
-            ("nn/functional.py", "cross_entropy", Some(Place::Forward)),
-            ("nn/parameter.py", "Parameter.__deepcopy__", Some(Place::Module)),
-            ("optim/adam.py", "Adam._init_group", Some(Place::OptimizerState)),
-            ("optim/adam.py", "_multi_tensor_adam", Some(Place::Optimizer)),
-            ("optim/adagrad.py", "Adagrad.__init__", Some(Place::OptimizerState)),
-            ("optim/optimizer.py", "Optimizer.zero_grad", Some(Place::ZeroGrad)),
+            ("nn/init.py", "_no_grad_trunc_normal_", Some(CallContext::Initial)),
+            ("nn/functional.py", "cross_entropy", Some(CallContext::Forward)),
+            ("nn/parameter.py", "Parameter.__deepcopy__", Some(CallContext::Module)),
+            ("optim/adam.py", "Adam._init_group", Some(CallContext::OptimizerState)),
+            ("optim/adam.py", "_multi_tensor_adam", Some(CallContext::Optimizer)),
+            ("optim/adagrad.py", "Adagrad.__init__", Some(CallContext::OptimizerState)),
+            ("optim/optimizer.py", "Optimizer.zero_grad", Some(CallContext::ZeroGrad)),
             ("optim/lr_scheduler.py", "LRScheduler.step", None),
-            ("autograd/__init__.py", "backward", Some(Place::Backward)),
-            ("autograd/__init__.py", "_make_grads", Some(Place::Seed)),
-            ("autograd/function.py", "BackwardCFunction.apply", Some(Place::Backward)),
-            ("autograd/function.py", "Function.apply", Some(Place::Forward)),
+            ("autograd/__init__.py", "backward", Some(CallContext::Backward)),
+            ("autograd/__init__.py", "_make_grads", Some(CallContext::Seed)),
+            ("autograd/function.py", "BackwardCFunction.apply", Some(CallContext::Backward)),
+            ("autograd/function.py", "Function.apply", Some(CallContext::Forward)),
             ("autograd/function.py", "apply", None),
-            ("utils/data/_utils/pin_memory.py", "pin_memory", Some(Place::Data)),
+            ("utils/data/_utils/pin_memory.py", "pin_memory", Some(CallContext::Data)),
             ("utils/checkpoint.py", "checkpoint", None),
             ("_tensor.py", "Tensor.backward", None),
         ];
@@ -245,11 +245,11 @@ mod tests {
         }
         let loaded =
             place_of_frame("/v/site-packages/accelerate/utils/modeling.py", "set_module_tensor_to_device");
-        assert_eq!(loaded, Some(Place::Loading));
+        assert_eq!(loaded, Some(CallContext::Loading));
     }
 
     /// Stacks of frames, outermost first; the places of their innermost frames.
-    fn places(stacks: &[&[(&str, &str)]]) -> Vec<Place> {
+    fn places(stacks: &[&[(&str, &str)]]) -> Vec<CallContext> {
         let mut definitions = Definitions::default();
         let mut innermost = Vec::new();
         let mut id = 0;
@@ -268,9 +268,9 @@ mod tests {
             }
             innermost.push(parent);
         }
-        let mut symbols = Symbols::new(definitions, OwnPaths::default());
+        let mut symbols = SymbolTable::new(definitions, UserCodePaths::default());
         let stacks: Vec<StackId> = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE)).collect();
-        let mut places = Places::new(&symbols);
+        let mut places = CallContexts::new(&symbols);
         stacks.iter().map(|stack| places.of(*stack)).collect()
     }
 
@@ -294,15 +294,15 @@ mod tests {
             &[],
         ]);
         let expected = [
-            Place::Forward,
-            Place::Forward,
-            Place::Optimizer,
-            Place::OptimizerState,
-            Place::Backward,
-            Place::Forward,
-            Place::Forward,
-            Place::Program,
-            Place::Unknown,
+            CallContext::Forward,
+            CallContext::Forward,
+            CallContext::Optimizer,
+            CallContext::OptimizerState,
+            CallContext::Backward,
+            CallContext::Forward,
+            CallContext::Forward,
+            CallContext::Program,
+            CallContext::Unknown,
         ];
         assert_eq!(found, expected);
     }

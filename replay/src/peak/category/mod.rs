@@ -7,20 +7,23 @@
 //! Constraint: the pass over the events has no time for this. Consequence: it is done for the blocks of one moment, afterwards,
 //! and what a stack tells is found once for each.
 
-pub mod context;
-pub mod rules;
-mod sizes;
+pub(crate) mod context;
+pub(crate) mod rules;
+pub(crate) mod sizes;
 
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::report::Ending;
 use crate::state::device::DeviceState;
-use crate::state::live_set::Book;
+use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
-use crate::timeline::steps::Rule;
-use crate::util::seeded_map::KeyedMap;
-use context::{Place, Places};
-use rules::{Category, Confidence, Evidence, Gone, Lifetime, Verdict, WorkspaceSize, judge, unknown};
+use crate::timeline::steps::StepSource;
+use crate::util::seeded_map::SeededMap;
+use context::{CallContext, CallContexts};
+use rules::{
+    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryVerdict, Confidence, WorkspaceSize, judge,
+    unknown,
+};
 
 /// Libraries whose driver memory is what they compute or talk in, by how their file names begin.
 const LIBRARIES: &[&str] =
@@ -37,36 +40,36 @@ fn workspace_size(bytes: u64) -> Option<WorkspaceSize> {
 
 /// A block of a moment, in the order in which they came.
 #[derive(Clone, Copy, Debug)]
-pub struct Judged {
+pub(crate) struct CategorizedBlock {
     /// The block.
     pub block: PeakBlock,
     /// Whose.
     pub site: SiteId,
     /// In which pass it came.
-    pub born: Place,
+    pub born: CallContext,
     /// What for.
-    pub verdict: Verdict,
+    pub verdict: CategoryVerdict,
 }
 
 /// Judges the blocks of a moment of a device, which come in the order in which they were born.
-pub fn categories(
+pub(crate) fn categorize_blocks(
     analysis: &Analysis,
     ordinal: u8,
     state: &DeviceState,
     blocks: &[PeakBlock],
-) -> Vec<Judged> {
+) -> Vec<CategorizedBlock> {
     let mut verdicts = if state.has_torch() {
-        let facts = Facts::new(analysis, ordinal, state.main());
+        let facts = CategoryInputs::new(analysis, ordinal, state.main());
         facts.verdicts(blocks)
     } else {
         blocks.iter().map(|block| (size_of(block), of_library(analysis, block))).collect()
     };
     sizes::compare(&mut verdicts);
-    let site = |block: &PeakBlock| analysis.symbols.facts(block.block.stack).site;
-    let mut places = Places::new(&analysis.symbols);
+    let site = |block: &PeakBlock| analysis.symbols.stack_info(block.block.stack).site;
+    let mut places = CallContexts::new(&analysis.symbols);
     let judged = blocks.iter().zip(verdicts);
     judged
-        .map(|(block, (_, verdict))| Judged {
+        .map(|(block, (_, verdict))| CategorizedBlock {
             block: *block,
             site: site(block),
             born: places.of(block.block.stack),
@@ -81,20 +84,20 @@ fn size_of(one: &PeakBlock) -> u64 {
 }
 
 /// What a program without PyTorch asked of the driver.
-fn of_library(analysis: &Analysis, block: &PeakBlock) -> Verdict {
-    let native = analysis.symbols.facts(block.block.stack).native;
+fn of_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
+    let native = analysis.symbols.stack_info(block.block.stack).native;
     let owner = analysis.owners.name(analysis.owners.known(native));
     if LIBRARIES.iter().any(|library| owner.starts_with(library)) {
         let (category, confidence) = (Category::Workspaces, Some(Confidence::High));
-        return Verdict { category, confidence, rule: "asked_by_library" };
+        return CategoryVerdict { category, confidence, rule: "asked_by_library" };
     }
     unknown("no_pytorch")
 }
 
 /// What is known of the run.
-struct Facts<'a> {
+struct CategoryInputs<'a> {
     analysis: &'a Analysis,
-    book: &'a Book,
+    live_set: &'a LiveSet,
     /// Steps begin where the program says so or where its optimizer runs.
     has_steps: bool,
     /// The run did not end by itself.
@@ -103,37 +106,42 @@ struct Facts<'a> {
     ooms: Vec<u32>,
 }
 
-impl<'a> Facts<'a> {
-    fn new(analysis: &'a Analysis, ordinal: u8, book: &'a Book) -> Self {
+impl<'a> CategoryInputs<'a> {
+    fn new(analysis: &'a Analysis, ordinal: u8, live_set: &'a LiveSet) -> Self {
         let ooms = analysis.ooms.iter().filter(|oom| oom.event.device == ordinal).map(|oom| oom.step);
         Self {
             analysis,
-            book,
-            has_steps: matches!(analysis.rule, Rule::Marks | Rule::Range(_) | Rule::Optimizer(_)),
+            live_set,
+            has_steps: matches!(
+                analysis.step_source,
+                StepSource::Marks | StepSource::Range(_) | StepSource::Optimizer(_)
+            ),
             is_broken_off: analysis.ending != Ending::Exit,
             ooms: ooms.collect(),
         }
     }
 
-    fn verdicts(&self, blocks: &[PeakBlock]) -> Vec<(u64, Verdict)> {
-        let mut places = Places::new(&self.analysis.symbols);
-        let born: Vec<Place> = blocks.iter().map(|one| places.of(one.block.stack)).collect();
+    fn verdicts(&self, blocks: &[PeakBlock]) -> Vec<(u64, CategoryVerdict)> {
+        let mut places = CallContexts::new(&self.analysis.symbols);
+        let born: Vec<CallContext> = blocks.iter().map(|one| places.of(one.block.stack)).collect();
         let mut gone = |one: &PeakBlock| match one.death {
-            None => Gone::Never,
-            Some(death) => death.stack.map_or(Gone::Lost, |stack| Gone::In(places.of(stack))),
+            None => BlockFate::Never,
+            Some(death) => death.stack.map_or(BlockFate::Lost, |stack| BlockFate::In(places.of(stack))),
         };
-        let gone: Vec<Gone> = blocks.iter().map(&mut gone).collect();
+        let gone: Vec<BlockFate> = blocks.iter().map(&mut gone).collect();
         // The first block that a backward pass gave back after the moment, and the last one that one made before it.
-        let in_backward = blocks.iter().zip(&gone).filter(|(_, gone)| **gone == Gone::In(Place::Backward));
+        let in_backward =
+            blocks.iter().zip(&gone).filter(|(_, gone)| **gone == BlockFate::In(CallContext::Backward));
         let first_death = in_backward.map(|(one, _)| one.went).min().unwrap_or(u64::MAX);
-        let last_birth = born.iter().rposition(|born| *born == Place::Backward);
+        let last_birth = born.iter().rposition(|born| *born == CallContext::Backward);
         let before_forward = before_forward(blocks, &born);
         let evidence = |at: usize| {
             let one = &blocks[at];
             let (is_cut, lifetime) = (self.is_cut(one), self.lifetime(one));
             // An optimizer's step comes after a backward pass.
-            let saw_step = lifetime == Lifetime::Next && matches!(self.analysis.rule, Rule::Optimizer(_));
-            Evidence {
+            let saw_step = lifetime == BlockLifetime::Next
+                && matches!(self.analysis.step_source, StepSource::Optimizer(_));
+            BlockEvidence {
                 born: born[at],
                 gone: gone[at],
                 lifetime,
@@ -141,29 +149,29 @@ impl<'a> Facts<'a> {
                 is_before_forward: before_forward[at],
                 is_cut,
                 line_dies_backward: is_cut
-                    && self.dies_backward(self.analysis.symbols.facts(one.block.stack).site),
+                    && self.dies_backward(self.analysis.symbols.stack_info(one.block.stack).site),
                 workspace: workspace_size(one.block.bytes),
             }
         };
-        let mut all: Vec<Evidence> = (0..blocks.len()).map(evidence).collect();
+        let mut all: Vec<BlockEvidence> = (0..blocks.len()).map(evidence).collect();
         doubt_round_sizes(blocks, &mut all);
         blocks.iter().zip(all).map(|(one, evidence)| (size_of(one), judge(evidence))).collect()
     }
 
-    fn lifetime(&self, one: &PeakBlock) -> Lifetime {
+    fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
         let end = one.death.map_or(self.analysis.steps, |death| death.step);
         match end.saturating_sub(one.block.step) {
-            _ if self.analysis.rule.source().is_none() => {
+            _ if self.analysis.step_source.name().is_none() => {
                 if one.death.is_none() {
-                    Lifetime::Lasting
+                    BlockLifetime::Lasting
                 } else {
-                    Lifetime::Untold
+                    BlockLifetime::Untold
                 }
             }
-            2.. => Lifetime::Lasting,
-            _ if !self.has_steps => Lifetime::Untold,
-            0 => Lifetime::Step,
-            1 => Lifetime::Next,
+            2.. => BlockLifetime::Lasting,
+            _ if !self.has_steps => BlockLifetime::Untold,
+            0 => BlockLifetime::Step,
+            1 => BlockLifetime::Next,
         }
     }
 
@@ -173,7 +181,7 @@ impl<'a> Facts<'a> {
     }
 
     fn dies_backward(&self, site: SiteId) -> bool {
-        let freed_at = self.book.site(site).and_then(|book| self.book.main_free_site(book));
+        let freed_at = self.live_set.site(site).and_then(|live_set| self.live_set.main_free_site(live_set));
         let symbols = &self.analysis.symbols;
         let calls = &self.analysis.backward_calls;
         freed_at.is_some_and(|freed_at| {
@@ -185,11 +193,11 @@ impl<'a> Facts<'a> {
 
 /// A library has one workspace for each thread: of several blocks that came in forward passes and stayed, none is one for its round
 /// size alone.
-fn doubt_round_sizes(blocks: &[PeakBlock], all: &mut [Evidence]) {
-    let is_it = |one: &Evidence| {
-        one.born == Place::Forward && one.workspace == Some(WorkspaceSize::Round) && one.stays()
+fn doubt_round_sizes(blocks: &[PeakBlock], all: &mut [BlockEvidence]) {
+    let is_it = |one: &BlockEvidence| {
+        one.born == CallContext::Forward && one.workspace == Some(WorkspaceSize::Round) && one.stays()
     };
-    let mut of_size: KeyedMap<u64, u64> = KeyedMap::default();
+    let mut of_size: SeededMap<u64, u64> = SeededMap::default();
     for (one, _) in blocks.iter().zip(&*all).filter(|(_, evidence)| is_it(evidence)) {
         *of_size.entry(one.block.bytes).or_default() += 1;
     }
@@ -202,19 +210,19 @@ fn doubt_round_sizes(blocks: &[PeakBlock], all: &mut [Evidence]) {
 
 /// Of each block: whether the program made it when the next that anybody made was a forward pass's, of the same step, and the
 /// forward pass had not begun.
-fn before_forward(blocks: &[PeakBlock], born: &[Place]) -> Vec<bool> {
+fn before_forward(blocks: &[PeakBlock], born: &[CallContext]) -> Vec<bool> {
     let mut result = vec![false; blocks.len()];
     let (mut waiting, mut last) = (Vec::new(), None);
     for (at, (one, place)) in blocks.iter().zip(born).enumerate() {
         let step = one.block.step;
         match place {
-            Place::Program => waiting.push(at),
-            Place::Unknown | Place::Data | Place::ZeroGrad | Place::Seed => {}
+            CallContext::Program => waiting.push(at),
+            CallContext::Unknown | CallContext::Data | CallContext::ZeroGrad | CallContext::Seed => {}
             place => {
                 for before in waiting.drain(..) {
-                    let is_inside = last == Some((Place::Forward, blocks[before].block.step));
+                    let is_inside = last == Some((CallContext::Forward, blocks[before].block.step));
                     result[before] =
-                        *place == Place::Forward && blocks[before].block.step == step && !is_inside;
+                        *place == CallContext::Forward && blocks[before].block.step == step && !is_inside;
                 }
                 last = Some((*place, step));
             }
@@ -232,10 +240,10 @@ mod tests {
 
     #[test]
     fn of_several_that_stay_none_is_a_workspace_for_its_round_size() {
-        let evidence = |gone, workspace| Evidence {
-            born: Place::Forward,
+        let evidence = |gone, workspace| BlockEvidence {
+            born: CallContext::Forward,
             gone,
-            lifetime: Lifetime::Step,
+            lifetime: BlockLifetime::Step,
             saw_backward: false,
             is_before_forward: false,
             is_cut: false,
@@ -248,18 +256,18 @@ mod tests {
             death: None,
             went: 0,
         };
-        let workspaces = |sizes: &[(u64, Gone)]| {
+        let workspaces = |sizes: &[(u64, BlockFate)]| {
             let blocks: Vec<PeakBlock> = sizes.iter().map(|(bytes, _)| block(*bytes)).collect();
-            let mut all: Vec<Evidence> =
+            let mut all: Vec<BlockEvidence> =
                 sizes.iter().map(|(bytes, gone)| evidence(*gone, workspace_size(*bytes))).collect();
             doubt_round_sizes(&blocks, &mut all);
             all.iter().map(|evidence| evidence.workspace.is_some()).collect::<Vec<_>>()
         };
-        let backward = Gone::In(Place::Backward);
-        assert_eq!(workspaces(&[(LARGE, Gone::Never), (1 << 20, Gone::Never)]), [true, true]);
-        assert_eq!(workspaces(&[(LARGE, Gone::Never), (LARGE, Gone::Never)]), [false, false]);
+        let backward = BlockFate::In(CallContext::Backward);
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (1 << 20, BlockFate::Never)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (LARGE, BlockFate::Never)]), [false, false]);
         // One that goes is none anyway, and says nothing about the other.
-        assert_eq!(workspaces(&[(LARGE, Gone::Never), (LARGE, backward)]), [true, true]);
-        assert_eq!(workspaces(&[(8_519_680, Gone::Never), (8_519_680, Gone::Never)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (LARGE, backward)]), [true, true]);
+        assert_eq!(workspaces(&[(8_519_680, BlockFate::Never), (8_519_680, BlockFate::Never)]), [true, true]);
     }
 }

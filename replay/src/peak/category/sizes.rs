@@ -4,12 +4,12 @@
 //! something that lasts and was made by a line that tells nothing only as far as there are more gradients of that size than
 //! known parameters, or twice as many parts of an optimizer's state.
 
-use super::rules::{CUT, Category, Confidence, KEPT, Verdict, WORKSPACE};
-use crate::util::seeded_map::KeyedMap;
+use super::rules::{CUT, Category, CategoryVerdict, Confidence, KEPT, WORKSPACE};
+use crate::util::seeded_map::SeededMap;
 
 /// What there is of a size.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct SizeCounts {
     parameters: u64,
     gradients: u64,
     state: u64,
@@ -17,9 +17,9 @@ struct Counts {
     either: u64,
 }
 
-impl Counts {
-    fn of(blocks: &[(u64, Verdict)]) -> KeyedMap<u64, Self> {
-        let mut of_size: KeyedMap<u64, Self> = KeyedMap::default();
+impl SizeCounts {
+    fn of(blocks: &[(u64, CategoryVerdict)]) -> SeededMap<u64, Self> {
+        let mut of_size: SeededMap<u64, Self> = SeededMap::default();
         for (size, verdict) in blocks {
             let counts = of_size.entry(*size).or_default();
             match verdict.category {
@@ -34,13 +34,13 @@ impl Counts {
     }
 }
 
-fn may_be_gradient(verdict: &Verdict) -> bool {
+fn may_be_gradient(verdict: &CategoryVerdict) -> bool {
     verdict.rule == WORKSPACE && verdict.confidence == Some(Confidence::Low)
 }
 
 /// Looks again at blocks, with their sizes, in the order in which they came.
-pub(super) fn compare(blocks: &mut [(u64, Verdict)]) {
-    let mut of_size = Counts::of(blocks);
+pub(super) fn compare(blocks: &mut [(u64, CategoryVerdict)]) {
+    let mut of_size = SizeCounts::of(blocks);
     for (size, verdict) in blocks {
         let Some(counts) = of_size.get_mut(size) else { continue };
         match verdict.category {
@@ -70,8 +70,8 @@ pub(super) fn compare(blocks: &mut [(u64, Verdict)]) {
     }
 }
 
-fn told(category: Category, confidence: Confidence, rule: &'static str) -> Verdict {
-    Verdict { category, confidence: Some(confidence), rule }
+fn told(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+    CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
 #[cfg(test)]
@@ -79,11 +79,11 @@ mod tests {
     use super::super::rules::unknown;
     use super::*;
 
-    fn sure(category: Category) -> Verdict {
-        Verdict { category, confidence: Some(Confidence::Medium), rule: "test" }
+    fn sure(category: Category) -> CategoryVerdict {
+        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: "test" }
     }
 
-    fn categories(mut blocks: Vec<(u64, Verdict)>) -> Vec<Category> {
+    fn categories(mut blocks: Vec<(u64, CategoryVerdict)>) -> Vec<Category> {
         compare(&mut blocks);
         blocks.iter().map(|(_, verdict)| verdict.category).collect()
     }

@@ -117,18 +117,18 @@ fn automatic(bytes: u64) -> String {
 static CHOSEN: OnceLock<Units> = OnceLock::new();
 
 /// From now on all texts of this process are in this unit, unless another was chosen before.
-pub fn choose(units: Units) {
+pub fn choose_units(units: Units) {
     let _ = CHOSEN.set(units);
 }
 
 /// What was chosen.
-pub fn chosen() -> Units {
+pub fn chosen_units() -> Units {
     CHOSEN.get().copied().unwrap_or_default()
 }
 
 /// Bytes for people, in the unit that was chosen.
-pub fn size(bytes: u64) -> String {
-    chosen().text(bytes)
+pub fn format_bytes(bytes: u64) -> String {
+    chosen_units().text(bytes)
 }
 
 #[cfg(test)]

@@ -3,12 +3,9 @@
 //! Constraint: one report is of either, and a sentence that names the other's calls sends its reader looking for what is not there.
 //! Consequence: no sentence spells such a name itself; it takes it from here.
 
-use crate::ingest::metal_totals;
-use crate::pass::Analysis;
-
 /// The names for one trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Words {
+pub struct Vocabulary {
     /// True of Metal.
     pub is_metal: bool,
     /// Whose reserved memory it is.
@@ -33,7 +30,7 @@ pub struct Words {
     pub size_of_device: &'static str,
 }
 
-impl Words {
+impl Vocabulary {
     /// For a trace whose header says this.
     pub(crate) fn of(pluggable: Option<&str>, is_metal: bool) -> Self {
         if is_metal {
@@ -68,22 +65,5 @@ impl Words {
             call: "driver call",
             size_of_device: "in all",
         }
-    }
-}
-
-impl Analysis {
-    /// What things are called.
-    pub fn words(&self) -> Words {
-        Words::of(self.meta.text("pluggable"), metal_totals::is_metal(&self.meta))
-    }
-
-    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
-    pub fn capacity(&self, ordinal: u8) -> Option<u64> {
-        self.total_bytes(ordinal).filter(|_| !metal_totals::is_metal(&self.meta))
-    }
-
-    /// Its size as the driver tells it; of Metal's what is recommended.
-    pub fn total_bytes(&self, ordinal: u8) -> Option<u64> {
-        self.meta.number(&format!("device.{ordinal}.total_bytes"))
     }
 }

@@ -5,15 +5,15 @@
 
 use gpumemtrace_format::Event;
 
-use super::{AllocationKey, Place};
+use super::{AllocationKey, MemoryPlace};
 
-use crate::util::seeded_map::{KeyedMap, KeyedSet};
+use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Block {
+pub(super) struct DriverBlock {
     /// Where it lies.
-    pub(super) place: Place,
+    pub(super) place: MemoryPlace,
     /// The device whose context it was made in.
     pub(super) device: u8,
     /// The context that it dies with; none for what outlives its context.
@@ -24,54 +24,55 @@ pub(super) struct Block {
     pub(super) counted: bool,
 }
 
-impl Block {
+impl DriverBlock {
     /// Addresses or a handle without memory of its own.
     pub(super) fn view(event: &Event, context: Option<u64>) -> Self {
-        Self { place: Place::Foreign, device: event.device, context, times: 1, counted: false }
+        Self { place: MemoryPlace::Foreign, device: event.device, context, times: 1, counted: false }
     }
 }
 
 /// What became of a block that was ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ended {
+pub(super) enum EndedBlock {
     /// There is none.
     Unknown,
     /// It was opened more often.
     StillOpen,
     /// It is gone.
-    Gone(Block),
+    Gone(DriverBlock),
 }
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
-    live: KeyedMap<AllocationKey, Block>,
+pub(super) struct DriverBlocks {
+    live: SeededMap<AllocationKey, DriverBlock>,
     /// Contexts that recorded calls created: all but the primary ones.
-    created: KeyedSet<u64>,
+    created: SeededSet<u64>,
 }
 
-impl Blocks {
+impl DriverBlocks {
     /// A new block; the one it took the place of, whose end was not seen.
-    pub(super) fn insert(&mut self, key: AllocationKey, block: Block) -> Option<Block> {
+    pub(super) fn insert(&mut self, key: AllocationKey, block: DriverBlock) -> Option<DriverBlock> {
         self.live.insert(key, block)
     }
 
     /// Another process's memory opened once more, at the address it already has.
     pub(super) fn open_again(&mut self, key: AllocationKey) -> bool {
-        let open = self.live.get_mut(&key).filter(|block| block.place == Place::Foreign && block.counted);
+        let open =
+            self.live.get_mut(&key).filter(|block| block.place == MemoryPlace::Foreign && block.counted);
         open.map(|block| block.times += 1).is_some()
     }
 
     /// Ends one use.
-    pub(super) fn remove(&mut self, key: AllocationKey) -> Ended {
-        let Some(block) = self.live.get_mut(&key) else { return Ended::Unknown };
+    pub(super) fn remove(&mut self, key: AllocationKey) -> EndedBlock {
+        let Some(block) = self.live.get_mut(&key) else { return EndedBlock::Unknown };
         block.times -= 1;
         let block = *block;
         if block.times > 0 {
-            return Ended::StillOpen;
+            return EndedBlock::StillOpen;
         }
         self.live.remove(&key);
-        Ended::Gone(block)
+        EndedBlock::Gone(block)
     }
 
     /// A context was created.
@@ -80,19 +81,22 @@ impl Blocks {
     }
 
     /// A created context ended: the blocks that went with it.
-    pub(super) fn context_ends(&mut self, context: u64) -> Vec<(AllocationKey, Block)> {
+    pub(super) fn context_ends(&mut self, context: u64) -> Vec<(AllocationKey, DriverBlock)> {
         self.created.remove(&context);
         self.take(|block, _| block.context == Some(context))
     }
 
     /// A device's primary context ended: the blocks that went with it.
-    pub(super) fn primary_context_ends(&mut self, device: u8) -> Vec<(AllocationKey, Block)> {
+    pub(super) fn primary_context_ends(&mut self, device: u8) -> Vec<(AllocationKey, DriverBlock)> {
         self.take(|block, created| {
             block.device == device && block.context.is_some_and(|context| !created.contains(&context))
         })
     }
 
-    fn take(&mut self, dies: impl Fn(&Block, &KeyedSet<u64>) -> bool) -> Vec<(AllocationKey, Block)> {
+    fn take(
+        &mut self,
+        dies: impl Fn(&DriverBlock, &SeededSet<u64>) -> bool,
+    ) -> Vec<(AllocationKey, DriverBlock)> {
         let dying = self.live.iter().filter(|(_, block)| dies(block, &self.created));
         let mut dying: Vec<_> = dying.map(|(key, block)| (*key, *block)).collect();
         dying.sort_unstable_by_key(|(key, _)| *key);

@@ -12,9 +12,9 @@
 
 use gpumemtrace_format::{Event, EventKind};
 
-use super::Place;
+use super::MemoryPlace;
 use crate::callsite::symbols::StackId;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
@@ -30,15 +30,15 @@ pub(super) fn is_node(kind: EventKind) -> bool {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum GraphStep {
     Alloc(u64),
     Free(u64),
 }
 
 /// The memory behind an allocating node.
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    place: Place,
+struct GraphNode {
+    place: MemoryPlace,
     bytes: u64,
     stack: StackId,
     /// Graphs and instances that can launch it.
@@ -51,14 +51,14 @@ struct Node {
 
 /// The steps of a graph, and how many graphs and instances they are.
 #[derive(Debug, Default)]
-struct List {
-    steps: Vec<Step>,
+struct GraphSteps {
+    steps: Vec<GraphStep>,
     holders: u32,
 }
 
 /// An executable graph: the first steps of a list.
 #[derive(Clone, Copy, Debug)]
-struct Instance {
+struct GraphInstance {
     list: u64,
     len: usize,
     auto_free: bool,
@@ -66,46 +66,47 @@ struct Instance {
 
 /// What happened to the device's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Effect {
+pub(super) enum GraphEffect {
     /// The device took memory for a node.
-    Charge { addr: u64, place: Place, bytes: u64, stack: StackId },
+    Charge { addr: u64, place: MemoryPlace, bytes: u64, stack: StackId },
     /// The device gave it back.
-    Uncharge { addr: u64, place: Place },
+    Uncharge { addr: u64, place: MemoryPlace },
 }
 
 /// What an event did.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct GraphOutcome {
     /// To memory of graphs.
-    pub(super) effects: Vec<Effect>,
+    pub(super) effects: Vec<GraphEffect>,
     /// Addresses of other blocks that a launch freed.
     pub(super) frees: Vec<u64>,
 }
 
 /// All graphs.
 #[derive(Debug, Default)]
-pub(super) struct Graphs {
+pub(super) struct GraphMemory {
     /// Handle of a graph to its list.
-    list_of_graph: KeyedMap<u64, u64>,
-    lists: KeyedMap<u64, List>,
+    list_of_graph: SeededMap<u64, u64>,
+    lists: SeededMap<u64, GraphSteps>,
     next_list: u64,
-    instances: KeyedMap<u64, Instance>,
-    nodes: KeyedMap<u64, Node>,
+    instances: SeededMap<u64, GraphInstance>,
+    nodes: SeededMap<u64, GraphNode>,
 }
 
-impl Graphs {
+impl GraphMemory {
     /// Takes an event of a kind that [`concerns`] graphs.
-    pub(super) fn event(&mut self, event: &Event, stack: StackId) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub(super) fn event(&mut self, event: &Event, stack: StackId) -> GraphOutcome {
+        let mut outcome = GraphOutcome::default();
         let [handle, of] = event.aux;
         match event.kind {
             EventKind::GRAPH_ALLOC_NODE => {
-                let place = Place::of(event.device);
-                let node = Node { place, bytes: event.size, stack, owners: 1, charged: false, live: false };
+                let place = MemoryPlace::of(event.device);
+                let node =
+                    GraphNode { place, bytes: event.size, stack, owners: 1, charged: false, live: false };
                 self.nodes.insert(event.addr, node);
-                self.add(handle, Step::Alloc(event.addr));
+                self.add(handle, GraphStep::Alloc(event.addr));
             }
-            EventKind::GRAPH_FREE_NODE => self.add(handle, Step::Free(event.addr)),
+            EventKind::GRAPH_FREE_NODE => self.add(handle, GraphStep::Free(event.addr)),
             EventKind::GRAPH_INSTANTIATE => {
                 let auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
                 let list = self.list_of(of);
@@ -117,7 +118,7 @@ impl Graphs {
                         node.owners += 1;
                     }
                 }
-                self.instances.insert(handle, Instance { list, len, auto_free });
+                self.instances.insert(handle, GraphInstance { list, len, auto_free });
             }
             EventKind::GRAPH_LAUNCH => self.launch(handle, &mut outcome),
             EventKind::GRAPH_DESTROY => {
@@ -126,16 +127,16 @@ impl Graphs {
                 }
             }
             EventKind::GRAPH_EXEC_DESTROY => {
-                if let Some(Instance { list, len, .. }) = self.instances.remove(&handle) {
+                if let Some(GraphInstance { list, len, .. }) = self.instances.remove(&handle) {
                     self.let_go(list, len, &mut outcome.effects);
                 }
             }
             EventKind::GRAPH_TRIM => {
-                let place = Place::of(event.device);
+                let place = MemoryPlace::of(event.device);
                 let idle = self.nodes.iter_mut().filter(|(_, node)| node.place == place && !node.live);
                 for (&addr, node) in idle.filter(|(_, node)| node.charged) {
                     node.charged = false;
-                    outcome.effects.push(Effect::Uncharge { addr, place });
+                    outcome.effects.push(GraphEffect::Uncharge { addr, place });
                 }
             }
             _ => {}
@@ -144,7 +145,7 @@ impl Graphs {
     }
 
     /// The program frees a block by its address; `None` if it is not a graph's.
-    pub(super) fn free(&mut self, addr: u64) -> Option<Vec<Effect>> {
+    pub(super) fn free(&mut self, addr: u64) -> Option<Vec<GraphEffect>> {
         let node = self.nodes.get_mut(&addr).filter(|node| node.live)?;
         node.live = false;
         let mut effects = Vec::new();
@@ -156,20 +157,22 @@ impl Graphs {
     fn list_of(&mut self, graph: u64) -> u64 {
         *self.list_of_graph.entry(graph).or_insert_with(|| {
             self.next_list += 1;
-            self.lists.insert(self.next_list, List { steps: Vec::new(), holders: 1 });
+            self.lists.insert(self.next_list, GraphSteps { steps: Vec::new(), holders: 1 });
             self.next_list
         })
     }
 
-    fn add(&mut self, graph: u64, step: Step) {
+    fn add(&mut self, graph: u64, step: GraphStep) {
         let list = self.list_of(graph);
         if let Some(list) = self.lists.get_mut(&list) {
             list.steps.push(step);
         }
     }
 
-    fn launch(&mut self, instance: u64, outcome: &mut Outcome) {
-        let Some(Instance { list, len, auto_free }) = self.instances.get(&instance).copied() else { return };
+    fn launch(&mut self, instance: u64, outcome: &mut GraphOutcome) {
+        let Some(GraphInstance { list, len, auto_free }) = self.instances.get(&instance).copied() else {
+            return;
+        };
         let steps = self.lists.get(&list).map_or_else(Vec::new, |list| list.steps[..len].to_vec());
         if auto_free {
             for addr in allocations(&steps) {
@@ -180,15 +183,15 @@ impl Graphs {
         }
         for step in steps {
             match step {
-                Step::Alloc(addr) => {
+                GraphStep::Alloc(addr) => {
                     let Some(node) = self.nodes.get_mut(&addr) else { continue };
                     node.live = true;
                     if !std::mem::replace(&mut node.charged, true) {
-                        let Node { place, bytes, stack, .. } = *node;
-                        outcome.effects.push(Effect::Charge { addr, place, bytes, stack });
+                        let GraphNode { place, bytes, stack, .. } = *node;
+                        outcome.effects.push(GraphEffect::Charge { addr, place, bytes, stack });
                     }
                 }
-                Step::Free(addr) => match self.free(addr) {
+                GraphStep::Free(addr) => match self.free(addr) {
                     Some(effects) => outcome.effects.extend(effects),
                     None => outcome.frees.push(addr),
                 },
@@ -197,7 +200,7 @@ impl Graphs {
     }
 
     /// A graph or an instance, which had so many of a list's steps, is gone.
-    fn let_go(&mut self, list: u64, len: usize, effects: &mut Vec<Effect>) {
+    fn let_go(&mut self, list: u64, len: usize, effects: &mut Vec<GraphEffect>) {
         let Some(held) = self.lists.get_mut(&list) else { return };
         let addresses = allocations(&held.steps[..len.min(held.steps.len())]);
         held.holders -= 1;
@@ -212,19 +215,19 @@ impl Graphs {
         }
     }
 
-    fn drop_if_orphaned(&mut self, addr: u64, effects: &mut Vec<Effect>) {
+    fn drop_if_orphaned(&mut self, addr: u64, effects: &mut Vec<GraphEffect>) {
         let Some(node) = self.nodes.get(&addr).filter(|node| node.owners == 0 && !node.live) else { return };
         if node.charged {
-            effects.push(Effect::Uncharge { addr, place: node.place });
+            effects.push(GraphEffect::Uncharge { addr, place: node.place });
         }
         self.nodes.remove(&addr);
     }
 }
 
-fn allocations(steps: &[Step]) -> Vec<u64> {
+fn allocations(steps: &[GraphStep]) -> Vec<u64> {
     let addresses = steps.iter().filter_map(|step| match step {
-        Step::Alloc(addr) => Some(*addr),
-        Step::Free(_) => None,
+        GraphStep::Alloc(addr) => Some(*addr),
+        GraphStep::Free(_) => None,
     });
     addresses.collect()
 }

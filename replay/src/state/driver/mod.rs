@@ -18,14 +18,14 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{Event, EventKind, FLAG_CAPTURED, FLAG_UNBACKED, NO_DEVICE};
 
 use crate::callsite::symbols::StackId;
-use blocks::{Block, Blocks, Ended};
-use graphs::{Effect, Graphs};
-use physical::Physical;
-pub use totals::Totals;
+use blocks::{DriverBlock, DriverBlocks, EndedBlock};
+use graphs::{GraphEffect, GraphMemory};
+use physical::PhysicalMemory;
+pub use totals::PlaceTotals;
 
 /// Where memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub enum Place {
+pub enum MemoryPlace {
     /// On this device.
     Device(u8),
     /// On a device whose ordinal is unknown.
@@ -38,7 +38,7 @@ pub enum Place {
     Foreign,
 }
 
-impl Place {
+impl MemoryPlace {
     fn of(device: u8) -> Self {
         if device == NO_DEVICE { Self::UnknownDevice } else { Self::Device(device) }
     }
@@ -50,7 +50,7 @@ impl Place {
 }
 
 /// A key that is unique among what is live: the number of an address, a handle or a piece, and what kind of number it is.
-pub type AllocationKey = u64;
+pub(crate) type AllocationKey = u64;
 
 /// Kinds of keys, in the bits that no address uses.
 pub(crate) mod space {
@@ -71,13 +71,13 @@ use space::key;
 
 /// What an event did to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum DriverChange {
     /// Memory was given out.
     Alloc {
         /// Its key.
         key: AllocationKey,
         /// Where.
-        place: Place,
+        place: MemoryPlace,
         /// How much.
         bytes: u64,
         /// By whom.
@@ -88,19 +88,19 @@ pub enum Change {
         /// Its key.
         key: AllocationKey,
         /// Where.
-        place: Place,
+        place: MemoryPlace,
     },
 }
 
 /// A range of device addresses with memory behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct MemoryRange {
     /// First address.
     pub addr: u64,
     /// Bytes.
     pub bytes: u64,
     /// Where.
-    pub place: Place,
+    pub place: MemoryPlace,
     /// Which of all ranges that ever were this is, counted from 1.
     pub born: u64,
     /// A piece that was mapped: what follows it in the addresses may belong to it.
@@ -109,16 +109,16 @@ pub struct Range {
 
 /// All driver memory of a process.
 #[derive(Debug, Default)]
-pub struct Driver {
-    blocks: Blocks,
-    physical: Physical,
-    graphs: Graphs,
-    ranges: BTreeMap<u64, Range>,
+pub struct DriverState {
+    blocks: DriverBlocks,
+    physical: PhysicalMemory,
+    graphs: GraphMemory,
+    ranges: BTreeMap<u64, MemoryRange>,
     /// Changes of the last event.
-    pub changes: Vec<Change>,
+    pub changes: Vec<DriverChange>,
     ranges_born: u64,
     /// Ranges that the last event removed.
-    pub removed_ranges: Vec<Range>,
+    pub removed_ranges: Vec<MemoryRange>,
     /// True if it added or removed any.
     pub ranges_changed: bool,
     /// Calls that returned an error.
@@ -131,7 +131,7 @@ pub struct Driver {
     pub unmatched_frees: u64,
 }
 
-impl Driver {
+impl DriverState {
     /// Takes a driver event; what it did is in `changes` and `removed_ranges` until the next call.
     pub fn event(&mut self, event: &Event, stack: StackId) {
         self.changes.clear();
@@ -147,41 +147,41 @@ impl Driver {
             self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);
             return;
         }
-        let place = Place::of(event.device);
+        let place = MemoryPlace::of(event.device);
         let [aux0, aux1] = event.aux;
         let address = key(space::ADDRESS, event.addr);
         let known = match event.kind {
             EventKind::DEVICE_ALLOC => self.add(address, place, Some(aux0), event, stack),
             EventKind::ASYNC_ALLOC => self.add(address, place, None, event, stack),
             EventKind::MANAGED_ALLOC => {
-                self.add(address, Place::Managed, Some(aux1), event, stack);
+                self.add(address, MemoryPlace::Managed, Some(aux1), event, stack);
                 self.add_range(event.addr, event.size, place, false);
                 true
             }
             EventKind::HOST_ALLOC | EventKind::HOST_REGISTER => {
-                self.add(address, Place::Host, Some(aux1), event, stack)
+                self.add(address, MemoryPlace::Host, Some(aux1), event, stack)
             }
             EventKind::ARRAY_ALLOC => {
                 let handle = key(space::ARRAY, event.addr);
                 if event.flags & FLAG_UNBACKED == 0 {
                     self.add(handle, place, Some(aux0), event, stack)
                 } else {
-                    self.blocks.insert(handle, Block::view(event, Some(aux0)));
+                    self.blocks.insert(handle, DriverBlock::view(event, Some(aux0)));
                     true
                 }
             }
             EventKind::ARRAY_FREE => self.remove(key(space::ARRAY, event.addr)),
             EventKind::FOREIGN_OPEN if self.blocks.open_again(address) => true,
             EventKind::FOREIGN_OPEN => {
-                self.add(address, Place::Foreign, (aux1 != 0).then_some(aux1), event, stack)
+                self.add(address, MemoryPlace::Foreign, (aux1 != 0).then_some(aux1), event, stack)
             }
             EventKind::EXTERNAL_IMPORT => {
-                self.add(key(space::EXTERNAL, aux0), Place::Foreign, None, event, stack)
+                self.add(key(space::EXTERNAL, aux0), MemoryPlace::Foreign, None, event, stack)
             }
             // A view of what was counted when it was imported; a mapped array has a handle and no size.
             EventKind::EXTERNAL_MAP => {
                 let space = if event.size == 0 { space::ARRAY } else { space::ADDRESS };
-                self.blocks.insert(key(space, event.addr), Block::view(event, None));
+                self.blocks.insert(key(space, event.addr), DriverBlock::view(event, None));
                 true
             }
             EventKind::EXTERNAL_DESTROY => self.remove(key(space::EXTERNAL, aux0)),
@@ -241,20 +241,20 @@ impl Driver {
         self.unmatched_frees += u64::from(!known);
     }
 
-    fn alloc(&mut self, key: AllocationKey, place: Place, bytes: u64, stack: StackId) {
-        self.changes.push(Change::Alloc { key, place, bytes, stack });
+    fn alloc(&mut self, key: AllocationKey, place: MemoryPlace, bytes: u64, stack: StackId) {
+        self.changes.push(DriverChange::Alloc { key, place, bytes, stack });
     }
 
     /// A block with memory of its own.
     fn add(
         &mut self,
         key: AllocationKey,
-        place: Place,
+        place: MemoryPlace,
         context: Option<u64>,
         event: &Event,
         stack: StackId,
     ) -> bool {
-        let block = Block { place, device: event.device, context, times: 1, counted: true };
+        let block = DriverBlock { place, device: event.device, context, times: 1, counted: true };
         if self.blocks.insert(key, block).is_some() {
             self.remove_range(event.addr);
         }
@@ -268,16 +268,16 @@ impl Driver {
     /// Ends one use of a block; false if there is none.
     fn remove(&mut self, key: AllocationKey) -> bool {
         match self.blocks.remove(key) {
-            Ended::Unknown => return false,
-            Ended::StillOpen => {}
-            Ended::Gone(block) => self.ended(key, block),
+            EndedBlock::Unknown => return false,
+            EndedBlock::StillOpen => {}
+            EndedBlock::Gone(block) => self.ended(key, block),
         }
         true
     }
 
-    fn ended(&mut self, key: AllocationKey, block: Block) {
+    fn ended(&mut self, key: AllocationKey, block: DriverBlock) {
         if block.counted {
-            self.changes.push(Change::Free { key, place: block.place });
+            self.changes.push(DriverChange::Free { key, place: block.place });
         }
         if key >> 60 == space::ADDRESS {
             self.remove_range(key);
@@ -296,7 +296,7 @@ impl Driver {
         self.remove(key(space::ADDRESS, addr))
     }
 
-    fn gone_with_context(&mut self, gone: Vec<(AllocationKey, Block)>) {
+    fn gone_with_context(&mut self, gone: Vec<(AllocationKey, DriverBlock)>) {
         for (key, block) in gone {
             self.ended(key, block);
         }
@@ -310,15 +310,15 @@ impl Driver {
         }
     }
 
-    fn apply(&mut self, effects: Vec<Effect>) {
+    fn apply(&mut self, effects: Vec<GraphEffect>) {
         for effect in effects {
             match effect {
-                Effect::Charge { addr, place, bytes, stack } => {
+                GraphEffect::Charge { addr, place, bytes, stack } => {
                     self.alloc(key(space::GRAPH, addr), place, bytes, stack);
                     self.add_range(addr, bytes, place, false);
                 }
-                Effect::Uncharge { addr, place } => {
-                    self.changes.push(Change::Free { key: key(space::GRAPH, addr), place });
+                GraphEffect::Uncharge { addr, place } => {
+                    self.changes.push(DriverChange::Free { key: key(space::GRAPH, addr), place });
                     self.remove_range(addr);
                 }
             }
@@ -328,8 +328,8 @@ impl Driver {
     fn map(&mut self, event: &Event, stack: StackId) {
         self.unmap(event.addr, event.size);
         match self.physical.map(event.addr, event.aux[0]) {
-            Some(Place::Foreign) => {
-                self.alloc(key(space::MAPPING, event.addr), Place::Foreign, event.size, stack);
+            Some(MemoryPlace::Foreign) => {
+                self.alloc(key(space::MAPPING, event.addr), MemoryPlace::Foreign, event.size, stack);
             }
             Some(place) if place.is_device() => {
                 self.add_range(event.addr, event.size, place, true);
@@ -341,23 +341,24 @@ impl Driver {
     fn unmap(&mut self, addr: u64, bytes: u64) {
         for (addr, place, piece) in self.physical.unmap(addr, bytes) {
             self.remove_range(addr);
-            if place == Some(Place::Foreign) {
-                self.changes.push(Change::Free { key: key(space::MAPPING, addr), place: Place::Foreign });
+            if place == Some(MemoryPlace::Foreign) {
+                self.changes
+                    .push(DriverChange::Free { key: key(space::MAPPING, addr), place: MemoryPlace::Foreign });
             }
             self.bury(piece);
         }
     }
 
     /// A piece whose last reference or mapping went.
-    fn bury(&mut self, piece: Option<(u64, Option<Place>)>) {
-        if let Some((piece, Some(place))) = piece.filter(|(_, place)| *place != Some(Place::Foreign)) {
-            self.changes.push(Change::Free { key: key(space::PIECE, piece), place });
+    fn bury(&mut self, piece: Option<(u64, Option<MemoryPlace>)>) {
+        if let Some((piece, Some(place))) = piece.filter(|(_, place)| *place != Some(MemoryPlace::Foreign)) {
+            self.changes.push(DriverChange::Free { key: key(space::PIECE, piece), place });
         }
     }
 
-    fn add_range(&mut self, addr: u64, bytes: u64, place: Place, is_mapped: bool) {
+    fn add_range(&mut self, addr: u64, bytes: u64, place: MemoryPlace, is_mapped: bool) {
         self.ranges_born += 1;
-        let range = Range { addr, bytes, place, born: self.ranges_born, is_mapped };
+        let range = MemoryRange { addr, bytes, place, born: self.ranges_born, is_mapped };
         self.removed_ranges.extend(self.ranges.insert(addr, range));
         self.ranges_changed = true;
     }
@@ -375,7 +376,7 @@ impl Driver {
     }
 
     /// Device address ranges with memory behind them, by first address.
-    pub fn ranges(&self) -> &BTreeMap<u64, Range> {
+    pub fn ranges(&self) -> &BTreeMap<u64, MemoryRange> {
         &self.ranges
     }
 }

@@ -25,7 +25,7 @@ fn event(kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Event {
     }
 }
 
-fn run(driver: &mut Driver, kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Vec<Change> {
+fn run(driver: &mut DriverState, kind: EventKind, addr: u64, size: u64, aux: [u64; 2]) -> Vec<DriverChange> {
     driver.event(&event(kind, addr, size, aux), STACK);
     driver.changes.clone()
 }
@@ -33,7 +33,7 @@ fn run(driver: &mut Driver, kind: EventKind, addr: u64, size: u64, aux: [u64; 2]
 #[test]
 fn a_piece_lives_until_it_is_released_and_unmapped_whichever_comes_last() {
     for unmap_first in [false, true] {
-        let mut driver = Driver::default();
+        let mut driver = DriverState::default();
         assert_eq!(run(&mut driver, EventKind::PHYS_CREATE, 0, 100, [7, 1]).len(), 1);
         assert_eq!(run(&mut driver, EventKind::MAP, 0x1000, 100, [7, 0]), []);
         assert_eq!(driver.ranges().len(), 1);
@@ -49,13 +49,14 @@ fn a_piece_lives_until_it_is_released_and_unmapped_whichever_comes_last() {
 
 #[test]
 fn a_handle_that_is_used_again_is_another_piece() {
-    let mut driver = Driver::default();
+    let mut driver = DriverState::default();
     run(&mut driver, EventKind::PHYS_CREATE, 0, 100, [7, 1]);
     run(&mut driver, EventKind::MAP, 0x1000, 100, [7, 0]);
     run(&mut driver, EventKind::PHYS_RELEASE, 0, 0, [7, 0]);
     let second = run(&mut driver, EventKind::PHYS_CREATE, 0, 200, [7, 1]);
     let gone = run(&mut driver, EventKind::UNMAP, 0x1000, 100, [0, 0]);
-    let (Change::Alloc { key: new, .. }, Change::Free { key: old, .. }) = (second[0], gone[0]) else {
+    let (DriverChange::Alloc { key: new, .. }, DriverChange::Free { key: old, .. }) = (second[0], gone[0])
+    else {
         panic!("{second:?} {gone:?}")
     };
     assert_ne!(new, old);
@@ -63,7 +64,7 @@ fn a_handle_that_is_used_again_is_another_piece() {
 
 #[test]
 fn failed_calls_null_frees_and_reservations_change_nothing() {
-    let mut driver = Driver::default();
+    let mut driver = DriverState::default();
     let mut failed = event(EventKind::DEVICE_ALLOC, 0, 512, [0; 2]);
     failed.result = 2;
     driver.event(&failed, STACK);
@@ -74,19 +75,23 @@ fn failed_calls_null_frees_and_reservations_change_nothing() {
 }
 
 /// Bytes in a place after so many events.
-fn held(driver: &mut Driver, totals: &mut Totals, steps: &[(EventKind, u64, u64, [u64; 2])]) -> u64 {
+fn held(
+    driver: &mut DriverState,
+    totals: &mut PlaceTotals,
+    steps: &[(EventKind, u64, u64, [u64; 2])],
+) -> u64 {
     for (kind, addr, size, aux) in steps {
         driver.event(&event(*kind, *addr, *size, *aux), STACK);
         for change in &driver.changes {
             totals.apply(change);
         }
     }
-    totals.of(Place::Device(0))
+    totals.of(MemoryPlace::Device(0))
 }
 
 #[test]
 fn a_context_takes_its_own_blocks_with_it_and_no_others() {
-    let (mut driver, mut totals) = (Driver::default(), Totals::default());
+    let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
     let primary = 0x100;
     let other = 0x200;
     let made = [
@@ -99,7 +104,7 @@ fn a_context_takes_its_own_blocks_with_it_and_no_others() {
     ];
     assert_eq!(held(&mut driver, &mut totals, &made), 150);
     assert_eq!(held(&mut driver, &mut totals, &[(EventKind::CONTEXT_DESTROY, 0, 0, [other, 0])]), 90);
-    assert_eq!(totals.of(Place::Host), 0);
+    assert_eq!(totals.of(MemoryPlace::Host), 0);
     assert_eq!(
         held(&mut driver, &mut totals, &[(EventKind::PRIMARY_RELEASE, 0, 0, [0, 0])]),
         90,
@@ -116,7 +121,7 @@ fn a_context_takes_its_own_blocks_with_it_and_no_others() {
 
 #[test]
 fn a_graphs_memory_is_held_from_the_first_launch_until_nobody_can_launch_it() {
-    let (mut driver, mut totals) = (Driver::default(), Totals::default());
+    let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
     let (graph, exec) = (0x100, 0x200);
     let node = (EventKind::GRAPH_ALLOC_NODE, 0x1000, 10, [graph, 1]);
     let defined = [node, (EventKind::GRAPH_INSTANTIATE, 0, 0, [exec, graph])];
@@ -139,7 +144,7 @@ fn a_graphs_memory_is_held_from_the_first_launch_until_nobody_can_launch_it() {
 
 #[test]
 fn a_launch_that_was_captured_runs_nothing() {
-    let mut driver = Driver::default();
+    let mut driver = DriverState::default();
     run(&mut driver, EventKind::GRAPH_ALLOC_NODE, 0x1000, 10, [1, 1]);
     run(&mut driver, EventKind::GRAPH_INSTANTIATE, 0, 0, [2, 1]);
     let mut launch = event(EventKind::GRAPH_LAUNCH, 0, 0, [2, 0]);
@@ -150,7 +155,7 @@ fn a_launch_that_was_captured_runs_nothing() {
 
 #[test]
 fn what_belongs_to_others_is_never_added_to_a_device() {
-    let (mut driver, mut totals) = (Driver::default(), Totals::default());
+    let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
     let opened = [
         (EventKind::FOREIGN_OPEN, 0x1000, 10, [1, 7]),
         (EventKind::FOREIGN_OPEN, 0x1000, 10, [1, 7]),
@@ -160,7 +165,7 @@ fn what_belongs_to_others_is_never_added_to_a_device() {
         (EventKind::MAP, 0x3000, 40, [0x60, 0]),
     ];
     assert_eq!(held(&mut driver, &mut totals, &opened), 0);
-    assert_eq!(totals.of(Place::Foreign), 70);
+    assert_eq!(totals.of(MemoryPlace::Foreign), 70);
     let closed = [
         (EventKind::FOREIGN_CLOSE, 0x1000, 0, [0, 0]),
         (EventKind::DEVICE_FREE, 0x2000, 0, [0, 0]),
@@ -169,15 +174,15 @@ fn what_belongs_to_others_is_never_added_to_a_device() {
         (EventKind::PHYS_RELEASE, 0, 0, [0x60, 0]),
     ];
     held(&mut driver, &mut totals, &closed);
-    assert_eq!(totals.of(Place::Foreign), 10, "opened twice");
+    assert_eq!(totals.of(MemoryPlace::Foreign), 10, "opened twice");
     held(&mut driver, &mut totals, &[(EventKind::FOREIGN_CLOSE, 0x1000, 0, [0, 0])]);
-    assert_eq!((totals.of(Place::Foreign), driver.unmatched_frees), (0, 0));
+    assert_eq!((totals.of(MemoryPlace::Foreign), driver.unmatched_frees), (0, 0));
 }
 
 #[test]
 fn a_retained_handle_needs_a_release_of_its_own_even_under_another_number() {
     for second in [7, 8] {
-        let (mut driver, mut totals) = (Driver::default(), Totals::default());
+        let (mut driver, mut totals) = (DriverState::default(), PlaceTotals::default());
         let made = [
             (EventKind::PHYS_CREATE, 0, 100, [7, 1]),
             (EventKind::MAP, 0x1000, 100, [7, 0]),
@@ -193,7 +198,7 @@ fn a_retained_handle_needs_a_release_of_its_own_even_under_another_number() {
 
 #[test]
 fn multicast_objects_and_arrays_to_be_mapped_hold_nothing() {
-    let mut driver = Driver::default();
+    let mut driver = DriverState::default();
     assert_eq!(run(&mut driver, EventKind::MULTICAST_CREATE, 0, 100, [9, 2]), []);
     assert_eq!(run(&mut driver, EventKind::MAP, 0x1000, 100, [9, 0]), []);
     assert!(driver.ranges().is_empty());

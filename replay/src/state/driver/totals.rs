@@ -2,27 +2,27 @@
 
 use std::collections::BTreeMap;
 
-use super::{AllocationKey, Change, Place};
+use super::{AllocationKey, DriverChange, MemoryPlace};
 
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// The sums.
 #[derive(Debug, Default)]
-pub struct Totals {
-    live: KeyedMap<AllocationKey, u64>,
-    bytes: BTreeMap<Place, u64>,
+pub struct PlaceTotals {
+    live: SeededMap<AllocationKey, u64>,
+    bytes: BTreeMap<MemoryPlace, u64>,
 }
 
-impl Totals {
+impl PlaceTotals {
     /// Takes a change.
-    pub fn apply(&mut self, change: &Change) {
+    pub fn apply(&mut self, change: &DriverChange) {
         match *change {
-            Change::Alloc { key, place, bytes, .. } => {
+            DriverChange::Alloc { key, place, bytes, .. } => {
                 let old = self.live.insert(key, bytes).unwrap_or(0);
                 let held = self.bytes.entry(place).or_default();
                 *held = held.saturating_add(bytes).saturating_sub(old);
             }
-            Change::Free { key, place } => {
+            DriverChange::Free { key, place } => {
                 let bytes = self.live.remove(&key).unwrap_or(0);
                 let held = self.bytes.entry(place).or_default();
                 *held = held.saturating_sub(bytes);
@@ -31,12 +31,12 @@ impl Totals {
     }
 
     /// Bytes in a place.
-    pub fn of(&self, place: Place) -> u64 {
+    pub fn of(&self, place: MemoryPlace) -> u64 {
         self.bytes.get(&place).copied().unwrap_or(0)
     }
 
     /// Every place that ever held any.
-    pub fn iter(&self) -> impl Iterator<Item = (Place, u64)> {
+    pub fn iter(&self) -> impl Iterator<Item = (MemoryPlace, u64)> {
         self.bytes.iter().map(|(place, bytes)| (*place, *bytes))
     }
 }

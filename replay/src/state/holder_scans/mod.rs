@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
-use crate::report::{Holder, HolderLook, HoldersSeen, Unresolved};
+use crate::report::{Holder, HolderCoverage, HolderScan, UnresolvedBlocks};
 
 /// Most looks that are kept: the last ones.
 const MAX_LOOKS: usize = 64;
@@ -28,7 +28,7 @@ const MAX_HOLDERS: usize = 50;
 /// What the text of a `holders` event says.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct LookText {
+struct ScanText {
     when: Option<String>,
     leaks: Option<u64>,
     report_ns: Option<u64>,
@@ -53,39 +53,39 @@ struct HolderText {
 }
 
 #[derive(Clone, Debug)]
-struct Look {
+struct Scan {
     number: u64,
     time_ns: u64,
     step: u32,
     /// `None` where it does not read as documented.
-    text: Option<LookText>,
+    text: Option<ScanText>,
     lost_blocks: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Row {
+struct HolderRecord {
     text: HolderText,
     blocks: u64,
     bytes: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct SiteRows {
+struct SiteHolders {
     look: u64,
-    rows: Vec<Row>,
+    rows: Vec<HolderRecord>,
 }
 
 /// The looks of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Looks {
+pub struct HolderScans {
     /// The last ones.
-    kept: Vec<Look>,
+    kept: Vec<Scan>,
     /// With those that are not kept.
     count: u64,
-    sites: BTreeMap<(u8, SiteId), SiteRows>,
+    sites: BTreeMap<(u8, SiteId), SiteHolders>,
 }
 
-impl Looks {
+impl HolderScans {
     /// True where nobody looked.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -96,9 +96,9 @@ impl Looks {
         if self.kept.len() == MAX_LOOKS {
             self.kept.remove(0);
         }
-        let text: Option<LookText> = text_of(event, definitions);
+        let text: Option<ScanText> = text_of(event, definitions);
         let lost_blocks = text.as_ref().and_then(|text| text.unwritten).unwrap_or(0);
-        self.kept.push(Look { number: self.count, time_ns, step, text, lost_blocks });
+        self.kept.push(Scan { number: self.count, time_ns, step, text, lost_blocks });
         self.count += 1;
     }
 
@@ -113,16 +113,16 @@ impl Looks {
         };
         let of_site = self.sites.entry(place).or_default();
         if of_site.look != look.number {
-            *of_site = SiteRows { look: look.number, rows: Vec::new() };
+            *of_site = SiteHolders { look: look.number, rows: Vec::new() };
         }
         let unread = || HolderText { why: Some("unreadable".to_owned()), ..HolderText::default() };
         let text = text_of(event, definitions).unwrap_or_else(unread);
         if of_site.rows.len() < MAX_ROWS {
-            of_site.rows.push(Row { text, blocks, bytes });
+            of_site.rows.push(HolderRecord { text, blocks, bytes });
         } else if let Some(last) = of_site.rows.last_mut() {
             let text = HolderText { why: Some("not_listed".to_owned()), ..HolderText::default() };
             let (blocks, bytes) = (last.blocks.saturating_add(blocks), last.bytes.saturating_add(bytes));
-            *last = Row { text, blocks, bytes };
+            *last = HolderRecord { text, blocks, bytes };
         }
     }
 
@@ -131,13 +131,13 @@ impl Looks {
         &self,
         device: u8,
         sites: impl Iterator<Item = SiteId>,
-    ) -> Option<(Vec<Holder>, HoldersSeen)> {
-        let of_sites: Vec<&SiteRows> = sites
+    ) -> Option<(Vec<Holder>, HolderCoverage)> {
+        let of_sites: Vec<&SiteHolders> = sites
             .filter_map(|site| self.sites.get(&(device, site)))
             .filter(|of| !of.rows.is_empty())
             .collect();
         let look = of_sites.iter().map(|of| of.look).max()?;
-        let mut seen = HoldersSeen { look, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
+        let mut seen = HolderCoverage { look, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
         let mut holders: Vec<Holder> = Vec::new();
         for row in of_sites.iter().filter(|of| of.look == look).flat_map(|of| &of.rows) {
             seen.blocks = seen.blocks.saturating_add(row.blocks);
@@ -160,10 +160,10 @@ impl Looks {
     }
 
     /// What there is to say of the looks themselves; `None` where there was none.
-    pub(crate) fn report(&self, trace: usize, start_ns: u64, has_steps: bool) -> Vec<HolderLook> {
-        let of = |look: &Look| {
+    pub(crate) fn report(&self, trace: usize, start_ns: u64, has_steps: bool) -> Vec<HolderScan> {
+        let of = |look: &Scan| {
             let text = look.text.clone().unwrap_or_default();
-            HolderLook {
+            HolderScan {
                 trace,
                 look: look.number,
                 when: text.when,
@@ -183,7 +183,7 @@ impl Looks {
     }
 }
 
-fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &Row) {
+fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     let same = holders
         .iter_mut()
         .find(|one| one.name == name && one.kind == row.text.kind && one.chain == row.text.chain);
@@ -202,12 +202,12 @@ fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &Row) {
     });
 }
 
-fn add_unresolved(all: &mut Vec<Unresolved>, why: String, blocks: u64, bytes: u64) {
+fn add_unresolved(all: &mut Vec<UnresolvedBlocks>, why: String, blocks: u64, bytes: u64) {
     if let Some(one) = all.iter_mut().find(|one| one.why == why) {
         one.blocks = one.blocks.saturating_add(blocks);
         one.bytes = one.bytes.saturating_add(bytes);
     } else {
-        all.push(Unresolved { why, blocks, bytes });
+        all.push(UnresolvedBlocks { why, blocks, bytes });
     }
 }
 

@@ -25,7 +25,7 @@ const TEXTS: &[&str] = &[
 #[test]
 fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
     let definitions = definitions(TEXTS);
-    let mut looks = Looks::default();
+    let mut looks = HolderScans::default();
     assert!(looks.is_empty() && looks.of_sites(0, [SiteId(1)].into_iter()).is_none());
     looks.look(&event(EventKind::HOLDERS, 1, [0, 0]), (7, 3), &definitions);
     for (site, text, amount) in [(1, 2, [3, 300]), (1, 3, [2, 20]), (2, 2, [1, 100]), (2, 4, [1, 1])] {
@@ -42,12 +42,12 @@ fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
         bytes: 400,
     };
     assert_eq!(holders, [kept]);
-    let of = |why: &str, blocks, bytes| Unresolved { why: why.to_owned(), blocks, bytes };
+    let of = |why: &str, blocks, bytes| UnresolvedBlocks { why: why.to_owned(), blocks, bytes };
     assert_eq!(seen.unresolved, [of("no_tensor", 2, 20), of("unreadable", 1, 1)]);
     assert_eq!((seen.look, seen.blocks, seen.bytes, seen.named_blocks), (0, 7, 421, 4));
     assert!(looks.of_sites(1, [SiteId(1)].into_iter()).is_none(), "another device");
     let [look] = looks.report(0, 2, true).try_into().unwrap();
-    let HolderLook { when, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = look;
+    let HolderScan { when, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = look;
     assert_eq!((when.as_deref(), time_ns, step, leaks), (Some("exit"), 5, Some(3), Some(2)));
     assert_eq!((limit_ns, is_cut, lost_blocks, failed), (None, Some(false), 5, None));
 }
@@ -55,7 +55,7 @@ fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
 #[test]
 fn a_later_look_takes_the_place_of_an_earlier_one() {
     let definitions = definitions(TEXTS);
-    let mut looks = Looks::default();
+    let mut looks = HolderScans::default();
     for blocks in [10, 20] {
         looks.look(&event(EventKind::HOLDERS, 4, [0, 0]), (0, 0), &definitions);
         looks.holder(&event(EventKind::HOLDER, 2, [blocks, 1]), Some(SiteId(1)), &definitions);
@@ -71,7 +71,7 @@ fn a_later_look_takes_the_place_of_an_earlier_one() {
 #[test]
 fn a_program_that_never_stops_saying_fills_no_memory() {
     let definitions = definitions(TEXTS);
-    let mut looks = Looks::default();
+    let mut looks = HolderScans::default();
     looks.holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(SiteId(1)), &definitions);
     assert!(looks.is_empty(), "what comes before any look is nobody's");
     for _ in 0..1000 {

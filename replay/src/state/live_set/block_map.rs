@@ -7,7 +7,7 @@
 //! nobody has to look there.
 
 use crate::state::live_set::LiveBlock;
-use crate::util::seeded_map::KeyedMap;
+use crate::util::seeded_map::SeededMap;
 
 /// Places to begin with.
 const FIRST_PLACES: usize = 256;
@@ -17,7 +17,7 @@ const MAX_PLACES: usize = 1 << 16;
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct MapSlot {
     addr: u64,
     block: LiveBlock,
     is_taken: bool,
@@ -27,14 +27,14 @@ struct Place {
 
 /// Blocks by address.
 #[derive(Clone, Debug, Default)]
-pub struct LiveBlocks {
-    places: Vec<Place>,
+pub struct BlockMap {
+    places: Vec<MapSlot>,
     /// Taken ones.
     taken: usize,
-    map: KeyedMap<u64, LiveBlock>,
+    map: SeededMap<u64, LiveBlock>,
 }
 
-impl LiveBlocks {
+impl BlockMap {
     #[inline]
     fn place_of(&self, addr: u64) -> usize {
         // The number of places is a power of two.
@@ -117,7 +117,7 @@ impl LiveBlocks {
     #[cold]
     fn grow(&mut self) {
         let len = (self.places.len() * 2).max(FIRST_PLACES);
-        let places = std::mem::replace(&mut self.places, vec![Place::default(); len]);
+        let places = std::mem::replace(&mut self.places, vec![MapSlot::default(); len]);
         self.taken = 0;
         // Which place they would have is another one now.
         let map = std::mem::take(&mut self.map);
@@ -139,7 +139,7 @@ mod tests {
         fn it_is_a_map(
             events in proptest::collection::vec((any::<bool>(), 0u64..600, any::<bool>()), 0..3000), stride in any::<u64>(),
         ) {
-            let (mut blocks, mut expected) = (LiveBlocks::default(), BTreeMap::new());
+            let (mut blocks, mut expected) = (BlockMap::default(), BTreeMap::new());
             // Neighbours, and addresses of which many have the same place: the lowest bits of what is left of them decide nothing.
             let addr_of = |number: u64, is_near: bool| {
                 if is_near { number.wrapping_mul(stride) } else { number.wrapping_mul(MIX_INVERSE) }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn blocks_that_share_a_place_are_all_there() {
-        let mut blocks = LiveBlocks::default();
+        let mut blocks = BlockMap::default();
         let addrs: Vec<u64> = (1..100_000).map(|number: u64| number.wrapping_mul(MIX_INVERSE)).collect();
         for (addr, born) in addrs.iter().zip(0..) {
             assert!(blocks.insert(*addr, LiveBlock { born, ..LiveBlock::default() }).is_none());

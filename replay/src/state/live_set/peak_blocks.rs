@@ -7,11 +7,11 @@
 
 use crate::callsite::symbols::StackId;
 use crate::state::live_set::LiveBlock;
-use crate::state::live_set::block_map::LiveBlocks;
+use crate::state::live_set::block_map::BlockMap;
 
 /// How a block went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Death {
+pub struct BlockDeath {
     /// Who gave it back; nobody knows where the event is missing.
     pub stack: Option<StackId>,
     /// Steps begun then.
@@ -26,23 +26,23 @@ pub struct PeakBlock {
     /// What it was.
     pub block: LiveBlock,
     /// How it went, unless it is there at the end.
-    pub death: Option<Death>,
+    pub death: Option<BlockDeath>,
     /// How many of the others went before it.
     pub went: u64,
 }
 
 /// The blocks of the highest moment so far.
 #[derive(Clone, Debug, Default)]
-pub struct PeakBlocks {
+pub(crate) struct PeakBlocks {
     /// The last block that was born by then.
     newest: u64,
     /// In the order in which they went.
-    gone: Vec<(u64, LiveBlock, Death)>,
+    gone: Vec<(u64, LiveBlock, BlockDeath)>,
 }
 
 impl PeakBlocks {
     /// This moment is the highest so far; this is the last block that was born.
-    pub fn mark(&mut self, newest: u64) {
+    pub(crate) fn mark(&mut self, newest: u64) {
         self.newest = newest;
         self.gone.clear();
     }
@@ -54,19 +54,19 @@ impl PeakBlocks {
 
     /// A block is gone.
     #[inline]
-    pub fn went(&mut self, addr: u64, block: &LiveBlock, death: Death) {
+    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
         if block.born <= self.newest {
             self.keep(addr, block, death);
         }
     }
 
     #[inline(never)] // Of many frees, few are of blocks of the peak.
-    fn keep(&mut self, addr: u64, block: &LiveBlock, death: Death) {
+    fn keep(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
         self.gone.push((addr, *block, death));
     }
 
     /// The blocks of the highest moment, given what is live now; in the order in which they came.
-    pub fn all(&self, live: &LiveBlocks) -> Vec<PeakBlock> {
+    pub(crate) fn all(&self, live: &BlockMap) -> Vec<PeakBlock> {
         let went = self.gone.len() as u64;
         let still = live.iter().filter(|(_, block)| block.born <= self.newest);
         let still = still.map(|(addr, block)| PeakBlock { addr, block: *block, death: None, went });
@@ -86,23 +86,23 @@ impl PeakBlocks {
 mod tests {
     use super::*;
     use crate::callsite::symbols::SiteId;
-    use crate::state::live_set::{Book, Now};
+    use crate::state::live_set::{LiveSet, StateSample};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     proptest! {
         #[test]
         fn they_are_the_blocks_of_the_highest_moment(choices in proptest::collection::vec((0u64..12, 0u64..100, any::<bool>()), 1..300)) {
-            let mut book = Book::at_step(0, 0);
+            let mut stats = LiveSet::at_step(0, 0);
             let mut live = BTreeMap::new();
             let mut highest = (0u64, live.clone());
             for (at, (addr, bytes, is_free)) in choices.iter().enumerate() {
-                let now = Now { time_ns: at as u64, ..Now::default() };
+                let now = StateSample { time_ns: at as u64, ..StateSample::default() };
                 if *is_free {
-                    book.free(*addr, (StackId(*addr as u32), SiteId(0)), now);
+                    stats.free(*addr, (StackId(*addr as u32), SiteId(0)), now);
                     live.remove(addr);
                 } else {
-                    book.alloc(*addr, (*bytes, None), StackId(0), SiteId(0), now);
+                    stats.alloc(*addr, (*bytes, None), StackId(0), SiteId(0), now);
                     live.insert(*addr, *bytes);
                 }
                 let sum = live.values().sum();
@@ -110,7 +110,7 @@ mod tests {
                     highest = (sum, live.clone());
                 }
             }
-            let blocks = book.peak_blocks();
+            let blocks = stats.peak_blocks();
             let found: BTreeMap<u64, u64> = blocks.iter().map(|one| (one.addr, one.block.bytes)).collect();
             prop_assert_eq!(found.len(), blocks.len());
             prop_assert_eq!(found, highest.1);

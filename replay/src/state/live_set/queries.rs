@@ -1,28 +1,28 @@
 //! What a book can be asked, while it is kept and when everything is read.
 
-use super::{Book, Fates, SiteBook};
+use super::{BlockOutcomes, LiveSet, SiteStats};
 use crate::callsite::symbols::{SiteId, StackId};
-use crate::state::live_set::block_map::LiveBlocks;
-use crate::state::live_set::lazy_counter::Held;
+use crate::state::live_set::block_map::BlockMap;
+use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
 use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
-use crate::timeline::bins::{BinValues, Bins, Sample};
-use crate::timeline::step_series::Series;
+use crate::timeline::bins::{BinValues, MemorySample, TimelineBins};
+use crate::timeline::step_series::StepSeries;
 
-impl Book {
+impl LiveSet {
     /// True when nothing ever happened here.
     pub fn is_empty(&self) -> bool {
         self.events == 0
     }
 
     /// Blocks and bytes now.
-    pub fn total(&self) -> Held {
+    pub fn total(&self) -> BlockTotals {
         self.total
     }
 
     /// The highest moment.
-    pub fn peak(&self) -> Sample {
+    pub fn peak(&self) -> MemorySample {
         self.peak
     }
 
@@ -48,12 +48,12 @@ impl Book {
     }
 
     /// A site, if it ever held something.
-    pub(crate) fn site(&self, site: SiteId) -> Option<&SiteBook> {
-        self.sites.get(site.0 as usize).filter(|book| book.fates.born > 0)
+    pub(crate) fn site(&self, site: SiteId) -> Option<&SiteStats> {
+        self.sites.get(site.0 as usize).filter(|stats| stats.outcomes.allocated > 0)
     }
 
     /// The last moment.
-    pub fn last(&self) -> Sample {
+    pub fn last(&self) -> MemorySample {
         self.last
     }
 
@@ -63,53 +63,53 @@ impl Book {
     }
 
     /// All blocks at the end of each step.
-    pub fn series(&self) -> &Series {
+    pub fn series(&self) -> &StepSeries {
         &self.series
     }
 
     /// The live blocks.
-    pub fn live(&self) -> &LiveBlocks {
+    pub fn live(&self) -> &BlockMap {
         &self.live
     }
 
     /// The bins.
-    pub fn bins(&self) -> &Bins {
+    pub fn bins(&self) -> &TimelineBins {
         &self.bins
     }
 
     /// Sites that ever held something.
-    pub fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteBook)> {
+    pub fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteStats)> {
         self.sites
             .iter()
             .zip(0..)
-            .filter(|(book, _)| book.fates.born > 0)
-            .map(|(book, id)| (SiteId(id), book))
+            .filter(|(stats, _)| stats.outcomes.allocated > 0)
+            .map(|(stats, id)| (SiteId(id), stats))
     }
 
     /// A site's bytes at the high and low of each bin.
-    pub fn bin_values<'a>(&self, site: &'a SiteBook) -> &'a BinValues {
+    pub fn bin_values<'a>(&self, site: &'a SiteStats) -> &'a BinValues {
         &site.bins
     }
 
     /// What a site held at the peak.
-    pub fn at_peak(&self, site: &SiteBook) -> Held {
-        site.tally.at(&self.marks, PEAK)
+    pub fn at_peak(&self, site: &SiteStats) -> BlockTotals {
+        site.counter.at(&self.marks, PEAK)
     }
 
     /// What became of a site's blocks until the end of the last step.
-    pub fn fates(&self, site: &SiteBook) -> Fates {
-        if site.step_seen < self.step { site.fates } else { site.fates_at_step_end }
+    pub fn outcomes(&self, site: &SiteStats) -> BlockOutcomes {
+        if site.step_seen < self.step { site.outcomes } else { site.outcomes_at_step_end }
     }
 
     /// Where most of a site's blocks were freed until the end of the last step.
-    pub fn main_free_site(&self, site: &SiteBook) -> Option<SiteId> {
+    pub fn main_free_site(&self, site: &SiteStats) -> Option<SiteId> {
         site.main_free_site()
     }
 
     /// The stack of a site that held most at the peak.
     pub fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
         let at_peak =
-            |stack: StackId| self.stacks[stack.0 as usize].tally.at(&self.stack_marks, STACK_PEAK).bytes;
+            |stack: StackId| self.stacks[stack.0 as usize].counter.at(&self.stack_marks, STACK_PEAK).bytes;
         largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
     }
 
@@ -125,12 +125,13 @@ impl Book {
         site: SiteId,
         from: Option<u32>,
         to: u32,
-    ) -> impl Iterator<Item = (StackId, Held)> {
+    ) -> impl Iterator<Item = (StackId, BlockTotals)> {
         self.stacks_of(site).filter_map(move |stack| {
             let series = &self.stacks[stack.0 as usize].series;
-            let (before, after) = (from.map_or(Held::default(), |step| series.at(step)), series.at(to));
+            let (before, after) =
+                (from.map_or(BlockTotals::default(), |step| series.at(step)), series.at(to));
             let bytes = after.bytes.checked_sub(before.bytes).filter(|bytes| *bytes > 0)?;
-            Some((stack, Held { bytes, blocks: after.blocks.saturating_sub(before.blocks) }))
+            Some((stack, BlockTotals { bytes, blocks: after.blocks.saturating_sub(before.blocks) }))
         })
     }
 
@@ -142,17 +143,17 @@ impl Book {
     /// What was live at the end of the last step: the stack and the step that it was allocated in.
     pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
         let live = self.live.iter().map(|(_, block)| (block.stack, block.step));
-        live.chain(self.gone_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
+        live.chain(self.freed_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
     }
 
     /// What a stack held at step ends, coarsely.
-    pub(crate) fn series_of(&self, stack: StackId) -> &Series {
+    pub(crate) fn series_of(&self, stack: StackId) -> &StepSeries {
         &self.stacks[stack.0 as usize].series
     }
 
     /// Stacks of a site; all of them have allocated.
     pub(crate) fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
-        self.stacks_of_sites.get(site.0 as usize).into_iter().flatten().copied()
+        self.stacks_by_site.get(site.0 as usize).into_iter().flatten().copied()
     }
 }
 

@@ -4,9 +4,9 @@
 //! was put off (saves its old value, adds a point to its series, fills its bins) when it is next changed, or at the end.
 
 use crate::callsite::symbols::SiteId;
-use crate::state::live_set::lazy_counter::{Held, Marks, Tally};
-use crate::timeline::bins::{BinValues, Bins};
-use crate::timeline::step_series::Series;
+use crate::state::live_set::lazy_counter::{BlockTotals, Checkpoints, LazyCounter};
+use crate::timeline::bins::{BinValues, TimelineBins};
+use crate::timeline::step_series::StepSeries;
 
 pub(crate) const PEAK: usize = 0;
 pub(crate) const HIGH: usize = 1;
@@ -24,30 +24,30 @@ const NO_SITE: SiteId = SiteId(u32::MAX);
 /// Points of a stack's series: it weighs stacks against each other and is never shown.
 const MAX_STACK_POINTS: usize = 64;
 /// Ages that are told apart; each is twice the one before.
-pub const AGES: usize = 6;
+pub(crate) const AGES: usize = 6;
 /// Most places of free told apart per site.
 const MAX_FREE_SITES: usize = 16;
 
 /// What happened to the blocks of a site, as counted at a step end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fates {
+pub struct BlockOutcomes {
     /// Allocated.
-    pub born: u64,
+    pub allocated: u64,
     /// Freed.
     pub freed: u64,
     /// Freed in a later step than they were allocated in.
-    pub freed_late: u64,
+    pub freed_after_step: u64,
     /// Those by how many steps later: 1, 2 or 3, 4 to 7, ... and the rest.
-    pub late_by_age: [u32; AGES],
+    pub freed_by_age: [u32; AGES],
 }
 
-impl Fates {
+impl BlockOutcomes {
     #[inline]
     fn freed(&mut self, age_steps: u32) {
         self.freed += 1;
         if age_steps > 0 {
-            self.freed_late += 1;
-            let age = &mut self.late_by_age[(age_steps.ilog2() as usize).min(AGES - 1)];
+            self.freed_after_step += 1;
+            let age = &mut self.freed_by_age[(age_steps.ilog2() as usize).min(AGES - 1)];
             *age = age.saturating_add(1);
         }
     }
@@ -62,36 +62,36 @@ struct FreeSite {
 
 /// One site of a book.
 #[derive(Clone, Debug, Default)]
-pub struct SiteBook {
-    pub(crate) tally: Tally<MARKS>,
-    pub(crate) series: Series,
+pub struct SiteStats {
+    pub(crate) counter: LazyCounter<MARKS>,
+    pub(crate) series: StepSeries,
     pub(crate) step_seen: u32,
     pub(crate) bins: BinValues,
-    pub(crate) fates: Fates,
-    pub(crate) fates_at_step_end: Fates,
+    pub(crate) outcomes: BlockOutcomes,
+    pub(crate) outcomes_at_step_end: BlockOutcomes,
     free_sites: Vec<FreeSite>,
 }
 
-impl SiteBook {
+impl SiteStats {
     /// At the end of every step.
-    pub fn series(&self) -> &Series {
+    pub fn series(&self) -> &StepSeries {
         &self.series
     }
 
     /// Blocks and bytes now.
-    pub fn now(&self) -> Held {
-        self.tally.now
+    pub fn now(&self) -> BlockTotals {
+        self.counter.now
     }
 
     /// Blocks it was ever given.
-    pub fn born(&self) -> u64 {
-        self.fates.born
+    pub fn allocated(&self) -> u64 {
+        self.outcomes.allocated
     }
 
     /// A block of it was freed, where, and how many steps after it was allocated.
     #[inline]
     pub(crate) fn freed(&mut self, at: SiteId, age_steps: u32) {
-        self.fates.freed(age_steps);
+        self.outcomes.freed(age_steps);
         if let Some(entry) = self.free_sites.iter_mut().find(|entry| entry.site == at) {
             entry.this_step += 1;
         } else if self.free_sites.len() < MAX_FREE_SITES {
@@ -107,29 +107,29 @@ impl SiteBook {
 
     /// Does what was put off since this site last changed.
     #[inline(never)]
-    pub(crate) fn catch_up(&mut self, step: u32, marks: &Marks<MARKS>, bins: &Bins) {
+    pub(crate) fn catch_up(&mut self, step: u32, marks: &Checkpoints<MARKS>, bins: &TimelineBins) {
         if self.step_seen < step {
-            self.series.record(self.step_seen, self.tally.now);
+            self.series.record(self.step_seen, self.counter.now);
             self.step_seen = step;
-            self.fates_at_step_end = self.fates;
+            self.outcomes_at_step_end = self.outcomes;
             for entry in &mut self.free_sites {
                 entry.count += entry.this_step;
                 entry.this_step = 0;
             }
         }
         self.fill_bins(bins.current(), bins);
-        self.tally.save(marks);
+        self.counter.save(marks);
     }
 
     /// Finishes the bins before `end`.
-    pub(crate) fn fill_bins(&mut self, end: usize, bins: &Bins) {
+    pub(crate) fn fill_bins(&mut self, end: usize, bins: &TimelineBins) {
         if self.bins.len() >= end {
             return;
         }
         let all = bins.all();
         for bin in &all[self.bins.len()..end.min(all.len())] {
-            let high = self.tally.at_clock(bin.high_clock, HIGH).bytes;
-            let low = self.tally.at_clock(bin.low_clock, LOW).bytes;
+            let high = self.counter.at_clock(bin.high_clock, HIGH).bytes;
+            let low = self.counter.at_clock(bin.low_clock, LOW).bytes;
             self.bins.push([high, low]);
         }
     }
@@ -137,28 +137,28 @@ impl SiteBook {
 
 /// One stack of a book. What a site's blocks are made of is asked for its growth: hence a coarse series.
 #[derive(Clone, Debug)]
-pub(crate) struct StackBook {
-    pub(crate) tally: Tally<STACK_MARKS>,
+pub(crate) struct StackStats {
+    pub(crate) counter: LazyCounter<STACK_MARKS>,
     pub(crate) site: SiteId,
-    pub(crate) series: Series,
+    pub(crate) series: StepSeries,
     pub(crate) step_seen: u32,
 }
 
-impl Default for StackBook {
+impl Default for StackStats {
     fn default() -> Self {
-        let series = Series::with_max_points(MAX_STACK_POINTS);
-        Self { tally: Tally::default(), site: NO_SITE, series, step_seen: 0 }
+        let series = StepSeries::with_max_points(MAX_STACK_POINTS);
+        Self { counter: LazyCounter::default(), site: NO_SITE, series, step_seen: 0 }
     }
 }
 
-impl StackBook {
+impl StackStats {
     /// Does what was put off since this stack last changed.
     #[inline(never)]
-    pub(crate) fn catch_up(&mut self, step: u32, marks: &Marks<STACK_MARKS>) {
+    pub(crate) fn catch_up(&mut self, step: u32, marks: &Checkpoints<STACK_MARKS>) {
         if self.step_seen < step {
-            self.series.record(self.step_seen, self.tally.now);
+            self.series.record(self.step_seen, self.counter.now);
             self.step_seen = step;
         }
-        self.tally.save(marks);
+        self.counter.save(marks);
     }
 }

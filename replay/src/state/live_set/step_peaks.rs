@@ -7,8 +7,8 @@
 //! run has a new peak, that of the step before is kept. Only for who asks for it: an event then costs three comparisons more.
 
 use crate::state::live_set::LiveBlock;
-use crate::state::live_set::block_map::LiveBlocks;
-use crate::state::live_set::peak_blocks::{Death, PeakBlock, PeakBlocks};
+use crate::state::live_set::block_map::BlockMap;
+use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlock, PeakBlocks};
 
 /// The highest moment of a step.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct StepPeak {
 
 impl StepPeak {
     /// What was live then, in the order in which it came, given what is live now.
-    pub fn blocks(&self, live: &LiveBlocks) -> Vec<PeakBlock> {
+    pub fn blocks(&self, live: &BlockMap) -> Vec<PeakBlock> {
         self.blocks.all(live)
     }
 
@@ -36,7 +36,7 @@ impl StepPeak {
 
 /// Of one book.
 #[derive(Clone, Debug, Default)]
-pub struct StepPeaks {
+pub(crate) struct StepPeaks {
     running: StepPeak,
     before: Option<StepPeak>,
     /// The run's peak is in the step that runs, so `before` is what is wanted.
@@ -47,14 +47,14 @@ pub struct StepPeaks {
 
 impl StepPeaks {
     /// Of a book that is opened when this many steps have ended: it held nothing in them.
-    pub fn at_step(step: u32) -> Self {
+    pub(crate) fn at_step(step: u32) -> Self {
         let before = step.checked_sub(1).map(|step| StepPeak { step, ..StepPeak::default() });
         Self { running: StepPeak { step, ..StepPeak::default() }, before, ..Self::default() }
     }
 
     /// More is live; `newest` is the event that brought it.
     #[inline]
-    pub fn grew(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
+    pub(crate) fn on_growth(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
         if live_bytes > self.running.live_bytes {
             self.running.mark(live_bytes, time_ns, newest);
         }
@@ -62,21 +62,21 @@ impl StepPeaks {
 
     /// A block is gone.
     #[inline]
-    pub fn went(&mut self, addr: u64, block: &LiveBlock, death: Death) {
-        self.running.blocks.went(addr, block, death);
+    pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
+        self.running.blocks.on_removed(addr, block, death);
         for peak in self.before.iter_mut().chain(&mut self.kept) {
-            peak.blocks.went(addr, block, death);
+            peak.blocks.on_removed(addr, block, death);
         }
     }
 
     /// The run has a new peak.
-    pub fn new_peak(&mut self) {
+    pub(crate) fn new_peak(&mut self) {
         self.is_before_wanted = true;
         self.kept = None;
     }
 
     /// A step begins with what is live.
-    pub fn step_boundary(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
+    pub(crate) fn step_boundary(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
         let mut next = StepPeak { step: self.running.step + 1, ..StepPeak::default() };
         next.mark(live_bytes, time_ns, newest);
         let ended = std::mem::replace(&mut self.running, next);
@@ -87,7 +87,7 @@ impl StepPeaks {
     }
 
     /// The peak of the step before that of the run's peak, if there was one.
-    pub fn before_peak(&self) -> Option<&StepPeak> {
+    pub(crate) fn before_peak(&self) -> Option<&StepPeak> {
         if self.is_before_wanted { self.before.as_ref() } else { self.kept.as_ref() }
     }
 }

@@ -7,11 +7,11 @@
 //! Constraint: a number in a report is believed. Consequence: what the rules do not tell is `unknown`, and every answer says
 //! by which rule it was found and how sure that is.
 
-use super::context::Place;
+use super::context::CallContext;
 
 /// What a block is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Category {
+pub(crate) enum Category {
     /// Of modules, their buffers included.
     Parameters,
     /// What the backward pass leaves.
@@ -32,7 +32,7 @@ pub enum Category {
 
 impl Category {
     /// All of them, as reports order equals.
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Parameters,
         Self::Gradients,
         Self::OptimizerState,
@@ -44,7 +44,7 @@ impl Category {
     ];
 
     /// In reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Parameters => "parameters",
             Self::Gradients => "gradients",
@@ -60,7 +60,7 @@ impl Category {
 
 /// How sure a rule is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Confidence {
+pub(crate) enum Confidence {
     /// Another answer would be a surprise as well.
     Low,
     /// Birth or death tells; the other does not speak against it.
@@ -71,7 +71,7 @@ pub enum Confidence {
 
 impl Confidence {
     /// In reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
             Self::Medium => "medium",
@@ -82,18 +82,18 @@ impl Confidence {
 
 /// How a block went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gone {
+pub(crate) enum BlockFate {
     /// It is there at the end.
     Never,
     /// The event is missing.
     Lost,
     /// It was given back in such a place.
-    In(Place),
+    In(CallContext),
 }
 
 /// How long it was there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lifetime {
+pub(crate) enum BlockLifetime {
     /// It went in the step in which it came.
     Step,
     /// In the next one.
@@ -106,7 +106,7 @@ pub enum Lifetime {
 
 /// How much a size says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WorkspaceSize {
+pub(crate) enum WorkspaceSize {
     /// Hardly a tensor has it.
     Odd,
     /// A power of two.
@@ -116,13 +116,13 @@ pub enum WorkspaceSize {
 /// What is known of a block of the peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
-pub struct Evidence {
+pub(crate) struct BlockEvidence {
     /// Where it was allocated.
-    pub born: Place,
+    pub born: CallContext,
     /// How it went.
-    pub gone: Gone,
+    pub gone: BlockFate,
     /// How long it was there.
-    pub lifetime: Lifetime,
+    pub lifetime: BlockLifetime,
     /// A backward pass ran after it came and before it went.
     pub saw_backward: bool,
     /// It came when a forward pass was about to begin.
@@ -135,16 +135,16 @@ pub struct Evidence {
     pub workspace: Option<WorkspaceSize>,
 }
 
-impl Evidence {
+impl BlockEvidence {
     /// It is there at the end, or was for at least a whole step.
     pub(super) fn stays(self) -> bool {
-        self.lifetime == Lifetime::Lasting || self.gone == Gone::Never
+        self.lifetime == BlockLifetime::Lasting || self.gone == BlockFate::Never
     }
 }
 
 /// An answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Verdict {
+pub(crate) struct CategoryVerdict {
     /// What it is for.
     pub category: Category,
     /// How sure that is; nobody is sure of what is not known.
@@ -153,13 +153,13 @@ pub struct Verdict {
     pub rule: &'static str,
 }
 
-const fn verdict(category: Category, confidence: Confidence, rule: &'static str) -> Verdict {
-    Verdict { category, confidence: Some(confidence), rule }
+const fn verdict(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+    CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
 /// No rule tells.
-pub(super) const fn unknown(rule: &'static str) -> Verdict {
-    Verdict { category: Category::Unknown, confidence: None, rule }
+pub(super) const fn unknown(rule: &'static str) -> CategoryVerdict {
+    CategoryVerdict { category: Category::Unknown, confidence: None, rule }
 }
 
 /// What lasts, and was made by lines that tell nothing: sizes may tell more ([`super::sizes`]).
@@ -172,116 +172,120 @@ pub(super) const WORKSPACE: &str = "workspace_size";
 pub(super) const CUT: &str = "cut_short";
 
 /// The category of a block.
-pub fn judge(evidence: Evidence) -> Verdict {
+pub(crate) fn judge(evidence: BlockEvidence) -> CategoryVerdict {
     use Category as C;
     use Confidence::{High, Medium};
-    let Evidence { born, gone, lifetime, .. } = evidence;
-    let lasts = lifetime == Lifetime::Lasting;
+    let BlockEvidence { born, gone, lifetime, .. } = evidence;
+    let lasts = lifetime == BlockLifetime::Lasting;
     if let Some(sure) = workspace(evidence) {
         return verdict(C::Workspaces, sure, WORKSPACE);
     }
     match born {
-        Place::Module => {
-            let moved_on = gone == Gone::In(Place::Module);
+        CallContext::Module => {
+            let moved_on = gone == BlockFate::In(CallContext::Module);
             verdict(C::Parameters, if moved_on { Medium } else { High }, "born_in_module")
         }
-        Place::Initial if lasts => verdict(C::Parameters, Medium, "born_in_module"),
-        Place::Initial => verdict(C::Temporaries, Medium, "born_in_initialisation"),
-        Place::Loading if gone == Gone::In(Place::Loading) && !lasts => {
+        CallContext::Initial if lasts => verdict(C::Parameters, Medium, "born_in_module"),
+        CallContext::Initial => verdict(C::Temporaries, Medium, "born_in_initialisation"),
+        CallContext::Loading if gone == BlockFate::In(CallContext::Loading) && !lasts => {
             verdict(C::Temporaries, Medium, "died_where_born")
         }
-        Place::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
-        Place::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
-        Place::Seed => verdict(C::Temporaries, High, "begins_backward"),
-        Place::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
-        Place::Optimizer | Place::OptimizerState => of_optimizer(evidence),
-        Place::Backward => of_backward(evidence),
-        Place::Forward => of_forward(evidence),
-        Place::Program => of_program(evidence),
-        Place::Unknown => unknown("no_python_stack"),
+        CallContext::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
+        CallContext::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
+        CallContext::Seed => verdict(C::Temporaries, High, "begins_backward"),
+        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
+        CallContext::Optimizer | CallContext::OptimizerState => of_optimizer(evidence),
+        CallContext::Backward => of_backward(evidence),
+        CallContext::Forward => of_forward(evidence),
+        CallContext::Program => of_program(evidence),
+        CallContext::Unknown => unknown("no_python_stack"),
     }
 }
 
 /// How sure it is that the block is one, if it may be. A workspace comes with the first matrices that a thread multiplies, and
 /// stays. Where parameters, their gradients or the program's own tensors come, a round size says little or nothing.
-fn workspace(evidence: Evidence) -> Option<Confidence> {
-    let lasts = evidence.lifetime == Lifetime::Lasting;
+fn workspace(evidence: BlockEvidence) -> Option<Confidence> {
+    let lasts = evidence.lifetime == BlockLifetime::Lasting;
     match (evidence.workspace?, evidence.born) {
-        (WorkspaceSize::Odd, Place::Forward | Place::Backward | Place::Program | Place::Unknown) => {
-            Some(if lasts { Confidence::High } else { Confidence::Medium })
-        }
+        (
+            WorkspaceSize::Odd,
+            CallContext::Forward | CallContext::Backward | CallContext::Program | CallContext::Unknown,
+        ) => Some(if lasts { Confidence::High } else { Confidence::Medium }),
         _ if !evidence.stays() => None,
-        (WorkspaceSize::Round, Place::Forward) => Some(Confidence::Medium),
-        (WorkspaceSize::Round, Place::Backward) => Some(Confidence::Low),
+        (WorkspaceSize::Round, CallContext::Forward) => Some(Confidence::Medium),
+        (WorkspaceSize::Round, CallContext::Backward) => Some(Confidence::Low),
         _ => None,
     }
 }
 
-fn of_optimizer(evidence: Evidence) -> Verdict {
+fn of_optimizer(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Medium};
-    let makes_state = evidence.born == Place::OptimizerState;
+    let makes_state = evidence.born == CallContext::OptimizerState;
     match (evidence.gone, evidence.lifetime) {
-        (Gone::In(Place::Optimizer | Place::OptimizerState), Lifetime::Step) => {
+        (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Step) => {
             verdict(Category::Temporaries, High, "died_where_born")
         }
-        (Gone::In(Place::Optimizer | Place::OptimizerState), Lifetime::Untold) if !makes_state => {
+        (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Untold)
+            if !makes_state =>
+        {
             verdict(Category::Temporaries, Medium, "died_where_born")
         }
         _ if makes_state => verdict(Category::OptimizerState, High, "born_as_state"),
         _ if evidence.is_cut => unknown(CUT),
-        (_, Lifetime::Lasting) => verdict(Category::OptimizerState, High, "outlived_optimizer"),
+        (_, BlockLifetime::Lasting) => verdict(Category::OptimizerState, High, "outlived_optimizer"),
         _ => verdict(Category::OptimizerState, Medium, "outlived_optimizer"),
     }
 }
 
-fn of_backward(evidence: Evidence) -> Verdict {
+fn of_backward(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
     match (evidence.gone, evidence.lifetime) {
-        (Gone::In(Place::ZeroGrad), _) => verdict(Category::Gradients, High, "died_in_zero_grad"),
-        (Gone::In(Place::Backward), Lifetime::Step) => {
+        (BlockFate::In(CallContext::ZeroGrad), _) => verdict(Category::Gradients, High, "died_in_zero_grad"),
+        (BlockFate::In(CallContext::Backward), BlockLifetime::Step) => {
             verdict(Category::Temporaries, High, "died_where_born")
         }
-        (Gone::In(Place::Backward | Place::Unknown), Lifetime::Step | Lifetime::Untold) => {
-            verdict(Category::Temporaries, Medium, "died_where_born")
-        }
+        (
+            BlockFate::In(CallContext::Backward | CallContext::Unknown),
+            BlockLifetime::Step | BlockLifetime::Untold,
+        ) => verdict(Category::Temporaries, Medium, "died_where_born"),
         _ if evidence.is_cut => verdict(Category::Temporaries, Low, CUT),
         _ => verdict(Category::Gradients, Medium, "outlived_backward"),
     }
 }
 
-fn of_forward(evidence: Evidence) -> Verdict {
+fn of_forward(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
     match evidence.gone {
-        Gone::In(Place::Backward) => {
-            let late = evidence.lifetime == Lifetime::Lasting;
+        BlockFate::In(CallContext::Backward) => {
+            let late = evidence.lifetime == BlockLifetime::Lasting;
             verdict(Category::Activations, if late { Medium } else { High }, "died_in_backward")
         }
         _ if evidence.is_cut => {
             let sure = if evidence.line_dies_backward { Medium } else { Low };
             verdict(Category::Activations, sure, CUT)
         }
-        _ if evidence.lifetime == Lifetime::Lasting => unknown("kept_by_forward"),
+        _ if evidence.lifetime == BlockLifetime::Lasting => unknown("kept_by_forward"),
         // What is there at the end may be what leaks, too young to tell.
-        Gone::Never if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
+        BlockFate::Never if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
         _ if evidence.saw_backward => verdict(Category::Activations, Medium, "outlived_backward"),
-        Gone::In(Place::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
-        Gone::In(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
-        Gone::Never | Gone::Lost => unknown("kept_by_forward"),
+        BlockFate::In(CallContext::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
+        BlockFate::In(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
+        BlockFate::Never | BlockFate::Lost => unknown("kept_by_forward"),
     }
 }
 
-fn of_program(evidence: Evidence) -> Verdict {
+fn of_program(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{Low, Medium};
-    if evidence.lifetime == Lifetime::Lasting {
+    if evidence.lifetime == BlockLifetime::Lasting {
         return unknown(KEPT);
     }
     match evidence.gone {
         _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, "born_before_forward"),
-        Gone::In(Place::Backward) => verdict(Category::Activations, Medium, "died_in_backward"),
+        BlockFate::In(CallContext::Backward) => verdict(Category::Activations, Medium, "died_in_backward"),
         _ if evidence.is_cut => unknown(CUT),
-        Gone::In(_) if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
-        Gone::In(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
-        Gone::Never | Gone::Lost => unknown(KEPT),
+        BlockFate::In(_) if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
+        BlockFate::In(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
+        BlockFate::Never | BlockFate::Lost => unknown(KEPT),
     }
 }
 

@@ -2,24 +2,25 @@
 
 use super::*;
 
-const PLACES: [Place; 12] = [
-    Place::Backward,
-    Place::Seed,
-    Place::Forward,
-    Place::Optimizer,
-    Place::OptimizerState,
-    Place::ZeroGrad,
-    Place::Module,
-    Place::Initial,
-    Place::Loading,
-    Place::Data,
-    Place::Program,
-    Place::Unknown,
+const PLACES: [CallContext; 12] = [
+    CallContext::Backward,
+    CallContext::Seed,
+    CallContext::Forward,
+    CallContext::Optimizer,
+    CallContext::OptimizerState,
+    CallContext::ZeroGrad,
+    CallContext::Module,
+    CallContext::Initial,
+    CallContext::Loading,
+    CallContext::Data,
+    CallContext::Program,
+    CallContext::Unknown,
 ];
-const LIFETIMES: [Lifetime; 4] = [Lifetime::Step, Lifetime::Next, Lifetime::Lasting, Lifetime::Untold];
+const LIFETIMES: [BlockLifetime; 4] =
+    [BlockLifetime::Step, BlockLifetime::Next, BlockLifetime::Lasting, BlockLifetime::Untold];
 
-fn evidence(born: Place, gone: Gone, lifetime: Lifetime) -> Evidence {
-    Evidence {
+fn evidence(born: CallContext, gone: BlockFate, lifetime: BlockLifetime) -> BlockEvidence {
+    BlockEvidence {
         born,
         gone,
         lifetime,
@@ -31,17 +32,17 @@ fn evidence(born: Place, gone: Gone, lifetime: Lifetime) -> Evidence {
     }
 }
 
-fn category(born: Place, gone: Gone, lifetime: Lifetime) -> Category {
+fn category(born: CallContext, gone: BlockFate, lifetime: BlockLifetime) -> Category {
     judge(evidence(born, gone, lifetime)).category
 }
 
 /// Every evidence that there can be.
-fn all() -> impl Iterator<Item = Evidence> {
-    let gone = [Gone::Never, Gone::Lost].into_iter().chain(PLACES.map(Gone::In));
+fn all() -> impl Iterator<Item = BlockEvidence> {
+    let gone = [BlockFate::Never, BlockFate::Lost].into_iter().chain(PLACES.map(BlockFate::In));
     let pairs = gone.flat_map(|gone| PLACES.map(|born| (born, gone)));
     pairs.flat_map(|(born, gone)| LIFETIMES.map(|lifetime| evidence(born, gone, lifetime))).flat_map(
         |evidence| {
-            (0..48u8).map(move |bits| Evidence {
+            (0..48u8).map(move |bits| BlockEvidence {
                 saw_backward: bits & 1 != 0,
                 is_before_forward: bits & 2 != 0,
                 is_cut: bits & 4 != 0,
@@ -56,20 +57,20 @@ fn all() -> impl Iterator<Item = Evidence> {
 
 #[test]
 fn the_usual_training() {
-    use Place::{Backward, Forward, Module, Optimizer, OptimizerState, Program, ZeroGrad};
+    use CallContext::{Backward, Forward, Module, Optimizer, OptimizerState, Program, ZeroGrad};
     let cases = [
-        (Module, Gone::Never, Lifetime::Lasting, Category::Parameters),
-        (Backward, Gone::In(ZeroGrad), Lifetime::Next, Category::Gradients),
-        (Backward, Gone::Never, Lifetime::Lasting, Category::Gradients),
-        (Backward, Gone::In(Program), Lifetime::Next, Category::Gradients),
-        (Backward, Gone::In(Backward), Lifetime::Step, Category::Temporaries),
-        (OptimizerState, Gone::Never, Lifetime::Lasting, Category::OptimizerState),
-        (Optimizer, Gone::In(Optimizer), Lifetime::Step, Category::Temporaries),
-        (Optimizer, Gone::In(Optimizer), Lifetime::Next, Category::OptimizerState),
-        (Forward, Gone::In(Backward), Lifetime::Step, Category::Activations),
-        (Forward, Gone::In(Forward), Lifetime::Step, Category::Temporaries),
-        (Forward, Gone::Never, Lifetime::Lasting, Category::Unknown),
-        (Program, Gone::Never, Lifetime::Lasting, Category::Unknown),
+        (Module, BlockFate::Never, BlockLifetime::Lasting, Category::Parameters),
+        (Backward, BlockFate::In(ZeroGrad), BlockLifetime::Next, Category::Gradients),
+        (Backward, BlockFate::Never, BlockLifetime::Lasting, Category::Gradients),
+        (Backward, BlockFate::In(Program), BlockLifetime::Next, Category::Gradients),
+        (Backward, BlockFate::In(Backward), BlockLifetime::Step, Category::Temporaries),
+        (OptimizerState, BlockFate::Never, BlockLifetime::Lasting, Category::OptimizerState),
+        (Optimizer, BlockFate::In(Optimizer), BlockLifetime::Step, Category::Temporaries),
+        (Optimizer, BlockFate::In(Optimizer), BlockLifetime::Next, Category::OptimizerState),
+        (Forward, BlockFate::In(Backward), BlockLifetime::Step, Category::Activations),
+        (Forward, BlockFate::In(Forward), BlockLifetime::Step, Category::Temporaries),
+        (Forward, BlockFate::Never, BlockLifetime::Lasting, Category::Unknown),
+        (Program, BlockFate::Never, BlockLifetime::Lasting, Category::Unknown),
     ];
     for (born, gone, lifetime, expected) in cases {
         assert_eq!(category(born, gone, lifetime), expected, "{born:?} {gone:?} {lifetime:?}");
@@ -86,7 +87,7 @@ fn what_is_unknown_has_no_confidence_and_what_is_known_has_one() {
 
 #[test]
 fn without_a_python_stack_nothing_but_a_size_tells() {
-    for evidence in all().filter(|evidence| evidence.born == Place::Unknown) {
+    for evidence in all().filter(|evidence| evidence.born == CallContext::Unknown) {
         let found = judge(evidence).category;
         assert!(matches!(found, Category::Unknown | Category::Workspaces), "{evidence:?}");
         assert!(found == Category::Unknown || evidence.workspace == Some(WorkspaceSize::Odd), "{evidence:?}");
@@ -96,7 +97,7 @@ fn without_a_python_stack_nothing_but_a_size_tells() {
 #[test]
 fn a_broken_off_run_makes_nothing_surer() {
     for evidence in all().filter(|evidence| !evidence.is_cut) {
-        let (whole, cut) = (judge(evidence), judge(Evidence { is_cut: true, ..evidence }));
+        let (whole, cut) = (judge(evidence), judge(BlockEvidence { is_cut: true, ..evidence }));
         assert!(whole == cut || cut.rule == CUT, "{evidence:?}");
         if cut.rule == CUT {
             assert!(cut.confidence < Some(Confidence::High), "{evidence:?}");
@@ -108,9 +109,9 @@ fn a_broken_off_run_makes_nothing_surer() {
 fn gradients_come_from_the_backward_pass_alone_and_state_from_optimizers() {
     for evidence in all() {
         let born = match judge(evidence).category {
-            Category::Gradients => evidence.born == Place::Backward,
+            Category::Gradients => evidence.born == CallContext::Backward,
             Category::OptimizerState => {
-                matches!(evidence.born, Place::Optimizer | Place::OptimizerState)
+                matches!(evidence.born, CallContext::Optimizer | CallContext::OptimizerState)
             }
             _ => true,
         };

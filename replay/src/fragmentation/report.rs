@@ -2,27 +2,27 @@
 
 use gpumemtrace_format::event::NO_POOL;
 
-use super::{known, step};
 use crate::callsite::symbols::SiteId;
-use crate::fragmentation::{CAUSES, Gap, Group, MAX_CULPRITS, Part, Serves, Usable};
+use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolKey, PoolTotals};
 use crate::pass::Analysis;
 use crate::report::{
-    AsyncPool, Cause, Fragmentation, GapLook, GapOverTime, Instant, Keeper, Moment, PoolAnswer, PoolRow,
-    SiteBytes, SiteShare, UsableSize,
+    AsyncPool, AsyncPoolSample, Cause, FitRow, Fragmentation, FragmentationOverTime, GapMoment, GapSample,
+    PinningSite, PoolRow, SiteBytes, SiteShare, Snapshot,
 };
-use crate::state::async_pools::{Answer, Pool, PoolKey};
+use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState};
 use crate::state::device::DeviceState;
 
 /// Every moment of every device.
-pub(super) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
+pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
     let mut all = Vec::new();
     if !analysis.knows_reserved() {
         return all;
     }
-    for (ordinal, state) in known(analysis) {
+    for (ordinal, state) in analysis.visible_devices() {
         let mut add = |why, (time_ns, at_step): (u64, Option<u32>), reserved, gap: &Gap| {
             let time_ns = time_ns.saturating_sub(analysis.start_ns);
-            let at = Moment { time_ns, step: at_step.and_then(|at_step| step(analysis, at_step)), why };
+            let at =
+                GapMoment { time_ns, step: at_step.and_then(|at_step| analysis.reported_step(at_step)), why };
             all.push(moment(trace, analysis, (ordinal, state), at, reserved, gap));
         };
         if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
@@ -32,7 +32,7 @@ pub(super) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
             let event = &record.event;
             add("oom", (event.time_ns, Some(record.step)), event.aux[1], &record.gap);
         }
-        for instant in &analysis.instants {
+        for instant in &analysis.snapshots {
             let here = instant.devices.iter().find(|(device, _)| *device == ordinal);
             if let Some((reserved, gap)) = here.and_then(|(_, at)| Some((at.reserved, at.gap.as_ref()?))) {
                 add("at", (instant.time_ns, Some(instant.step)), reserved, gap);
@@ -49,7 +49,7 @@ fn moment(
     trace: usize,
     analysis: &Analysis,
     (ordinal, state): (u8, &DeviceState),
-    at: Moment,
+    at: GapMoment,
     reserved: u64,
     gap: &Gap,
 ) -> Fragmentation {
@@ -62,23 +62,23 @@ fn moment(
         requested_bytes: gap.requested,
         gap_bytes: gap.gap,
         causes: causes(analysis, gap),
-        wanted: gap.wanted.map(serves),
+        wanted: gap.request.map(pool_info),
         pools: gap.groups.iter().map(pool_row).collect(),
-        usable: state.usable(gap).iter().map(usable_size).collect(),
+        usable: state.fit_for_sizes(gap).iter().map(usable_size).collect(),
     }
 }
 
-fn serves(serves: Serves) -> crate::report::Serves {
-    crate::report::Serves {
-        stream: serves.stream,
-        pool: (serves.pool != NO_POOL).then_some([serves.pool >> 32, serves.pool & 0xffff_ffff]),
-        blocks: if serves.is_small { "small" } else { "large" },
+fn pool_info(pool: PoolKey) -> crate::report::PoolInfo {
+    crate::report::PoolInfo {
+        stream: pool.stream,
+        pool: (pool.pool != NO_POOL).then_some([pool.pool >> 32, pool.pool & 0xffff_ffff]),
+        blocks: if pool.is_small { "small" } else { "large" },
     }
 }
 
-fn pool_row(group: &Group) -> PoolRow {
+fn pool_row(group: &PoolTotals) -> PoolRow {
     PoolRow {
-        serves: serves(group.serves),
+        serves: pool_info(group.pool),
         expandable: group.is_expandable,
         segments: group.segments,
         reserved_bytes: group.reserved,
@@ -90,10 +90,10 @@ fn pool_row(group: &Group) -> PoolRow {
     }
 }
 
-fn usable_size(usable: &Usable) -> UsableSize {
-    UsableSize {
+fn usable_size(usable: &FitForSize) -> FitRow {
+    FitRow {
         block_bytes: usable.request.bytes,
-        serves: serves(usable.request.serves()),
+        serves: pool_info(usable.request.pool_key()),
         times: usable.times,
         free_bytes: usable.free,
         fit: usable.fit,
@@ -108,7 +108,7 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
             .map(|(site, bytes)| SiteBytes { site: analysis.symbols.site(*site, None), bytes: *bytes })
             .collect()
     };
-    let part = |cause, part: &Part| Cause {
+    let part = |cause, part: &GapCause| Cause {
         cause,
         bytes: part.bytes,
         culprits: culprits(&part.culprits),
@@ -127,27 +127,27 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
 }
 
 /// The gap of each device over the run.
-pub(super) fn over_time(trace: usize, analysis: &Analysis) -> Vec<GapOverTime> {
-    let all = known(analysis).filter(|(_, state)| state.has_torch() && analysis.knows_reserved());
+pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationOverTime> {
+    let all = analysis.visible_devices().filter(|(_, state)| state.has_torch() && analysis.knows_reserved());
     all.map(|(ordinal, state)| {
-        let course = &state.gap_course;
-        let look = |look: &crate::fragmentation::history::Look| GapLook {
+        let course = &state.gap_history;
+        let look = |look: &crate::fragmentation::history::GapObservation| GapSample {
             time_ns: look.time_ns.saturating_sub(analysis.start_ns),
-            step: step(analysis, look.step),
+            step: analysis.reported_step(look.step),
             reserved_bytes: look.reserved,
             live_bytes: look.live,
             gap_bytes: look.gap,
             causes: CAUSES.into_iter().zip(look.causes).filter(|(_, bytes)| *bytes > 0).collect(),
         };
         let span_ns = course.span_ns();
-        let keeper = |(site, cost): (SiteId, crate::fragmentation::history::Cost)| Keeper {
+        let keeper = |(site, cost): (SiteId, crate::fragmentation::history::PinnedCost)| PinningSite {
             site: analysis.symbols.site(site, None),
             mean_bytes: cost.byte_ns.checked_div(u128::from(span_ns)).unwrap_or(0) as u64,
             most_bytes: cost.most,
             most_time_ns: cost.most_at_ns.saturating_sub(analysis.start_ns),
             share_of_time: if span_ns == 0 { 0.0 } else { cost.time_ns as f64 / span_ns as f64 },
         };
-        GapOverTime {
+        FragmentationOverTime {
             trace,
             device: u32::from(ordinal),
             looks: course.taken(),
@@ -161,14 +161,14 @@ pub(super) fn over_time(trace: usize, analysis: &Analysis) -> Vec<GapOverTime> {
 }
 
 /// The driver's pools.
-pub(super) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
-    let answer = |answer: Answer| PoolAnswer {
+pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
+    let answer = |answer: AsyncPoolReading| AsyncPoolSample {
         time_ns: answer.time_ns.saturating_sub(analysis.start_ns),
         reserved_bytes: answer.reserved,
         allocated_bytes: answer.allocated,
         unused_bytes: answer.unused(),
     };
-    let row = |((device, handle), pool): (PoolKey, &Pool)| AsyncPool {
+    let row = |((device, handle), pool): (AsyncPoolKey, &AsyncPoolState)| AsyncPool {
         trace,
         device: u32::from(device),
         pool: (handle != 0).then_some(handle),
@@ -183,10 +183,12 @@ pub(super) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
 }
 
 /// Every device at every moment that was asked for; of one that had not been used by then, that nothing was held.
-pub(super) fn instants(trace: usize, analysis: &Analysis) -> Vec<Instant> {
-    let on_device = |instant: &crate::pass::snapshot_schedule::Instant, ordinal: u8, state: &DeviceState| {
+pub(crate) fn instants(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
+    let on_device = |instant: &crate::pass::snapshot_schedule::SnapshotRecord,
+                     ordinal: u8,
+                     state: &DeviceState| {
         let at = instant.devices.iter().find(|(device, _)| *device == ordinal).map(|(_, at)| at);
-        let share = |(id, held): &(SiteId, crate::state::live_set::lazy_counter::Held)| SiteShare {
+        let share = |(id, held): &(SiteId, crate::state::live_set::lazy_counter::BlockTotals)| SiteShare {
             site: analysis.symbols.site(*id, None),
             bytes: held.bytes,
             blocks: held.blocks,
@@ -194,12 +196,12 @@ pub(super) fn instants(trace: usize, analysis: &Analysis) -> Vec<Instant> {
             phases: None,
         };
         let has_torch = at.map_or(state.has_torch(), |at| at.has_torch);
-        Instant {
+        Snapshot {
             trace,
             device: u32::from(ordinal),
             asked: instant.asked.to_string(),
             time_ns: instant.time_ns.saturating_sub(analysis.start_ns),
-            step: step(analysis, instant.step),
+            step: analysis.reported_step(instant.step),
             layer: if has_torch { "torch" } else { "device" },
             live_bytes: has_torch.then(|| at.map_or(0, |at| at.live)),
             reserved_bytes: (has_torch && analysis.knows_reserved()).then(|| at.map_or(0, |at| at.reserved)),
@@ -209,6 +211,7 @@ pub(super) fn instants(trace: usize, analysis: &Analysis) -> Vec<Instant> {
             left_out: None,
         }
     };
-    let of = |instant| known(analysis).map(move |(ordinal, state)| on_device(instant, ordinal, state));
-    analysis.instants.iter().flat_map(of).collect()
+    let of =
+        |instant| analysis.visible_devices().map(move |(ordinal, state)| on_device(instant, ordinal, state));
+    analysis.snapshots.iter().flat_map(of).collect()
 }
