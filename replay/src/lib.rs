@@ -17,20 +17,26 @@ mod pass;
 mod peak;
 mod ranks;
 pub mod report;
-pub mod state;
+mod state;
 mod timeline;
 mod util;
 mod verdicts;
 
-pub use assemble::filter::{SiteFilter, keep_sites, truncate_lists};
-pub use assemble::report;
-pub use ingest::{Input, RingFile};
-pub use leak::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks, leaks};
-pub use pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView};
-pub use pass::stream_filter::StreamId;
-pub use pass::{Analysis, AnalysisOptions, analyse, analyse_with};
-pub use peak::add_peak_blocks;
-pub use peak::by_phase::analyse_for_peak;
-pub use report::display::Units;
-pub use report::{Report, Section};
-pub use timeline::time_spec::TimeSpec;
+pub use crate::{
+    assemble::filter::{SiteFilter, keep_sites, truncate_lists},
+    assemble::report,
+    ingest::{Input, RingFile},
+    leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
+    pass::analysis::Analysis,
+    pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
+    pass::options::AnalysisOptions,
+    pass::stream_filter::StreamId,
+    pass::{analyse, analyse_with},
+    peak::add_peak_blocks,
+    peak::by_phase::analyse_for_peak,
+    report::display::Units,
+    report::{Report, Section},
+    state::driver::MemoryPlace,
+    state::driver::totals::MemoryByPlace,
+    timeline::time_spec::TimeSpec,
+};

@@ -28,10 +28,9 @@ fn growth(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak])
         _ => leak.bytes,
     };
     let held_by = |leak: &Leak| {
-        let _place = |site: &Site| (site.file.clone(), site.line, site.function.clone(), site.is_backward);
+        let line_of = |site: &Site| (site.file.clone(), site.line, site.function.clone(), site.is_backward);
         let of_line = |(site, held): &(_, BlockTotals)| {
-            (format_site(&analysis.symbols.site(*site, None)) == format_site(&leak.site))
-                .then_some(held.bytes)
+            (line_of(&analysis.symbols.site(*site, None)) == line_of(&leak.site)).then_some(held.bytes)
         };
         record.sites.iter().find_map(of_line)
     };
@@ -75,7 +74,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         live_bytes: record.live,
         reserved_bytes: reserved,
         device_free_bytes: free,
-        why: why(&analysis.words(), requested, capacity, free, gap, largest, record.live),
+        why: why(&analysis.vocabulary(), requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
         remedies: remedies(analysis, record, (free, gap), &growth),
         sites: sites.collect(),
@@ -167,7 +166,7 @@ fn remedies(
         let action =
             "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
         add(action, short.filter(|short| *short > 0).map(|_| false));
-    } else if analysis.words().is_metal {
+    } else if analysis.vocabulary().is_metal {
         // The limit is PyTorch's own, and whether it was that one is not in the trace.
         add(
             "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (the system may then run out of memory)".to_owned(),
@@ -198,8 +197,8 @@ fn remedies(
     add(
         format!(
             "call {} before it: {} does so itself before it gives up",
-            analysis.words().empty_cache,
-            if analysis.words().is_metal { "PyTorch" } else { analysis.words().reserver }
+            analysis.vocabulary().empty_cache,
+            if analysis.vocabulary().is_metal { "PyTorch" } else { analysis.vocabulary().reserver }
         ),
         Some(false),
     );

@@ -37,7 +37,7 @@ pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
                 steps: analysis.step_source.name().map(|_| u64::from(analysis.steps)),
                 first_growth_step: None,
                 bytes_per_step: None,
-                is_metal: analysis.words().is_metal,
+                is_metal: analysis.vocabulary().is_metal,
             });
         }
     }

@@ -85,7 +85,7 @@ fn rest_of(head: &TraceHead) -> String {
         head.meta,
         head.end,
         head.counters(),
-        (head.end_ns(), head.ending()),
+        head.ending(),
         sorted(known.codes.values()),
         sorted(known.python.values()),
         sorted(known.native.values()),

@@ -131,7 +131,7 @@ proptest! {
         for (since, stream) in [(Some(TimeSpec::Step(1)), None), (Some(TimeSpec::Elapsed { time_ns: 1 }), Some(StreamId(0)))] {
             let asked = AnalysisOptions { since, stream, ..AnalysisOptions::default() };
             let mut report = gpumemtrace_replay::report(&[analyse_part(&file, asked)], &[]);
-            keep_sites(&mut report, &SiteFilter::new("*.py:1"));
+            keep_sites(&mut report, &SiteFilter::from("*.py:1"));
             truncate_lists(&mut report, 1);
         }
         let (first, amounts) = analyse_by_steps(&file).unwrap();

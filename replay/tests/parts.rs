@@ -191,7 +191,7 @@ proptest! {
         prop_assert_eq!(sum(&first), expected.clone());
         prop_assert!(first.peak.as_ref().unwrap()[0].sites.len() <= most);
         let mut lines = full.clone();
-        let found = keep_sites(&mut lines, &SiteFilter::new(&format!("a.py:{line}")));
+        let found = keep_sites(&mut lines, &SiteFilter::from(&*format!("a.py:{line}")));
         prop_assert_eq!(sum(&lines), expected.clone());
         let held = peak.sites.iter().any(|share| share.site.line == Some(line));
         prop_assert!(found || !held);
@@ -271,22 +271,21 @@ fn a_mark_is_a_moment_by_its_name() {
     let asked = ["mark:loaded", "mark:epoch#3", "mark:epoch", "mark:epoch#4"];
     let at = asked.map(|when| when.parse::<TimeSpec>().unwrap()).to_vec();
     let analysis = analyse_part(&run, AnalysisOptions { at, ..AnalysisOptions::default() });
+    let snapshots = report(std::slice::from_ref(&analysis), &[]).instants.unwrap();
     let held: Vec<(String, u64)> =
-        analysis.snapshots.iter().map(|at| (at.asked.to_string(), at.devices[0].1.live >> 20)).collect();
+        snapshots.iter().map(|at| (at.asked.clone(), at.live_bytes.unwrap() >> 20)).collect();
     let expected = [("mark:epoch", 1), ("mark:loaded", 2), ("mark:epoch#3", 4)];
     assert_eq!(held, expected.map(|(when, held)| (when.to_owned(), held)));
     assert_eq!(analysis.unreached_snapshots, [TimeSpec::Mark("epoch#4".to_owned())]);
-    let told = |analysis: &Analysis| -> Vec<String> {
-        analysis.marks.first.iter().map(|mark| mark.name.clone()).collect()
-    };
+    let told = |analysis: &Analysis| -> Vec<String> { analysis.mark_names().map(str::to_owned).collect() };
     assert_eq!(told(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
-    assert!(analysis.step_source.name().is_none(), "a mark begins no step");
+    assert!(analysis.step_source_name().is_none(), "a mark begins no step");
     // From a mark on, it is the first that is told.
     let part = since(&run, "mark:epoch#2");
     assert_eq!(told(&part), ["epoch", "epoch"]);
-    let (come_ns, _) = part.since.clone().unwrap().come.unwrap();
-    assert_eq!(come_ns, part.marks.first[0].time_ns);
-    assert_eq!(report(&[part], &[]).peak.unwrap()[0].live_bytes, 5 << 20);
+    let report = report(&[part], &[]);
+    assert_eq!(report.traces[0].since.as_ref().unwrap().time_ns, report.marks[0].time_ns);
+    assert_eq!(report.peak.unwrap()[0].live_bytes, 5 << 20);
     assert_eq!(since(&run, "mark:nobody").since.unwrap().come, None);
 }
 
@@ -300,8 +299,9 @@ fn running_out_of_memory_before_the_moment_is_not_of_the_part() {
     run.alloc(line, 4096);
     run.oom(line, 9 << 30);
     let analysis = since(&run, &format!("{early}ns"));
-    assert_eq!((analysis.oom_count, analysis.ooms.len()), (1, 1));
-    assert_eq!(analysis.ooms[0].event.size, 9 << 30);
+    assert_eq!(analysis.oom_count, 1);
+    let ooms = report(&[analysis], &[]).oom.unwrap();
+    assert_eq!((ooms.len(), ooms[0].requested_bytes), (1, 9 << 30));
     assert_eq!(since(&run, "0s").oom_count, 2);
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut profile = Profile::new(&analysis, &amounts);
     let mut resolver = Resolver::new(args.reading.uses_cache());
     // Of native lines the function is known only by its name, which patterns ask for.
-    let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
+    let native = profile.native_sites_mut();
     symbolize_sites(native, &analysis, NameScope::ALL, &mut resolver);
     resolver.remember();
     let is_complete = analysis.incomplete.is_empty();
@@ -96,7 +96,7 @@ fn read_budget(path: &Path) -> anyhow::Result<Budget> {
             _ => format!("{name} cannot be read: {error}"),
         })
     })?;
-    Ok(Budget::parse(&text).map_err(|why| Refused(format!("{name}: {why}")))?)
+    Ok(text.parse::<Budget>().map_err(|why| Refused(format!("{name}: {why}")))?)
 }
 
 fn is_there(path: &Path) -> Refused {

@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     for profile in &mut profiles {
         // Of native lines the function is known only by its name, which alignment needs.
         let analysis = profile.analysis;
-        let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
+        let native = profile.native_sites_mut();
         symbolize_sites(native, analysis, NameScope::ALL, &mut resolver);
     }
     let mut comparison = compare(&profiles[0], &profiles[1]);

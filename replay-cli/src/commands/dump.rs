@@ -6,15 +6,13 @@ use std::path::PathBuf;
 
 use gpumemtrace_format::event::FREED_AT_ONCE;
 use gpumemtrace_format::{Counter, Event, EventKind, Link, Meta, NO_DEVICE, NO_SEQ, Value};
-use gpumemtrace_replay::callsite::StackId;
+use gpumemtrace_replay::MemoryByPlace;
+use gpumemtrace_replay::MemoryPlace;
 use gpumemtrace_replay::callsite::line_at;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::ingest::incompleteness;
 use gpumemtrace_replay::ingest::missing;
 use gpumemtrace_replay::ingest::read_events;
-use gpumemtrace_replay::state::DriverState;
-use gpumemtrace_replay::state::MemoryPlace;
-use gpumemtrace_replay::state::PlaceTotals;
 
 use crate::exit::{Exit, Unreadable};
 use crate::open::TraceFile;
@@ -102,17 +100,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 /// What driver calls hold, as events pass.
 #[derive(Default)]
 struct Held {
-    driver: DriverState,
-    totals: PlaceTotals,
+    memory: MemoryByPlace,
 }
 
 impl Held {
     fn after(&mut self, event: &Event) -> String {
-        self.driver.event(event, StackId(0));
-        for change in &self.driver.changes {
-            self.totals.apply(change);
-        }
-        let places = self.totals.iter().map(|(place, bytes)| match place {
+        self.memory.on_event(event);
+        let places = self.memory.iter().map(|(place, bytes)| match place {
             MemoryPlace::Device(ordinal) => format!("{ordinal}:{bytes}"),
             MemoryPlace::UnknownDevice => format!("?:{bytes}"),
             MemoryPlace::Host => format!("host:{bytes}"),

@@ -203,7 +203,7 @@ fn moments_came(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Refused> {
     let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
         (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
     });
-    let has_steps = analyses.iter().any(|analysis| analysis.step_source.name().is_some());
+    let has_steps = analyses.iter().any(|analysis| analysis.step_source_name().is_some());
     let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
     Err(Refused(format!(
         "--at {when} never came: the recording ends after {}, {steps}{}",

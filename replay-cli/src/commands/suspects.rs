@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use gpumemtrace_replay::AnalysisOptions;
 use gpumemtrace_replay::analyse_with;
 use gpumemtrace_replay::blocks_of_leaks;
-use gpumemtrace_replay::leaks;
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -25,7 +24,6 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let (file, ring) = TraceFile::find(&args.trace)?;
     let analysis = file.with_input(ring, |input| analyse_with(input, AnalysisOptions::default()))?;
-    let (leaks, _) = leaks(0, &analysis);
-    output::print(&output::json(&json!({ "leaks": blocks_of_leaks(&analysis, &leaks) }))?)?;
+    output::print(&output::json(&json!({ "leaks": blocks_of_leaks(&analysis) }))?)?;
     Ok(Exit::Done)
 }

@@ -14,7 +14,7 @@ use crate::output::Style;
 const MAX_CULPRITS: usize = 8;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, _sites: &mut Sites) {
-    let words = report.traces[trace].words();
+    let words = report.traces[trace].vocabulary();
     let moments: Vec<_> =
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     let driver_pools: Vec<_> =

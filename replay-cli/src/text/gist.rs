@@ -25,7 +25,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
             put(out, format_args!("  - {sentence}"));
         }
     }
-    let words = report.traces[trace].words();
+    let words = report.traces[trace].vocabulary();
     let whose = if report.traces[trace].stream.is_some() { " of this stream" } else { "" };
     for device in report.devices.iter().filter(|device| device.trace == trace) {
         let Some(live) = device.peak.live_bytes else { continue };
@@ -98,7 +98,7 @@ fn well(report: &Report, trace: usize) -> Vec<String> {
     let line = if filters.site.is_some() { "no such line" } else { "no line" };
     let part = if info.since.is_some() { " in this part of the run" } else { "" };
     // Of a stream, or of some lines, nothing is said of the whole device; of Metal nobody tells when PyTorch gives up.
-    let may_know = !info.words().is_metal;
+    let may_know = !info.vocabulary().is_metal;
     let is_of_all = may_know && report.oom.is_some() && filters.site.is_none();
     // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
     let was_refused = report.verdicts.iter().flatten().any(|verdict| {

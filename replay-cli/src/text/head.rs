@@ -140,7 +140,7 @@ fn ending(info: &TraceInfo) -> String {
 
 /// What was recorded less well than it should be.
 fn blemishes(info: &TraceInfo) -> Vec<String> {
-    let (losses, is_metal) = (&info.losses, info.words().is_metal);
+    let (losses, is_metal) = (&info.losses, info.vocabulary().is_metal);
     let all = [
         (
             losses.truncated_stacks,

@@ -12,7 +12,7 @@ const MAX_SITES: usize = 15;
 
 /// All of a trace. What was reserved and unused comes with it unless the section on that is shown.
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &[Section], style: Style) {
-    let words = report.traces[trace].words();
+    let words = report.traces[trace].vocabulary();
     let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == "at");
     let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
     let gaps: Vec<_> = gaps.collect();

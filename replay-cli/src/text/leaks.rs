@@ -50,7 +50,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         if let Some(source) = sites.source_line(&leak.site) {
             put(out, format_args!("       {source}"));
         }
-        put(out, format_args!("   {}", explanation(leak, &report.traces[trace].words())));
+        put(out, format_args!("   {}", explanation(leak, &report.traces[trace].vocabulary())));
         if let Some(leaf) = &leak.leaf {
             put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
         }

@@ -18,7 +18,7 @@ const MAX_GROWN: usize = 5;
 
 pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style, sites: &mut Sites) {
     let most = style.most(MAX_TOLD);
-    let words = report.traces[trace].words();
+    let words = report.traces[trace].vocabulary();
     let reserver = words.reserver;
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     put(out, format_args!("{}", style.bold("Out of memory")));

@@ -22,7 +22,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
     }
     for peak in peaks {
         let step = peak.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
-        let source = report.traces[trace].words().source;
+        let source = report.traces[trace].vocabulary().source;
         let what = if peak.layer == "torch" {
             "held by tensors".to_owned()
         } else {

@@ -101,7 +101,7 @@ fn devices(out: &mut String, report: &Report, trace: usize, style: Style) {
     if devices.is_empty() {
         put(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
     }
-    let words = report.traces[trace].words();
+    let words = report.traces[trace].vocabulary();
     let from = format!("from {}", words.source);
     for device in devices {
         let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
@@ -236,7 +236,7 @@ fn gap(out: &mut String, report: &Report, trace: usize, style: Style) {
                 format_args!(
                     "  {}  {HANG}{}",
                     column(cause.bytes),
-                    fragmentation::in_words(cause, &report.traces[trace].words())
+                    fragmentation::in_words(cause, &report.traces[trace].vocabulary())
                 ),
             );
         }

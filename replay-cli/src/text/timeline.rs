@@ -37,7 +37,7 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
         let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
-        one(out, timeline, (&ooms, &marks), &report.traces[trace].words(), style);
+        one(out, timeline, (&ooms, &marks), &report.traces[trace].vocabulary(), style);
     }
 }
 

@@ -40,12 +40,13 @@ pub struct SiteFilter {
     text: String,
 }
 
-impl SiteFilter {
-    /// As it was written.
-    pub fn new(text: &str) -> Self {
+impl From<&str> for SiteFilter {
+    fn from(text: &str) -> Self {
         Self { pattern: SitePattern::new(text), text: text.to_owned() }
     }
+}
 
+impl SiteFilter {
     fn has(&self, site: &Site) -> bool {
         site.id == self.text
             || self.pattern.fits(site)

@@ -317,7 +317,7 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
     }
     let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = live_set
         .sites()
-        .map(|(id, site)| (id, live_set.bin_values(site)))
+        .map(|(id, site)| (id, site.bin_values()))
         .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
         .filter(|(most, ..)| *most > 0)
         .collect();

@@ -13,7 +13,7 @@ use crate::report::{Site, StackFrame};
 
 /// Which lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SitePattern {
+pub(crate) struct SitePattern {
     text: String,
 }
 
@@ -37,17 +37,17 @@ impl<'de> Deserialize<'de> for SitePattern {
 
 impl SitePattern {
     /// As it is written.
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
     /// True for a line that it is for.
-    pub fn fits(&self, site: &Site) -> bool {
+    pub(crate) fn fits(&self, site: &Site) -> bool {
         self.is_at([site.file.as_deref(), site.module.as_deref()], site.line, site.function.as_deref())
     }
 
     /// True for a frame of such a line.
-    pub fn fits_frame(&self, frame: &StackFrame) -> bool {
+    pub(crate) fn fits_frame(&self, frame: &StackFrame) -> bool {
         self.is_at([frame.file.as_deref(), frame.module.as_deref()], frame.line, frame.function.as_deref())
     }
 

@@ -35,7 +35,7 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
 
 /// What may come on top of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Tolerance {
+pub(crate) enum Tolerance {
     /// Of the limit.
     Percent(f64),
     /// In any case.
@@ -55,7 +55,7 @@ impl Tolerance {
     }
 
     /// In bytes of this limit.
-    pub fn of(self, limit: u64) -> u64 {
+    pub(crate) fn of(self, limit: u64) -> u64 {
         match self {
             Self::Percent(percent) => (limit as f64 * percent / 100.0).floor() as u64,
             Self::Bytes(bytes) => bytes,
@@ -65,7 +65,7 @@ impl Tolerance {
 
 /// At most so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct BytesLimit {
+pub(crate) struct BytesLimit {
     /// How many.
     pub bytes: u64,
     /// Its own.
@@ -76,7 +76,7 @@ pub struct BytesLimit {
 
 /// At most so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CountLimit {
+pub(crate) struct CountLimit {
     /// How many.
     pub limit: u64,
     /// Its own.

@@ -3,7 +3,7 @@ use super::*;
 use crate::report::Site;
 
 fn error(text: &str) -> String {
-    let error = Budget::parse(text).unwrap_err();
+    let error = Budget::from_str(text).unwrap_err();
     assert_eq!(error.lines().count(), 1, "{error}");
     error
 }
@@ -30,7 +30,7 @@ fn sizes_are_read_as_people_write_them() {
 
 #[test]
 fn a_file_is_read_with_tolerances_of_all_and_of_one() {
-    let budget = Budget::parse(
+    let budget = Budget::from_str(
         "tolerance = '2 %'\n[peak]\nlive = 1000\nreserved = { limit = '1 KiB', tolerance = 24, if_unknown = 'pass' }\n\
          [leaks]\ncount = 0\n[[site]]\nmatch = 'train.py:41'\npeak = '4 MiB'\nif_unknown = 'pass'\n",
     )
@@ -120,7 +120,7 @@ fn the_example_in_the_documentation_is_a_budget_with_every_table() {
     let page = include_str!("../../../docs/analyses.md");
     let (_, example) = page.split_once("```toml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
-    let budget = Budget::parse(example).unwrap();
+    let budget = Budget::from_str(example).unwrap();
     let tables = (
         budget.peak.live,
         budget.gap.bytes,

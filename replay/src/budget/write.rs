@@ -32,7 +32,7 @@ const SITES: &str = "
 /// The text of a budget file that this run keeps to.
 pub fn budget_of(profile: &Profile<'_>) -> String {
     let measure = BudgetMeasurer::new(profile);
-    let is_metal = profile.analysis.words().is_metal;
+    let is_metal = profile.analysis.vocabulary().is_metal;
     let mut out = HEAD.to_owned();
     out.push_str("\n# How far every limit in bytes may be exceeded, but those of leaks: a share of the limit, or bytes.\n");
     out.push_str("tolerance = \"1 %\"\n");

@@ -17,7 +17,7 @@
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CodeOrigin {
+pub(crate) enum CodeOrigin {
     /// The user's own.
     User,
     /// Made at run time from a string.
@@ -53,12 +53,12 @@ impl UserCodePaths {
     }
 
     /// Says whose code the file holds.
-    pub fn origin_of(&self, file: &str) -> CodeOrigin {
+    pub(crate) fn origin_of(&self, file: &str) -> CodeOrigin {
         if self.has(file) { CodeOrigin::User } else { origin_of(file) }
     }
 
     /// True for a module (executable or shared library) of the user's.
-    pub fn is_own_module(&self, path: &str) -> bool {
+    pub(crate) fn is_own_module(&self, path: &str) -> bool {
         self.has(path) || is_own_module(path)
     }
 }
@@ -178,7 +178,7 @@ pub(crate) fn is_module_code(file: &str) -> bool {
 
 /// What an optimizer frame does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
-pub enum OptimizerCall {
+pub(crate) enum OptimizerCall {
     /// `optimizer.step()`.
     Step,
     /// `optimizer.zero_grad()`.

@@ -13,7 +13,7 @@ use crate::report::{FrameKind, Site, StackFrame};
 
 impl SymbolTable {
     /// Python frames from the innermost outwards, as node ids.
-    pub fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
+    pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();
         let mut at = innermost;
         while at != NodeId::NONE && path.len() < MAX_FRAMES {
@@ -24,13 +24,13 @@ impl SymbolTable {
     }
 
     /// The file that a frame runs, if it is known.
-    pub fn file_of(&self, node: NodeId) -> Option<&str> {
+    pub(crate) fn file_of(&self, node: NodeId) -> Option<&str> {
         let node = self.definitions.python.get(&node)?;
         self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
     }
 
     /// The innermost frame of a stack as a site of its own, whoever wrote it.
-    pub fn innermost(&self, stack: StackId) -> SiteId {
+    pub(crate) fn innermost(&self, stack: StackId) -> SiteId {
         let StackInfo { python, site, .. } = self.stack_info(stack);
         self.nodes.get(python.0).map_or(site, |facts| facts.own)
     }
@@ -55,7 +55,7 @@ impl SymbolTable {
     }
 
     /// The report's form of a site, with the frames of `stack`.
-    pub fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
+    pub(crate) fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
         let key = &self.sites[site.0 as usize];
         let (file, line, function, module) = match key {
             SiteKey::Python { file, line, function, .. } => (file.clone(), *line, function.clone(), None),
@@ -105,7 +105,7 @@ impl SymbolTable {
     }
 
     /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::callsite::symbolizer`] puts them in their true order.
-    pub fn frames(&self, stack: StackId) -> Vec<StackFrame> {
+    pub(crate) fn frames(&self, stack: StackId) -> Vec<StackFrame> {
         let StackInfo { python, native, .. } = self.stack_info(stack);
         let mut frames: Vec<StackFrame> = Vec::new();
         let native = self.native_frames(native);

@@ -10,9 +10,10 @@ pub(crate) mod site_key;
 pub(crate) mod symbolizer;
 pub(crate) mod symbols;
 
-pub use code_origin::UserCodePaths;
-pub use py_linetable::line_at;
-pub use symbolizer::{
-    NameScope, Symbolizer, UnnamedReason, symbolize_address, symbolize_report, symbolize_sites,
+pub use self::{
+    code_origin::UserCodePaths,
+    py_linetable::line_at,
+    symbolizer::{
+        NameScope, Symbolizer, UnnamedReason, symbolize_address, symbolize_report, symbolize_sites,
+    },
 };
-pub use symbols::StackId;

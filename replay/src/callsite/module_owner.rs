@@ -12,7 +12,7 @@ use crate::util::seeded_map::SeededMap;
 
 /// An index into [`ModuleOwners::name`]; 0 is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct OwnerId(pub u32);
+pub(crate) struct OwnerId(pub u32);
 
 /// Longest stack looked at.
 const MAX_FRAMES: usize = 4096;
@@ -21,7 +21,7 @@ pub(crate) const UNKNOWN: &str = "unknown";
 
 /// All owners met so far.
 #[derive(Debug)]
-pub struct ModuleOwners {
+pub(crate) struct ModuleOwners {
     names: Vec<String>,
     ids: SeededMap<String, OwnerId>,
     by_stack: SeededMap<NodeId, OwnerId>,
@@ -35,7 +35,7 @@ impl Default for ModuleOwners {
 
 impl ModuleOwners {
     /// The owner of what was asked for from this native stack.
-    pub fn of(&mut self, stack: NodeId, definitions: &Definitions) -> OwnerId {
+    pub(crate) fn of(&mut self, stack: NodeId, definitions: &Definitions) -> OwnerId {
         if let Some(known) = self.by_stack.get(&stack) {
             return *known;
         }
@@ -48,7 +48,7 @@ impl ModuleOwners {
     }
 
     /// The owner of what was asked for from this native stack, if that was ever asked.
-    pub fn known(&self, stack: NodeId) -> OwnerId {
+    pub(crate) fn known(&self, stack: NodeId) -> OwnerId {
         self.by_stack.get(&stack).copied().unwrap_or_default()
     }
 
@@ -63,7 +63,7 @@ impl ModuleOwners {
     }
 
     /// Its name.
-    pub fn name(&self, owner: OwnerId) -> &str {
+    pub(crate) fn name(&self, owner: OwnerId) -> &str {
         self.names.get(owner.0 as usize).map_or(UNKNOWN, String::as_str)
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn across(
     names: &SharedLineIds<'_>,
 ) -> Option<BackendComparison> {
     let runs = [before, after];
-    let is_metal = runs.map(|run| run.analysis.words().is_metal);
+    let is_metal = runs.map(|run| run.analysis.vocabulary().is_metal);
     if is_metal[0] == is_metal[1] {
         return None;
     }

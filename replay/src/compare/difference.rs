@@ -71,7 +71,7 @@ impl ComparedRun {
             steps: profile.steps.map(u64::from),
             complete: analysis.incomplete.is_empty(),
             incomplete: analysis.incomplete.clone(),
-            words: analysis.words(),
+            words: analysis.vocabulary(),
         }
     }
 }
@@ -116,7 +116,7 @@ pub struct AmountChange {
 
 impl AmountChange {
     /// From one to the other.
-    pub fn new(before: u64, after: u64) -> Self {
+    pub(crate) fn new(before: u64, after: u64) -> Self {
         let change = i128::from(after) - i128::from(before);
         let change = change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
         Self { before, after, change }
@@ -157,7 +157,7 @@ impl TotalChange {
     }
 
     /// True for what is no part of another quantity.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         !self.name.contains('.')
     }
 }

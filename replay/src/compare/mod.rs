@@ -23,13 +23,16 @@ pub(crate) mod profile;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use backends::{BackendComparison, LeakingLine, LineOnBoth, PinnedByLeaks};
-pub use difference::{
-    AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, LeakChange, LeakSide, LineChange,
-    OomChange, TotalChange,
+pub use self::{
+    backends::{BackendComparison, LeakingLine, LineOnBoth, PinnedByLeaks},
+    difference::{
+        AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, LeakChange, LeakSide, LineChange,
+        OomChange, TotalChange,
+    },
+    per_step::{PerStepTotals, analyse_by_steps},
+    profile::Profile,
 };
-pub use per_step::{PerStepTotals, analyse_by_steps};
-pub use profile::{DeviceProfile, LineOnDevice, LineProfile, Profile};
+pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
 use crate::leak::growth::warm_up;
 use crate::report::{Leak, Site};
@@ -38,7 +41,7 @@ use crate::timeline::step_series::StepSeries;
 
 /// The steps that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ComparedRange {
+pub(crate) struct ComparedRange {
     first: u32,
     end: u32,
     /// No run has ended more.
@@ -47,7 +50,7 @@ pub struct ComparedRange {
 
 impl ComparedRange {
     /// Of so many that have ended. `None` if that is none.
-    pub fn of(ended: u32) -> Option<Self> {
+    pub(crate) fn of(ended: u32) -> Option<Self> {
         Self::common(ended, ended)
     }
 
@@ -57,12 +60,12 @@ impl ComparedRange {
     }
 
     /// The last one.
-    pub fn last(self) -> u32 {
+    pub(crate) fn last(self) -> u32 {
         self.end - 1
     }
 
     /// Values of two series in the same steps; not in all, where one of them has not kept all.
-    pub fn pairs(self, one: &StepSeries, other: &StepSeries) -> Vec<(BlockTotals, BlockTotals)> {
+    pub(crate) fn pairs(self, one: &StepSeries, other: &StepSeries) -> Vec<(BlockTotals, BlockTotals)> {
         let ((stride, values), (other_stride, other_values)) = (one.values(self.end), other.values(self.end));
         // Both are powers of two.
         let every = stride.max(other_stride);
@@ -73,7 +76,7 @@ impl ComparedRange {
     }
 
     /// Values of two series at the end of the last step, or of the last one that both have kept.
-    pub fn retained(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
+    pub(crate) fn retained(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
         if self.is_all {
             return (one.at(u32::MAX), other.at(u32::MAX));
         }
@@ -81,18 +84,18 @@ impl ComparedRange {
     }
 
     /// The middle one of the values; bytes and blocks each for itself.
-    pub fn median(self, series: &StepSeries) -> BlockTotals {
+    pub(crate) fn median(self, series: &StepSeries) -> BlockTotals {
         self.medians(series, series).0
     }
 
     /// Of two series in the same steps.
-    pub fn medians(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
+    pub(crate) fn medians(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
         let (one, other): (Vec<BlockTotals>, Vec<BlockTotals>) = self.pairs(one, other).into_iter().unzip();
         (median(&one), median(&other))
     }
 
     /// Growth in a step: from the end of the first to that of the last, evenly.
-    pub fn growth(self, held: &StepSeries) -> Option<f64> {
+    pub(crate) fn growth(self, held: &StepSeries) -> Option<f64> {
         let steps = self.last().checked_sub(self.first).filter(|steps| *steps > 0)?;
         let (from, to) = (held.at(self.first).bytes, held.at(self.last()).bytes);
         Some((to as f64 - from as f64) / f64::from(steps))

@@ -29,17 +29,18 @@ use crate::util::seeded_map::SeededMap;
 
 /// By steps, a device.
 #[derive(Debug, Default)]
-pub struct DeviceSteps {
+pub(crate) struct DeviceSteps {
     /// Of each line: blocks and bytes allocated in each step.
-    pub lines: BTreeMap<SiteId, StepSeries>,
+    pub(crate) lines: BTreeMap<SiteId, StepSeries>,
     /// All lines together.
-    pub allocated: StepSeries,
+    pub(crate) allocated: StepSeries,
     /// The peak of each step, in bytes.
-    pub peak: StepSeries,
+    pub(crate) peak: StepSeries,
 }
 
 /// By steps, all devices by ordinal.
-pub type PerStepTotals = BTreeMap<u8, DeviceSteps>;
+#[derive(Debug, Default)]
+pub struct PerStepTotals(pub(crate) BTreeMap<u8, DeviceSteps>);
 
 /// Something that is counted anew in each step.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +123,7 @@ pub fn analyse_by_steps(
     let (mut analysis, head) =
         analyse_with_head(input, AnalysisOptions { own, ..AnalysisOptions::default() })?;
     if analysis.step_source.name().is_none() {
-        return Ok((analysis, PerStepTotals::new()));
+        return Ok((analysis, PerStepTotals::default()));
     }
     let mut count = PerStepPass::new(&analysis);
     let mut totals = MetalTotals::of(&head.meta);
@@ -211,6 +212,8 @@ impl PerStepPass {
     }
 
     fn finish(self, steps: u32) -> PerStepTotals {
-        self.devices.into_iter().map(|(ordinal, device)| (ordinal, device.finish(steps))).collect()
+        PerStepTotals(
+            self.devices.into_iter().map(|(ordinal, device)| (ordinal, device.finish(steps))).collect(),
+        )
     }
 }

@@ -28,68 +28,73 @@ pub struct Profile<'a> {
     /// Where it comes from.
     pub analysis: &'a Analysis,
     /// Steps that ended; `None` if nothing is called a step.
-    pub steps: Option<u32>,
+    pub(crate) steps: Option<u32>,
     /// By ordinal.
-    pub devices: BTreeMap<u8, DeviceProfile>,
+    pub(crate) devices: BTreeMap<u8, DeviceProfile>,
     /// Lines that allocated, and lines that findings name.
-    pub lines: Vec<LineProfile>,
+    pub(crate) lines: Vec<LineProfile>,
     /// Findings, as the report has them.
     pub leaks: Vec<Leak>,
     /// Out of memory: by whom, how often, of the first ones.
-    pub ooms: BTreeMap<SiteId, u64>,
+    pub(crate) ooms: BTreeMap<SiteId, u64>,
 }
 
 /// A device.
 #[derive(Debug, Default)]
-pub struct DeviceProfile {
+pub(crate) struct DeviceProfile {
     /// Quantities of the whole device, by name, in bytes; those that are not known are not there.
-    pub totals: BTreeMap<String, u64>,
+    pub(crate) totals: BTreeMap<String, u64>,
     /// Live bytes at step ends.
-    pub held: StepSeries,
+    pub(crate) held: StepSeries,
     /// Live at the end.
-    pub end: BlockTotals,
+    pub(crate) end: BlockTotals,
     /// Allocated in each step.
-    pub allocated: StepSeries,
+    pub(crate) allocated: StepSeries,
     /// The peak of each step.
-    pub peak: StepSeries,
+    pub(crate) peak: StepSeries,
 }
 
 /// A line.
 #[derive(Debug)]
-pub struct LineProfile {
+pub(crate) struct LineProfile {
     /// Whose number it has in the analysis.
-    pub id: SiteId,
+    pub(crate) id: SiteId,
     /// Its name, without a stack.
-    pub site: Site,
+    pub(crate) site: Site,
     /// By ordinal.
-    pub devices: BTreeMap<u8, LineOnDevice>,
+    pub(crate) devices: BTreeMap<u8, LineOnDevice>,
     below: BTreeSet<String>,
 }
 
 /// A line on a device.
 #[derive(Clone, Debug, Default)]
-pub struct LineOnDevice {
+pub(crate) struct LineOnDevice {
     /// What it held at the device's peak.
-    pub at_peak: BlockTotals,
+    pub(crate) at_peak: BlockTotals,
     /// What it held at step ends.
-    pub held: StepSeries,
+    pub(crate) held: StepSeries,
     /// What it held at the end.
-    pub end: BlockTotals,
+    pub(crate) end: BlockTotals,
     /// What it allocated in each step.
-    pub allocated: StepSeries,
+    pub(crate) allocated: StepSeries,
     /// What it allocated in all.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// The stack that held most at the peak.
-    pub stack: Option<StackId>,
+    pub(crate) stack: Option<StackId>,
 }
 
 impl<'a> Profile<'a> {
+    /// Lines of native code, for a symbolizer to name.
+    pub fn native_sites_mut(&mut self) -> impl Iterator<Item = &mut Site> {
+        self.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some())
+    }
+
     /// Of a trace.
     pub fn new(analysis: &'a Analysis, amounts: &PerStepTotals) -> Self {
         let mut devices = BTreeMap::new();
         let mut lines: BTreeMap<SiteId, LineProfile> = BTreeMap::new();
         for (ordinal, state) in analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE) {
-            let steps = amounts.get(ordinal);
+            let steps = amounts.0.get(ordinal);
             devices.insert(*ordinal, device(analysis, state, steps));
             let live_set = state.main();
             for (id, entry) in live_set.sites() {
@@ -213,7 +218,7 @@ fn device(
         }
     }
     if let Some((_, _, gap)) = &state.gap_at_peak {
-        totals.insert("gap_bytes".to_owned(), gap.gap);
+        totals.insert("gap_bytes".to_owned(), gap.bytes);
         for (cause, bytes) in gap.parts() {
             totals.insert(format!("gap.{cause}"), bytes);
         }

@@ -6,7 +6,7 @@ use super::PoolKey;
 
 /// Segments that serve the same requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolTotals {
+pub(crate) struct PoolTotals {
     /// Which.
     pub pool: PoolKey,
     /// They grow and shrink by pages, as PyTorch's `expandable_segments`.

@@ -50,7 +50,7 @@ pub(crate) fn explain(
     }
     let gap = snapshot.reserved.saturating_sub(requested.unwrap_or(live));
     let request = snapshot.request;
-    let base = Gap { live, requested, gap, request, rounding: rounding.part(), ..Gap::default() };
+    let base = Gap { live, requested, bytes: gap, request, rounding: rounding.part(), ..Gap::default() };
     explain_free(snapshot, touched, base.clone(), &site_of)
         .filter(|known| known.known() == Some(gap))
         .unwrap_or(if base.rounding.bytes <= gap {

@@ -11,7 +11,7 @@ const MAX_SIZES: usize = 8;
 
 /// A size that the run asks for, and what is there for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FitForSize {
+pub(crate) struct FitForSize {
     /// What is asked for.
     pub request: BlockRequest,
     /// How often in the run.
@@ -20,13 +20,6 @@ pub struct FitForSize {
     pub free: u64,
     /// How many at once would find room.
     pub fit: u64,
-}
-
-impl FitForSize {
-    /// Of `free`, what these requests could have.
-    pub fn bytes(&self) -> u64 {
-        self.fit.saturating_mul(self.request.bytes)
-    }
 }
 
 /// The sizes for which most bytes are asked, with what is free for them at this moment.

@@ -17,7 +17,7 @@ const EVENTS_A_BLOCK: u64 = 32;
 
 /// One look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GapObservation {
+pub(crate) struct GapObservation {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -34,7 +34,7 @@ pub struct GapObservation {
 
 /// What the blocks of a line have kept from use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PinnedCost {
+pub(crate) struct PinnedCost {
     /// Bytes times nanoseconds.
     pub byte_ns: u128,
     /// How long any.
@@ -47,7 +47,7 @@ pub struct PinnedCost {
 
 /// Of one device.
 #[derive(Clone, Debug, Default)]
-pub struct GapHistory {
+pub(crate) struct GapHistory {
     looks: Vec<GapObservation>,
     /// Only every so many looks are kept, less 1.
     skip: u64,
@@ -63,12 +63,12 @@ pub struct GapHistory {
 
 impl GapHistory {
     /// True if a look at so many blocks is in proportion to the events so far.
-    pub fn may_look(&self, blocks: u64, events: u64) -> bool {
+    pub(crate) fn may_look(&self, blocks: u64, events: u64) -> bool {
         self.blocks_seen.saturating_add(blocks) <= FREE_BLOCKS.saturating_add(events / EVENTS_A_BLOCK)
     }
 
     /// Takes a look.
-    pub fn look(&mut self, (time_ns, step): (u64, u32), reserved: u64, blocks: u64, gap: &Gap) {
+    pub(crate) fn look(&mut self, (time_ns, step): (u64, u32), reserved: u64, blocks: u64, gap: &Gap) {
         self.pass_until(time_ns);
         self.blocks_seen = self.blocks_seen.saturating_add(blocks);
         self.held.clear();
@@ -96,7 +96,14 @@ impl GapHistory {
                 });
             }
             let causes = gap.parts().map(|(_, bytes)| bytes);
-            self.looks.push(GapObservation { time_ns, step, reserved, live: gap.live, gap: gap.gap, causes });
+            self.looks.push(GapObservation {
+                time_ns,
+                step,
+                reserved,
+                live: gap.live,
+                gap: gap.bytes,
+                causes,
+            });
         }
         self.taken += 1;
     }
@@ -117,29 +124,29 @@ impl GapHistory {
     }
 
     /// Ends the reading.
-    pub fn finish(&mut self, time_ns: u64) {
+    pub(crate) fn finish(&mut self, time_ns: u64) {
         if self.since_ns.is_some() {
             self.pass_until(time_ns);
         }
     }
 
     /// From the first look to the end.
-    pub fn span_ns(&self) -> u64 {
+    pub(crate) fn span_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.first_ns)
     }
 
     /// How many looks there were.
-    pub fn taken(&self) -> u64 {
+    pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
     /// Those that are kept.
-    pub fn looks(&self) -> &[GapObservation] {
+    pub(crate) fn looks(&self) -> &[GapObservation] {
         &self.looks
     }
 
     /// What each line has cost, most first.
-    pub fn costs(&self) -> Vec<(SiteId, PinnedCost)> {
+    pub(crate) fn costs(&self) -> Vec<(SiteId, PinnedCost)> {
         let mut costs: Vec<(SiteId, PinnedCost)> =
             self.costs.iter().map(|(site, cost)| (*site, *cost)).collect();
         costs.sort_by_key(|(site, cost)| (std::cmp::Reverse((cost.byte_ns, cost.most)), *site));
@@ -155,7 +162,7 @@ mod tests {
     fn gap(kept: &[(u32, u64)]) -> Gap {
         let culprits: Vec<(SiteId, u64)> = kept.iter().map(|(site, bytes)| (SiteId(*site), *bytes)).collect();
         let bytes = culprits.iter().map(|(_, bytes)| bytes).sum();
-        Gap { gap: bytes, pinned: GapCause { bytes, culprits }, ..Gap::default() }
+        Gap { bytes, pinned: GapCause { bytes, culprits }, ..Gap::default() }
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) type TorchRanges = crate::util::seeded_map::SeededSet<u64>;
 
 /// Whose requests a segment serves, or which segments serve a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PoolKey {
+pub(crate) struct PoolKey {
     /// PyTorch's stream.
     pub stream: u64,
     /// PyTorch's id of the pool; 0 is the default.
@@ -68,12 +68,12 @@ pub struct PoolKey {
 
 impl PoolKey {
     /// What a request needs.
-    pub fn request(detail: Detail, bytes: u64) -> Self {
+    pub(crate) fn request(detail: Detail, bytes: u64) -> Self {
         Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
     }
 
     /// What a segment, or a piece of an expandable one, is for: those for large blocks are never as small.
-    pub fn segment(segment: &Segment) -> Self {
+    pub(crate) fn segment(segment: &Segment) -> Self {
         let (stream, pool) = segment.pool;
         Self { stream, pool, is_small: segment.bytes <= SMALL_SEGMENT }
     }
@@ -114,7 +114,7 @@ pub(crate) struct AllocatorSnapshot {
 
 /// A part of a gap, and whose it is, largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GapCause {
+pub(crate) struct GapCause {
     /// How much.
     pub bytes: u64,
     /// They sum to `bytes`, or are empty where nobody is to blame.
@@ -123,7 +123,7 @@ pub struct GapCause {
 
 /// Free bytes without a hole in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreePiece {
+pub(crate) struct FreePiece {
     /// Whose requests can have it, where that is known.
     pub pool: Option<PoolKey>,
     /// How much.
@@ -132,13 +132,13 @@ pub struct FreePiece {
 
 /// A gap and its parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gap {
+pub(crate) struct Gap {
     /// Sum of the live blocks.
     pub live: u64,
     /// What they asked for, where that is known of each.
     pub requested: Option<u64>,
     /// Reserved minus requested, or minus live.
-    pub gap: u64,
+    pub bytes: u64,
     /// In the order of the header; without `unexplained`.
     pub rounding: GapCause,
     /// See there.
@@ -169,7 +169,7 @@ pub(crate) const CAUSES: [&str; 7] =
 
 impl Gap {
     /// Its causes; they sum to `gap`.
-    pub fn parts(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn parts(&self) -> [(&'static str, u64); 7] {
         let bytes = [
             self.rounding.bytes,
             self.pending.bytes,

@@ -60,7 +60,7 @@ fn moment(
         reserved_bytes: reserved,
         live_bytes: gap.live,
         requested_bytes: gap.requested,
-        gap_bytes: gap.gap,
+        gap_bytes: gap.bytes,
         causes: causes(analysis, gap),
         wanted: gap.request.map(pool_info),
         pools: gap.groups.iter().map(pool_row).collect(),

@@ -119,8 +119,8 @@ proptest! {
         let request = PoolKey { stream, pool: pool << 32, is_small };
         let (snapshot, expected) = build(&all, request);
         let gap = explain(&snapshot, &TorchRanges::default(), |stack| SiteId(stack.0));
-        prop_assert_eq!(gap.gap, snapshot.reserved - expected.live);
-        prop_assert_eq!(gap.parts().iter().map(|(_, bytes)| bytes).sum::<u64>(), gap.gap);
+        prop_assert_eq!(gap.bytes, snapshot.reserved - expected.live);
+        prop_assert_eq!(gap.parts().iter().map(|(_, bytes)| bytes).sum::<u64>(), gap.bytes);
         prop_assert_eq!(gap.unexplained, 0);
         let of_gap = ExpectedGap {
             live: gap.live,

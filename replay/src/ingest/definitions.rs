@@ -28,7 +28,7 @@ pub struct Definitions {
 
 impl Definitions {
     /// Takes what an item defines; other items are left alone.
-    pub fn take(&mut self, item: Item) {
+    pub(crate) fn take(&mut self, item: Item) {
         match item {
             Item::Codes(codes) => self.codes.extend(codes.into_iter().map(|code| (code.id, code))),
             Item::PyNodes(nodes) => self.python.extend(nodes.into_iter().map(|node| (node.id, node))),
@@ -53,7 +53,7 @@ impl Definitions {
     }
 
     /// Takes what a ring record defines.
-    pub fn take_record(&mut self, record: &Record) {
+    pub(crate) fn take_record(&mut self, record: &Record) {
         match record {
             Record::Code(code) => {
                 self.codes.insert(code.id, code.clone());

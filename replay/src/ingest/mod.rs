@@ -16,12 +16,14 @@ use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::Damage;
 use gpumemtrace_format::ring::RingImage;
 
+pub use self::{
+    definitions::Definitions,
+    event_reader::{OpenTrace, TraceBody, read_events},
+    losses::{MissingEvents, incompleteness, missing},
+    merger::OrderSummary,
+    trace_head::TraceHead,
+};
 pub(crate) use crate::ingest::event_reader::read_together;
-pub use crate::ingest::event_reader::{OpenTrace, TraceBody, read_events};
-pub use definitions::Definitions;
-pub use losses::{MissingEvents, incompleteness, missing};
-pub use merger::OrderSummary;
-pub use trace_head::TraceHead;
 
 /// Most damaged places that are kept.
 const MAX_DAMAGE: usize = 100;

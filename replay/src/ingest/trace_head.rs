@@ -128,13 +128,13 @@ impl TraceHead {
     }
 
     /// Parts that the recorder dropped to keep the trace small, and the events in them.
-    pub fn dropped_parts(&self) -> (u64, u64) {
+    pub(crate) fn dropped_parts(&self) -> (u64, u64) {
         let number = |name| self.meta.number(name).unwrap_or(0);
         (number("dropped_parts"), number("dropped_part_events"))
     }
 
     /// When recording ended, if anything says so.
-    pub fn end_ns(&self) -> Option<u64> {
+    pub(crate) fn end_ns(&self) -> Option<u64> {
         if let Some(end) = &self.end {
             return Some(end.time_ns);
         }
@@ -148,7 +148,7 @@ impl TraceHead {
     }
 
     /// The times that events of this run may have.
-    pub fn times(&self) -> RangeInclusive<u64> {
+    pub(crate) fn times(&self) -> RangeInclusive<u64> {
         let started = self.meta.number("started_ns");
         let said = self.end.as_ref().map(|end| end.time_ns);
         let ended = said.or(self.ring.as_ref().map(|ring| ring.end_time_ns).filter(|time| *time > 0));

@@ -11,7 +11,6 @@ use serde::Serialize;
 use super::TENSORS;
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
-use crate::report::Leak;
 use crate::state::live_set::LiveSet;
 use crate::timeline::steps::StepSource;
 
@@ -48,7 +47,8 @@ pub struct BlocksOfSite {
 }
 
 /// The blocks of all leaks in tensors, as of the end of the trace.
-pub fn blocks_of_leaks(analysis: &Analysis, leaks: &[Leak]) -> Vec<BlocksOfLeak> {
+pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
+    let (leaks, _) = super::leaks(0, analysis);
     let has_steps = !matches!(analysis.step_source, StepSource::Time { .. });
     let mut found = Vec::new();
     for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {

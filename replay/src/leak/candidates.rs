@@ -94,13 +94,13 @@ impl Candidate {
     /// Times that something stayed, with the first.
     pub(crate) fn rises(&self) -> usize {
         let growth = self.growth();
-        growth.growth_steps + usize::from(growth.first == 0)
+        growth.rising_steps + usize::from(growth.first == 0)
     }
 
     /// What findings have in common that grow in the very same steps.
     pub(crate) fn lockstep(&self) -> (usize, Option<usize>, usize, u32) {
         let growth = self.growth();
-        (growth.first, growth.period, growth.growth_steps, self.stride)
+        (growth.first, growth.period, growth.rising_steps, self.stride)
     }
 }
 
@@ -224,7 +224,7 @@ impl SiteUnderTest<'_> {
         let mut growth_bytes = of_bytes.growth();
         if growth_blocks.is_none() {
             growth_bytes = growth_bytes.filter(|growth| {
-                let is_certain = growth.period.is_some() || growth.growth_steps >= MIN_IRREGULAR_STEPS;
+                let is_certain = growth.period.is_some() || growth.rising_steps >= MIN_IRREGULAR_STEPS;
                 is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE
             });
         }
@@ -254,7 +254,7 @@ impl SiteUnderTest<'_> {
             to: live_set.steps_ended().saturating_sub(1),
             outcomes,
             cohort: cohorts.of_site(site, &outcomes),
-            free_site: live_set.main_free_site(entry),
+            free_site: entry.main_free_site(),
             q: 1.0,
         }))
     }

@@ -25,8 +25,6 @@ pub(crate) mod reserved_growth;
 pub(crate) mod retained_graph;
 pub(crate) mod statistics;
 
-pub use blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks};
-
 use std::borrow::Cow;
 
 use crate::callsite::symbols::StackId;
@@ -57,7 +55,7 @@ pub(crate) const PINNED_HOST: &str = "pinned_host";
 pub(crate) const RESERVED: &str = "reserved";
 
 /// All findings, worst first, and what has grown and is none.
-pub fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<BenignGrowth>) {
+pub(crate) fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<BenignGrowth>) {
     let (mut leaks, mut silent) = (Vec::new(), Vec::new());
     for (ordinal, device) in &analysis.devices {
         let mut found = device_leaks(trace, analysis, (*ordinal, device), &mut silent);
@@ -112,7 +110,7 @@ fn non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candidates
     let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
     let grows = judge(&bytes, SurvivorEvidence::KEPT).growth().is_some();
     // A heap has the owner of whoever asked for it, which tells PyTorch's from nobody's; but it is told to be a segment.
-    let is_metal = analysis.words().is_metal;
+    let is_metal = analysis.vocabulary().is_metal;
     let owner = |stack: StackId| {
         let native = analysis.symbols.stack_info(stack).native;
         analysis.owners.name(analysis.owners.known(native))

@@ -175,7 +175,7 @@ impl LeakReporter<'_> {
             .filter(|_| has_steps)
             .and_then(|room| room.for_blocks(held.bytes / held.blocks.max(1)).steps([rate, least, most]));
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
-        let repeated = 1.0 - 0.5f64.powi(growth.growth_steps.min(60) as i32 - 1);
+        let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
         let highest = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
         let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
@@ -214,7 +214,7 @@ impl LeakReporter<'_> {
             sites: Vec::new(),
             evidence: json!({
                 "judged_at_step": has_steps.then_some(steps),
-                "growth_steps": growth.growth_steps,
+                "growth_steps": growth.rising_steps,
                 "regularity": growth.regularity,
                 "kendall_tau": growth.tau,
                 "theil_sen_slope": growth.slope.per_value / f64::from(stride),

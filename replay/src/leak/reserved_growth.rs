@@ -52,7 +52,7 @@ fn kept(
     let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
     let growth = judge(&bytes, SurvivorEvidence::KEPT).growth()?.after(before);
     // What is not regular must pass the test; groups are few, and the device is asked first.
-    let is_many = growth.growth_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
+    let is_many = growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
     let passes = growth.p <= MAX_FALSE_DISCOVERIES && is_many;
     (growth.period.is_some() || passes).then_some(GrowingReserve { group, series, growth, stride })
 }

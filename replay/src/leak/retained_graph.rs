@@ -79,7 +79,7 @@ fn graph_of(
     }
     let within = || paths.iter().filter(|path| inside.contains(&path.member));
     let calls_module = |path: &&BlamePath| path.lines.iter().any(|(site, calls)| *site == line && *calls);
-    let steps = members[0].growth().growth_steps.max(1) as u64;
+    let steps = members[0].growth().rising_steps.max(1) as u64;
     let blocks = sum(within().map(|path| path.grown.blocks));
     let is_module_graph =
         within().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * steps;

@@ -15,7 +15,6 @@ use crate::report::Losses;
 use crate::report::display::Vocabulary;
 use crate::state::async_pools::AsyncPools;
 use crate::state::device::DeviceState;
-use crate::state::driver::MemoryPlace;
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::state::mps_samples::MpsSamples;
@@ -26,17 +25,6 @@ use crate::timeline::time_spec::TimeSpec;
 use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, TrackerState};
-/// Memory that is on no device, or not this process's own.
-#[derive(Clone, Copy, Debug)]
-pub struct NonDeviceUsage {
-    /// Where it lies.
-    pub place: MemoryPlace,
-    /// Bytes at the end.
-    pub live: u64,
-    /// Bytes at its peak.
-    pub peak: u64,
-}
-
 /// A trace, analysed.
 #[derive(Debug)]
 pub struct Analysis {
@@ -45,13 +33,13 @@ pub struct Analysis {
     /// Who was traced.
     pub meta: Meta,
     /// How it ended.
-    pub ending: Ending,
+    pub(crate) ending: Ending,
     /// More of that.
-    pub ending_detail: Option<String>,
+    pub(crate) ending_detail: Option<String>,
     /// Sites and stacks.
-    pub symbols: SymbolTable,
+    pub(crate) symbols: SymbolTable,
     /// Whose memory.
-    pub owners: ModuleOwners,
+    pub(crate) owners: ModuleOwners,
     /// Events by kind.
     pub counts: Vec<(EventKind, u64)>,
     /// What is missing.
@@ -63,52 +51,50 @@ pub struct Analysis {
     /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
     pub tracker: Option<TrackerState>,
     /// How steps were told.
-    pub step_source: StepSource,
+    pub(crate) step_source: StepSource,
     /// The name of the ranges that are steps, where ranges are.
-    pub step_range: Option<String>,
+    pub(crate) step_range: Option<String>,
     /// Steps begun.
     pub steps: u32,
     /// What the program gave names to, in the order in which they first began.
-    pub phases: Vec<PhaseRecord>,
+    pub(crate) phases: Vec<PhaseRecord>,
     /// The program's own moments.
-    pub marks: MarkLog,
+    pub(crate) marks: MarkLog,
     /// Zero of all times in reports.
     pub start_ns: u64,
     /// The last moment.
     pub end_ns: u64,
     /// By ordinal.
-    pub devices: Vec<(u8, DeviceState)>,
+    pub(crate) devices: Vec<(u8, DeviceState)>,
     /// The first ones.
-    pub ooms: Vec<OomRecord>,
+    pub(crate) ooms: Vec<OomRecord>,
     /// All of them.
     pub oom_count: u64,
     /// The same by device.
-    pub oom_counts: BTreeMap<u8, u64>,
+    pub(crate) oom_counts: BTreeMap<u8, u64>,
     /// Who holds what, as the program found it out.
-    pub holder_scans: HolderScans,
+    pub(crate) holder_scans: HolderScans,
     /// What PyTorch said of its own memory when it was asked.
-    pub mps_samples: MpsSamples,
+    pub(crate) mps_samples: MpsSamples,
     /// Driver calls that returned an error.
-    pub failed_calls: u64,
+    pub(crate) failed_calls: u64,
     /// Who made the first of them.
-    pub first_failed: Option<StackId>,
+    pub(crate) first_failed: Option<StackId>,
     /// Of these, the ones for which no memory was left.
-    pub refused_calls: u64,
-    /// Memory that is on no device, or not this process's own: pinned, managed, foreign; now and at its peak.
-    pub non_device: Vec<NonDeviceUsage>,
+    pub(crate) refused_calls: u64,
     /// Pinned host memory.
-    pub host: LiveSet,
+    pub(crate) host: LiveSet,
     /// Frames of the program's calls of `backward()`.
-    pub backward_calls: Vec<NodeId>,
+    pub(crate) backward_calls: Vec<NodeId>,
     /// Moments that were asked for, as they came.
-    pub snapshots: Vec<SnapshotRecord>,
+    pub(crate) snapshots: Vec<SnapshotRecord>,
     /// Those that did not.
     pub unreached_snapshots: Vec<TimeSpec>,
     /// The driver's stream-ordered pools.
-    pub async_pools: AsyncPools,
+    pub(crate) async_pools: AsyncPools,
     /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought a block of the peak came. Empty
     /// unless a second pass was made for it ([`crate::peak::by_phase`]).
-    pub peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
+    pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
     /// From when on all of this is; the whole run where there is none.
     pub since: Option<SinceScope>,
     /// Of which stream all of this is; of all where there is none.
@@ -116,18 +102,33 @@ pub struct Analysis {
 }
 
 impl Analysis {
+    /// Known ordinals of the devices in the trace, ascending.
+    pub fn device_ordinals(&self) -> impl Iterator<Item = u8> + '_ {
+        self.visible_devices().map(|(ordinal, _)| ordinal)
+    }
+
+    /// Names of the program's marks in their order; only the first ones of a run with many.
+    pub fn mark_names(&self) -> impl Iterator<Item = &str> {
+        self.marks.first.iter().map(|mark| mark.name.as_str())
+    }
+
+    /// Name of the rule that found the steps, as `steps.source` of the report has it; `None` without steps.
+    pub fn step_source_name(&self) -> Option<&'static str> {
+        self.step_source.name()
+    }
+
     /// What things are called.
-    pub fn words(&self) -> Vocabulary {
+    pub(crate) fn vocabulary(&self) -> Vocabulary {
         Vocabulary::of(self.meta.text("pluggable"), metal_totals::is_metal(&self.meta))
     }
 
     /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
-    pub fn capacity(&self, ordinal: u8) -> Option<u64> {
+    pub(crate) fn capacity(&self, ordinal: u8) -> Option<u64> {
         self.total_bytes(ordinal).filter(|_| !metal_totals::is_metal(&self.meta))
     }
 
     /// Its size as the driver tells it; of Metal's what is recommended.
-    pub fn total_bytes(&self, ordinal: u8) -> Option<u64> {
+    pub(crate) fn total_bytes(&self, ordinal: u8) -> Option<u64> {
         self.meta.number(&format!("device.{ordinal}.total_bytes"))
     }
 

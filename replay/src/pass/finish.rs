@@ -2,7 +2,6 @@
 
 use gpumemtrace_format::{Counter, EventKind};
 
-use super::analysis::NonDeviceUsage;
 use super::{Analysis, ReplayPass};
 use crate::ingest::{MissingEvents, TraceBody, TraceHead, incompleteness, missing};
 use crate::report::Losses;
@@ -96,16 +95,8 @@ impl ReplayPass {
             ),
             _ => {}
         }
-        let non_device: Vec<NonDeviceUsage> = self
-            .non_device
-            .iter()
-            .map(|(place, live)| NonDeviceUsage {
-                place,
-                live,
-                peak: self.non_device_peaks.get(&place).copied().unwrap_or(0),
-            })
-            .collect();
-        for NonDeviceUsage { place, peak, .. } in &non_device {
+        for (place, _) in self.non_device.iter() {
+            let peak = self.non_device_peaks.get(&place).copied().unwrap_or(0);
             match place {
                 MemoryPlace::Managed => notes.push(format!(
                     "managed memory of up to {peak} bytes is not counted: no call tells on which device or host it lies"
@@ -167,7 +158,6 @@ impl ReplayPass {
             failed_calls: self.driver.failed_calls,
             first_failed: self.driver.first_failed,
             refused_calls: self.driver.refused_calls,
-            non_device,
             host: self.host,
             backward_calls: self.backward.calls,
             snapshots: self.snapshots,

@@ -44,9 +44,8 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 use scope::PassScope;
 pub(crate) use scope::SinceScope;
 
-pub use analysis::Analysis;
+pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
 pub(crate) use oom_events::OomRecord;
-pub use options::AnalysisOptions;
 
 struct ReplayPass {
     symbols: SymbolTable,

@@ -15,7 +15,7 @@ const OOM_SITES: usize = 10;
 
 /// An out-of-memory event.
 #[derive(Debug)]
-pub struct OomRecord {
+pub(crate) struct OomRecord {
     /// The event.
     pub event: Event,
     /// From where.

@@ -15,7 +15,7 @@ use crate::timeline::time_spec::TimeSpec;
 
 /// A moment that came.
 #[derive(Debug)]
-pub struct SnapshotRecord {
+pub(crate) struct SnapshotRecord {
     /// As it was asked for.
     pub asked: TimeSpec,
     /// When.
@@ -28,7 +28,7 @@ pub struct SnapshotRecord {
 
 /// A device at a moment.
 #[derive(Debug)]
-pub struct DeviceSnapshot {
+pub(crate) struct DeviceSnapshot {
     /// Blocks of PyTorch's allocator were seen; else all of it is of the driver.
     pub has_torch: bool,
     /// Live bytes of that layer.
@@ -67,7 +67,7 @@ impl SnapshotSchedule {
         for when in asked {
             match when {
                 TimeSpec::Elapsed { time_ns } => {
-                    times.push((start_ns.saturating_add(*time_ns), when.clone()))
+                    times.push((start_ns.saturating_add(*time_ns), when.clone()));
                 }
                 TimeSpec::Step(step) => steps.push((*step, when.clone())),
                 TimeSpec::Mark(name) => marks.push((AwaitedMark::new(name), when.clone())),

@@ -74,7 +74,7 @@ pub struct Leak {
     pub evidence: Value,
     /// The sites that grow, and the step at whose end that of each had not begun.
     #[serde(skip)]
-    pub sites: Vec<(SiteId, Option<u32>)>,
+    pub(crate) sites: Vec<(SiteId, Option<u32>)>,
 }
 
 /// When a device will be full.

@@ -19,24 +19,26 @@ mod snapshot;
 mod trace;
 mod verdict;
 
-pub use fragmentation::{
-    AsyncPool, AsyncPoolSample, Cause, FitRow, Fragmentation, FragmentationOverTime, GapMoment, GapSample,
-    PinningSite, PoolInfo, PoolRow,
+pub use self::{
+    fragmentation::{
+        AsyncPool, AsyncPoolSample, Cause, FitRow, Fragmentation, FragmentationOverTime, GapMoment,
+        GapSample, PinningSite, PoolInfo, PoolRow,
+    },
+    holders::{Holder, HolderCoverage, HolderScan, UnresolvedBlocks},
+    leak::{BenignGrowth, FreedSiblings, Leak, OomForecast, Survival},
+    mps_samples::{SampledPoint, SampledRange, TorchMemory},
+    part::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart},
+    peak::{
+        CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
+        SincePreviousStep, SiteShare,
+    },
+    ranks::{FirstCause, RankRow, Ranks, SiteDifference},
+    section::Section,
+    site::{FrameKind, Site, StackFrame},
+    snapshot::Snapshot,
+    trace::{Losses, Naming, NamingReason, TraceInfo},
+    verdict::{Severity, Verdict},
 };
-pub use holders::{Holder, HolderCoverage, HolderScan, UnresolvedBlocks};
-pub use leak::{BenignGrowth, FreedSiblings, Leak, OomForecast, Survival};
-pub use mps_samples::{SampledPoint, SampledRange, TorchMemory};
-pub use part::{Filters, Omitted, OmittedLists, SinceMoment, StreamPart};
-pub use peak::{
-    CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
-    SincePreviousStep, SiteShare,
-};
-pub use ranks::{FirstCause, RankRow, Ranks, SiteDifference};
-pub use section::Section;
-pub use site::{FrameKind, Site, StackFrame};
-pub use snapshot::Snapshot;
-pub use trace::{Losses, Naming, NamingReason, TraceInfo};
-pub use verdict::{Severity, Verdict};
 
 /// A number that is printed without a fraction when it has none.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -68,7 +68,7 @@ pub struct TraceInfo {
 
 impl TraceInfo {
     /// What things are called in a report of it.
-    pub fn words(&self) -> Vocabulary {
+    pub fn vocabulary(&self) -> Vocabulary {
         let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE);
         Vocabulary::of(self.pluggable.as_deref(), is_metal)
     }

@@ -19,7 +19,7 @@ const MAX_POOLS: usize = 256;
 
 /// An answer of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncPoolReading {
+pub(crate) struct AsyncPoolReading {
     /// When.
     pub time_ns: u64,
     /// Held by the pool.
@@ -30,14 +30,14 @@ pub struct AsyncPoolReading {
 
 impl AsyncPoolReading {
     /// In no block.
-    pub fn unused(self) -> u64 {
+    pub(crate) fn unused(self) -> u64 {
         self.reserved.saturating_sub(self.allocated)
     }
 }
 
 /// A pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AsyncPoolState {
+pub(crate) struct AsyncPoolState {
     /// In blocks now.
     pub allocated: u64,
     /// Most of it.
@@ -57,7 +57,7 @@ pub(crate) type AsyncPoolKey = (u8, u64);
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct AsyncPools {
+pub(crate) struct AsyncPools {
     pools: BTreeMap<AsyncPoolKey, AsyncPoolState>,
     /// Pool and bytes of live blocks.
     blocks: SeededMap<u64, (AsyncPoolKey, u64)>,
@@ -70,7 +70,7 @@ pub struct AsyncPools {
 
 impl AsyncPools {
     /// Takes a driver call.
-    pub fn event(&mut self, event: &Event, time_ns: u64) {
+    pub(crate) fn event(&mut self, event: &Event, time_ns: u64) {
         if event.in_flight || event.result != 0 {
             return;
         }
@@ -145,7 +145,7 @@ impl AsyncPools {
     }
 
     /// Pools from which something was allocated.
-    pub fn used(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
         self.pools.iter().filter(|(_, pool)| pool.peak_allocated > 0).map(|(key, pool)| (*key, pool))
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const TORCH: &str = "libc10_cuda";
 
 /// The two numbers of PyTorch's allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct TorchLevels {
+pub(crate) struct TorchLevels {
     /// Held by it.
     pub reserved: u64,
     /// Handed to tensors.
@@ -27,7 +27,7 @@ pub struct TorchLevels {
 
 /// Who said how much is in use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum ResidualSource {
+pub(crate) enum ResidualSource {
     /// NVML, of this process alone.
     Nvml,
     /// The driver, asked by the recorder: all processes.
@@ -38,7 +38,7 @@ pub enum ResidualSource {
 
 impl ResidualSource {
     /// The report's name.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nvml => "nvml",
             Self::Recorder => "driver",
@@ -49,7 +49,7 @@ impl ResidualSource {
 
 /// One sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MeminfoSample {
+pub(crate) struct MeminfoSample {
     /// When.
     pub time_ns: u64,
     /// Who.
@@ -62,7 +62,7 @@ pub struct MeminfoSample {
 
 impl MeminfoSample {
     /// What no call shows. `None` if less is in use than was handed out: then one of the two is not of this moment.
-    pub fn residual(&self) -> Option<u64> {
+    pub(crate) fn residual(&self) -> Option<u64> {
         self.in_use.checked_sub(self.handed_out)
     }
 }
@@ -79,7 +79,7 @@ struct AttributedPeak {
 
 /// Of one device.
 #[derive(Clone, Debug, Default)]
-pub struct DeviceAttribution {
+pub(crate) struct DeviceAttribution {
     held: Vec<u64>,
     bytes: u64,
     torch: TorchLevels,
@@ -123,7 +123,7 @@ impl PickedValues {
 
 impl DeviceAttribution {
     /// The driver handed something out.
-    pub fn alloc(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &ModuleOwners) {
+    pub(crate) fn alloc(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &ModuleOwners) {
         let at = owner.0 as usize;
         if at >= self.held.len() {
             self.held.resize(at + 1, 0);
@@ -141,7 +141,7 @@ impl DeviceAttribution {
     }
 
     /// It got something back.
-    pub fn free(&mut self, owner: OwnerId, bytes: u64) {
+    pub(crate) fn free(&mut self, owner: OwnerId, bytes: u64) {
         if let Some(held) = self.held.get_mut(owner.0 as usize) {
             *held = held.saturating_sub(bytes);
         }
@@ -151,7 +151,7 @@ impl DeviceAttribution {
 
     /// PyTorch's numbers after one of its blocks came or went.
     #[inline]
-    pub fn torch(&mut self, torch: TorchLevels) {
+    pub(crate) fn torch(&mut self, torch: TorchLevels) {
         self.torch = torch;
         if self.peak.is_unsettled {
             self.peak.torch = torch;
@@ -169,7 +169,7 @@ impl DeviceAttribution {
     }
 
     /// Somebody said how much is in use.
-    pub fn sample(&mut self, event: &Event, time_ns: u64) {
+    pub(crate) fn sample(&mut self, event: &Event, time_ns: u64) {
         let witness = match event.aux[1] {
             WITNESS_NVML => ResidualSource::Nvml,
             WITNESS_PROGRAM => ResidualSource::Program,
@@ -200,27 +200,17 @@ impl DeviceAttribution {
     }
 
     /// What no call shows, over time, by the best witness: evenly picked from all samples.
-    pub fn residuals(&self) -> &[u64] {
+    pub(crate) fn residuals(&self) -> &[u64] {
         &self.residuals.values
     }
 
-    /// Device bytes of the moment.
-    pub fn peak_bytes(&self) -> u64 {
-        self.peak.bytes
-    }
-
-    /// When it was.
-    pub fn peak_time_ns(&self) -> u64 {
-        self.peak.time_ns
-    }
-
     /// The sample of the best witness that is nearest to the moment.
-    pub fn nearest(&self) -> Option<MeminfoSample> {
+    pub(crate) fn nearest(&self) -> Option<MeminfoSample> {
         self.nearest
     }
 
     /// Who held how much at the moment, most first. Sums to [`Self::peak_bytes`].
-    pub fn entries(&self, owners: &ModuleOwners) -> Vec<(String, u64)> {
+    pub(crate) fn entries(&self, owners: &ModuleOwners) -> Vec<(String, u64)> {
         let mut held: Vec<(String, u64)> = self
             .peak
             .held
@@ -312,7 +302,7 @@ mod tests {
         let entries = ledger.entries(&owners);
         let named: Vec<(&str, u64)> = entries.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
         assert_eq!(named, [("torch blocks", 15), ("libnccl.so.2", 8), ("torch cache", 5), ("unknown", 2)]);
-        assert_eq!((ledger.peak_bytes(), ledger.peak_time_ns()), (30, 3));
+        assert_eq!((ledger.peak.bytes, ledger.peak.time_ns), (30, 3));
     }
 
     #[test]

@@ -29,18 +29,16 @@ const NO_RANGE: (u64, u64) = (1, 0);
 
 /// Bytes of a device at the peak of its reserved bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ReservedPeakLevels {
+pub(crate) struct ReservedPeakLevels {
     /// Reserved by PyTorch.
     pub reserved: u64,
-    /// In live blocks.
-    pub live: u64,
     /// Handed out by the driver.
     pub device: u64,
 }
 
 /// An event whose running total differs from the sum of live blocks.
 #[derive(Clone, Copy, Debug)]
-pub struct TotalMismatch {
+pub(crate) struct TotalMismatch {
     /// Sequence number of the event.
     pub seq: u64,
     /// Sum of the live blocks.
@@ -51,7 +49,7 @@ pub struct TotalMismatch {
 
 /// A device.
 #[derive(Debug, Default)]
-pub struct DeviceState {
+pub(crate) struct DeviceState {
     /// Blocks of PyTorch's allocator.
     pub torch: LiveSet,
     /// Physical memory given out by the driver.
@@ -91,19 +89,19 @@ pub struct DeviceState {
 
 impl DeviceState {
     /// What is counted as live here: PyTorch's blocks, or driver memory where there is no PyTorch.
-    pub fn main(&self) -> &LiveSet {
+    pub(crate) fn main(&self) -> &LiveSet {
         if self.torch.is_empty() { &self.driver } else { &self.torch }
     }
 
     /// True where PyTorch's allocator was seen.
-    pub fn has_torch(&self) -> bool {
+    pub(crate) fn has_torch(&self) -> bool {
         !self.torch.is_empty()
     }
 }
 
 impl DeviceState {
     /// A device that appears when this many steps have ended, in a run that lasts so long (0: not known).
-    pub fn at_step(step: u32, span_ns: u64) -> Self {
+    pub(crate) fn at_step(step: u32, span_ns: u64) -> Self {
         Self {
             torch: LiveSet::at_step(step, span_ns),
             driver: LiveSet::at_step(step, span_ns),
@@ -126,7 +124,7 @@ impl DeviceState {
 
     /// PyTorch hands out a block.
     #[inline]
-    pub fn block_alloc(
+    pub(crate) fn block_alloc(
         &mut self,
         event: &Event,
         (stack, site): (StackId, SiteId),
@@ -148,7 +146,7 @@ impl DeviceState {
 
     /// PyTorch gets a block back.
     #[inline]
-    pub fn block_free(
+    pub(crate) fn block_free(
         &mut self,
         event: &Event,
         by: (StackId, SiteId),
@@ -170,12 +168,12 @@ impl DeviceState {
     }
 
     /// True of a stack of the driver's book from which memory was taken that is a segment at the same address.
-    pub fn requested_segments(&self, stack: StackId) -> bool {
+    pub(crate) fn requested_segments(&self, stack: StackId) -> bool {
         self.requested_segments.contains(&stack)
     }
 
     /// A step begins: the one before it ends with the state as it is.
-    pub fn step_boundary(&mut self) {
+    pub(crate) fn step_boundary(&mut self) {
         let step = self.torch.steps_ended();
         let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
         self.unused.step_boundary(step, self.reserved, live, device);
@@ -184,7 +182,7 @@ impl DeviceState {
     }
 
     /// PyTorch's tracker told something that is not of a block that is handed out.
-    pub fn tracked(&mut self, event: &Event, stack: StackId, (time_ns, step): (u64, u32)) {
+    pub(crate) fn tracked(&mut self, event: &Event, stack: StackId, (time_ns, step): (u64, u32)) {
         self.unused.segment(event, stack, step);
         if event.kind == EventKind::SEGMENT_ALLOC
             && let Some(memory) = self.driver.live().get(space::key(space::ADDRESS, event.addr))
@@ -209,7 +207,7 @@ impl DeviceState {
     }
 
     /// Driver ranges, of whichever device, came or went; these are gone.
-    pub fn ranges_changed(&mut self, removed: &[MemoryRange]) {
+    pub(crate) fn ranges_changed(&mut self, removed: &[MemoryRange]) {
         self.recent.fill(NO_RANGE);
         for range in removed {
             self.peak_state.range_removed(*range);
@@ -217,7 +215,7 @@ impl DeviceState {
     }
 
     /// The gap at this moment, for who wants memory for this.
-    pub fn gap(
+    pub(crate) fn gap(
         &self,
         (time_ns, reserved, request): (u64, u64, Option<PoolKey>),
         ranges: &BTreeMap<u64, MemoryRange>,
@@ -237,22 +235,22 @@ impl DeviceState {
     }
 
     /// What the free pieces of a moment are good for, by the sizes that were asked for.
-    pub fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
+    pub(crate) fn fit_for_sizes(&self, gap: &Gap) -> Vec<FitForSize> {
         fit_for_sizes(gap, &self.requests)
     }
 
     /// Steps begun when most was reserved.
-    pub fn step_at_peak_reserved(&self) -> Option<u32> {
+    pub(crate) fn step_at_peak_reserved(&self) -> Option<u32> {
         self.gap_at_peak.as_ref().map(|_| self.peak_state.step())
     }
 
     /// What most bytes were asked for so far.
-    pub fn most_requested_pool(&self) -> Option<PoolKey> {
+    pub(crate) fn most_requested_pool(&self) -> Option<PoolKey> {
         self.requests.main()
     }
 
     /// Takes a look at the gap, if there are not too many blocks for that.
-    pub fn observe_gap(
+    pub(crate) fn observe_gap(
         &mut self,
         (time_ns, step): (u64, u32),
         ranges: &BTreeMap<u64, MemoryRange>,
@@ -312,8 +310,7 @@ impl DeviceState {
                 newest_range: driver.ranges_born(),
                 newest_segment: self.segments.born(),
             });
-            self.reserved_peak =
-                ReservedPeakLevels { reserved: self.reserved, live: sum, device: now.device };
+            self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device: now.device };
         }
     }
 
@@ -322,9 +319,9 @@ impl DeviceState {
     pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64, driver: &DriverState) {
         self.torch.restart(time_ns, rest_ns);
         self.driver.restart(time_ns, rest_ns);
-        let (live, device) = (self.torch.total().bytes, self.driver.total().bytes);
+        let device = self.driver.total().bytes;
         self.peak_device = device;
-        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, live, device };
+        self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
         self.peak_state.mark(ReservedPeak {
             reserved: self.reserved,
             time_ns,
@@ -339,7 +336,7 @@ impl DeviceState {
     }
 
     /// Ends the reading.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         ordinal: u8,
         ranges: &BTreeMap<u64, MemoryRange>,

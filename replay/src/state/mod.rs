@@ -10,5 +10,3 @@ pub(crate) mod mps_samples;
 pub(crate) mod request_histogram;
 pub(crate) mod segments;
 pub(crate) mod unused_reserved;
-
-pub use driver::{DriverState, MemoryPlace, PlaceTotals};

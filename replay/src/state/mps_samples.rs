@@ -19,7 +19,7 @@ pub(crate) const MOST_POINTS: usize = 512;
 
 /// What the calls of Metal had handed out, of one device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MetalLevels {
+pub(crate) struct MetalLevels {
     /// Ordinal.
     pub device: u8,
     /// All of it.
@@ -32,7 +32,7 @@ pub struct MetalLevels {
 
 /// One sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MpsSample {
+pub(crate) struct MpsSample {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -47,12 +47,12 @@ pub struct MpsSample {
 
 impl MpsSample {
     /// What the driver holds more than calls handed out.
-    pub fn beyond_metal(&self) -> Option<i64> {
+    pub(crate) fn beyond_metal(&self) -> Option<i64> {
         Some(difference(self.driver?, self.exact?.bytes))
     }
 
     /// What buffers in heaps hold more than tensors.
-    pub fn kept(&self) -> Option<i64> {
+    pub(crate) fn kept(&self) -> Option<i64> {
         Some(difference(self.exact?.buffers, self.tensors?))
     }
 }
@@ -64,7 +64,7 @@ fn difference(one: u64, other: u64) -> i64 {
 
 /// A number over all samples that have it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SampleRange<T> {
+pub(crate) struct SampleRange<T> {
     /// How many.
     pub samples: u64,
     /// Of all.
@@ -87,7 +87,7 @@ fn widen<T: Ord + Copy>(range: &mut Option<SampleRange<T>>, value: Option<T>) {
 
 /// All samples of a trace.
 #[derive(Clone, Debug, Default)]
-pub struct MpsSamples {
+pub(crate) struct MpsSamples {
     /// How many.
     pub samples: u64,
     /// What tensors held.
@@ -111,7 +111,7 @@ pub struct MpsSamples {
 impl MpsSamples {
     /// PyTorch was asked.
     #[cold]
-    pub fn sample(&mut self, event: &Event, (time_ns, step): (u64, u32), exact: Option<MetalLevels>) {
+    pub(crate) fn sample(&mut self, event: &Event, (time_ns, step): (u64, u32), exact: Option<MetalLevels>) {
         let told = |number: u64| (number != NOT_TOLD).then_some(number);
         let sample =
             MpsSample { time_ns, step, tensors: told(event.size), driver: told(event.aux[0]), exact };
@@ -146,14 +146,14 @@ impl MpsSamples {
     }
 
     /// What tensors held at the ends of these steps, if PyTorch was asked at the end of each of them and of all in between.
-    pub fn at_steps(&self, first: u32, last: u32) -> Option<[u64; 2]> {
+    pub(crate) fn at_steps(&self, first: u32, last: u32) -> Option<[u64; 2]> {
         let [from, to] = self.unbroken?;
         let is_whole = (from..=to).contains(&first) && (from..=to).contains(&last);
         is_whole.then(|| [first, last].map(|step| self.at_steps.at(step).bytes))
     }
 
     /// Samples in their order, all or evenly picked, and the last one.
-    pub fn points(&self) -> Vec<MpsSample> {
+    pub(crate) fn points(&self) -> Vec<MpsSample> {
         let mut points = self.points.clone();
         points.extend(self.last.filter(|last| points.last() != Some(last)));
         points

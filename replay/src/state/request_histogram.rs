@@ -18,7 +18,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A size that was asked for, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockRequest {
+pub(crate) struct BlockRequest {
     /// Of the block that it took: what was asked for, rounded.
     pub bytes: u64,
     /// PyTorch's stream.
@@ -29,7 +29,7 @@ pub struct BlockRequest {
 
 impl BlockRequest {
     /// The segments that can serve it.
-    pub fn pool_key(self) -> PoolKey {
+    pub(crate) fn pool_key(self) -> PoolKey {
         let detail = gpumemtrace_format::Detail { requested_bytes: 0, stream: self.stream, pool: self.pool };
         PoolKey::request(detail, self.bytes)
     }

@@ -12,7 +12,7 @@ use crate::callsite::symbols::StackId;
 
 /// A segment, or a piece of an expandable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub(crate) struct Segment {
     /// First address.
     pub addr: u64,
     /// Length.
@@ -29,7 +29,7 @@ pub struct Segment {
 
 impl Segment {
     /// Past its last byte.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.addr.saturating_add(self.bytes)
     }
 }

@@ -39,7 +39,7 @@ struct SegmentOwner {
 
 /// Of one device.
 #[derive(Clone, Debug, Default)]
-pub struct UnusedReserved {
+pub(crate) struct UnusedReserved {
     main: Option<ReservedGroupKey>,
     groups: SeededMap<ReservedGroupKey, ReservedGroup>,
     segments: SeededMap<u64, SegmentOwner>,
@@ -54,7 +54,7 @@ pub struct UnusedReserved {
 impl UnusedReserved {
     /// A block came.
     #[inline]
-    pub fn on_block_alloc(&mut self, group: ReservedGroupKey, bytes: u64) {
+    pub(crate) fn on_block_alloc(&mut self, group: ReservedGroupKey, bytes: u64) {
         if *self.main.get_or_insert(group) != group {
             self.another(group, |live| live.saturating_add(bytes));
         }
@@ -62,7 +62,7 @@ impl UnusedReserved {
 
     /// A block went.
     #[inline]
-    pub fn on_block_free(&mut self, group: ReservedGroupKey, bytes: u64) {
+    pub(crate) fn on_block_free(&mut self, group: ReservedGroupKey, bytes: u64) {
         if self.main != Some(group) {
             self.another(group, |live| live.saturating_sub(bytes));
         }
@@ -83,7 +83,7 @@ impl UnusedReserved {
     }
 
     /// PyTorch's tracker told of a segment, or of a piece of one.
-    pub fn segment(&mut self, event: &Event, stack: StackId, step: u32) {
+    pub(crate) fn segment(&mut self, event: &Event, stack: StackId, step: u32) {
         match event.kind {
             EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => {
                 self.segment_gone(event.addr, event.size);
@@ -119,7 +119,7 @@ impl UnusedReserved {
     }
 
     /// A step ends: what is reserved, what is live, and what the driver has handed out.
-    pub fn step_boundary(&mut self, step: u32, reserved: u64, live: u64, device: u64) {
+    pub(crate) fn step_boundary(&mut self, step: u32, reserved: u64, live: u64, device: u64) {
         let held = |bytes: u64| BlockTotals { bytes, blocks: 0 };
         self.freed_since_step.clear();
         self.steps_ended = step + 1;
@@ -133,30 +133,34 @@ impl UnusedReserved {
     }
 
     /// Reserved minus live.
-    pub fn unused(&self) -> &StepSeries {
+    pub(crate) fn unused(&self) -> &StepSeries {
         &self.unused
     }
 
     /// Driver memory beside what PyTorch has reserved.
-    pub fn non_torch(&self) -> &StepSeries {
+    pub(crate) fn non_torch(&self) -> &StepSeries {
         &self.non_torch
     }
 
     /// Reserved minus live of each stream and pool, in order.
-    pub fn groups(&self) -> Vec<(ReservedGroupKey, &StepSeries)> {
+    pub(crate) fn groups(&self) -> Vec<(ReservedGroupKey, &StepSeries)> {
         let mut groups: Vec<_> = self.groups.iter().map(|(key, group)| (*key, &group.unused)).collect();
         groups.sort_unstable_by_key(|(key, _)| *key);
         groups
     }
 
     /// The largest of the segments, or pieces of them, that came after this step and were there at the last step end.
-    pub fn largest_since(&self, step: u32) -> Option<u64> {
+    pub(crate) fn largest_since(&self, step: u32) -> Option<u64> {
         let all = self.segments.values().chain(&self.freed_since_step);
         all.filter(|owner| owner.step > step && owner.step < self.steps_ended).map(|owner| owner.bytes).max()
     }
 
     /// Who asked for the segments that came after this step and were there at the last step end, most bytes first; of one group or of all.
-    pub fn owners(&self, group: Option<ReservedGroupKey>, after: Option<u32>) -> Vec<(StackId, BlockTotals)> {
+    pub(crate) fn owners(
+        &self,
+        group: Option<ReservedGroupKey>,
+        after: Option<u32>,
+    ) -> Vec<(StackId, BlockTotals)> {
         let mut by_stack: SeededMap<StackId, BlockTotals> = SeededMap::default();
         let all = self.segments.values().chain(&self.freed_since_step);
         let new =

@@ -12,7 +12,7 @@ const FIRST_WIDTH_NS: u64 = 1 << 14;
 
 /// All series of a device at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemorySample {
+pub(crate) struct MemorySample {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -27,7 +27,7 @@ pub struct MemorySample {
 
 /// One bin.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct TimelineBin {
+pub(crate) struct TimelineBin {
     /// The moment of the highest live bytes.
     pub high: MemorySample,
     /// The moment of the lowest live bytes.
@@ -48,7 +48,7 @@ pub struct TimelineBin {
 
 /// What a sample did to the bins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BinEffect {
+pub(crate) struct BinEffect {
     /// This moment is the highest of its bin.
     pub is_high: bool,
     /// This moment is the lowest of its bin.
@@ -57,7 +57,7 @@ pub struct BinEffect {
 
 /// Which of a pair of bins gave the merged one its high and its low.
 #[derive(Clone, Copy, Debug)]
-pub struct MergedExtremes {
+pub(crate) struct MergedExtremes {
     /// 0 or 1.
     pub high: usize,
     /// 0 or 1.
@@ -66,7 +66,7 @@ pub struct MergedExtremes {
 
 /// The bins.
 #[derive(Clone, Debug)]
-pub struct TimelineBins {
+pub(crate) struct TimelineBins {
     start_ns: Option<u64>,
     width_ns: u64,
     all: Vec<TimelineBin>,
@@ -86,23 +86,23 @@ impl Default for TimelineBins {
 
 impl TimelineBins {
     /// For a run that is known to last so long: what these bins would come to by halving, without the halving.
-    pub fn for_span(span_ns: u64) -> Self {
+    pub(crate) fn for_span(span_ns: u64) -> Self {
         let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(FIRST_WIDTH_NS);
         Self { width_ns, ..Self::default() }
     }
 
     /// Index of the bin that is being filled.
-    pub fn current(&self) -> usize {
+    pub(crate) fn current(&self) -> usize {
         self.all.len().saturating_sub(1)
     }
 
     /// The bins so far; a bin without any event repeats the state before it.
-    pub fn all(&self) -> &[TimelineBin] {
+    pub(crate) fn all(&self) -> &[TimelineBin] {
         &self.all
     }
 
     /// True when `time_ns` lies past the bins there can be: call [`Self::halve`] until it does not.
-    pub fn is_full(&self, time_ns: u64) -> bool {
+    pub(crate) fn is_full(&self, time_ns: u64) -> bool {
         self.index(time_ns) >= MAX_BINS
     }
 
@@ -112,18 +112,18 @@ impl TimelineBins {
 
     /// True when `time_ns` lies past the bin that is being filled.
     #[inline]
-    pub fn begins_new(&self, time_ns: u64) -> bool {
+    pub(crate) fn begins_new(&self, time_ns: u64) -> bool {
         time_ns >= self.end_ns
     }
 
     /// Begins the bins up to `time_ns`, all with the state before it; `clock` is that of both marks, just set.
-    pub fn begin(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
+    pub(crate) fn begin(&mut self, before: MemorySample, time_ns: u64, clock: u64) {
         self.start_ns.get_or_insert(time_ns);
         self.begin_until(self.index(time_ns).min(MAX_BINS - 1) + 1, before, time_ns, clock);
     }
 
     /// Begins all bins there can be, with the state before them.
-    pub fn pad(&mut self, before: MemorySample, clock: u64) {
+    pub(crate) fn pad(&mut self, before: MemorySample, clock: u64) {
         self.begin_until(MAX_BINS, before, u64::MAX, clock);
     }
 
@@ -155,13 +155,13 @@ impl TimelineBins {
 
     /// True when so many live bytes are no extreme of the current bin, as nearly always.
     #[inline]
-    pub fn has_live(&self, bytes: u64) -> bool {
+    pub(crate) fn has_live(&self, bytes: u64) -> bool {
         self.live.contains(&bytes)
     }
 
     /// Takes a moment into the current bin.
     #[inline] // A sample that is passed in memory costs more than all that is done with it.
-    pub fn observe(&mut self, sample: MemorySample) -> BinEffect {
+    pub(crate) fn observe(&mut self, sample: MemorySample) -> BinEffect {
         let Some(bin) = self.all.last_mut() else { return BinEffect::default() };
         bin.max_reserved = bin.max_reserved.max(sample.reserved);
         bin.min_reserved = bin.min_reserved.min(sample.reserved);
@@ -180,7 +180,7 @@ impl TimelineBins {
 
     /// Tells the current bin on which tick of the clock its marks stand.
     #[inline]
-    pub fn marked(&mut self, effect: BinEffect, high_clock: u64, low_clock: u64) {
+    pub(crate) fn marked(&mut self, effect: BinEffect, high_clock: u64, low_clock: u64) {
         if let Some(bin) = self.all.last_mut() {
             if effect.is_high {
                 bin.high_clock = high_clock;
@@ -192,7 +192,7 @@ impl TimelineBins {
     }
 
     /// Joins bins in pairs. Whoever keeps values per bin does the same with the winners.
-    pub fn halve(&mut self) -> Vec<MergedExtremes> {
+    pub(crate) fn halve(&mut self) -> Vec<MergedExtremes> {
         self.width_ns = self.width_ns.saturating_mul(2);
         let mut winners = Vec::new();
         let mut joined = Vec::with_capacity(self.all.len() / 2 + 1);

@@ -16,7 +16,7 @@ pub(crate) const MOST: usize = 1000;
 
 /// A mark.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MarkRecord {
+pub(crate) struct MarkRecord {
     /// As the program called it; empty where the trace does not have it.
     pub name: String,
     /// When.
@@ -27,7 +27,7 @@ pub struct MarkRecord {
 
 /// All of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct MarkLog {
+pub(crate) struct MarkLog {
     /// The first ones.
     pub first: Vec<MarkRecord>,
     /// How many there were.

@@ -12,7 +12,7 @@ use crate::util::seeded_map::SeededMap;
 
 /// A phase on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PhaseUsage {
+pub(crate) struct PhaseUsage {
     /// Most bytes held by tensors.
     pub peak_bytes: u64,
     /// Bytes of tensors that were there at its end and not at its begin.
@@ -21,7 +21,7 @@ pub struct PhaseUsage {
 
 /// All turns of a phase.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct PhaseRecord {
+pub(crate) struct PhaseRecord {
     /// Its name; empty where the trace does not have it.
     pub name: String,
     /// How often it began.

@@ -10,7 +10,7 @@ pub(crate) const MAX_POINTS: usize = 2048;
 
 /// Values at step ends 0, `stride`, 2 `stride`, ...; between two points the earlier one holds. Before the first: zero.
 #[derive(Clone, Debug)]
-pub struct StepSeries {
+pub(crate) struct StepSeries {
     points: Vec<(u32, BlockTotals)>,
     stride: u32,
     max_points: u32,
@@ -24,12 +24,12 @@ impl Default for StepSeries {
 
 impl StepSeries {
     /// A coarser one.
-    pub fn with_max_points(max_points: usize) -> Self {
+    pub(crate) fn with_max_points(max_points: usize) -> Self {
         Self { points: Vec::new(), stride: 1, max_points: max_points as u32 }
     }
 
     /// The value at the end of `step` and of all later ones until the next call. Steps ascend.
-    pub fn record(&mut self, step: u32, value: BlockTotals) {
+    pub(crate) fn record(&mut self, step: u32, value: BlockTotals) {
         let step = step.next_multiple_of(self.stride);
         match self.points.last_mut() {
             Some((last, held)) if *last == step => *held = value,
@@ -43,7 +43,7 @@ impl StepSeries {
     }
 
     /// Several together, as coarse as the coarsest of them.
-    pub fn sum<'a>(parts: impl Iterator<Item = &'a Self>, steps: u32) -> Self {
+    pub(crate) fn sum<'a>(parts: impl Iterator<Item = &'a Self>, steps: u32) -> Self {
         let parts: Vec<&Self> = parts.collect();
         let stride = parts.iter().map(|part| part.stride).max().unwrap_or(1);
         let mut sum = Self { stride, ..Self::default() };
@@ -72,18 +72,18 @@ impl StepSeries {
     }
 
     /// Of how many step ends one is kept.
-    pub fn stride(&self) -> u32 {
+    pub(crate) fn stride(&self) -> u32 {
         self.stride
     }
 
     /// True when it never was anything but zero.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
     /// The stride and the values at step ends 0, `stride`, 2 `stride`, ... below `steps`, with `stride` at least so large
     /// that there are at most twice [`MAX_POINTS`].
-    pub fn values(&self, steps: u32) -> (u32, Vec<BlockTotals>) {
+    pub(crate) fn values(&self, steps: u32) -> (u32, Vec<BlockTotals>) {
         let mut stride = self.stride;
         while steps / stride > 2 * MAX_POINTS as u32 {
             stride *= 2;
@@ -103,7 +103,7 @@ impl StepSeries {
     }
 
     /// As [`Self::values`], of the ends of step `first` and later ones; and how many values come before them.
-    pub fn values_from(&self, first: u32, steps: u32) -> (u32, usize, Vec<BlockTotals>) {
+    pub(crate) fn values_from(&self, first: u32, steps: u32) -> (u32, usize, Vec<BlockTotals>) {
         let (stride, mut values) = self.values(steps);
         let before = (first.div_ceil(stride) as usize).min(values.len());
         values.drain(..before);
@@ -111,7 +111,7 @@ impl StepSeries {
     }
 
     /// The value at the end of a step.
-    pub fn at(&self, step: u32) -> BlockTotals {
+    pub(crate) fn at(&self, step: u32) -> BlockTotals {
         let after = self.points.partition_point(|(at, _)| *at <= step);
         after.checked_sub(1).map_or(BlockTotals::default(), |index| self.points[index].1)
     }

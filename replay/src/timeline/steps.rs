@@ -40,7 +40,7 @@ pub(crate) const TIME_BINS: u64 = 64;
 /// An allocation by its kind, stack and size. PyTorch's allocator gets its own memory from the driver under the stack of the
 /// tensor that asks, and often in its size: these are two tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct StepToken {
+pub(crate) struct StepToken {
     kind: EventKind,
     stack: StackId,
     size: u64,
@@ -48,7 +48,7 @@ pub struct StepToken {
 
 /// When a step begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum StepSource {
+pub(crate) enum StepSource {
     /// At marks.
     Marks,
     /// At ranges of this name (number as of [`crate::timeline::nvtx_ranges::StepRangeNames`]).
@@ -68,7 +68,7 @@ pub enum StepSource {
 
 impl StepSource {
     /// The report's name; `None` when nothing is called a step.
-    pub fn name(self) -> Option<&'static str> {
+    pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Marks => Some("marks"),
             Self::Range(_) => Some("nvtx"),

@@ -23,7 +23,7 @@ pub enum TimeSpec {
 impl TimeSpec {
     /// True from the first event on that is not before it. `elapsed_ns` is that event's, `steps_begun` includes it. Marks say so
     /// themselves.
-    pub fn has_come(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
+    pub(crate) fn has_come(&self, elapsed_ns: u64, steps_begun: u32) -> bool {
         match self {
             Self::Elapsed { time_ns } => elapsed_ns > *time_ns,
             Self::Step(step) => steps_begun >= *step,
@@ -32,30 +32,18 @@ impl TimeSpec {
     }
 }
 
-/// What is no moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TimeSpecError(String);
-
-impl fmt::Display for TimeSpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} is no moment: give a time from the start, such as 12.5s, 800ms or 3min, or step:40, or mark:NAME",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for TimeSpecError {}
-
 const UNITS: [(&str, f64); 6] =
     [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("min", 60e9), ("s", 1e9), ("h", 3600e9)];
 
 impl FromStr for TimeSpec {
-    type Err = TimeSpecError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, TimeSpecError> {
-        let refused = || TimeSpecError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || {
+            format!(
+                "{text:?} is no moment: give a time from the start, such as 12.5s, 800ms or 3min, or step:40, or mark:NAME"
+            )
+        };
         if let Some(step) = text.strip_prefix("step:") {
             return step.parse().map(Self::Step).map_err(|_| refused());
         }

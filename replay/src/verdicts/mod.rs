@@ -5,11 +5,13 @@ mod spikes;
 
 use serde_json::{Value, json};
 
+use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
 use crate::pass::Analysis;
 use crate::report::display::{format_bytes, format_site};
 use crate::report::{BenignGrowth, Leak, Oom, Severity, Verdict};
 use crate::state::device::{DeviceState, ReservedPeakLevels, TotalMismatch};
+use crate::state::live_set::site_stats::SiteStats;
 use capacity::CapacityFacts;
 use spikes::{drift, spike, usual_part};
 
@@ -34,7 +36,7 @@ pub(crate) fn verdicts(
     (leaks, silent): (&[Leak], &[BenignGrowth]),
     ooms: &[Oom],
 ) -> Vec<Verdict> {
-    let words = analysis.words();
+    let words = analysis.vocabulary();
     let mut verdicts = Vec::new();
     let mut add = |kind, severity, summary: String, evidence| {
         verdicts.push(Verdict { trace, kind, severity, summary, evidence });
@@ -183,8 +185,8 @@ fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Verd
     let live_set = &device.torch;
     let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
     if let Some(usual) = usual_part(&highs, capacity) {
-        let more = |(id, site)| {
-            let then = live_set.bin_values(site).get(usual).map_or(0, |value| value[0]);
+        let more = |(id, site): (SiteId, &SiteStats)| {
+            let then = site.bin_values().get(usual).map_or(0, |value| value[0]);
             let bytes = live_set.at_peak(site).bytes.saturating_sub(then);
             (format_site(&analysis.symbols.site(id, live_set.main_stack_at_peak(id))), bytes)
         };

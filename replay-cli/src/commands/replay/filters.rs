@@ -97,7 +97,7 @@ impl Filters {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
-            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source.name().is_none() {
+            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source_name().is_none() {
                 return Err(Refused(format!(
                     "{path}: no steps were recognised, so there is no {}",
                     since.asked
@@ -106,8 +106,7 @@ impl Filters {
             if since.come.is_none() {
                 let span = crate::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
-                    .step_source
-                    .name()
+                    .step_source_name()
                     .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
                 return Err(Refused(format!(
                     "{path}: {} never came; the run has {span}{} of events{}",
@@ -146,12 +145,8 @@ impl Filters {
         if self.device.is_empty() {
             return Ok(());
         }
-        let mut there: Vec<u32> = analyses
-            .iter()
-            .flat_map(|one| one.devices.iter())
-            .filter(|(ordinal, _)| *ordinal != gpumemtrace_format::NO_DEVICE)
-            .map(|(ordinal, _)| u32::from(*ordinal))
-            .collect();
+        let mut there: Vec<u32> =
+            analyses.iter().flat_map(Analysis::device_ordinals).map(u32::from).collect();
         there.sort_unstable();
         there.dedup();
         if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
@@ -168,7 +163,7 @@ impl Filters {
     /// Leaves of a report, whose sites have names, the rows of the lines that are wanted.
     pub(crate) fn keep_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
-        if !keep_sites(report, &SiteFilter::new(site)) {
+        if !keep_sites(report, &SiteFilter::from(site.as_str())) {
             crate::status::erase();
             eprintln!(
                 "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
@@ -222,9 +217,9 @@ pub(super) fn marks_instead(asked: &TimeSpec, analyses: &[Analysis]) -> String {
         return String::new();
     }
     let mut names: Vec<String> = Vec::new();
-    for mark in analyses.iter().flat_map(|analysis| &analysis.marks.first) {
-        if names.len() < MOST_MARKS && !names.contains(&mark.name) {
-            names.push(mark.name.clone());
+    for name in analyses.iter().flat_map(Analysis::mark_names) {
+        if names.len() < MOST_MARKS && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
         }
     }
     format!("; {}", list(&names, "the program made no marks", "the program made the marks"))

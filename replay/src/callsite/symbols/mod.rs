@@ -18,15 +18,15 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// A user line, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct SiteId(pub u32);
+pub(crate) struct SiteId(pub u32);
 
 /// A distinct pair of Python and native stack.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct StackId(pub u32);
+pub(crate) struct StackId(pub u32);
 
 /// What begins a step, as far as a stack can tell: an optimizer call and the user line that makes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct OptimizerLine {
+pub(crate) struct OptimizerLine {
     /// Which call.
     pub call: OptimizerCall,
     /// From where.
@@ -45,7 +45,7 @@ pub(crate) struct NodeInfo {
 
 /// What a Python stack has to do with autograd's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AutogradRole {
+pub(crate) enum AutogradRole {
     /// Nothing.
     None,
     /// This frame of it runs the engine, and waits for its threads.
@@ -62,7 +62,7 @@ impl NodeInfo {
 
 /// One stack.
 #[derive(Clone, Copy, Debug)]
-pub struct StackInfo {
+pub(crate) struct StackInfo {
     /// Innermost Python frame.
     pub python: NodeId,
     /// Innermost native frame.
@@ -77,7 +77,7 @@ pub struct StackInfo {
 
 /// Everything ids resolve to.
 #[derive(Debug)]
-pub struct SymbolTable {
+pub(crate) struct SymbolTable {
     pub(crate) definitions: Definitions,
     pub(crate) own: UserCodePaths,
     /// Return addresses of native sites.
@@ -96,7 +96,7 @@ pub struct SymbolTable {
 
 impl SymbolTable {
     /// Resolves all Python nodes.
-    pub fn new(definitions: Definitions, own: UserCodePaths) -> Self {
+    pub(crate) fn new(definitions: Definitions, own: UserCodePaths) -> Self {
         let mut symbols = Self {
             own,
             addresses: SeededMap::default(),
@@ -133,7 +133,7 @@ impl SymbolTable {
 
     /// The stack of an event.
     #[inline]
-    pub fn stack(&mut self, python: NodeId, native: NodeId) -> StackId {
+    pub(crate) fn stack(&mut self, python: NodeId, native: NodeId) -> StackId {
         if native == NodeId::NONE {
             if let Some(stack) = self.by_python.get(python.0) {
                 return stack;
@@ -172,22 +172,22 @@ impl SymbolTable {
 
     /// What is known of a stack.
     #[inline]
-    pub fn stack_info(&self, stack: StackId) -> StackInfo {
+    pub(crate) fn stack_info(&self, stack: StackId) -> StackInfo {
         self.stacks[stack.0 as usize]
     }
 
     /// The optimizer calls that occur in stacks.
-    pub fn optimizer_lines(&self) -> &[OptimizerLine] {
+    pub(crate) fn optimizer_lines(&self) -> &[OptimizerLine] {
         &self.optimizer_lines
     }
 
     /// Frames whose code, line table, parent or module is unknown.
-    pub fn unresolved_frames(&self) -> u64 {
+    pub(crate) fn unresolved_frames(&self) -> u64 {
         self.unresolved.len() as u64
     }
 
     /// Those of them that the file uses and does not define.
-    pub fn undefined_frames(&self) -> u64 {
+    pub(crate) fn undefined_frames(&self) -> u64 {
         self.undefined.len() as u64
     }
 
@@ -339,23 +339,23 @@ impl SymbolTable {
     }
 
     /// The frame's own line as a site, if it is the user's.
-    pub fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
+    pub(crate) fn own_user_site(&self, node: NodeId) -> Option<SiteId> {
         let facts = self.nodes.get(node.0)?;
         (facts.user == Some(facts.own)).then_some(facts.own)
     }
 
     /// The user line of a frame.
-    pub fn user_site(&self, node: NodeId) -> Option<SiteId> {
+    pub(crate) fn user_site(&self, node: NodeId) -> Option<SiteId> {
         self.nodes.get(node.0).map(|facts| facts.site())
     }
 
     /// True for what threads of autograd do for a line.
-    pub fn is_backward_site(&self, site: SiteId) -> bool {
+    pub(crate) fn is_backward_site(&self, site: SiteId) -> bool {
         matches!(self.sites[site.0 as usize], SiteKey::Python { is_backward: true, .. })
     }
 
     /// All definitions, for `dump`.
-    pub fn definitions(&self) -> &Definitions {
+    pub(crate) fn definitions(&self) -> &Definitions {
         &self.definitions
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Growth {
     /// The largest rise that was undone.
     pub undone: u64,
     /// Values after which something stayed.
-    pub growth_steps: usize,
+    pub rising_steps: usize,
     /// Index of the first value that includes something that stayed.
     pub first: usize,
     /// Values after which the differences repeat, if they do.
@@ -92,7 +92,7 @@ impl Growth {
         base: 0,
         rise: 0,
         undone: 0,
-        growth_steps: 0,
+        rising_steps: 0,
         first: 0,
         period: None,
         per_value: 0.0,
@@ -250,7 +250,7 @@ pub(crate) fn judge(values: &[u64], fate: SurvivorEvidence) -> GrowthJudgement {
         base,
         rise: last.saturating_sub(before),
         undone,
-        growth_steps: steps.len(),
+        rising_steps: steps.len(),
         first,
         period: regular.as_ref().map(|regular| regular.period),
         per_value: regular

@@ -17,6 +17,7 @@ use crate::report::Ending;
 use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
+use crate::state::live_set::site_stats::SiteStats;
 use crate::timeline::steps::StepSource;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
@@ -181,7 +182,7 @@ impl<'a> CategoryInputs<'a> {
     }
 
     fn dies_backward(&self, site: SiteId) -> bool {
-        let freed_at = self.live_set.site(site).and_then(|live_set| self.live_set.main_free_site(live_set));
+        let freed_at = self.live_set.site(site).and_then(SiteStats::main_free_site);
         let symbols = &self.analysis.symbols;
         let calls = &self.analysis.backward_calls;
         freed_at.is_some_and(|freed_at| {

@@ -5,8 +5,10 @@ mod vocabulary;
 
 use super::{RankRow, Site};
 
-pub use units::{Units, choose_units, chosen_units, format_bytes};
-pub use vocabulary::Vocabulary;
+pub use self::{
+    units::{Units, choose_units, chosen_units, format_bytes},
+    vocabulary::Vocabulary,
+};
 
 /// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
 /// `libpool.so+0x1234`.

@@ -11,7 +11,7 @@
 mod blocks;
 mod graphs;
 mod physical;
-mod totals;
+pub(crate) mod totals;
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::callsite::symbols::StackId;
 use blocks::{DriverBlock, DriverBlocks, EndedBlock};
 use graphs::{GraphEffect, GraphMemory};
 use physical::PhysicalMemory;
-pub use totals::PlaceTotals;
+pub(crate) use totals::PlaceTotals;
 
 /// Where memory lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -71,7 +71,7 @@ use space::key;
 
 /// What an event did to the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DriverChange {
+pub(crate) enum DriverChange {
     /// Memory was given out.
     Alloc {
         /// Its key.
@@ -94,7 +94,7 @@ pub enum DriverChange {
 
 /// A range of device addresses with memory behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryRange {
+pub(crate) struct MemoryRange {
     /// First address.
     pub addr: u64,
     /// Bytes.
@@ -109,7 +109,7 @@ pub struct MemoryRange {
 
 /// All driver memory of a process.
 #[derive(Debug, Default)]
-pub struct DriverState {
+pub(crate) struct DriverState {
     blocks: DriverBlocks,
     physical: PhysicalMemory,
     graphs: GraphMemory,
@@ -118,22 +118,22 @@ pub struct DriverState {
     pub changes: Vec<DriverChange>,
     ranges_born: u64,
     /// Ranges that the last event removed.
-    pub removed_ranges: Vec<MemoryRange>,
+    pub(crate) removed_ranges: Vec<MemoryRange>,
     /// True if it added or removed any.
-    pub ranges_changed: bool,
+    pub(crate) ranges_changed: bool,
     /// Calls that returned an error.
-    pub failed_calls: u64,
+    pub(crate) failed_calls: u64,
     /// Who made the first of them.
-    pub first_failed: Option<StackId>,
+    pub(crate) first_failed: Option<StackId>,
     /// Of these, the ones for which no memory was left (`CUDA_ERROR_OUT_OF_MEMORY`).
-    pub refused_calls: u64,
+    pub(crate) refused_calls: u64,
     /// Frees of what was not known.
-    pub unmatched_frees: u64,
+    pub(crate) unmatched_frees: u64,
 }
 
 impl DriverState {
     /// Takes a driver event; what it did is in `changes` and `removed_ranges` until the next call.
-    pub fn event(&mut self, event: &Event, stack: StackId) {
+    pub(crate) fn event(&mut self, event: &Event, stack: StackId) {
         self.changes.clear();
         self.removed_ranges.clear();
         self.ranges_changed = false;
@@ -371,12 +371,12 @@ impl DriverState {
     }
 
     /// How many ranges there ever were.
-    pub fn ranges_born(&self) -> u64 {
+    pub(crate) fn ranges_born(&self) -> u64 {
         self.ranges_born
     }
 
     /// Device address ranges with memory behind them, by first address.
-    pub fn ranges(&self) -> &BTreeMap<u64, MemoryRange> {
+    pub(crate) fn ranges(&self) -> &BTreeMap<u64, MemoryRange> {
         &self.ranges
     }
 }

@@ -77,7 +77,7 @@ struct SiteHolders {
 
 /// The looks of a run.
 #[derive(Clone, Debug, Default)]
-pub struct HolderScans {
+pub(crate) struct HolderScans {
     /// The last ones.
     kept: Vec<Scan>,
     /// With those that are not kept.
@@ -86,11 +86,6 @@ pub struct HolderScans {
 }
 
 impl HolderScans {
-    /// True where nobody looked.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
     /// A look begins.
     pub(crate) fn look(&mut self, event: &Event, (time_ns, step): (u64, u32), definitions: &Definitions) {
         if self.kept.len() == MAX_LOOKS {

@@ -26,7 +26,7 @@ const TEXTS: &[&str] = &[
 fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
     let definitions = definitions(TEXTS);
     let mut looks = HolderScans::default();
-    assert!(looks.is_empty() && looks.of_sites(0, [SiteId(1)].into_iter()).is_none());
+    assert!(looks.count == 0 && looks.of_sites(0, [SiteId(1)].into_iter()).is_none());
     looks.look(&event(EventKind::HOLDERS, 1, [0, 0]), (7, 3), &definitions);
     for (site, text, amount) in [(1, 2, [3, 300]), (1, 3, [2, 20]), (2, 2, [1, 100]), (2, 4, [1, 1])] {
         looks.holder(&event(EventKind::HOLDER, text, amount), Some(SiteId(site)), &definitions);
@@ -73,7 +73,7 @@ fn a_program_that_never_stops_saying_fills_no_memory() {
     let definitions = definitions(TEXTS);
     let mut looks = HolderScans::default();
     looks.holder(&event(EventKind::HOLDER, 2, [1, 1]), Some(SiteId(1)), &definitions);
-    assert!(looks.is_empty(), "what comes before any look is nobody's");
+    assert!(looks.count == 0, "what comes before any look is nobody's");
     for _ in 0..1000 {
         looks.look(&event(EventKind::HOLDERS, 1, [0, 0]), (0, 0), &definitions);
     }

@@ -27,7 +27,7 @@ struct MapSlot {
 
 /// Blocks by address.
 #[derive(Clone, Debug, Default)]
-pub struct BlockMap {
+pub(crate) struct BlockMap {
     places: Vec<MapSlot>,
     /// Taken ones.
     taken: usize,
@@ -44,7 +44,7 @@ impl BlockMap {
 
     /// Puts a block in; the one that was there.
     #[inline]
-    pub fn insert(&mut self, addr: u64, block: LiveBlock) -> Option<LiveBlock> {
+    pub(crate) fn insert(&mut self, addr: u64, block: LiveBlock) -> Option<LiveBlock> {
         if self.taken >= self.places.len() / 2 && self.places.len() < MAX_PLACES {
             self.grow();
         }
@@ -80,7 +80,7 @@ impl BlockMap {
 
     /// Takes a block out.
     #[inline]
-    pub fn remove(&mut self, addr: u64) -> Option<LiveBlock> {
+    pub(crate) fn remove(&mut self, addr: u64) -> Option<LiveBlock> {
         if self.places.is_empty() {
             return None;
         }
@@ -100,7 +100,7 @@ impl BlockMap {
     }
 
     /// The block at an address.
-    pub fn get(&self, addr: u64) -> Option<&LiveBlock> {
+    pub(crate) fn get(&self, addr: u64) -> Option<&LiveBlock> {
         let place = self.places.get(self.place_of(addr))?;
         if place.is_taken && place.addr == addr {
             return Some(&place.block);
@@ -109,7 +109,7 @@ impl BlockMap {
     }
 
     /// All of them, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
         let taken = self.places.iter().filter(|place| place.is_taken).map(|place| (place.addr, &place.block));
         taken.chain(self.map.iter().map(|(addr, block)| (*addr, block)))
     }

@@ -12,7 +12,7 @@ pub(crate) fn sum(parts: impl Iterator<Item = u64>) -> u64 {
 
 /// An amount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockTotals {
+pub(crate) struct BlockTotals {
     /// Bytes.
     pub bytes: u64,
     /// Blocks.
@@ -21,13 +21,13 @@ pub struct BlockTotals {
 
 impl BlockTotals {
     /// One block more.
-    pub fn add(&mut self, bytes: u64) {
+    pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.blocks += 1;
     }
 
     /// One block less.
-    pub fn remove(&mut self, bytes: u64) {
+    pub(crate) fn remove(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
         self.blocks = self.blocks.saturating_sub(1);
     }

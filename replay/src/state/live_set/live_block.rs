@@ -4,7 +4,7 @@ use crate::callsite::symbols::StackId;
 
 /// A block that has not been freed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct LiveBlock {
+pub(crate) struct LiveBlock {
     /// Bytes.
     pub bytes: u64,
     /// Who allocated it.

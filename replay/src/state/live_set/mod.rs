@@ -28,7 +28,7 @@ pub(crate) use live_block::LiveBlock;
 
 /// A moment and the values that go with it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct StateSample {
+pub(crate) struct StateSample {
     /// When.
     pub time_ns: u64,
     /// Steps begun.
@@ -41,7 +41,7 @@ pub struct StateSample {
 
 /// One layer of one device.
 #[derive(Clone, Debug, Default)]
-pub struct LiveSet {
+pub(crate) struct LiveSet {
     live: BlockMap,
     total: BlockTotals,
     marks: Checkpoints<MARKS>,
@@ -72,7 +72,7 @@ pub struct LiveSet {
 
 impl LiveSet {
     /// A book that is opened when this many steps have ended, of a run that lasts so long (0: not known).
-    pub fn at_step(step: u32, span_ns: u64) -> Self {
+    pub(crate) fn at_step(step: u32, span_ns: u64) -> Self {
         Self { step, bins: TimelineBins::for_span(span_ns), ..Self::default() }
     }
 
@@ -91,7 +91,7 @@ impl LiveSet {
     /// A block appears; the block that was there, if its free was lost.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What is passed on in memory from one step to the next costs as much as the steps.
-    pub fn alloc(
+    pub(crate) fn alloc(
         &mut self,
         addr: u64,
         (bytes, requested_bytes): (u64, Option<u64>),
@@ -118,7 +118,7 @@ impl LiveSet {
     /// A block goes; the block that went, if it was known.
     #[inline(always)]
     #[allow(clippy::inline_always)] // As above.
-    pub fn free(
+    pub(crate) fn free(
         &mut self,
         addr: u64,
         (by, free_site): (StackId, SiteId),
@@ -189,7 +189,7 @@ impl LiveSet {
     }
 
     /// Takes note of the state after an event, of this layer or another of the same device.
-    pub fn observe(&mut self, now: StateSample) {
+    pub(crate) fn observe(&mut self, now: StateSample) {
         self.advance_bin(now);
         self.record_state(now);
     }
@@ -265,7 +265,7 @@ impl LiveSet {
     }
 
     /// A step begins: the one before it ends with the state as it is.
-    pub fn step_boundary(&mut self) {
+    pub(crate) fn step_boundary(&mut self) {
         self.series.record(self.step, self.total);
         if let Some(peaks) = &mut self.step_peaks {
             peaks.step_boundary(self.total.bytes, self.last.time_ns, self.events);
@@ -277,7 +277,7 @@ impl LiveSet {
     }
 
     /// Ends the reading: everything that was put off is done.
-    pub fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         let bins = self.bins.all().len();
         for site in &mut self.sites {
             site.catch_up(self.step, &self.marks, &self.bins);

@@ -11,7 +11,7 @@ use crate::state::live_set::block_map::BlockMap;
 
 /// How a block went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BlockDeath {
+pub(crate) struct BlockDeath {
     /// Who gave it back; nobody knows where the event is missing.
     pub stack: Option<StackId>,
     /// Steps begun then.
@@ -20,7 +20,7 @@ pub struct BlockDeath {
 
 /// A block that was there at the peak.
 #[derive(Clone, Copy, Debug)]
-pub struct PeakBlock {
+pub(crate) struct PeakBlock {
     /// Where it begins.
     pub addr: u64,
     /// What it was.

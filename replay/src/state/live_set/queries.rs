@@ -7,38 +7,38 @@ use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
 use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
-use crate::timeline::bins::{BinValues, MemorySample, TimelineBins};
+use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 
 impl LiveSet {
     /// True when nothing ever happened here.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.events == 0
     }
 
     /// Blocks and bytes now.
-    pub fn total(&self) -> BlockTotals {
+    pub(crate) fn total(&self) -> BlockTotals {
         self.total
     }
 
     /// The highest moment.
-    pub fn peak(&self) -> MemorySample {
+    pub(crate) fn peak(&self) -> MemorySample {
         self.peak
     }
 
     /// From here on the peaks of steps are followed.
-    pub fn follow_step_peaks(&mut self) {
+    pub(crate) fn follow_step_peaks(&mut self) {
         self.step_peaks = Some(Box::new(StepPeaks::at_step(self.step)));
     }
 
     /// The peak of the step before that of the peak, and its blocks; `None` if nobody asked, or if there is no such step.
-    pub fn step_before_peak(&self) -> Option<(&StepPeak, Vec<PeakBlock>)> {
+    pub(crate) fn step_before_peak(&self) -> Option<(&StepPeak, Vec<PeakBlock>)> {
         let before = self.step_peaks.as_ref()?.before_peak()?;
         Some((before, before.blocks(&self.live)))
     }
 
     /// The blocks that were there at the highest moment, in the order in which they came.
-    pub fn peak_blocks(&self) -> Vec<PeakBlock> {
+    pub(crate) fn peak_blocks(&self) -> Vec<PeakBlock> {
         self.peak_blocks.all(&self.live)
     }
 
@@ -52,33 +52,28 @@ impl LiveSet {
         self.sites.get(site.0 as usize).filter(|stats| stats.outcomes.allocated > 0)
     }
 
-    /// The last moment.
-    pub fn last(&self) -> MemorySample {
-        self.last
-    }
-
     /// Steps ended.
-    pub fn steps_ended(&self) -> u32 {
+    pub(crate) fn steps_ended(&self) -> u32 {
         self.step
     }
 
     /// All blocks at the end of each step.
-    pub fn series(&self) -> &StepSeries {
+    pub(crate) fn series(&self) -> &StepSeries {
         &self.series
     }
 
     /// The live blocks.
-    pub fn live(&self) -> &BlockMap {
+    pub(crate) fn live(&self) -> &BlockMap {
         &self.live
     }
 
     /// The bins.
-    pub fn bins(&self) -> &TimelineBins {
+    pub(crate) fn bins(&self) -> &TimelineBins {
         &self.bins
     }
 
     /// Sites that ever held something.
-    pub fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteStats)> {
+    pub(crate) fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteStats)> {
         self.sites
             .iter()
             .zip(0..)
@@ -86,41 +81,31 @@ impl LiveSet {
             .map(|(stats, id)| (SiteId(id), stats))
     }
 
-    /// A site's bytes at the high and low of each bin.
-    pub fn bin_values<'a>(&self, site: &'a SiteStats) -> &'a BinValues {
-        &site.bins
-    }
-
     /// What a site held at the peak.
-    pub fn at_peak(&self, site: &SiteStats) -> BlockTotals {
+    pub(crate) fn at_peak(&self, site: &SiteStats) -> BlockTotals {
         site.counter.at(&self.marks, PEAK)
     }
 
     /// What became of a site's blocks until the end of the last step.
-    pub fn outcomes(&self, site: &SiteStats) -> BlockOutcomes {
+    pub(crate) fn outcomes(&self, site: &SiteStats) -> BlockOutcomes {
         if site.step_seen < self.step { site.outcomes } else { site.outcomes_at_step_end }
     }
 
-    /// Where most of a site's blocks were freed until the end of the last step.
-    pub fn main_free_site(&self, site: &SiteStats) -> Option<SiteId> {
-        site.main_free_site()
-    }
-
     /// The stack of a site that held most at the peak.
-    pub fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
+    pub(crate) fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
         let at_peak =
             |stack: StackId| self.stacks[stack.0 as usize].counter.at(&self.stack_marks, STACK_PEAK).bytes;
         largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
     }
 
     /// The stack of a site that grew most.
-    pub fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
+    pub(crate) fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
         largest(self.stacks_that_grew(site, from, to).map(|(stack, held)| (stack, held.bytes)))
     }
 
     /// Stacks of a site with what they held more at the end of step `to` than at the end of step `from`, or than nothing. What
     /// a line holds once and for all (a workspace of a library) says nothing about what it leaks.
-    pub fn stacks_that_grew(
+    pub(crate) fn stacks_that_grew(
         &self,
         site: SiteId,
         from: Option<u32>,

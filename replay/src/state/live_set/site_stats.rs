@@ -30,7 +30,7 @@ const MAX_FREE_SITES: usize = 16;
 
 /// What happened to the blocks of a site, as counted at a step end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockOutcomes {
+pub(crate) struct BlockOutcomes {
     /// Allocated.
     pub allocated: u64,
     /// Freed.
@@ -62,7 +62,7 @@ struct FreeSite {
 
 /// One site of a book.
 #[derive(Clone, Debug, Default)]
-pub struct SiteStats {
+pub(crate) struct SiteStats {
     pub(crate) counter: LazyCounter<MARKS>,
     pub(crate) series: StepSeries,
     pub(crate) step_seen: u32,
@@ -74,17 +74,17 @@ pub struct SiteStats {
 
 impl SiteStats {
     /// At the end of every step.
-    pub fn series(&self) -> &StepSeries {
+    pub(crate) fn series(&self) -> &StepSeries {
         &self.series
     }
 
     /// Blocks and bytes now.
-    pub fn now(&self) -> BlockTotals {
+    pub(crate) fn now(&self) -> BlockTotals {
         self.counter.now
     }
 
     /// Blocks it was ever given.
-    pub fn allocated(&self) -> u64 {
+    pub(crate) fn allocated(&self) -> u64 {
         self.outcomes.allocated
     }
 
@@ -97,6 +97,11 @@ impl SiteStats {
         } else if self.free_sites.len() < MAX_FREE_SITES {
             self.free_sites.push(FreeSite { site: at, count: 0, this_step: 1 });
         }
+    }
+
+    /// Bytes at the high and the low of each bin.
+    pub(crate) fn bin_values(&self) -> &BinValues {
+        &self.bins
     }
 
     /// Where most of its blocks were freed until the end of the last step.

@@ -12,7 +12,7 @@ use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlock, PeakBlocks};
 
 /// The highest moment of a step.
 #[derive(Clone, Debug, Default)]
-pub struct StepPeak {
+pub(crate) struct StepPeak {
     /// Which.
     pub step: u32,
     /// When; unknown where nothing had happened yet.
@@ -24,7 +24,7 @@ pub struct StepPeak {
 
 impl StepPeak {
     /// What was live then, in the order in which it came, given what is live now.
-    pub fn blocks(&self, live: &BlockMap) -> Vec<PeakBlock> {
+    pub(crate) fn blocks(&self, live: &BlockMap) -> Vec<PeakBlock> {
         self.blocks.all(live)
     }
 

@@ -31,18 +31,6 @@ pub(crate) enum Category {
 }
 
 impl Category {
-    /// All of them, as reports order equals.
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Parameters,
-        Self::Gradients,
-        Self::OptimizerState,
-        Self::Activations,
-        Self::Temporaries,
-        Self::Workspaces,
-        Self::Inputs,
-        Self::Unknown,
-    ];
-
     /// In reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
