@@ -9,7 +9,7 @@ use crate::pass::{Analysis, OomRecord};
 use crate::report::display::Vocabulary;
 use crate::report::display::{format_bytes, format_site};
 use crate::report::{Leak, Oom, Remedy, Site, SiteBytes, SiteShare};
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::util::block_totals::BlockTotals;
 
 /// All described out-of-memory events of a trace.
 pub(crate) fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
@@ -186,7 +186,7 @@ fn remedies(
     let stranded = [
         (record.gap.stranded_stream.bytes, "allocate on one stream, or free before another stream goes on"),
         (
-            crate::state::live_set::lazy_counter::sum(in_other_pools.map(|group| group.free)),
+            crate::util::block_totals::saturating_sum(in_other_pools.map(|group| group.free)),
             "release the graphs or memory pools that keep the rest",
         ),
     ];

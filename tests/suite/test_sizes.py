@@ -1,4 +1,4 @@
-"""The package writes sizes as the command does: one table of both, that of the command's own test (replay/src/units.rs)."""
+"""The package writes sizes as the command does: one table of both, that of the command's own test (replay/src/report/display/units.rs)."""
 
 import ast
 import importlib.util
@@ -6,7 +6,7 @@ import re
 
 from conftest import REPOSITORY
 
-CASES = re.search(r"fn sizes_read_well_at_every_border.*?let cases = \[(.*?)\];", (REPOSITORY / "replay/src/units.rs").read_text(), re.S)[1]
+CASES = re.search(r"fn sizes_read_well_at_every_border.*?let cases = \[(.*?)\];", (REPOSITORY / "replay/src/report/display/units.rs").read_text(), re.S)[1]
 
 
 def number(text):

@@ -11,7 +11,7 @@ use crate::budget::SitePattern;
 use crate::pass::Analysis;
 use crate::report::{Cause, Leak, Omitted, Oom, Report, Site, SiteShare, StackFrame};
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::lazy_counter::sum;
+use crate::util::block_totals::saturating_sum;
 
 impl Analysis {
     /// Leaves only these devices: as if nothing had happened on the others. Pinned memory is the host's, so it goes too.
@@ -164,7 +164,7 @@ impl RowFilter<'_> {
 
     fn oom(&self, oom: &mut Oom) {
         self.shares(&mut oom.sites, &mut oom.left_out);
-        let named = sum(oom.sites.iter().map(|one| one.bytes));
+        let named = saturating_sum(oom.sites.iter().map(|one| one.bytes));
         if let Some(out) = &mut oom.left_out {
             // Only the largest are named in any case.
             out.bytes = Some(oom.live_bytes.saturating_sub(named));
@@ -187,7 +187,7 @@ impl RowFilter<'_> {
                 |one| Some(one.bytes),
             );
             // Of many only the largest are named, with or without a selection.
-            let named = sum(cause.culprits.iter().map(|one| one.bytes));
+            let named = saturating_sum(cause.culprits.iter().map(|one| one.bytes));
             if let Some(out) = &mut cause.left_out {
                 out.bytes = Some(cause.bytes.saturating_sub(named));
             }

@@ -3,7 +3,7 @@
 use crate::budget::pattern::SitePattern;
 use crate::compare::{ComparedRange, LineProfile, Profile};
 use crate::report::Leak;
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::util::block_totals::BlockTotals;
 
 /// Most lines named with a budget.
 const MAX_NAMED: usize = 3;

@@ -6,7 +6,7 @@ use super::difference::{AmountChange, ChangeStatus, LineChange};
 use super::profile::{LineOnDevice, Profile};
 use super::{ComparedRange, sides};
 use crate::report::{Quantity, Site};
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::util::block_totals::BlockTotals;
 
 /// Those that differ, largest first.
 pub(super) fn lines(

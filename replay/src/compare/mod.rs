@@ -11,7 +11,7 @@
 //! steps; where there are no steps, at the end. Findings without steps are judged over equal times, which no two runs have: they
 //! are not compared, and a note says how many there are.
 //!
-//! Which line is which is said in [`align`], which file is which in [`files`].
+//! Which line is which is said in `align`, which file is which in `files`.
 
 pub(crate) mod align;
 pub(crate) mod backends;
@@ -36,8 +36,8 @@ pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
 use crate::leak::growth::warm_up;
 use crate::report::{Leak, Site};
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 /// The steps that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

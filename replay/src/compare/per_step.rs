@@ -21,10 +21,10 @@ use crate::ingest::metal_totals::MetalTotals;
 use crate::ingest::{Input, read_together};
 use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace};
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepClock;
+use crate::util::block_totals::BlockTotals;
 use crate::util::seeded_map::SeededMap;
 
 /// By steps, a device.

@@ -14,8 +14,8 @@ use crate::leak;
 use crate::pass::Analysis;
 use crate::report::{Leak, Site};
 use crate::state::device::DeviceState;
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NO_DEVICE;
 

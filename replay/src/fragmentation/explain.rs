@@ -39,8 +39,8 @@ pub(crate) fn explain(
     };
     let live = sum(|block| Some(block.bytes)).unwrap_or(0);
     let is_tracked = !snapshot.segments.is_empty();
-    let requested =
-        sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes))).filter(|_| is_tracked);
+    let requested = sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes)))
+        .filter(|_| is_tracked);
     let mut rounding = BytesBySite::default();
     if requested.is_some() {
         for (_, block) in &snapshot.blocks {
@@ -160,7 +160,7 @@ fn explain_free(
             false
         });
         if let Some(pool) = run.pool {
-            let free = crate::state::live_set::lazy_counter::sum(pieces.iter().copied());
+            let free = crate::util::block_totals::saturating_sum(pieces.iter().copied());
             let group = groups.segment(pool, run.is_expandable);
             let bytes = run.end - run.begin;
             group.reserved = group.reserved.saturating_add(bytes);
@@ -218,7 +218,7 @@ fn pages(
         let keepers = &blocks[first..last];
         let used = |block: &PlacedBlock<'_>| end_of(block).min(*end).saturating_sub(block.0.max(begin));
         let free =
-            (end - begin).saturating_sub(crate::state::live_set::lazy_counter::sum(keepers.iter().map(used)));
+            (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(keepers.iter().map(used)));
         if free > 0 && page(free, keepers) {
             releasable = releasable.saturating_add(free);
         }

@@ -34,8 +34,8 @@ pub(crate) fn fit_for_sizes(gap: &Gap, requests: &RequestHistogram) -> Vec<FitFo
         FitForSize {
             request,
             times,
-            free: crate::state::live_set::lazy_counter::sum(pieces()),
-            fit: crate::state::live_set::lazy_counter::sum(pieces().map(fit)),
+            free: crate::util::block_totals::saturating_sum(pieces()),
+            fit: crate::util::block_totals::saturating_sum(pieces().map(fit)),
         }
     };
     let asked = requests.list().into_iter().filter(|(request, _)| request.bytes > 0);

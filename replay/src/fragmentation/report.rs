@@ -188,7 +188,7 @@ pub(crate) fn instants(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
                      ordinal: u8,
                      state: &DeviceState| {
         let at = instant.devices.iter().find(|(device, _)| *device == ordinal).map(|(_, at)| at);
-        let share = |(id, held): &(SiteId, crate::state::live_set::lazy_counter::BlockTotals)| SiteShare {
+        let share = |(id, held): &(SiteId, crate::util::block_totals::BlockTotals)| SiteShare {
             site: analysis.symbols.site(*id, None),
             bytes: held.bytes,
             blocks: held.blocks,

@@ -10,7 +10,7 @@ use crate::callsite::code_origin::is_module_code;
 use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
 use crate::leak::candidates::Candidate;
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::lazy_counter::{BlockTotals, sum};
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
 /// Share of the growth that a finding's line must hold.
@@ -61,7 +61,7 @@ pub(crate) fn paths(live_set: &LiveSet, symbols: &SymbolTable, member: &Candidat
 
 /// Lines that most of the growth was allocated under, with the least depth at which they occur.
 pub(crate) fn common_lines(paths: &[BlamePath]) -> impl Iterator<Item = (SiteId, usize)> {
-    let total = sum(paths.iter().map(|path| path.grown.bytes));
+    let total = saturating_sum(paths.iter().map(|path| path.grown.bytes));
     // line -> (bytes under it, least depth at which it occurs)
     let mut lines: SeededMap<SiteId, (u64, usize)> = SeededMap::default();
     for path in paths {

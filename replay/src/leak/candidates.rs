@@ -10,9 +10,9 @@ use crate::callsite::symbols::SiteId;
 use crate::leak::cohorts::{Cohort, Cohorts};
 use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge};
 use crate::leak::statistics::{false_discovery_rates, trend};
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 /// Highest share of false discoveries among what is not regular.
 pub(crate) const MAX_FALSE_DISCOVERIES: f64 = 0.05;

@@ -11,9 +11,9 @@ use crate::leak::retained_graph::RetainedGraph;
 use crate::pass::Analysis;
 use crate::report::{FreedSiblings, Leak, Quantity, Site, Survival};
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::lazy_counter::{BlockTotals, sum};
 use crate::timeline::step_series::StepSeries;
 use crate::timeline::steps::StepSource;
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededSet;
 
 /// Most members named in one finding.
@@ -102,7 +102,7 @@ impl LeakReporter<'_> {
             blocks_per_step: members.iter().map(|one| rate(one) / f64::from(one.stride)).sum(),
             bytes_per_step,
             q: main.q,
-            after_warm_up: (settled, sum(members.iter().map(|member| member.after_warm_up.1))),
+            after_warm_up: (settled, saturating_sum(members.iter().map(|member| member.after_warm_up.1))),
             total: self.live_set.series(),
         });
         self.describe_outcomes(&mut leak, members);
@@ -120,7 +120,7 @@ impl LeakReporter<'_> {
     fn describe_outcomes(&self, leak: &mut Leak, members: &[Candidate]) {
         let symbols = &self.analysis.symbols;
         let main = &members[0];
-        let all = |of: fn(&Candidate) -> u64| sum(members.iter().map(of));
+        let all = |of: fn(&Candidate) -> u64| saturating_sum(members.iter().map(of));
         let (born, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
         let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
         leak.grows_by = if main.blocks.is_some() { "blocks" } else { "size" };

@@ -9,9 +9,9 @@ use crate::leak::candidates::{MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge};
 use crate::report::Leak;
 use crate::state::device::DeviceState;
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 /// Least Kendall's tau where it is not regular: pieces that fit nobody add up for a while in healthy runs, too.
 const MIN_TAU: f64 = 0.9;

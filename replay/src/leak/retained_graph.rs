@@ -13,7 +13,7 @@ use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
 use crate::leak::blame::{BlamePath, SHARE, own_line, paths};
 use crate::leak::candidates::Candidate;
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::lazy_counter::{BlockTotals, sum};
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededSet;
 
 /// Fewest lockstep sites that make a graph wherever their blocks come from.
@@ -65,7 +65,7 @@ fn graph_of(
     symbols: &SymbolTable,
     members: &[&Candidate],
 ) -> Option<(SiteId, StackId, SeededSet<SiteId>)> {
-    let total = sum(members.iter().map(|finding| finding.held.bytes));
+    let total = saturating_sum(members.iter().map(|finding| finding.held.bytes));
     let dominates = |finding: &&Candidate| finding.held.bytes as f64 >= SHARE * total as f64;
     if members.len() > 1 && members.iter().any(dominates) {
         return None;
@@ -80,7 +80,7 @@ fn graph_of(
     let within = || paths.iter().filter(|path| inside.contains(&path.member));
     let calls_module = |path: &&BlamePath| path.lines.iter().any(|(site, calls)| *site == line && *calls);
     let steps = members[0].growth().rising_steps.max(1) as u64;
-    let blocks = sum(within().map(|path| path.grown.blocks));
+    let blocks = saturating_sum(within().map(|path| path.grown.blocks));
     let is_module_graph =
         within().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * steps;
     let (_, stack) =

@@ -1,7 +1,7 @@
 //! One pass over the events of a trace, and what it leaves for the reports.
 //!
 //! Constraint: memory in proportion to live blocks and stacks. Consequence: each event updates the books of its device and
-//! is forgotten; only out-of-memory events are kept, the first [`MAX_OOMS`] of them.
+//! is forgotten; only out-of-memory events are kept, the first [`oom_events::MAX_OOMS`] of them.
 
 pub(crate) mod analysis;
 pub(crate) mod driver_calls;
@@ -30,7 +30,7 @@ use crate::ingest::{Input, TraceHead, read_together};
 use crate::pass::snapshot_schedule::{SnapshotRecord, SnapshotSchedule};
 use crate::pass::stream_filter::StreamFilter;
 use crate::state::async_pools::AsyncPools;
-use crate::state::device::{DeviceStates, device_of};
+use crate::state::device_states::{DeviceStates, device_of};
 use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;

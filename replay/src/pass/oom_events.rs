@@ -5,8 +5,8 @@ use gpumemtrace_format::Event;
 use super::ReplayPass;
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::fragmentation::{Gap, PoolKey};
-use crate::state::device::device_of;
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::state::device_states::device_of;
+use crate::util::block_totals::BlockTotals;
 
 /// Most out-of-memory events described one by one.
 pub(crate) const MAX_OOMS: usize = 64;

@@ -9,9 +9,9 @@
 use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
 use crate::fragmentation::history::MOST;
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::time_spec::TimeSpec;
+use crate::util::block_totals::BlockTotals;
 
 /// A moment that came.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use crate::report::{
 };
 use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
-use crate::state::live_set::lazy_counter::{BlockTotals, sum};
 use crate::state::live_set::step_peaks::StepPeak;
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededMap;
 
 /// Of the bytes of a category, this part must be surer than what is said of all of it: one in so many.
@@ -142,7 +142,7 @@ fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
 fn overall(bytes: u64, rules: &BTreeMap<(&'static str, Option<Confidence>), u64>) -> Option<Confidence> {
     let at_most = |most: Confidence| {
         let told = rules.iter().filter(|((_, sure), _)| sure.is_none_or(|sure| sure <= most));
-        sum(told.map(|(_, bytes)| *bytes))
+        saturating_sum(told.map(|(_, bytes)| *bytes))
     };
     if rules.keys().all(|(_, sure)| sure.is_none()) {
         return None;

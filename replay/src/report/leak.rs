@@ -53,7 +53,7 @@ pub struct Leak {
     pub survivors: Option<u64>,
     /// Steps that those of the main line come from.
     pub generations: Option<u64>,
-    /// How many of the main line's blocks live how long ([`crate::leak::cohorts`]).
+    /// How many of the main line's blocks live how long (`crate::leak::cohorts`).
     pub cohort_survival: Vec<Survival>,
     /// Chance of such a trend without growth: Mann-Kendall with Hamed and Rao's correction.
     pub p_value: f64,

@@ -124,7 +124,7 @@ pub struct Report {
     pub filters: Option<Filters>,
 }
 
-/// A part of the run, all its turns together ([`crate::timeline::phases`]).
+/// A part of the run, all its turns together (`crate::timeline::phases`).
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
     /// Index in `traces`.
@@ -139,7 +139,7 @@ pub struct Phase {
     pub devices: Vec<PhaseOnDevice>,
 }
 
-/// A moment of the run ([`crate::timeline::marks`]).
+/// A moment of the run (`crate::timeline::marks`).
 #[derive(Clone, Debug, Serialize)]
 pub struct Mark {
     /// Index in `traces`.

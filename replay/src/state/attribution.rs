@@ -209,7 +209,7 @@ impl DeviceAttribution {
         self.nearest
     }
 
-    /// Who held how much at the moment, most first. Sums to [`Self::peak_bytes`].
+    /// Who held how much at the moment, most first. Sums to the bytes of the peak.
     pub(crate) fn entries(&self, owners: &ModuleOwners) -> Vec<(String, u64)> {
         let mut held: Vec<(String, u64)> = self
             .peak

@@ -3,6 +3,7 @@
 pub(crate) mod async_pools;
 pub(crate) mod attribution;
 pub(crate) mod device;
+pub(crate) mod device_states;
 pub(crate) mod driver;
 pub(crate) mod holder_scans;
 pub(crate) mod live_set;

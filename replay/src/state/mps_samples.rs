@@ -11,8 +11,8 @@
 use gpumemtrace_format::Event;
 use gpumemtrace_format::event::NOT_TOLD;
 
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 /// Most samples that are listed.
 pub(crate) const MOST_POINTS: usize = 512;

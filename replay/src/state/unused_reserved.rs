@@ -10,8 +10,8 @@
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::symbols::StackId;
-use crate::state::live_set::lazy_counter::{BlockTotals, sum};
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededMap;
 
 /// Most groups that have a series of their own.
@@ -125,7 +125,7 @@ impl UnusedReserved {
         self.steps_ended = step + 1;
         self.unused.record(step, held(reserved.saturating_sub(live)));
         self.non_torch.record(step, held(device.saturating_sub(reserved)));
-        let others = sum(self.groups.values().map(|group| group.live));
+        let others = saturating_sum(self.groups.values().map(|group| group.live));
         for (key, group) in &mut self.groups {
             let own = if self.main == Some(*key) { live.saturating_sub(others) } else { group.live };
             group.unused.record(step, held(group.reserved.saturating_sub(own)));

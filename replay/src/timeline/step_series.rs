@@ -3,7 +3,7 @@
 //! Constraint: a run may have millions of steps and most sites are the same at the end of each. Consequence: changes only,
 //! and past [`MAX_POINTS`] of them (or fewer, where coarser will do) every other step end is given up (the stride doubles), for this series alone.
 
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::util::block_totals::BlockTotals;
 
 /// Most points a series keeps unless it is told otherwise.
 pub(crate) const MAX_POINTS: usize = 2048;

@@ -16,7 +16,7 @@ pub enum TimeSpec {
     },
     /// When this step begins, counted as reports count them.
     Step(u32),
-    /// When the program made the mark of this name ([`crate::timeline::marks`]).
+    /// When the program made the mark of this name (`crate::timeline::marks`).
     Mark(String),
 }
 

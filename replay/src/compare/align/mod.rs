@@ -22,7 +22,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::files::{self, FunctionsByFile};
-use crate::state::live_set::lazy_counter::BlockTotals;
+use crate::util::block_totals::BlockTotals;
 
 /// Largest table of one function.
 const MAX_CELLS: usize = 4 << 20;

@@ -15,7 +15,7 @@ pub(crate) mod step_peaks;
 
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::live_set::block_map::BlockMap;
-use crate::state::live_set::lazy_counter::{BlockTotals, Checkpoints};
+use crate::state::live_set::lazy_counter::Checkpoints;
 use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlocks};
 pub(crate) use crate::state::live_set::site_stats::{AGES, BlockOutcomes, SiteStats};
 use crate::state::live_set::site_stats::{
@@ -24,6 +24,7 @@ use crate::state::live_set::site_stats::{
 use crate::state::live_set::step_peaks::StepPeaks;
 use crate::timeline::bins::{MAX_BINS, MemorySample, TimelineBins, halve_values};
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 pub(crate) use live_block::LiveBlock;
 
 /// A moment and the values that go with it.

@@ -3,12 +3,12 @@
 use super::{BlockOutcomes, LiveSet, SiteStats};
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::live_set::block_map::BlockMap;
-use crate::state::live_set::lazy_counter::BlockTotals;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::{PEAK, STACK_PEAK};
 use crate::state::live_set::step_peaks::{StepPeak, StepPeaks};
 use crate::timeline::bins::{MemorySample, TimelineBins};
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 impl LiveSet {
     /// True when nothing ever happened here.

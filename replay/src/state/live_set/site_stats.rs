@@ -4,9 +4,10 @@
 //! was put off (saves its old value, adds a point to its series, fills its bins) when it is next changed, or at the end.
 
 use crate::callsite::symbols::SiteId;
-use crate::state::live_set::lazy_counter::{BlockTotals, Checkpoints, LazyCounter};
+use crate::state::live_set::lazy_counter::{Checkpoints, LazyCounter};
 use crate::timeline::bins::{BinValues, TimelineBins};
 use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 pub(crate) const PEAK: usize = 0;
 pub(crate) const HIGH: usize = 1;
