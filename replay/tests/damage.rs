@@ -38,7 +38,7 @@ const THREADS: u64 = 2;
 
 /// What a trace and its ring file tell.
 #[derive(PartialEq, Debug)]
-struct Told {
+struct ReadEvents {
     events: Vec<Event>,
     unplaced: Vec<Event>,
     missing: MissingEvents,
@@ -47,7 +47,7 @@ struct Told {
 }
 
 /// What they tell, and why that is not everything.
-fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), OpenError> {
+fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<String>), OpenError> {
     let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
     let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
         Ok(image) => RingFile::Loaded(Box::new(image)),
@@ -69,7 +69,7 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), O
     let missing = missing(&head, &body, THREADS);
     let reasons = incompleteness(&head, &body, missing, 0);
     let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
-    Ok((Told { events, unplaced: body.order.unplaced, missing, rest }, reasons))
+    Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }
 
 fn rest_of(head: &TraceHead) -> String {
@@ -98,7 +98,7 @@ fn rest_of(head: &TraceHead) -> String {
 struct Sound {
     trace: Arc<[u8]>,
     ring: Option<Vec<u8>>,
-    told: Told,
+    told: ReadEvents,
 }
 
 impl Sound {

@@ -21,9 +21,9 @@ use synthetic::Synthetic;
 const BIAS: u64 = 0x7f00_0010_0000;
 
 #[derive(Default)]
-struct Counting(BTreeMap<u64, u64>);
+struct CountingSymbolizer(BTreeMap<u64, u64>);
 
-impl Symbolizer for Counting {
+impl Symbolizer for CountingSymbolizer {
     fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason> {
         assert_eq!(module.path, "/work/lib.so");
         *self.0.entry(address).or_default() += 1;
@@ -72,7 +72,7 @@ fn analysed() -> Analysis {
 fn each_address_that_is_shown_is_asked_for_once() {
     let analyses = [analysed()];
     let mut whole = report(&analyses, &[]);
-    let mut asked = Counting::default();
+    let mut asked = CountingSymbolizer::default();
     symbolize_report(&mut whole, &analyses, NameScope::ALL, &mut asked);
     assert_eq!(asked.0, BTreeMap::from([(0x100, 1), (0x200, 1)]));
     let naming = whole.traces[0].symbols.as_ref().unwrap();
@@ -90,7 +90,7 @@ fn what_is_not_shown_is_not_asked_for() {
         (shown(&[Section::Peak], false), 1),
         (shown(&[Section::Peak], true), 2),
     ] {
-        let (mut whole, mut asked) = (report(&analyses, &[]), Counting::default());
+        let (mut whole, mut asked) = (report(&analyses, &[]), CountingSymbolizer::default());
         symbolize_report(&mut whole, &analyses, shown, &mut asked);
         assert_eq!(asked.0.len(), addresses, "{shown:?}");
         assert_eq!(whole.traces[0].symbols.is_some(), addresses > 0);

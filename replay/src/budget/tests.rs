@@ -68,7 +68,7 @@ fn patterns_fit_files_lines_and_functions() {
         file: Some(file.to_owned()),
         line: Some(line),
         function: Some(function.to_owned()),
-        ..crate::callsite::symbols::SymbolTable::unknown_site()
+        ..crate::callsite::symbols::StackSymbols::unknown_site()
     };
     let python = site("/work/net/model.py", 41, "Net.forward");
     let fits = |pattern: &str, site: &Site| SitePattern::new(pattern).fits(site);

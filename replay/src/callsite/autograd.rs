@@ -9,7 +9,7 @@
 
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
-use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, SymbolTable};
+use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, StackSymbols};
 
 /// Most calls that are remembered.
 const MAX_CALLS: usize = 16;
@@ -31,7 +31,7 @@ impl AutogradTracker {
     /// The stack that an event belongs to, and what is known of it. Its Python frames are its own, or those of the call it works for.
     #[inline(always)]
     #[allow(clippy::inline_always)] // What comes back in memory costs more than all that is done here.
-    pub(crate) fn stack_of(&mut self, event: &Event, symbols: &mut SymbolTable) -> (StackId, StackInfo) {
+    pub(crate) fn stack_of(&mut self, event: &Event, symbols: &mut StackSymbols) -> (StackId, StackInfo) {
         let python = match event.python_stack {
             NodeId::NONE => self.call_for(event.thread),
             python => python,
@@ -107,7 +107,7 @@ mod tests {
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
     /// Node 1: the user's line; 2: `backward` that it calls; 3: what that calls; 4: a thread that works for line 1.
-    fn symbols() -> SymbolTable {
+    fn symbols() -> StackSymbols {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),
             file: file.to_owned(),
@@ -127,7 +127,7 @@ mod tests {
         definitions.codes.extend(codes.map(|code| (code.id, code)));
         let backward = PyNode { parent: NodeId(1), code: CodeId::UNKNOWN, link: Link::Backward, ..node(4) };
         definitions.python.extend([node(1), node(2), node(3), backward].map(|node| (node.id, node)));
-        SymbolTable::new(definitions, UserCodePaths::default())
+        StackSymbols::new(definitions, UserCodePaths::default())
     }
 
     fn event(thread: u32, node: u32) -> Event {

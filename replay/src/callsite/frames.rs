@@ -8,10 +8,10 @@ use crate::callsite::site_key::stable_id;
 use gpumemtrace_format::{Link, NodeId};
 
 use crate::callsite::code_origin::CodeOrigin;
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, SymbolTable};
+use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
 use crate::report::{FrameKind, Site, StackFrame};
 
-impl SymbolTable {
+impl StackSymbols {
     /// Python frames from the innermost outwards, as node ids.
     pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
         let mut path = Vec::new();

@@ -39,8 +39,8 @@ pub(crate) fn explain(
     };
     let live = sum(|block| Some(block.bytes)).unwrap_or(0);
     let is_tracked = !snapshot.segments.is_empty();
-    let requested = sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes)))
-        .filter(|_| is_tracked);
+    let requested =
+        sum(|block| block.requested_bytes.map(|requested| requested.min(block.bytes))).filter(|_| is_tracked);
     let mut rounding = BytesBySite::default();
     if requested.is_some() {
         for (_, block) in &snapshot.blocks {

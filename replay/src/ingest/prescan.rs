@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use gpumemtrace_format::Event;
 
 use crate::callsite::autograd::AutogradTracker;
-use crate::callsite::symbols::SymbolTable;
+use crate::callsite::symbols::StackSymbols;
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::steps::StepDetector;
 
@@ -22,7 +22,7 @@ const PIECE_EVENTS: usize = 8 << 10;
 #[derive(Debug)]
 pub(crate) struct Prescan {
     pub(crate) detector: StepDetector,
-    pub(crate) symbols: SymbolTable,
+    pub(crate) symbols: StackSymbols,
     pub(crate) names: StepRangeNames,
     backward: AutogradTracker,
     kept: Vec<Vec<Event>>,
@@ -32,7 +32,7 @@ pub(crate) struct Prescan {
 
 impl Prescan {
     /// `end_ns` is when the run ended, if that is known.
-    pub(crate) fn new(symbols: SymbolTable, names: StepRangeNames, end_ns: Option<u64>) -> Self {
+    pub(crate) fn new(symbols: StackSymbols, names: StepRangeNames, end_ns: Option<u64>) -> Self {
         let detector = StepDetector::new(symbols.optimizer_lines(), end_ns);
         Self {
             detector,

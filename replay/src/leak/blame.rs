@@ -7,7 +7,7 @@
 //! else it is a line that calls it.
 
 use crate::callsite::code_origin::is_module_code;
-use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
+use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
 use crate::leak::candidates::Candidate;
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
@@ -34,7 +34,7 @@ pub(crate) struct BlamedLine {
 }
 
 /// The user lines of a stack, outermost first.
-fn lines(symbols: &SymbolTable, stack: StackId) -> Vec<(SiteId, bool)> {
+fn lines(symbols: &StackSymbols, stack: StackId) -> Vec<(SiteId, bool)> {
     let mut lines: Vec<(SiteId, bool)> = Vec::new();
     let mut called_is_module = false;
     // Innermost first: what a frame calls is seen before it.
@@ -49,7 +49,7 @@ fn lines(symbols: &SymbolTable, stack: StackId) -> Vec<(SiteId, bool)> {
 }
 
 /// The stacks of a finding that grew, with their user lines.
-pub(crate) fn paths(live_set: &LiveSet, symbols: &SymbolTable, member: &Candidate) -> Vec<BlamePath> {
+pub(crate) fn paths(live_set: &LiveSet, symbols: &StackSymbols, member: &Candidate) -> Vec<BlamePath> {
     let path = |(stack, grown): (StackId, BlockTotals)| BlamePath {
         member: member.site,
         stack,
@@ -78,7 +78,7 @@ pub(crate) fn common_lines(paths: &[BlamePath]) -> impl Iterator<Item = (SiteId,
 
 /// The deepest of the lines that made most of the growth of some findings, of those through which the fewest healthy stacks lead.
 pub(crate) fn own_line<'a>(
-    (live_set, symbols): (&LiveSet, &SymbolTable),
+    (live_set, symbols): (&LiveSet, &StackSymbols),
     members: impl Iterator<Item = &'a Candidate>,
     paths: &[BlamePath],
 ) -> Option<SiteId> {
@@ -98,7 +98,7 @@ pub(crate) fn own_line<'a>(
 }
 
 /// The line of a finding.
-pub(crate) fn blame(live_set: &LiveSet, symbols: &SymbolTable, finding: &Candidate) -> BlamedLine {
+pub(crate) fn blame(live_set: &LiveSet, symbols: &StackSymbols, finding: &Candidate) -> BlamedLine {
     let stack = live_set.main_stack_of_growth(finding.site, finding.from(), finding.to);
     let paths = paths(live_set, symbols, finding);
     let line = own_line((live_set, symbols), std::iter::once(finding), &paths);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::report::{LeakFacts, LeakReporter};
-use crate::callsite::symbols::{StackId, SymbolTable};
+use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge};
@@ -62,7 +62,7 @@ impl GrowingReserve<'_> {
         let symbols = &reporter.analysis.symbols;
         let Self { group, series, growth, stride } = self;
         let main = owners.first().map(|(stack, _)| *stack);
-        let site = main.map_or_else(SymbolTable::unknown_site, |stack| {
+        let site = main.map_or_else(StackSymbols::unknown_site, |stack| {
             symbols.site(symbols.stack_info(stack).site, Some(stack))
         });
         let per_step = |rate: f64| rate / f64::from(*stride);

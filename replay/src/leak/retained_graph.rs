@@ -9,7 +9,7 @@
 //! Constraint: the same lines also hold what has nothing to do with the leak (parameters, a library's workspace). Consequence:
 //! stacks are weighed by what they grew since the finding's base, never by what they hold.
 
-use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
+use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
 use crate::leak::blame::{BlamePath, SHARE, own_line, paths};
 use crate::leak::candidates::Candidate;
 use crate::state::live_set::LiveSet;
@@ -38,7 +38,7 @@ pub(crate) struct RetainedGraph {
 /// Takes a retained graph out of the findings, if there is one; gives back the others.
 pub(crate) fn split(
     live_set: &LiveSet,
-    symbols: &SymbolTable,
+    symbols: &StackSymbols,
     findings: Vec<Candidate>,
 ) -> (Option<RetainedGraph>, Vec<Candidate>) {
     let mut keys: Vec<_> = findings.iter().map(Candidate::lockstep).collect();
@@ -62,7 +62,7 @@ pub(crate) fn split(
 /// The line under which these findings are one graph, its main stack, and which of them are.
 fn graph_of(
     live_set: &LiveSet,
-    symbols: &SymbolTable,
+    symbols: &StackSymbols,
     members: &[&Candidate],
 ) -> Option<(SiteId, StackId, SeededSet<SiteId>)> {
     let total = saturating_sum(members.iter().map(|finding| finding.held.bytes));
@@ -89,7 +89,7 @@ fn graph_of(
 }
 
 /// Where the blocks of a graph come from, most bytes first.
-fn sources(live_set: &LiveSet, symbols: &SymbolTable, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
+fn sources(live_set: &LiveSet, symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
     let grown = |member: &Candidate| live_set.stacks_that_grew(member.site, member.from(), member.to);
     if let [only] = members {
         let mut stacks: Vec<(StackId, BlockTotals)> = grown(only).collect();

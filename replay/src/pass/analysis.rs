@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::callsite::module_owner::ModuleOwners;
 use crate::callsite::symbols::StackId;
-use crate::callsite::symbols::SymbolTable;
+use crate::callsite::symbols::StackSymbols;
 use crate::ingest::metal_totals;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
@@ -37,7 +37,7 @@ pub struct Analysis {
     /// More of that.
     pub(crate) ending_detail: Option<String>,
     /// Sites and stacks.
-    pub(crate) symbols: SymbolTable,
+    pub(crate) symbols: StackSymbols,
     /// Whose memory.
     pub(crate) owners: ModuleOwners,
     /// Events by kind.

@@ -17,7 +17,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, NO_SEQ};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::code_origin::UserCodePaths;
-use crate::callsite::symbols::{SiteId, StackId, SymbolTable};
+use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::report::Site;
@@ -71,7 +71,7 @@ struct SiteTrack {
 /// Follows a run.
 #[derive(Debug)]
 pub struct RunFollower {
-    symbols: SymbolTable,
+    symbols: StackSymbols,
     /// Defined since ids were resolved last.
     unresolved: bool,
     merger: Merger,
@@ -102,7 +102,7 @@ impl RunFollower {
     /// Nothing yet. For whom these paths are their own.
     pub fn new(own: UserCodePaths) -> Self {
         Self {
-            symbols: SymbolTable::new(Definitions::default(), own),
+            symbols: StackSymbols::new(Definitions::default(), own),
             unresolved: false,
             merger: Merger::new(),
             waiting: SeededSet::default(),
@@ -224,7 +224,7 @@ impl RunFollower {
 }
 
 impl FollowedState {
-    fn event(&mut self, event: &Event, symbols: &mut SymbolTable) {
+    fn event(&mut self, event: &Event, symbols: &mut StackSymbols) {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);

@@ -23,7 +23,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, SymbolTable};
+use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
 use crate::ingest::{Input, TraceHead, read_together};
@@ -48,7 +48,7 @@ pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
 pub(crate) use oom_events::OomRecord;
 
 struct ReplayPass {
-    symbols: SymbolTable,
+    symbols: StackSymbols,
     clock: StepClock,
     names: StepRangeNames,
     phases: PhaseTracker,
@@ -96,7 +96,7 @@ pub(crate) fn analyse_with_head(
     let (path, open) = (input.path.to_owned(), input.open);
     let (since, stream) = (asked.since.clone(), asked.stream);
     let mut head = TraceHead::read(input)?;
-    let symbols = SymbolTable::new(std::mem::take(&mut head.definitions), asked.own);
+    let symbols = StackSymbols::new(std::mem::take(&mut head.definitions), asked.own);
     let names = StepRangeNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
@@ -171,7 +171,7 @@ impl ReplayPass {
     }
 
     fn new(
-        symbols: SymbolTable,
+        symbols: StackSymbols,
         (clock, names): (StepClock, StepRangeNames),
         schedule: SnapshotSchedule,
         span_ns: u64,

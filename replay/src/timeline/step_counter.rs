@@ -7,7 +7,7 @@
 use gpumemtrace_format::Event;
 
 use crate::callsite::autograd::AutogradTracker;
-use crate::callsite::symbols::{StackId, SymbolTable};
+use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::steps::{StepClock, StepDetector, StepSource};
 
@@ -26,7 +26,7 @@ pub(crate) struct StepCounter {
 
 impl StepCounter {
     /// More is defined.
-    pub(crate) fn names_changed(&mut self, symbols: &SymbolTable) {
+    pub(crate) fn names_changed(&mut self, symbols: &StackSymbols) {
         let codes = symbols.definitions().codes.values();
         if self.clock.is_some() {
             codes.for_each(|code| self.names.learn(code));
@@ -36,7 +36,7 @@ impl StepCounter {
     }
 
     /// Takes an event in order.
-    pub(crate) fn event(&mut self, event: &Event, stack: StackId, symbols: &mut SymbolTable) {
+    pub(crate) fn event(&mut self, event: &Event, stack: StackId, symbols: &mut StackSymbols) {
         if let Some((clock, steps)) = &mut self.clock {
             let what = self.names.or_optimizer(event, symbols.stack_info(stack).optimizer);
             *steps += clock.begins(event, stack, what, event.time_ns);
@@ -49,7 +49,7 @@ impl StepCounter {
     }
 
     /// Steps begun, if it is known what a step is.
-    pub(crate) fn count(&mut self, symbols: &mut SymbolTable) -> Option<u32> {
+    pub(crate) fn count(&mut self, symbols: &mut StackSymbols) -> Option<u32> {
         if self.clock.is_none() && !self.has_none {
             return self.judge(symbols, false);
         }
@@ -57,7 +57,7 @@ impl StepCounter {
     }
 
     /// The steps of what is kept. For good if the scout is sure, or has to be.
-    fn judge(&mut self, symbols: &mut SymbolTable, for_good: bool) -> Option<u32> {
+    fn judge(&mut self, symbols: &mut StackSymbols, for_good: bool) -> Option<u32> {
         let mut detector = StepDetector::new(symbols.optimizer_lines(), None);
         let mut backward = AutogradTracker::default();
         let mut whats = Vec::with_capacity(self.kept.len());

@@ -69,7 +69,7 @@ pub(crate) struct StackInfo {
     pub native: NodeId,
     /// The user line.
     pub site: SiteId,
-    /// Index in [`SymbolTable::optimizer_lines`], plus 1; 0 for none.
+    /// Index in [`StackSymbols::optimizer_lines`], plus 1; 0 for none.
     pub optimizer: u16,
     /// What its Python frames have to do with autograd's engine.
     pub autograd: AutogradRole,
@@ -77,7 +77,7 @@ pub(crate) struct StackInfo {
 
 /// Everything ids resolve to.
 #[derive(Debug)]
-pub(crate) struct SymbolTable {
+pub(crate) struct StackSymbols {
     pub(crate) definitions: Definitions,
     pub(crate) own: UserCodePaths,
     /// Return addresses of native sites.
@@ -94,7 +94,7 @@ pub(crate) struct SymbolTable {
     undefined: SeededSet<(bool, u32)>,
 }
 
-impl SymbolTable {
+impl StackSymbols {
     /// Resolves all Python nodes.
     pub(crate) fn new(definitions: Definitions, own: UserCodePaths) -> Self {
         let mut symbols = Self {

@@ -20,11 +20,11 @@ fn node(id: u32, parent: u32, code: u32) -> PyNode {
     PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: Link::C }
 }
 
-fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> SymbolTable {
+fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> StackSymbols {
     let mut definitions = Definitions::default();
     definitions.codes.extend(codes.iter().map(|code| (code.id, code.clone())));
     definitions.python.extend(nodes.iter().map(|node| (node.id, *node)));
-    SymbolTable::new(definitions, UserCodePaths::default())
+    StackSymbols::new(definitions, UserCodePaths::default())
 }
 
 const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
@@ -73,7 +73,7 @@ fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
     definitions
         .native
         .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
-    let mut symbols = SymbolTable::new(definitions, UserCodePaths::default());
+    let mut symbols = StackSymbols::new(definitions, UserCodePaths::default());
     let none = symbols.stack(NodeId::NONE, NodeId::NONE);
     assert_eq!(symbols.site(symbols.stack_info(none).site, Some(none)).file, None);
     let native = symbols.stack(NodeId::NONE, NodeId(1));

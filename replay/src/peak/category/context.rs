@@ -10,7 +10,7 @@ use gpumemtrace_format::{Link, NodeId};
 
 use crate::callsite::code_origin::is_backward_call;
 use crate::callsite::code_origin::{OptimizerCall, optimizer_call};
-use crate::callsite::symbols::{StackId, SymbolTable};
+use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::util::dense_map::DenseMap;
 use crate::util::seeded_map::SeededSet;
 
@@ -62,13 +62,13 @@ impl CallContext {
 
 /// Finds the places of stacks.
 pub(crate) struct CallContexts<'a> {
-    symbols: &'a SymbolTable,
+    symbols: &'a StackSymbols,
     known: DenseMap<CallContext>,
 }
 
 impl<'a> CallContexts<'a> {
     /// Of these stacks.
-    pub(crate) fn new(symbols: &'a SymbolTable) -> Self {
+    pub(crate) fn new(symbols: &'a StackSymbols) -> Self {
         Self { symbols, known: DenseMap::default() }
     }
 
@@ -268,7 +268,7 @@ mod tests {
             }
             innermost.push(parent);
         }
-        let mut symbols = SymbolTable::new(definitions, UserCodePaths::default());
+        let mut symbols = StackSymbols::new(definitions, UserCodePaths::default());
         let stacks: Vec<StackId> = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE)).collect();
         let mut places = CallContexts::new(&symbols);
         stacks.iter().map(|stack| places.of(*stack)).collect()
