@@ -4,12 +4,18 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use gpumemtrace_cli::{injection, resolve};
+use gpumemtrace_cli::{launch::injectable, symbolize};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};
-use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
-use gpumemtrace_replay::{Input, RingFile, analyse, linetable, report};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::analyse;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::Symbolizer;
+use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::callsite::symbolize_report;
+use gpumemtrace_replay::report;
 
 use crate::{FuzzInput, rings};
 
@@ -75,17 +81,17 @@ fn replay(bytes: &[u8], ring: RingFile) {
     };
     let analyses = [analysis];
     let mut full = report(&analyses, &[]);
-    name(&mut full, &analyses, Shown::ALL, &mut EvenAddressesUnnamed);
+    symbolize_report(&mut full, &analyses, NameScope::ALL, &mut EvenAddressesUnnamed);
     serde_json::to_string(&full).expect("a report is JSON");
 }
 
 /// Names odd addresses only.
 struct EvenAddressesUnnamed;
 
-impl Resolve for EvenAddressesUnnamed {
-    fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+impl Symbolizer for EvenAddressesUnnamed {
+    fn resolve(&mut self, _: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason> {
         if address.is_multiple_of(2) {
-            return Err(Unnamed::NoSymbols);
+            return Err(UnnamedReason::NoSymbols);
         }
         Ok(vec![NamedFrame { function: "_PyEval_EvalFrameDefault".into(), file: "".into(), line: 0 }])
     }
@@ -102,14 +108,14 @@ pub fn line_table(bytes: &[u8]) {
     };
     let offset = bytes.number(4) as i32;
     let code = CodeDef { line_table: bytes.0.to_vec(), ..code };
-    let line = linetable::line_at(&code, offset);
+    let line = gpumemtrace_replay::callsite::line_at(&code, offset);
     assert_ne!(line, Some(0));
 }
 
 /// The input is a file of cached names, and its blocks: all checksums are correct.
 pub fn cache(bytes: &[u8]) {
-    let _ = resolve::names_in(bytes, &[1; 20], None);
-    let _ = resolve::names_in(&valid_trace(bytes).0[..], &[1; 20], Some("lib"));
+    let _ = symbolize::read_cached_names(bytes, &[1; 20], None);
+    let _ = symbolize::read_cached_names(&valid_trace(bytes).0[..], &[1; 20], Some("lib"));
 }
 
 /// Two `address:u32`, then the file of a library.
@@ -125,14 +131,14 @@ pub fn elf(bytes: &[u8]) {
     let mut file = std::fs::File::create(path).expect("a temporary file");
     file.write_all(bytes.0).expect("free space");
     drop(file);
-    let _ = resolve::frames_in_file(path, &addresses);
+    let _ = symbolize::frames_in_file(path, &addresses);
 }
 
 /// The input is a macOS program, and each part of one that has a parser of its own.
 pub fn macho(bytes: &[u8]) {
-    if let Some(injection::Program::MachO(slices)) = injection::Program::read(bytes) {
+    if let Some(injectable::ExecutableKind::MachO(slices)) = injectable::ExecutableKind::read(bytes) {
         assert!(!slices.is_empty() && slices.len() <= 16);
     }
-    let _ = injection::Signature::read(bytes);
-    let _ = (injection::of_plist(bytes), injection::of_der(bytes));
+    let _ = injectable::CodeSignature::read(bytes);
+    let _ = (injectable::parse_plist(bytes), injectable::parse_der(bytes));
 }

@@ -2,7 +2,11 @@
 
 use gpumemtrace_format::ThreadId;
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
-use gpumemtrace_format::ring::{COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT, RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, RingLayout, TRACE_BYTES_AT, encode_header, ring_bytes, seal, seal_completing};
+use gpumemtrace_format::ring::{
+    COUNTERS_AGAIN_AT, COUNTERS_AT, END_AT, END_TIME_AT, HEADER_BYTES, NEXT_SEQ_AT, PAGE_BYTES, RING_HEAD_AT,
+    RING_RECORDS_AT, RING_TAIL_AGAIN_AT, RING_TAIL_AT, RING_THREAD_AT, RecordDecoder, RingImage, RingLayout,
+    TRACE_BYTES_AT, encode_header, ring_bytes, seal, seal_completing,
+};
 
 use crate::FuzzInput;
 

@@ -3,10 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use gpumemtrace_format::block::{BLOCK_HEADER_BYTES, BlockHeader, BlockKind, BlockPacker, FILE_HEADER_BYTES, encode_block, file_header};
+use gpumemtrace_format::block::{
+    BLOCK_HEADER_BYTES, BlockHeader, BlockKind, BlockPacker, FILE_HEADER_BYTES, encode_block, file_header,
+};
 use gpumemtrace_format::event::{Event, RECORD_WORDS};
 use gpumemtrace_format::ring::{encode_code_records, encode_native_node, encode_py_node};
-use gpumemtrace_format::{AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions};
+use gpumemtrace_format::{
+    AddressNames, Detail, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode, NodeId, definitions,
+};
 
 use crate::files::RING;
 use crate::synthetic::Synthetic;

@@ -1,82 +1,79 @@
-//! Exit codes, and what an error turns into.
+//! Exit codes, and the errors that select them.
 
 use std::process::ExitCode;
 
-/// How the command ended.
+/// The exit code of the command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exit {
-    /// Done.
+pub(crate) enum CliExit {
     Done,
-    /// Our fault.
+    /// An error that is neither the input's nor the user's.
     Internal,
-    /// The command line makes no sense.
     Usage,
-    /// `--fail-on` found what it looks for.
+    /// A finding that `--fail-on` names, or a failed check of `doctor`.
     Findings,
-    /// A budget was exceeded, or is not known to be kept.
+    /// A budget was exceeded, or the trace does not show whether it was.
     Exceeded,
-    /// The input cannot be read.
     Unreadable,
-    /// The input was read and is not complete.
+    /// The report was printed, but the trace has losses.
     Incomplete,
-    /// What the command that was run returned.
-    Of(u8),
+    /// The exit code of the command that `run` started.
+    Code(u8),
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CliExit> for ExitCode {
+    fn from(exit: CliExit) -> Self {
         Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Internal => 1,
-            Exit::Usage => 2,
-            Exit::Findings => 3,
-            Exit::Exceeded => 4,
-            Exit::Unreadable => 5,
-            Exit::Incomplete => 6,
-            Exit::Of(code) => code,
+            CliExit::Done => 0,
+            CliExit::Internal => 1,
+            CliExit::Usage => 2,
+            CliExit::Findings => 3,
+            CliExit::Exceeded => 4,
+            CliExit::Unreadable => 5,
+            CliExit::Incomplete => 6,
+            CliExit::Code(code) => code,
         })
     }
 }
 
-/// The input cannot be read: one sentence saying what, where and what to do.
+/// Input that cannot be read, as one sentence: what, where, what to do.
 #[derive(Debug)]
-pub(crate) struct Unreadable(pub(crate) String);
+pub(crate) struct UnreadableInput(pub(crate) String);
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for UnreadableInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for UnreadableInput {}
 
-/// The command line asks for something that cannot be done: one sentence.
+/// A command line that cannot be carried out, as one sentence: what, where, what to do.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for UsageError {}
 
-/// Prints the error as one line and picks the code. A reader of our output that has gone away is no error.
-pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
+/// Prints the error as one line and returns its exit code. A closed stdout is not an error.
+pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
     let pipe_closed = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe);
     if pipe_closed {
-        return Exit::Done;
+        return CliExit::Done;
     }
     eprintln!("gpumemtrace: {error:#}");
-    if error.downcast_ref::<Unreadable>().is_some() {
-        Exit::Unreadable
-    } else if error.downcast_ref::<Refused>().is_some() {
-        Exit::Usage
+    if error.downcast_ref::<UnreadableInput>().is_some() {
+        CliExit::Unreadable
+    } else if error.downcast_ref::<UsageError>().is_some() {
+        CliExit::Usage
     } else {
-        Exit::Internal
+        CliExit::Internal
     }
 }

@@ -1,4 +1,4 @@
-//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/benchmarks/replay`).
+//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/bench-replay`).
 //!
 //! Constraint: a billion events are a hundred gigabytes in memory. Consequence: they are made in rounds, as the recorder's writer
 //! takes them from its rings, and each round is encoded and forgotten; what stays are the live blocks.
@@ -87,8 +87,8 @@ impl Frames {
     }
 }
 
-/// Lines that allocate.
-struct Lines {
+/// ModelLines that allocate.
+struct ModelLines {
     parameters: NodeId,
     forward: Vec<[NodeId; 4]>,
     backward: Vec<[NodeId; 4]>,
@@ -97,7 +97,7 @@ struct Lines {
     leak: NodeId,
 }
 
-fn lines(frames: &mut Frames) -> Lines {
+fn lines(frames: &mut Frames) -> ModelLines {
     let main = frames.frame(NodeId::NONE, "/work/train.py", "<module>", 95);
     let train = frames.frame(main, "/work/train.py", "train", 40);
     let build = frames.frame(main, "/work/train.py", "build", 12);
@@ -123,11 +123,11 @@ fn lines(frames: &mut Frames) -> Lines {
     let optimizer = optimizer.collect();
     let loss = frames.frame(main, "/work/train.py", "train", 42);
     let leak = frames.frame(train, "/work/hooks.py", "Keeper.hook", 7);
-    Lines { parameters: build, forward, backward, loss, optimizer, leak }
+    ModelLines { parameters: build, forward, backward, loss, optimizer, leak }
 }
 
 /// The allocator, the clock and the round that is being filled.
-struct Run {
+struct RankRun {
     round: Vec<Event>,
     rounds: u64,
     send: SyncSender<Vec<Event>>,
@@ -144,7 +144,7 @@ struct Run {
 /// What is handed out: address, bytes asked for.
 type Tensor = (u64, u64);
 
-impl Run {
+impl RankRun {
     fn random(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -217,7 +217,7 @@ impl Run {
     }
 
     /// A step: forward, backward on autograd's thread, optimizer; and what a hook keeps.
-    fn step(&mut self, lines: &Lines) {
+    fn step(&mut self, lines: &ModelLines) {
         let mut activations = Vec::new();
         for (layer, stacks) in lines.forward.iter().enumerate() {
             let bytes = 40_000 + layer as u64 * 1000;
@@ -264,7 +264,7 @@ fn meta(apis: &[&str]) -> Meta {
 }
 
 /// The trace on disk, with sums as a recorder writes them.
-struct Trace {
+struct TraceOutput {
     file: BufWriter<File>,
     bytes: u64,
     index: IndexBuilder,
@@ -272,7 +272,7 @@ struct Trace {
     packer: BlockPacker,
 }
 
-impl Trace {
+impl TraceOutput {
     fn begin(path: &str) -> std::io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;
@@ -327,12 +327,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: synthesize EVENTS FILE".into());
     };
     let wanted: u64 = events.replace('_', "").parse()?;
-    let mut trace = Trace::begin(path)?;
+    let mut trace = TraceOutput::begin(path)?;
     let (send, rounds) = sync_channel::<Vec<Event>>(16);
     let mut frames = Frames::default();
     let lines = lines(&mut frames);
     let maker = std::thread::spawn(move || {
-        let mut run = Run {
+        let mut run = RankRun {
             round: Vec::with_capacity(ROUND_EVENTS),
             rounds: 0,
             send,

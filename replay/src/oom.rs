@@ -4,14 +4,15 @@
 //! process, and the size of the device where the metadata has it. PyTorch has given back its own cache before it reports
 //! out of memory, so free bytes that remain reserved lie in segments that hold live blocks.
 
-use crate::analysis::{Analysis, OomRecord};
+use crate::fragmentation::report::causes;
+use crate::pass::{Analysis, OomRecord};
+use crate::report::display::Vocabulary;
+use crate::report::display::{format_bytes, format_site};
 use crate::report::{Leak, Oom, Remedy, Site, SiteBytes, SiteShare};
-use crate::sections::{gap::causes, place, size};
-use crate::tally::Held;
-use crate::words::Words;
+use crate::util::block_totals::BlockTotals;
 
 /// All described out-of-memory events of a trace.
-pub fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
+pub(crate) fn ooms(trace: usize, analysis: &Analysis, leaks: &[Leak]) -> Vec<Oom> {
     analysis.ooms.iter().map(|record| oom(trace, analysis, record, leaks)).collect()
 }
 
@@ -27,9 +28,9 @@ fn growth(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak])
         _ => leak.bytes,
     };
     let held_by = |leak: &Leak| {
-        let place = |site: &Site| (site.file.clone(), site.line, site.function.clone(), site.is_backward);
-        let of_line = |(site, held): &(_, Held)| {
-            (place(&analysis.symbols.site(*site, None)) == place(&leak.site)).then_some(held.bytes)
+        let line_of = |site: &Site| (site.file.clone(), site.line, site.function.clone(), site.is_backward);
+        let of_line = |(site, held): &(_, BlockTotals)| {
+            (line_of(&analysis.symbols.site(*site, None)) == line_of(&leak.site)).then_some(held.bytes)
         };
         record.sites.iter().find_map(of_line)
     };
@@ -67,13 +68,13 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
         trace,
         device: u32::from(ordinal),
         time_ns: record.event.time_ns.saturating_sub(analysis.start_ns),
-        step: analysis.rule.source().map(|_| u64::from(record.step)),
+        step: analysis.step_source.name().map(|_| u64::from(record.step)),
         requested_bytes: requested,
-        site: symbols.site(symbols.facts(record.stack).site, Some(record.stack)),
+        site: symbols.site(symbols.stack_info(record.stack).site, Some(record.stack)),
         live_bytes: record.live,
         reserved_bytes: reserved,
         device_free_bytes: free,
-        why: why(&analysis.words(), requested, capacity, free, gap, largest, record.live),
+        why: why(&analysis.vocabulary(), requested, capacity, free, gap, largest, record.live),
         largest_free_block_bytes: largest,
         remedies: remedies(analysis, record, (free, gap), &growth),
         sites: sites.collect(),
@@ -84,7 +85,7 @@ fn oom(trace: usize, analysis: &Analysis, record: &OomRecord, leaks: &[Leak]) ->
 }
 
 fn why(
-    words: &Words,
+    words: &Vocabulary,
     requested: u64,
     capacity: Option<u64>,
     free: Option<u64>,
@@ -93,34 +94,34 @@ fn why(
     live: u64,
 ) -> String {
     let reserver = words.reserver;
-    let asked = format!("{} were asked for", size(requested));
+    let asked = format!("{} were asked for", format_bytes(requested));
     let piece = largest.map_or_else(
         || "no free piece of it was large enough".to_owned(),
-        |bytes| format!("the largest free piece of it was {}", size(bytes)),
+        |bytes| format!("the largest free piece of it was {}", format_bytes(bytes)),
     );
     match (capacity, free) {
         (Some(capacity), _) if requested > capacity => {
-            format!("{asked}, more than the whole device has ({})", size(capacity))
+            format!("{asked}, more than the whole device has ({})", format_bytes(capacity))
         }
         (_, Some(free)) if gap.saturating_add(free) >= requested && gap > 0 => format!(
             "{asked}; {reserver} held {} that no tensor used, but {piece}, and the driver had {} left",
-            size(gap),
-            size(free)
+            format_bytes(gap),
+            format_bytes(free)
         ),
         (_, Some(free)) => format!(
             "{asked}; live tensors filled {} and only {} were free in all ({} inside {reserver}, {} at the driver)",
-            size(live),
-            size(gap.saturating_add(free)),
-            size(gap),
-            size(free)
+            format_bytes(live),
+            format_bytes(gap.saturating_add(free)),
+            format_bytes(gap),
+            format_bytes(free)
         ),
         (_, None) if gap >= requested => {
-            format!("{asked}; {reserver} held {} that no tensor used, but {piece}", size(gap))
+            format!("{asked}; {reserver} held {} that no tensor used, but {piece}", format_bytes(gap))
         }
         (_, None) => format!(
             "{asked}; live tensors filled {} and {reserver} held {} more; {}",
-            size(live),
-            size(gap),
+            format_bytes(live),
+            format_bytes(gap),
             if words.is_metal {
                 "the device shares the system's memory, and by which limit it was refused is not known"
             } else {
@@ -149,7 +150,14 @@ fn remedies(
             bytes if bytes < short => Some(false),
             _ => None,
         });
-        add(format!("do not keep what {} keeps ({} by then)", place(&grown.site), size(grown.bytes)), works);
+        add(
+            format!(
+                "do not keep what {} keeps ({} by then)",
+                format_site(&grown.site),
+                format_bytes(grown.bytes)
+            ),
+            works,
+        );
     }
     let uses_expandable =
         analysis.meta.text("allocator_conf").is_some_and(|conf| conf.contains("expandable_segments:True"));
@@ -158,7 +166,7 @@ fn remedies(
         let action =
             "use PyTorch's own allocator, with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned();
         add(action, short.filter(|short| *short > 0).map(|_| false));
-    } else if analysis.words().is_metal {
+    } else if analysis.vocabulary().is_metal {
         // The limit is PyTorch's own, and whether it was that one is not in the trace.
         add(
             "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (the system may then run out of memory)".to_owned(),
@@ -174,23 +182,23 @@ fn remedies(
         .gap
         .groups
         .iter()
-        .filter(|group| record.gap.wanted.is_some_and(|wanted| wanted.pool != group.serves.pool));
+        .filter(|group| record.gap.request.is_some_and(|request| request.pool != group.pool.pool));
     let stranded = [
         (record.gap.stranded_stream.bytes, "allocate on one stream, or free before another stream goes on"),
         (
-            crate::tally::sum(in_other_pools.map(|group| group.free)),
+            crate::util::block_totals::saturating_sum(in_other_pools.map(|group| group.free)),
             "release the graphs or memory pools that keep the rest",
         ),
     ];
     for (bytes, action) in stranded.into_iter().filter(|(bytes, _)| *bytes > 0) {
         let works = free.filter(|free| bytes.saturating_add(*free) < requested).map(|_| false);
-        add(format!("{action} ({} were kept so)", size(bytes)), works);
+        add(format!("{action} ({} were kept so)", format_bytes(bytes)), works);
     }
     add(
         format!(
             "call {} before it: {} does so itself before it gives up",
-            analysis.words().empty_cache,
-            if analysis.words().is_metal { "PyTorch" } else { analysis.words().reserver }
+            analysis.vocabulary().empty_cache,
+            if analysis.vocabulary().is_metal { "PyTorch" } else { analysis.vocabulary().reserver }
         ),
         Some(false),
     );
@@ -199,7 +207,7 @@ fn remedies(
             add("ask for less: the device cannot hold it even when empty".to_owned(), None);
         }
         Some(short) if short > 0 => {
-            add(format!("hold at least {} less at this moment", size(short)), None);
+            add(format!("hold at least {} less at this moment", format_bytes(short)), None);
         }
         _ => {}
     }

@@ -10,9 +10,9 @@
 
 use serde_json::json;
 
-use crate::analysis::Analysis;
+use crate::pass::Analysis;
+use crate::report::display::{format_bytes, format_rank, format_site};
 use crate::report::{FirstCause, Leak, RankRow, Ranks, Severity, SiteDifference, Verdict};
-use crate::sections::{known, place, size};
 
 /// A unit is uneven from this excess on, if its peak is this share of its device; and badly so.
 const UNEVEN: [(f64, f64); 2] = [(0.20, 0.30), (0.30, 0.50)];
@@ -20,10 +20,10 @@ const UNEVEN: [(f64, f64); 2] = [(0.20, 0.30), (0.30, 0.50)];
 const MOST_NAMED: usize = 5;
 
 /// All units of these traces; `None` where there is but one.
-pub fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
+pub(crate) fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     let mut rows = Vec::new();
     for (trace, analysis) in analyses.iter().enumerate() {
-        for (device, state) in known(analysis).filter(|(_, state)| state.has_torch()) {
+        for (device, state) in analysis.visible_devices().filter(|(_, state)| state.has_torch()) {
             rows.push(RankRow {
                 trace,
                 device: u32::from(device),
@@ -32,12 +32,12 @@ pub fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
                 pid: analysis.meta.number("pid"),
                 total_bytes: analysis.total_bytes(device),
                 peak_live_bytes: state.torch.peak().live,
-                peak_reserved_bytes: state.at_peak_reserved[0],
+                peak_reserved_bytes: state.reserved_peak.reserved,
                 end_live_bytes: state.torch.total().bytes,
-                steps: analysis.rule.source().map(|_| u64::from(analysis.steps)),
+                steps: analysis.step_source.name().map(|_| u64::from(analysis.steps)),
                 first_growth_step: None,
                 bytes_per_step: None,
-                is_metal: analysis.words().is_metal,
+                is_metal: analysis.vocabulary().is_metal,
             });
         }
     }
@@ -67,7 +67,7 @@ pub fn ranks(analyses: &[Analysis], leaks: &[Leak]) -> Option<Ranks> {
     let world = analyses.iter().filter_map(|analysis| analysis.meta.number("world_size")).max();
     let seen: std::collections::BTreeSet<u64> = rows.iter().filter_map(|row| row.rank).collect();
     let missing = world.map(|world| world.saturating_sub(seen.len() as u64));
-    let same_rule = analyses.windows(2).all(|pair| pair[0].rule.source() == pair[1].rule.source());
+    let same_rule = analyses.windows(2).all(|pair| pair[0].step_source.name() == pair[1].step_source.name());
     let is_aligned = same_rule && rows.iter().all(|row| row.steps.is_some());
     let first_cause = is_aligned.then(|| first_cause(&rows, leaks, missing)).flatten();
     let more_by_site =
@@ -126,12 +126,12 @@ fn differences(analyses: &[Analysis], rows: &[RankRow], worst: usize, median: u6
     let held = |row: &RankRow| {
         let analysis = &analyses[row.trace];
         let mut by_place = std::collections::BTreeMap::new();
-        for (_, state) in known(analysis).filter(|(device, _)| u32::from(*device) == row.device) {
+        for (_, state) in analysis.visible_devices().filter(|(device, _)| u32::from(*device) == row.device) {
             for (id, site) in state.torch.sites() {
                 let bytes = state.torch.at_peak(site).bytes;
                 if bytes > 0 {
                     let site = analysis.symbols.site(id, state.torch.main_stack_at_peak(id));
-                    let sum = &mut by_place.entry(place(&site)).or_insert((site, 0u64)).1;
+                    let sum = &mut by_place.entry(format_site(&site)).or_insert((site, 0u64)).1;
                     *sum = sum.saturating_add(bytes);
                 }
             }
@@ -151,20 +151,8 @@ fn differences(analyses: &[Analysis], rows: &[RankRow], worst: usize, median: u6
     more
 }
 
-/// How a unit is called: `rank 3`, else `device 1`, else by process.
-pub fn name(row: &RankRow, rows: &[RankRow]) -> String {
-    let has_more_devices = rows.iter().any(|other| other.trace == row.trace && other.device != row.device);
-    match (row.rank, row.pid) {
-        (Some(rank), _) if has_more_devices => format!("rank {rank}, device {}", row.device),
-        (Some(rank), _) => format!("rank {rank}"),
-        (None, _) if rows.iter().all(|other| other.trace == row.trace) => format!("device {}", row.device),
-        (None, Some(pid)) => format!("process {pid}, device {}", row.device),
-        (None, None) => format!("trace {}, device {}", row.trace + 1, row.device),
-    }
-}
-
 /// The verdict on units that are used unevenly.
-pub fn imbalance(ranks: &Ranks) -> Option<Verdict> {
+pub(crate) fn imbalance_verdict(ranks: &Ranks) -> Option<Verdict> {
     let row = &ranks.rows[ranks.worst as usize];
     // Of what Metal recommends it is no share that tells how full the device was.
     let total = row.total_bytes.filter(|_| !row.is_metal)?;
@@ -174,7 +162,7 @@ pub fn imbalance(ranks: &Ranks) -> Option<Verdict> {
         return None;
     }
     let whose = ranks.more_by_site.first().map_or_else(String::new, |first| {
-        format!("; {} held {} more there", place(&first.site), size(first.bytes))
+        format!("; {} held {} more there", format_site(&first.site), format_bytes(first.bytes))
     });
     Some(Verdict {
         trace: row.trace,
@@ -182,11 +170,11 @@ pub fn imbalance(ranks: &Ranks) -> Option<Verdict> {
         severity: if is(UNEVEN[1]) { Severity::Critical } else { Severity::Warning },
         summary: format!(
             "{} needed {} at its peak, {:.0} % more than the median of {} ({}){whose}",
-            name(row, &ranks.rows),
-            size(row.peak_live_bytes),
+            format_rank(row, &ranks.rows),
+            format_bytes(row.peak_live_bytes),
             100.0 * ranks.excess.0,
             ranks.rows.len(),
-            size(ranks.median_peak_live_bytes)
+            format_bytes(ranks.median_peak_live_bytes)
         ),
         evidence: json!({
             "rank": row.rank, "device": row.device, "peak_live_bytes": row.peak_live_bytes,

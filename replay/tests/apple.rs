@@ -4,9 +4,11 @@ mod synthetic;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::compare::across::Pinned;
-use gpumemtrace_replay::compare::{Profile, compare};
-use gpumemtrace_replay::report::{Quantity, Verdict};
+use gpumemtrace_replay::compare::PinnedByLeaks;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::compare;
+use gpumemtrace_replay::report::Quantity;
+use gpumemtrace_replay::report::Verdict;
 use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
@@ -105,7 +107,9 @@ fn what_grows_and_does_not_leak_is_told_beside_what_leaks() {
     let across = comparison.across.expect("two backends");
     let [Some(one), Some(other)] = &across.devices[0] else { panic!("one device each") };
     for side in [one, other] {
-        let Pinned { first_step: Some(first), last_step: Some(last), .. } = side else { panic!("steps") };
+        let PinnedByLeaks { first_step: Some(first), last_step: Some(last), .. } = side else {
+            panic!("steps")
+        };
         let filled = 6.0 * 4.0 * MIB as f64 / (last - first) as f64;
         assert_eq!(side.leaked_bytes_per_step, Some(Quantity(2.0 * MIB as f64)));
         assert_eq!(side.other_growth_bytes_per_step, Some(Quantity(filled)));

@@ -5,14 +5,23 @@ mod synthetic;
 use std::io::Read;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::budget::{Budget, Check, State, budget_of, check};
-use gpumemtrace_replay::compare::{Amounts, Profile, analyse_by_steps};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Input, RingFile};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::budget::Budget;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckState;
+use gpumemtrace_replay::budget::budget_of;
+use gpumemtrace_replay::budget::check;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::compare::PerStepTotals;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::analyse_by_steps;
+use gpumemtrace_replay::report;
 use proptest::prelude::*;
 use synthetic::Synthetic;
 
-fn analysed(run: &Synthetic) -> (Analysis, Amounts) {
+fn analysed(run: &Synthetic) -> (Analysis, PerStepTotals) {
     let bytes = std::sync::Arc::<[u8]>::from(run.file(1000));
     let open = || Ok(Box::new(std::io::Cursor::new(bytes.clone())) as Box<dyn Read + Send>);
     let input = Input {
@@ -23,13 +32,13 @@ fn analysed(run: &Synthetic) -> (Analysis, Amounts) {
         files: Vec::new(),
         absent: Vec::new(),
     };
-    analyse_by_steps(input, OwnPaths::default()).expect("a trace")
+    analyse_by_steps(input, UserCodePaths::default()).expect("a trace")
 }
 
-fn checked(run: &Synthetic, budget: &str) -> Check {
+fn checked(run: &Synthetic, budget: &str) -> BudgetCheck {
     let (analysis, amounts) = analysed(run);
     let profile = Profile::new(&analysis, &amounts);
-    check(&profile, &Budget::parse(budget).unwrap_or_else(|why| panic!("{why}\n{budget}")), "budget.toml")
+    check(&profile, &budget.parse::<Budget>().unwrap_or_else(|why| panic!("{why}\n{budget}")), "budget.toml")
 }
 
 fn written(run: &Synthetic) -> String {
@@ -59,7 +68,7 @@ proptest! {
         let budget = written(&run);
         let outcome = checked(&run, &budget);
         prop_assert!(outcome.passed, "{budget}\n{:#?}", outcome.budgets);
-        prop_assert!(outcome.budgets.iter().all(|one| one.state == State::Kept && one.measured == Some(one.limit)));
+        prop_assert!(outcome.budgets.iter().all(|one| one.state == CheckState::Kept && one.measured == Some(one.limit)));
         // Each limit in turn, by one, without a tolerance.
         let strict = budget.replace("tolerance = \"1 %\"", "tolerance = 0");
         let lines: Vec<&str> = strict.lines().collect();
@@ -73,7 +82,7 @@ proptest! {
             let outcome = checked(&run, &less.join("\n"));
             let failed: Vec<_> = outcome.budgets.iter().filter(|one| one.fails).collect();
             prop_assert_eq!(failed.len(), 1, "{}", line);
-            prop_assert_eq!((failed[0].state, failed[0].over_by, failed[0].measured), (State::Exceeded, Some(1), Some(limit)));
+            prop_assert_eq!((failed[0].state, failed[0].over_by, failed[0].measured), (CheckState::Exceeded, Some(1), Some(limit)));
             exceeded += 1;
         }
         prop_assert!(exceeded >= 3);
@@ -83,8 +92,8 @@ proptest! {
 #[test]
 fn a_tolerance_is_of_the_limit_of_all_or_of_one_and_never_of_leaks() {
     let run = hooked(20, 1 << 20);
-    let (analysis, amounts) = analysed(&run);
-    let live = Profile::new(&analysis, &amounts).devices[&0].totals["peak_live_bytes"];
+    let (analysis, _amounts) = analysed(&run);
+    let live = report(std::slice::from_ref(&analysis), &[]).devices[0].peak.live_bytes.unwrap();
     let fails = |budget: String| !checked(&run, &budget).passed;
     let limit = live - live / 100;
     assert!(!fails(format!("tolerance = '2 %'\n[peak]\nlive = {limit}\n")));
@@ -101,7 +110,7 @@ fn a_tolerance_is_of_the_limit_of_all_or_of_one_and_never_of_leaks() {
 fn leaks_are_named_with_their_lines() {
     let outcome = checked(&hooked(20, 1 << 20), "[leaks]\ncount = 0\nbytes_per_step = 0\n");
     for budget in &outcome.budgets {
-        assert_eq!((budget.state, budget.fails), (State::Exceeded, true));
+        assert_eq!((budget.state, budget.fails), (CheckState::Exceeded, true));
         let site = budget.of[0].site.as_ref().unwrap();
         assert_eq!((site.file.as_deref(), site.line), (Some("/work/hooks.py"), Some(9)));
         assert_eq!(budget.of[0].amount, 1 << 20);
@@ -126,9 +135,9 @@ fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
             ("site[gone.py:3].peak", true, Some("no line that allocated fits the pattern")),
         ]
     );
-    assert!(outcome.budgets.iter().all(|one| one.state == State::Unknown && one.measured.is_none()));
+    assert!(outcome.budgets.iter().all(|one| one.state == CheckState::Unknown && one.measured.is_none()));
     let may_pass = checked(&once, &format!("if_unknown = 'pass'\n{budget}"));
-    assert!(may_pass.passed && may_pass.budgets.iter().all(|one| one.state == State::Unknown));
+    assert!(may_pass.passed && may_pass.budgets.iter().all(|one| one.state == CheckState::Unknown));
     let one = "[step]\npeak = { limit = 5, if_unknown = 'pass' }\nbytes = 5\n";
     let fails: Vec<bool> = checked(&once, one).budgets.iter().map(|one| one.fails).collect();
     assert_eq!(fails, [false, true]);

@@ -6,14 +6,18 @@ use std::collections::HashMap;
 
 use gpumemtrace_format::{EventKind, NodeId, ThreadId};
 use gpumemtrace_replay::Analysis;
-use gpumemtrace_replay::compare::difference::{Comparison, LineChange, Status};
-use gpumemtrace_replay::compare::{Amounts, Profile, compare};
+use gpumemtrace_replay::compare::ChangeStatus;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::compare::LineChange;
+use gpumemtrace_replay::compare::PerStepTotals;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::compare;
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;
 
-fn analysed(run: &Synthetic) -> (Analysis, Amounts) {
+fn analysed(run: &Synthetic) -> (Analysis, PerStepTotals) {
     analyse_by_steps(&run.file(1000)).expect("a trace")
 }
 
@@ -195,7 +199,7 @@ fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
     assert!(before.events.len() > 1_000_000, "{}", before.events.len());
     let comparison = compared(&before, &after);
     let [line] = &comparison.lines[..] else { panic!("{}", difference(&before, &after)) };
-    assert_eq!((line.status, line.site().unwrap().line), (Status::Appeared, Some(50)));
+    assert_eq!((line.status, line.site().unwrap().line), (ChangeStatus::Appeared, Some(50)));
     assert_eq!((line.at_peak_bytes.change, line.retained_bytes.change), (MIB as i64, MIB as i64));
     assert_eq!((line.at_peak_blocks.change, line.steps_that_differ), (1, Some(1)));
     let totals: HashMap<&str, Option<i64>> =
@@ -207,7 +211,7 @@ fn a_mebibyte_among_a_million_events_is_found_at_its_line() {
     assert!(comparison.leaks.is_empty());
     // The other way round it is gone.
     let back = compared(&after, &before);
-    assert_eq!((back.lines.len(), back.lines[0].status), (1, Status::Disappeared));
+    assert_eq!((back.lines.len(), back.lines[0].status), (1, ChangeStatus::Disappeared));
     assert!(!back.has_growth() && comparison.has_growth());
 }
 
@@ -266,17 +270,16 @@ fn leaks_that_appear_grow_and_go_are_told() {
     };
     let statuses = |before: u64, after: u64| {
         let comparison = compared(&leaky(before), &elsewhere(leaky(after), 5, false));
-        let rates =
-            |leak: &gpumemtrace_replay::compare::difference::LeakSide| leak.bytes_per_step.unwrap().0 as u64;
+        let rates = |leak: &gpumemtrace_replay::compare::LeakSide| leak.bytes_per_step.unwrap().0 as u64;
         comparison
             .leaks
             .iter()
             .map(|leak| (leak.status, leak.before.as_ref().map(rates), leak.after.as_ref().map(rates)))
             .collect::<Vec<_>>()
     };
-    assert_eq!(statuses(0, MIB), [(Status::Appeared, None, Some(MIB))]);
-    assert_eq!(statuses(MIB, 0), [(Status::Disappeared, Some(MIB), None)]);
-    assert_eq!(statuses(MIB, 2 * MIB), [(Status::Grew, Some(MIB), Some(2 * MIB))]);
+    assert_eq!(statuses(0, MIB), [(ChangeStatus::Appeared, None, Some(MIB))]);
+    assert_eq!(statuses(MIB, 0), [(ChangeStatus::Disappeared, Some(MIB), None)]);
+    assert_eq!(statuses(MIB, 2 * MIB), [(ChangeStatus::Grew, Some(MIB), Some(2 * MIB))]);
     assert_eq!(statuses(MIB, MIB), []);
 }
 

@@ -24,8 +24,13 @@ use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
     NodeId, ThreadId, definitions,
 };
-use gpumemtrace_replay::input::{Head, Missing, incompleteness, missing, read_events};
-use gpumemtrace_replay::{Input, RingFile};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::ingest::MissingEvents;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
 /// Threads of the run.
@@ -33,22 +38,22 @@ const THREADS: u64 = 2;
 
 /// What a trace and its ring file tell.
 #[derive(PartialEq, Debug)]
-struct Told {
+struct ReadEvents {
     events: Vec<Event>,
     unplaced: Vec<Event>,
-    missing: Missing,
+    missing: MissingEvents,
     /// Everything else, as text: definitions in an order of their own.
     rest: String,
 }
 
 /// What they tell, and why that is not everything.
-fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), OpenError> {
+fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<String>), OpenError> {
     let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
     let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
         Ok(image) => RingFile::Loaded(Box::new(image)),
         Err(error) => RingFile::Unusable(error.to_string()),
     });
-    let head = Head::read(Input {
+    let head = TraceHead::read(Input {
         path: "run.trace",
         open: &open,
         ring,
@@ -64,10 +69,10 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(Told, Vec<String>), O
     let missing = missing(&head, &body, THREADS);
     let reasons = incompleteness(&head, &body, missing, 0);
     let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
-    Ok((Told { events, unplaced: body.order.unplaced, missing, rest }, reasons))
+    Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }
 
-fn rest_of(head: &Head) -> String {
+fn rest_of(head: &TraceHead) -> String {
     fn sorted<T: std::fmt::Debug>(values: impl Iterator<Item = T>) -> Vec<String> {
         let mut lines: Vec<String> = values.map(|value| format!("{value:?}")).collect();
         lines.sort();
@@ -80,7 +85,7 @@ fn rest_of(head: &Head) -> String {
         head.meta,
         head.end,
         head.counters(),
-        (head.end_ns(), head.ending()),
+        head.ending(),
         sorted(known.codes.values()),
         sorted(known.python.values()),
         sorted(known.native.values()),
@@ -93,7 +98,7 @@ fn rest_of(head: &Head) -> String {
 struct Sound {
     trace: Arc<[u8]>,
     ring: Option<Vec<u8>>,
-    told: Told,
+    told: ReadEvents,
 }
 
 impl Sound {
@@ -303,7 +308,7 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["cuda-train", "metal-retained"].map(golden);
+    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
     let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
     let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
@@ -312,7 +317,7 @@ fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
 #[test]
 fn a_cut_trace_says_so() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["cuda-train", "metal-retained"].map(golden);
+    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
     let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::ring::{self, RingImage};
 use gpumemtrace_format::{Detail, Event, EventKind, NodeId};
-use gpumemtrace_replay::report::{Ending, Report};
-use gpumemtrace_replay::{RingFile, report};
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::report::Ending;
+use gpumemtrace_replay::report::Report;
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
 

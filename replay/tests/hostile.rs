@@ -6,9 +6,17 @@ use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Detail, Event, EventKind, FrameLink, NO_SEQ, NodeId, PyNode, ThreadId,
 };
-use gpumemtrace_replay::compare::{Profile, compare};
-use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
-use gpumemtrace_replay::{Asked, RingFile, Section, StreamId, When, peak, report};
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::SiteFilter;
+use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::compare;
+use gpumemtrace_replay::keep_sites;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::truncate_lists;
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_by_steps, analyse_bytes, analyse_for_peak, analyse_part, ring_file};
 
@@ -119,12 +127,12 @@ proptest! {
         let _ = gpumemtrace_replay::report(&[analyse_bytes(&file, RingFile::Absent), other.analyse()], &[]);
         let twice = [analyse_for_peak(&file)];
         let mut with_blocks = gpumemtrace_replay::report(&twice, &[Section::Peak]);
-        peak::add_blocks(&mut with_blocks, &twice);
-        for (since, stream) in [(Some(When::Step(1)), None), (Some(When::Elapsed { time_ns: 1 }), Some(StreamId(0)))] {
-            let asked = Asked { since, stream, ..Asked::default() };
+        gpumemtrace_replay::add_peak_blocks(&mut with_blocks, &twice);
+        for (since, stream) in [(Some(TimeSpec::Step(1)), None), (Some(TimeSpec::Elapsed { time_ns: 1 }), Some(StreamId(0)))] {
+            let asked = AnalysisOptions { since, stream, ..AnalysisOptions::default() };
             let mut report = gpumemtrace_replay::report(&[analyse_part(&file, asked)], &[]);
-            keep_lines(&mut report, &Lines::new("*.py:1"));
-            keep_first(&mut report, 1);
+            keep_sites(&mut report, &SiteFilter::from("*.py:1"));
+            truncate_lists(&mut report, 1);
         }
         let (first, amounts) = analyse_by_steps(&file).unwrap();
         let profile = Profile::new(&first, &amounts);

@@ -6,17 +6,25 @@ use std::collections::BTreeMap;
 
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::{ModuleDef, NamedFrame, NativeNode, NodeId, definitions};
-use gpumemtrace_replay::naming::{Resolve, Shown, Unnamed, name};
-use gpumemtrace_replay::{Analysis, Input, RingFile, Section, analyse, report};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::analyse;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::Symbolizer;
+use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::callsite::symbolize_report;
+use gpumemtrace_replay::report;
 use synthetic::Synthetic;
 
 const BIAS: u64 = 0x7f00_0010_0000;
 
 #[derive(Default)]
-struct Counting(BTreeMap<u64, u64>);
+struct CountingSymbolizer(BTreeMap<u64, u64>);
 
-impl Resolve for Counting {
-    fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, Unnamed> {
+impl Symbolizer for CountingSymbolizer {
+    fn resolve(&mut self, module: &ModuleDef, address: u64) -> Result<Vec<NamedFrame>, UnnamedReason> {
         assert_eq!(module.path, "/work/lib.so");
         *self.0.entry(address).or_default() += 1;
         Ok(vec![NamedFrame { function: format!("f{address:x}").as_str().into(), file: "".into(), line: 0 }])
@@ -64,8 +72,8 @@ fn analysed() -> Analysis {
 fn each_address_that_is_shown_is_asked_for_once() {
     let analyses = [analysed()];
     let mut whole = report(&analyses, &[]);
-    let mut asked = Counting::default();
-    name(&mut whole, &analyses, Shown::ALL, &mut asked);
+    let mut asked = CountingSymbolizer::default();
+    symbolize_report(&mut whole, &analyses, NameScope::ALL, &mut asked);
     assert_eq!(asked.0, BTreeMap::from([(0x100, 1), (0x200, 1)]));
     let naming = whole.traces[0].symbols.as_ref().unwrap();
     assert_eq!((naming.addresses, naming.unresolved), (3, 1));
@@ -75,15 +83,15 @@ fn each_address_that_is_shown_is_asked_for_once() {
 #[test]
 fn what_is_not_shown_is_not_asked_for() {
     let analyses = [analysed()];
-    let shown = |sections, stacks| Shown { sections, most_sites: 20, stacks, mixed: false };
+    let shown = |sections, stacks| NameScope { sections, most_sites: 20, stacks, mixed: false };
     // Of what has no Python frames the one address that stands for it; with its stack, the others.
     for (shown, addresses) in [
         (shown(&[Section::Leaks], true), 0),
         (shown(&[Section::Peak], false), 1),
         (shown(&[Section::Peak], true), 2),
     ] {
-        let (mut whole, mut asked) = (report(&analyses, &[]), Counting::default());
-        name(&mut whole, &analyses, shown, &mut asked);
+        let (mut whole, mut asked) = (report(&analyses, &[]), CountingSymbolizer::default());
+        symbolize_report(&mut whole, &analyses, shown, &mut asked);
         assert_eq!(asked.0.len(), addresses, "{shown:?}");
         assert_eq!(whole.traces[0].symbols.is_some(), addresses > 0);
     }

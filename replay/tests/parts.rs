@@ -6,20 +6,29 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_NAMED;
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, NodeId};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::SiteFilter;
+use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::keep_sites;
+use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::Report;
-use gpumemtrace_replay::selection::{Lines, keep_first, keep_lines};
-use gpumemtrace_replay::{Analysis, Asked, StreamId, When, report};
+use gpumemtrace_replay::truncate_lists;
 use proptest::prelude::*;
 use synthetic::Synthetic;
 
 const STARTED_NS: u64 = 1_000_000_000;
 
-fn analyse_part(run: &Synthetic, asked: Asked) -> Analysis {
+fn analyse_part(run: &Synthetic, asked: AnalysisOptions) -> Analysis {
     synthetic::analyse_part(&run.file(100), asked)
 }
 
 fn since(run: &Synthetic, when: &str) -> Analysis {
-    analyse_part(run, Asked { since: Some(when.parse().expect("a moment")), ..Asked::default() })
+    analyse_part(
+        run,
+        AnalysisOptions { since: Some(when.parse().expect("a moment")), ..AnalysisOptions::default() },
+    )
 }
 
 fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
@@ -137,7 +146,7 @@ proptest! {
         }
         let is_its = |event: &Event| event.detail.is_some_and(|detail| detail.stream == wanted);
         let states = states(&run, is_its);
-        let analysis = analyse_part(&run, Asked { stream: Some(StreamId(wanted)), ..Asked::default() });
+        let analysis = analyse_part(&run, AnalysisOptions { stream: Some(StreamId(wanted)), ..AnalysisOptions::default() });
         prop_assert_eq!(&analysis.counts, &run.analyse().counts, "all events are counted");
         let facts = analysis.stream.clone().unwrap();
         prop_assert_eq!((facts.unknown_blocks, facts.unknown_bytes), (0, 0));
@@ -178,17 +187,17 @@ proptest! {
         };
         let expected = (peak.sites.len() as u64, peak.live_bytes, named(&full));
         let mut first = full.clone();
-        keep_first(&mut first, most);
+        truncate_lists(&mut first, most);
         prop_assert_eq!(sum(&first), expected.clone());
         prop_assert!(first.peak.as_ref().unwrap()[0].sites.len() <= most);
         let mut lines = full.clone();
-        let found = keep_lines(&mut lines, &Lines::new(&format!("a.py:{line}")));
+        let found = keep_sites(&mut lines, &SiteFilter::from(&*format!("a.py:{line}")));
         prop_assert_eq!(sum(&lines), expected.clone());
         let held = peak.sites.iter().any(|share| share.site.line == Some(line));
         prop_assert!(found || !held);
         prop_assert!(lines.peak.as_ref().unwrap()[0].sites.iter().all(|share| share.site.line == Some(line)));
         // One after the other.
-        keep_first(&mut lines, 1);
+        truncate_lists(&mut lines, 1);
         prop_assert_eq!(sum(&lines), expected);
     }
 }
@@ -236,7 +245,7 @@ fn a_moment_that_never_comes_is_told_as_such() {
     for when in ["step:1000", "100s"] {
         let analysis = since(&run, when);
         assert_eq!(analysis.since.as_ref().unwrap().come, None, "{when}");
-        assert_eq!(analysis.since.as_ref().unwrap().asked, when.parse::<When>().unwrap());
+        assert_eq!(analysis.since.as_ref().unwrap().asked, when.parse::<TimeSpec>().unwrap());
     }
     let step = since(&run, "step:7").since.unwrap().come.unwrap();
     assert_eq!(step.1, 7);
@@ -260,24 +269,23 @@ fn a_mark_is_a_moment_by_its_name() {
     }
     run.alloc(line, 1 << 20);
     let asked = ["mark:loaded", "mark:epoch#3", "mark:epoch", "mark:epoch#4"];
-    let at = asked.map(|when| when.parse::<When>().unwrap()).to_vec();
-    let analysis = analyse_part(&run, Asked { at, ..Asked::default() });
+    let at = asked.map(|when| when.parse::<TimeSpec>().unwrap()).to_vec();
+    let analysis = analyse_part(&run, AnalysisOptions { at, ..AnalysisOptions::default() });
+    let snapshots = report(std::slice::from_ref(&analysis), &[]).instants.unwrap();
     let held: Vec<(String, u64)> =
-        analysis.instants.iter().map(|at| (at.asked.to_string(), at.devices[0].1.live >> 20)).collect();
+        snapshots.iter().map(|at| (at.asked.clone(), at.live_bytes.unwrap() >> 20)).collect();
     let expected = [("mark:epoch", 1), ("mark:loaded", 2), ("mark:epoch#3", 4)];
     assert_eq!(held, expected.map(|(when, held)| (when.to_owned(), held)));
-    assert_eq!(analysis.never, [When::Mark("epoch#4".to_owned())]);
-    let told = |analysis: &Analysis| -> Vec<String> {
-        analysis.marks.first.iter().map(|mark| mark.name.clone()).collect()
-    };
+    assert_eq!(analysis.unreached_snapshots, [TimeSpec::Mark("epoch#4".to_owned())]);
+    let told = |analysis: &Analysis| -> Vec<String> { analysis.mark_names().map(str::to_owned).collect() };
     assert_eq!(told(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
-    assert!(analysis.rule.source().is_none(), "a mark begins no step");
+    assert!(analysis.step_source_name().is_none(), "a mark begins no step");
     // From a mark on, it is the first that is told.
     let part = since(&run, "mark:epoch#2");
     assert_eq!(told(&part), ["epoch", "epoch"]);
-    let (come_ns, _) = part.since.clone().unwrap().come.unwrap();
-    assert_eq!(come_ns, part.marks.first[0].time_ns);
-    assert_eq!(report(&[part], &[]).peak.unwrap()[0].live_bytes, 5 << 20);
+    let report = report(&[part], &[]);
+    assert_eq!(report.traces[0].since.as_ref().unwrap().time_ns, report.marks[0].time_ns);
+    assert_eq!(report.peak.unwrap()[0].live_bytes, 5 << 20);
     assert_eq!(since(&run, "mark:nobody").since.unwrap().come, None);
 }
 
@@ -291,8 +299,9 @@ fn running_out_of_memory_before_the_moment_is_not_of_the_part() {
     run.alloc(line, 4096);
     run.oom(line, 9 << 30);
     let analysis = since(&run, &format!("{early}ns"));
-    assert_eq!((analysis.oom_count, analysis.ooms.len()), (1, 1));
-    assert_eq!(analysis.ooms[0].event.size, 9 << 30);
+    assert_eq!(analysis.oom_count, 1);
+    let ooms = report(&[analysis], &[]).oom.unwrap();
+    assert_eq!((ooms.len(), ooms[0].requested_bytes), (1, 9 << 30));
     assert_eq!(since(&run, "0s").oom_count, 2);
 }
 
@@ -311,7 +320,8 @@ fn the_segments_of_a_stream_are_its_own_where_all_are_told() {
         let last = run.events.last_mut().unwrap();
         last.detail = Some(Detail { requested_bytes: bytes - 512, stream, pool: 0 });
     }
-    let analysis = analyse_part(&run, Asked { stream: Some(StreamId(7)), ..Asked::default() });
+    let analysis =
+        analyse_part(&run, AnalysisOptions { stream: Some(StreamId(7)), ..AnalysisOptions::default() });
     let report = report(&[analysis], &[]);
     assert_eq!(report.devices[0].peak.reserved_bytes, Some(20 << 20));
     let moment = &report.fragmentation.as_ref().unwrap()[0];

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{CodeDef, CodeId, EventKind, NodeId};
-use gpumemtrace_replay::report::{Peak, PhaseBytes};
-use gpumemtrace_replay::{Section, peak, report};
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::report::Peak;
+use gpumemtrace_replay::report::PhaseBytes;
 use proptest::prelude::*;
 use synthetic::{Synthetic, TORCH, analyse_for_peak};
 
@@ -90,7 +92,7 @@ fn random_run(choices: &[(u8, u8, u16)]) -> Synthetic {
 fn the_peak(run: &Synthetic) -> Option<Peak> {
     let analyses = [analyse_for_peak(&run.file(7))];
     let mut report = report(&analyses, &[Section::Peak]);
-    peak::add_blocks(&mut report, &analyses);
+    gpumemtrace_replay::add_peak_blocks(&mut report, &analyses);
     report.peak.unwrap().pop()
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use gpumemtrace_format::CodeDef;
-use gpumemtrace_replay::linetable::line_at;
+use gpumemtrace_replay::callsite::line_at;
 
 /// Prints, per code object: first line, table as hex, and the line of each code unit (0 where there is none).
 const SCRIPT: &str = r"

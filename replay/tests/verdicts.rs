@@ -4,8 +4,11 @@ mod population;
 mod synthetic;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_replay::report::{Severity, Verdict};
-use gpumemtrace_replay::{Analysis, Report, report};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::report::Severity;
+use gpumemtrace_replay::report::Verdict;
 use population::clean;
 use synthetic::Synthetic;
 

@@ -1,4 +1,4 @@
-//! `gpumemtrace check`: a trace held against budgets.
+//! `gpumemtrace check`: checks a trace against a memory budget.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -6,104 +6,138 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gpumemtrace_cli::resolve::Resolver;
-use gpumemtrace_replay::budget::{Budget, Check, budget_of, check};
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::budget::Budget;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::budget_of;
+use gpumemtrace_replay::budget::check;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::symbolize_sites;
 use gpumemtrace_replay::compare::Profile;
-use gpumemtrace_replay::naming::{Shown, name_sites};
 
-use super::by_steps::{ByStepsArgs, read};
-use super::look::Look;
-use crate::exit::{Exit, Refused, Unreadable};
-use crate::output;
-use crate::{status, text};
+use super::display_args::DisplayArgs;
+use super::trace_args::{TraceArgs, read_by_steps};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::render::text::render_written_budget;
+use crate::render::{
+    CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
+    select_format,
+};
+use crate::terminal::status_line;
+use crate::terminal::stdout::print_text;
 
-/// What `check` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The trace (of one in parts: run.trace, the others are found by themselves)
+pub(crate) struct CheckArgs {
+    /// Trace file; parts of a rotated trace are found automatically
     trace: PathBuf,
-    /// The budget file (TOML)
+    /// Path of the budget file (TOML)
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
-    /// Write the budget file instead, with what this run needs as limits
-    #[arg(long, conflicts_with_all = ["markdown", "junit", "json"])]
+    /// Write the budget file, with limits taken from this trace
+    #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
     write: bool,
-    /// With --write: replace a file that is there
+    /// With --write, replace an existing file
     #[arg(long, requires = "write")]
     force: bool,
-    /// Also write a summary for a pull request ("-": to stdout, instead of the text)
+    /// Also write a Markdown summary for a pull request ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Also write JUnit's XML, a test case for each budget ("-": to stdout, instead of the text)
+    /// Also write JUnit XML, one test case per limit ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// One JSON object on stdout instead of text (docs/check.schema.json describes it)
+    /// Print JSON (schema: docs/check.schema.json)
     #[arg(long)]
     json: bool,
+    /// Output format on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(CHECK_RENDERERS))]
+    format: Option<&'static dyn Renderer<BudgetCheck>>,
     #[command(flatten)]
-    reading: ByStepsArgs,
+    reading: TraceArgs,
     #[command(flatten)]
-    look: Look,
+    display: DisplayArgs,
 }
 
-/// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = args.reading.own()?;
-    let for_stdout =
-        [args.markdown.as_deref(), args.junit.as_deref()].map(|path| path == Some(Path::new("-")));
-    if for_stdout.into_iter().chain([args.json]).filter(|wanted| *wanted).count() > 1 {
-        return Err(
-            Refused("only one of --json, --markdown - and --junit - can have stdout".to_owned()).into()
-        );
+impl CheckArgs {
+    /// Each output with its file, or `None` for stdout. Fails if two outputs name stdout.
+    #[allow(clippy::type_complexity, reason = "used once")]
+    fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<BudgetCheck>, Option<&Path>)>, UsageError> {
+        let files: [(&'static dyn Renderer<BudgetCheck>, _); 2] =
+            [(&MarkdownRenderer, &self.markdown), (&JunitRenderer, &self.junit)];
+        let mut outputs: Vec<(&'static dyn Renderer<BudgetCheck>, Option<&Path>)> = Vec::new();
+        for (renderer, path) in files {
+            let path = path.as_deref();
+            outputs.extend(path.map(|path| (renderer, Some(path).filter(|path| *path != Path::new("-")))));
+        }
+        let on_stdout = outputs.iter().filter(|(_, file)| file.is_none()).count();
+        let is_format_named = self.json || self.format.is_some();
+        if on_stdout + usize::from(is_format_named) > 1 {
+            return Err(UsageError(
+                "only one of --json, --format, --markdown - and --junit - can write to stdout; give the others a file"
+                    .to_owned(),
+            ));
+        }
+        if on_stdout == 0 {
+            outputs.push((select_format(CHECK_RENDERERS, self.format, self.json), None));
+        }
+        Ok(outputs)
     }
-    // What is wrong with the budget is said before minutes of reading.
+}
+
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
+    let user_code = args.reading.user_code()?;
+    let outputs = args.outputs()?;
+    // Reading the trace may take minutes: refuse a wrong budget first.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
     if args.write && !args.force && args.budget.exists() {
-        return Err(is_there(&args.budget).into());
+        return Err(already_exists(&args.budget).into());
     }
-    status::end_cleanly_when_interrupted()?;
-    let (analysis, amounts) = read(&args.trace, &args.reading, &own)?;
+    status_line::exit_cleanly_on_interrupt()?;
+    let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &user_code)?;
     let mut profile = Profile::new(&analysis, &amounts);
-    let mut resolver = Resolver::new(args.reading.uses_cache());
-    // Of native lines the function is known only by its name, which patterns ask for.
-    let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
-    name_sites(native, &analysis, Shown::ALL, &mut resolver);
-    resolver.remember();
+    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
+    // The budget's patterns match native call sites by function name.
+    let native = profile.native_sites_mut();
+    symbolize_sites(native, &analysis, NameScope::ALL, &mut resolver);
+    resolver.save_cache();
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
-        write_new(&args.budget, &budget_of(&profile), args.force)?;
-        output::print(&text::check::written(&args.budget, &analysis.incomplete, args.look.style()))?;
-        return Ok(if is_complete { Exit::Done } else { Exit::Incomplete });
+        write_budget(&args.budget, &budget_of(&profile), args.force)?;
+        print_text(&render_written_budget(&args.budget, &analysis.incomplete, args.display.style()))?;
+        return Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete });
     };
     let outcome = check(&profile, &budget, &args.budget.display().to_string());
-    tell(args, &outcome)?;
+    let context = RenderContext::new(args.display.style());
+    for (renderer, file) in outputs {
+        write_output(renderer, file, &outcome, &context)?;
+    }
     Ok(match (outcome.passed, is_complete) {
-        (false, _) => Exit::Exceeded,
-        (true, false) => Exit::Incomplete,
-        (true, true) => Exit::Done,
+        (false, _) => CliExit::Exceeded,
+        (true, false) => CliExit::Incomplete,
+        (true, true) => CliExit::Done,
     })
 }
 
 fn read_budget(path: &Path) -> anyhow::Result<Budget> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
-        Unreadable(match error.kind() {
-            ErrorKind::NotFound => format!("{name} does not exist; --write makes it from this run"),
-            _ => format!("{name} cannot be read: {error}"),
+        UnreadableInput(match error.kind() {
+            ErrorKind::NotFound => format!("{name} does not exist; create it from this trace with --write"),
+            _ => format!("cannot read {name}: {error}"),
         })
     })?;
-    Ok(Budget::parse(&text).map_err(|why| Refused(format!("{name}: {why}")))?)
+    Ok(text.parse::<Budget>().map_err(|why| UsageError(format!("{name}: {why}")))?)
 }
 
-fn is_there(path: &Path) -> Refused {
-    Refused(format!("{} is there already; --force replaces it", path.display()))
+fn already_exists(path: &Path) -> UsageError {
+    UsageError(format!("{} already exists; replace it with --force", path.display()))
 }
 
-/// All of it or nothing, and nothing over a file that somebody else has made meanwhile.
-fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
+/// Writes the whole file or nothing. Without `replaces`, a file that appeared meanwhile is an
+/// error.
+fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let cannot = || format!("{} cannot be written", path.display());
-    // Others read it too: with the rights of any file that is made here.
+    let cannot = || format!("cannot write {}", path.display());
+    // A temporary file is private by default; a budget is read by others, so the umask decides.
     let rights = fs::Permissions::from_mode(0o666);
     let file = tempfile::Builder::new().prefix(".budget").permissions(rights).tempfile_in(folder);
     let mut file = file.with_context(cannot)?;
@@ -112,35 +146,22 @@ fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
         file.persist(path).map_err(|error| error.error).with_context(cannot)?;
     } else if let Err(error) = file.persist_noclobber(path) {
         match error.error.kind() {
-            ErrorKind::AlreadyExists => return Err(is_there(path).into()),
+            ErrorKind::AlreadyExists => return Err(already_exists(path).into()),
             _ => return Err(error.error).with_context(cannot),
         }
     }
     Ok(())
 }
 
-fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
-    let mut is_told = args.json;
-    if let Some(path) = &args.markdown {
-        is_told |= deliver(path, &text::check::markdown::render(outcome))?;
-    }
-    if let Some(path) = &args.junit {
-        is_told |= deliver(path, &text::check::junit::render(outcome)?)?;
-    }
-    if args.json {
-        output::print(&output::json(outcome)?)?;
-    } else if !is_told {
-        output::print(&text::check::render(outcome, args.look.style()))?;
-    }
-    Ok(())
-}
-
-/// True if it went to stdout.
-fn deliver(path: &Path, text: &str) -> anyhow::Result<bool> {
-    if path == Path::new("-") {
-        output::print(text)?;
-        return Ok(true);
-    }
-    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
-    Ok(false)
+/// Writes to stdout where no file is given.
+fn write_output(
+    renderer: &dyn Renderer<BudgetCheck>,
+    file: Option<&Path>,
+    outcome: &BudgetCheck,
+    context: &RenderContext<'_>,
+) -> anyhow::Result<()> {
+    let Some(path) = file else { return print_document(renderer, outcome, context) };
+    let mut bytes = Vec::new();
+    renderer.render(outcome, context, &mut bytes)?;
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

@@ -1,57 +1,64 @@
-//! `gpumemtrace compare`: two traces in, what differs out.
+//! `gpumemtrace compare`: reports what differs between two traces.
 
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use gpumemtrace_cli::resolve::Resolver;
-use gpumemtrace_replay::compare::{Comparison, Profile, compare};
-use gpumemtrace_replay::naming::{Shown, name_sites};
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::symbolize_sites;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::compare::Profile;
+use gpumemtrace_replay::compare::compare;
 
-use super::by_steps::{ByStepsArgs, read};
-use super::look::Look;
-use crate::exit::Exit;
-use crate::output;
-use crate::{status, text};
+use super::display_args::DisplayArgs;
+use super::trace_args::{TraceArgs, read_by_steps};
+use crate::exit::CliExit;
+use crate::render::{
+    COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
+};
+use crate::terminal::status_line;
 
-/// What `compare` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The trace of the run before (of one in parts: run.trace, the others are found by themselves)
+pub(crate) struct CompareArgs {
+    /// Trace of the first run; parts of a rotated trace are found automatically
     before: PathBuf,
-    /// The trace of the run after
+    /// Trace of the second run
     after: PathBuf,
     #[command(flatten)]
-    reading: ByStepsArgs,
-    /// List every line that differs, not only the largest changes
+    reading: TraceArgs,
+    /// List every call site that differs, not only the largest changes
     #[arg(long, conflicts_with = "top")]
     all: bool,
     #[command(flatten)]
-    look: Look,
-    /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
+    display: DisplayArgs,
+    /// Print JSON (schema: docs/comparison.schema.json)
     #[arg(long)]
     json: bool,
-    /// Exit with code 3 if the second run is worse in one of these, or differs (may be given more than once, or with commas)
+    /// Output format on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(COMPARISON_RENDERERS))]
+    format: Option<&'static dyn Renderer<Comparison>>,
+    /// Exit with code 3 if the second run is worse in one of these (repeatable, or comma-separated)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
-    fail_on: Vec<FailOn>,
+    fail_on: Vec<CompareFailOn>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FailOn {
-    /// Any quantity of the whole run but its steps and its gap is larger, or a leak has come or grows faster
+enum CompareFailOn {
+    /// A total of the run is larger (steps and unused reserved aside), or a leak is new or faster
     Growth,
-    /// A peak (live, reserved, from the driver, or of the usual step) is higher
+    /// A peak is higher: allocated, reserved, driver, or of the median step
     Peak,
-    /// A leak has come or grows faster
+    /// A leak is new or grows faster
     #[value(alias = "leak")]
     Leaks,
-    /// The program ran out of memory more often
+    /// There are more out-of-memory errors
     #[value(alias = "ooms")]
     Oom,
-    /// Anything differs
+    /// Any total or call site differs
     Any,
 }
 
-impl FailOn {
+impl CompareFailOn {
     fn fails(self, comparison: &Comparison) -> bool {
         match self {
             Self::Growth => comparison.has_growth(),
@@ -63,41 +70,38 @@ impl FailOn {
     }
 }
 
-/// Longest list of lines that the text shows unless all are wanted.
-const MAX_LISTED: usize = 20;
-
-/// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = args.reading.own()?;
-    status::end_cleanly_when_interrupted()?;
-    let analysed = [read(&args.before, &args.reading, &own)?, read(&args.after, &args.reading, &own)?];
-    let mut resolver = Resolver::new(args.reading.uses_cache());
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
+    let user_code = args.reading.user_code()?;
+    status_line::exit_cleanly_on_interrupt()?;
+    let analysed = [
+        read_by_steps(&args.before, &args.reading, &user_code)?,
+        read_by_steps(&args.after, &args.reading, &user_code)?,
+    ];
+    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     let [before, after] =
         [&analysed[0], &analysed[1]].map(|(analysis, amounts)| Profile::new(analysis, amounts));
     let mut profiles = [before, after];
     for profile in &mut profiles {
-        // Of native lines the function is known only by its name, which alignment needs.
+        // Native call sites of the two runs are matched by function name.
         let analysis = profile.analysis;
-        let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
-        name_sites(native, analysis, Shown::ALL, &mut resolver);
+        let native = profile.native_sites_mut();
+        symbolize_sites(native, analysis, NameScope::ALL, &mut resolver);
     }
     let mut comparison = compare(&profiles[0], &profiles[1]);
-    if args.json {
+    let renderer = select_format(COMPARISON_RENDERERS, args.format, args.json);
+    if renderer.needs_all_names() {
         for (run, profile) in profiles.iter().enumerate() {
-            name_sites(comparison.sites_of(run), profile.analysis, Shown::ALL, &mut resolver);
+            symbolize_sites(comparison.sites_of(run), profile.analysis, NameScope::ALL, &mut resolver);
         }
-        output::print(&output::json(&comparison)?)?;
-    } else {
-        let style = args.look.style();
-        let most = if args.all { usize::MAX } else { style.most(MAX_LISTED) };
-        output::print(&text::compare::render(&comparison, most, style))?;
     }
-    resolver.remember();
+    let context = RenderContext { all_rows: args.all, ..RenderContext::new(args.display.style()) };
+    print_document(renderer, &comparison, &context)?;
+    resolver.save_cache();
     Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {
-        Exit::Findings
+        CliExit::Findings
     } else if comparison.runs.iter().any(|run| !run.complete) {
-        Exit::Incomplete
+        CliExit::Incomplete
     } else {
-        Exit::Done
+        CliExit::Done
     })
 }

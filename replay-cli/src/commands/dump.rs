@@ -1,4 +1,6 @@
-//! `gpumemtrace dump`: every record as text, in order. The oracle of our own tests, so its form is fixed.
+//! `gpumemtrace dump`: prints every record as text, in order.
+//!
+//! Tests compare this output with what programs did, so its format is fixed.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -6,36 +8,37 @@ use std::path::PathBuf;
 
 use gpumemtrace_format::event::FLAG_FREED_AT_ONCE;
 use gpumemtrace_format::{Counter, Event, EventKind, FrameLink, Meta, MetaValue, NO_DEVICE, NO_SEQ};
-use gpumemtrace_replay::driver::{Driver, Place, Totals};
-use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
-use gpumemtrace_replay::linetable::line_at;
-use gpumemtrace_replay::symbols::StackId;
+use gpumemtrace_replay::MemoryByPlace;
+use gpumemtrace_replay::MemoryPlace;
+use gpumemtrace_replay::callsite::line_at;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 
-use crate::exit::{Exit, Unreadable};
-use crate::open::TraceFile;
-use crate::output;
-use crate::text::layout::printable;
+use crate::exit::{CliExit, UnreadableInput};
+use crate::terminal::marks::sanitize;
+use crate::terminal::stdout::stdout;
+use crate::trace::open::TraceSource;
 
-/// What `dump` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// A trace file, such as run.trace
+pub(crate) struct DumpArgs {
+    /// Trace file, such as run.trace
     trace: PathBuf,
-    /// Also print what the stack numbers stand for
+    /// Also print the frames that stack numbers refer to
     #[arg(long)]
     stacks: bool,
-    /// After each driver call, also print the bytes held by then: held=PLACE:BYTES,...
+    /// Also print the driver memory after each driver call, as held=PLACE:BYTES,...
     #[arg(long)]
     totals: bool,
 }
 
-/// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
-    let head = file.with_input(ring, Head::read)?;
+pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
+    let head = file.with_input(ring, TraceHead::read)?;
     let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
-    let unreadable = |error| Unreadable(format!("{} {error}", file.name));
+    let unreadable = |error| UnreadableInput(format!("{} {error}", file.name));
     let body = read_events(&|| file.open(), &head, &mut |event| {
         threads.insert(event.thread);
         events += 1;
@@ -47,9 +50,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let dropped = counter(Counter::DroppedEvents);
     let reasons = incompleteness(&head, &body, missing, dropped);
 
-    let mut out = output::stdout();
+    let mut out = stdout();
     for (name, value) in head.meta.entries() {
-        writeln!(out, "# meta {name}={}", plain(&value_text(value)))?;
+        writeln!(out, "# meta {name}={}", quote_word(&format_value(value)))?;
     }
     writeln!(
         out,
@@ -60,15 +63,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
     for reason in &reasons {
-        writeln!(out, "# incomplete {}", printable(reason))?;
+        writeln!(out, "# incomplete {}", sanitize(reason))?;
     }
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
-    let mut held = args.totals.then(Held::default);
-    let body = read_events(&|| file.open(), &head, &mut |event| match line(
+    let mut held = args.totals.then(DriverTotalsTracker::default);
+    let body = read_events(&|| file.open(), &head, &mut |event| match write_event(
         &mut out,
         event,
         &head.meta,
@@ -85,40 +88,41 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         return Err(error.into());
     }
     for event in &body.order.unplaced {
-        line(&mut out, event, &head.meta, None)?;
+        write_event(&mut out, event, &head.meta, None)?;
     }
     if args.stacks {
-        stacks(&mut out, &head)?;
+        write_definitions(&mut out, &head)?;
     }
     out.flush()?;
-    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
-/// What driver calls hold, as events pass.
+/// Driver memory per place, updated event by event.
 #[derive(Default)]
-struct Held {
-    driver: Driver,
-    totals: Totals,
+struct DriverTotalsTracker {
+    memory: MemoryByPlace,
 }
 
-impl Held {
-    fn after(&mut self, event: &Event) -> String {
-        self.driver.event(event, StackId(0));
-        for change in &self.driver.changes {
-            self.totals.apply(change);
-        }
-        let places = self.totals.iter().map(|(place, bytes)| match place {
-            Place::Device(ordinal) => format!("{ordinal}:{bytes}"),
-            Place::UnknownDevice => format!("?:{bytes}"),
-            Place::Host => format!("host:{bytes}"),
-            Place::Managed => format!("managed:{bytes}"),
-            Place::Foreign => format!("foreign:{bytes}"),
+impl DriverTotalsTracker {
+    fn record(&mut self, event: &Event) -> String {
+        self.memory.on_event(event);
+        let places = self.memory.iter().map(|(place, bytes)| match place {
+            MemoryPlace::Device(ordinal) => format!("{ordinal}:{bytes}"),
+            MemoryPlace::UnknownDevice => format!("?:{bytes}"),
+            MemoryPlace::Host => format!("host:{bytes}"),
+            MemoryPlace::Managed => format!("managed:{bytes}"),
+            MemoryPlace::Foreign => format!("foreign:{bytes}"),
         });
         places.collect::<Vec<_>>().join(",")
     }
 }
 
-fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held>) -> std::io::Result<()> {
+fn write_event(
+    out: &mut impl Write,
+    event: &Event,
+    meta: &Meta,
+    held: Option<&mut DriverTotalsTracker>,
+) -> std::io::Result<()> {
     match event.seq {
         NO_SEQ => write!(out, "seq=?")?,
         seq => write!(out, "seq={seq}")?,
@@ -130,7 +134,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     }
     match (event.api.0, meta.list("apis").get(usize::from(event.api.0))) {
         (0, _) => out.write_all(b" api=-")?,
-        (_, Some(name)) => write!(out, " api={}", plain(name))?,
+        (_, Some(name)) => write!(out, " api={}", quote_word(name))?,
         (number, None) => write!(out, " api={number}")?,
     }
     match event.device {
@@ -152,7 +156,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
         write!(out, " flags={}", event.flags)?;
     }
     if let Some(held) = held.filter(|_| event.kind.is_driver_call()) {
-        write!(out, " held={}", held.after(event))?;
+        write!(out, " held={}", held.record(event))?;
     }
     if let Some(detail) = event.detail {
         write!(
@@ -167,12 +171,13 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
 }
 
-fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
+fn write_definitions(out: &mut impl Write, head: &TraceHead) -> std::io::Result<()> {
     let definitions = &head.definitions;
     let mut codes: Vec<_> = definitions.codes.values().collect();
     codes.sort_by_key(|code| code.id);
     for code in codes {
-        let (id, file, name, line) = (code.id.0, plain(&code.file), plain(&code.name), code.first_line);
+        let (id, file, name, line) =
+            (code.id.0, quote_word(&code.file), quote_word(&code.name), code.first_line);
         writeln!(out, "code id={id} file={file} name={name} line={line}")?;
     }
     let mut nodes: Vec<_> = definitions.python.values().collect();
@@ -182,7 +187,7 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let line = code.and_then(|code| line_at(code, node.offset_bytes));
         let line = line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         let (file, function) =
-            code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
+            code.map_or(("?".to_owned(), "?".to_owned()), |c| (quote_word(&c.file), quote_word(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
         let link = match node.link {
             FrameLink::Unknown => "",
@@ -200,7 +205,11 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let place = module.map_or_else(
             || "module=? offset=?".to_owned(),
             |module| {
-                format!("module={} offset={:#x}", plain(&module.path), address.wrapping_sub(module.load_bias))
+                format!(
+                    "module={} offset={:#x}",
+                    quote_word(&module.path),
+                    address.wrapping_sub(module.load_bias)
+                )
             },
         );
         writeln!(out, "native id={id} parent={parent} address={address:#x} {place}")?;
@@ -208,7 +217,7 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
     Ok(())
 }
 
-fn value_text(value: &MetaValue) -> String {
+fn format_value(value: &MetaValue) -> String {
     match value {
         MetaValue::Number(number) => number.to_string(),
         MetaValue::Text(text) => text.clone(),
@@ -216,8 +225,8 @@ fn value_text(value: &MetaValue) -> String {
     }
 }
 
-/// One word per value: what holds spaces, quotes or control characters is quoted as in Rust or C.
-fn plain(text: &str) -> String {
+/// The text as one word: with spaces, quotes or control characters it is quoted as in Rust.
+fn quote_word(text: &str) -> String {
     let is_word = !text.is_empty()
         && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
     if is_word { text.to_owned() } else { format!("{text:?}") }

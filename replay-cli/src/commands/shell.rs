@@ -1,36 +1,36 @@
-//! What belongs to the command and is not a report: completions for shells, and its manual page.
+//! `gpumemtrace completions` and `gpumemtrace man`: shell completions and manual pages.
 //!
-//! Constraint: packages install both beside the command, and they must say what it takes. Consequence: both are made from the
-//! definition of the command line itself, by the command, and are kept nowhere.
+//! Both are generated from the definition of the command line, so packages cannot ship stale ones.
 
 use std::io::Write as _;
 
 use anyhow::Result;
 use clap::CommandFactory;
 
-use crate::exit::{Exit, Refused};
+use crate::exit::{CliExit, UsageError};
 
 #[derive(clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell.
+    /// Shell to complete for
     shell: clap_complete::Shell,
 }
 
-/// Prints what the shell is to read, for example into `~/.local/share/bash-completion/completions/gpumemtrace`.
-pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<Exit> {
+/// Prints the completion script, for example for
+/// `~/.local/share/bash-completion/completions/gpumemtrace`.
+pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<CliExit> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "gpumemtrace", &mut text);
-    put(&text)
+    write_stdout(&text)
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
-    /// The page of this command instead of the first one, such as `replay`.
+    /// Subcommand, such as `replay` [default: the main page]
     command: Option<String>,
 }
 
 /// Prints a page for `man -l -`.
-pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<Exit> {
+pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
     let mut all = Cli::command();
     all.build();
     let page = match &args.command {
@@ -38,18 +38,19 @@ pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<Exit> {
         Some(name) => match all.find_subcommand(name) {
             Some(command) => command.clone().version(env!("CARGO_PKG_VERSION")),
             None => {
-                return Err(
-                    Refused(format!("there is no command {name}; `gpumemtrace --help` lists them")).into()
-                );
+                return Err(UsageError(format!(
+                    "there is no command {name}; list all with gpumemtrace --help"
+                ))
+                .into());
             }
         },
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;
-    put(&text)
+    write_stdout(&text)
 }
 
-fn put(text: &[u8]) -> Result<Exit> {
+fn write_stdout(text: &[u8]) -> Result<CliExit> {
     std::io::stdout().lock().write_all(text)?;
-    Ok(Exit::Done)
+    Ok(CliExit::Done)
 }

@@ -1,7 +1,8 @@
-//! `gpumemtrace symbolize`: a copy of a trace that carries the names of its native addresses, for machines without the libraries.
+//! `gpumemtrace symbolize`: writes a copy of a trace with the names of its native addresses.
 //!
-//! Constraint: a trace cannot be recorded again. Consequence: it is never written to; the copy is complete before it has its name;
-//! names go in front of all other blocks, which stay as they are, byte for byte, also where they are damaged or cut.
+//! The copy can be analysed on a machine without the traced libraries. The trace itself is never
+//! written to. The copy gets its name once it is complete. Its NAMES blocks come first; all other
+//! blocks are copied byte for byte, even if they are damaged or truncated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,88 +11,95 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{AddressNames, Counter, Meta, ModuleNames};
-use gpumemtrace_replay::definitions::Definitions;
-use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
-use gpumemtrace_replay::naming::{Unnamed, names_at};
+use gpumemtrace_replay::callsite::UnnamedReason;
+use gpumemtrace_replay::callsite::symbolize_address;
+use gpumemtrace_replay::ingest::Definitions;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
 
-use crate::exit::{Exit, Refused, Unreadable};
-use crate::open::{TraceFile, ring_path};
-use crate::output;
-use crate::text::layout::printable;
-use crate::text::paths::without_detours;
-use crate::text::why_unnamed;
+use crate::exit::{CliExit, UnreadableInput, UsageError};
+use crate::render::text::explain_unnamed;
+use crate::terminal::marks::sanitize;
+use crate::terminal::paths::straighten_path;
+use crate::terminal::stdout::print_text;
+use crate::trace::open::{TraceSource, ring_path};
 
-/// Addresses in a block to begin with; one that gets too long is split.
+/// Addresses per NAMES block; a block with a payload over the limit is split.
 const BLOCK_ADDRESSES: usize = 8192;
-/// As the recorder packs.
+/// The recorder's zstd level.
 const LEVEL: i32 = 3;
 
-/// What `symbolize` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// A trace file, such as run.trace
+pub(crate) struct SymbolizeArgs {
+    /// Trace file, such as run.trace
     trace: PathBuf,
-    /// The copy [default: beside the trace; run.trace becomes run.symbolized.trace]
+    /// Output file [default: run.symbolized.trace beside run.trace]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Replace OUT if it exists
+    /// Replace an existing output file
     #[arg(long)]
     force: bool,
-    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
     #[arg(long)]
     no_cache: bool,
 }
 
-/// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
+pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
     if file.is_locked() {
-        let why = format!("{} is still being written; symbolize it when the program has ended", file.name);
-        return Err(Unreadable(why).into());
+        let why = format!("{} is still being written; try again when the program has ended", file.name);
+        return Err(UnreadableInput(why).into());
     }
-    let target = args.output.clone().unwrap_or_else(|| beside(&args.trace));
+    let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
     if !args.force && (target.exists() || ring_path(&target).exists()) {
-        let why = format!("{} exists; remove it, name another with -o, or add --force", target.display());
-        return Err(Refused(why).into());
+        let why = format!("{} already exists; name another file with -o, or add --force", target.display());
+        return Err(UsageError(why).into());
     }
-    let head = file.with_input(ring, Head::read)?;
-    let reasons = incomplete(&file, &head)?;
+    let head = file.with_input(ring, TraceHead::read)?;
+    let reasons = incomplete_reasons(&file, &head)?;
 
     let mut resolver = Resolver::new(!args.no_cache);
-    let named = Named::of(&head.definitions, &mut resolver);
-    resolver.remember();
+    let named = NamedAddresses::resolve(&head.definitions, &mut resolver);
+    resolver.save_cache();
     let cannot = || format!("cannot write {}", target.display());
     write_copy(&file, &named, &target).with_context(cannot)?;
-    if head.ring.is_some() && !is_same(&args.trace, &target) {
+    if head.ring.is_some() && !is_same_file(&args.trace, &target) {
         std::fs::copy(ring_path(&args.trace), ring_path(&target)).with_context(cannot)?;
     }
 
     let mut out = String::new();
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
-        let module = module.as_deref().map_or_else(|| "no module".to_owned(), without_detours);
-        writeln!(out, "  no names for {addresses} in {}: {}", printable(&module), why_unnamed(why.name()))?;
+        let module = module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
+        writeln!(
+            out,
+            "  no names for {addresses} in {}: {}",
+            sanitize(&module),
+            explain_unnamed(why.name())
+        )?;
     }
     if named.all == 0 {
-        writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;
+        writeln!(out, "  the trace has no native stacks; record them with --stacks both")?;
     }
     if head.ring.is_some() {
-        writeln!(out, "  its last events are in {}: keep the two together", ring_path(&target).display())?;
+        writeln!(out, "  the last events are in {}: keep both files together", ring_path(&target).display())?;
     }
     for reason in &reasons {
-        writeln!(out, "  incomplete, as the trace is: {}", printable(reason))?;
+        writeln!(out, "  incomplete, like the trace: {}", sanitize(reason))?;
     }
-    output::print(&out)?;
-    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+    print_text(&out)?;
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
-/// `run.trace` becomes `run.symbolized.trace`.
-fn beside(trace: &Path) -> PathBuf {
+/// The default output: `run.trace` becomes `run.symbolized.trace`.
+fn default_output(trace: &Path) -> PathBuf {
     let name = trace.file_name().unwrap_or_default().to_string_lossy();
     trace.with_file_name(match name.strip_suffix(".trace") {
         Some(stem) => format!("{stem}.symbolized.trace"),
@@ -99,35 +107,34 @@ fn beside(trace: &Path) -> PathBuf {
     })
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
+fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Why the trace is incomplete, if it is.
-fn incomplete(file: &TraceFile, head: &Head) -> Result<Vec<String>, Unreadable> {
+/// The losses of the trace, a sentence each. Reads all events.
+fn incomplete_reasons(file: &TraceSource, head: &TraceHead) -> Result<Vec<String>, UnreadableInput> {
     let mut threads = BTreeSet::new();
     let body = read_events(&|| file.open(), head, &mut |event| {
         threads.insert(event.thread);
         ControlFlow::Continue(())
     })
-    .map_err(|error| Unreadable(format!("{} {error}", file.name)))?;
+    .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
     let missing = missing(head, &body, threads.len() as u64);
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
     Ok(incompleteness(head, &body, missing, dropped))
 }
 
-/// The names of all addresses of a trace.
-struct Named {
+/// The names of all native addresses of a trace, by build ID.
+struct NamedAddresses {
     modules: BTreeMap<Vec<u8>, Vec<AddressNames>>,
-    /// Addresses.
     all: u64,
-    /// Addresses with a name.
+    /// How many of `all` have a name.
     found: u64,
-    reasons: BTreeMap<(Unnamed, Option<String>), u64>,
+    reasons: BTreeMap<(UnnamedReason, Option<String>), u64>,
 }
 
-impl Named {
-    fn of(definitions: &Definitions, resolver: &mut Resolver) -> Self {
+impl NamedAddresses {
+    fn resolve(definitions: &Definitions, resolver: &mut Resolver) -> Self {
         let addresses: BTreeSet<u64> = definitions.native.values().map(|node| node.return_address).collect();
         let mut named = Self {
             modules: BTreeMap::new(),
@@ -138,14 +145,14 @@ impl Named {
         for return_address in addresses {
             let call = return_address.saturating_sub(1);
             let module = definitions.module_at(call);
-            match (names_at(definitions, return_address, resolver), module) {
+            match (symbolize_address(definitions, return_address, resolver), module) {
                 (Ok(frames), Some(module)) => {
                     named.found += 1;
                     let names = AddressNames { address: call.wrapping_sub(module.load_bias), frames };
                     named.modules.entry(module.build_id.clone()).or_default().push(names);
                 }
                 (result, module) => {
-                    let why = result.err().unwrap_or(Unnamed::NoModule);
+                    let why = result.err().unwrap_or(UnnamedReason::NoModule);
                     *named.reasons.entry((why, module.map(|module| module.path.clone()))).or_default() += 1;
                 }
             }
@@ -153,43 +160,43 @@ impl Named {
         named
     }
 
-    /// As blocks.
-    fn blocks(&self) -> Vec<Vec<u8>> {
+    /// Encodes the names as NAMES blocks.
+    fn encode_blocks(&self) -> Vec<Vec<u8>> {
         let mut blocks = Vec::new();
         for (build_id, addresses) in &self.modules {
             for addresses in addresses.chunks(BLOCK_ADDRESSES) {
-                put_blocks(&mut blocks, build_id, addresses);
+                encode_name_blocks(&mut blocks, build_id, addresses);
             }
         }
         blocks
     }
 }
 
-fn put_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[AddressNames]) {
+fn encode_name_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[AddressNames]) {
     let module = ModuleNames { build_id: build_id.to_vec(), addresses: addresses.to_vec() };
     let payload = encode_names(&[module]);
     if payload.len() <= MAX_PAYLOAD_BYTES {
         blocks.push(encode_block(BlockKind::NAMES, &payload, LEVEL));
     } else if addresses.len() > 1 {
         let (one, other) = addresses.split_at(addresses.len() / 2);
-        put_blocks(blocks, build_id, one);
-        put_blocks(blocks, build_id, other);
+        encode_name_blocks(blocks, build_id, one);
+        encode_name_blocks(blocks, build_id, other);
     }
 }
 
-/// The trace with these names instead of those that it may have had.
-fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<()> {
-    let old = left_out(file)?;
+/// Writes the copy: the new names, then the trace without the blocks that they replace.
+fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyhow::Result<()> {
+    let old = replaced_spans(file)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut copy = tempfile::NamedTempFile::new_in(folder)?;
     let mut source = file.open()?;
     let mut header = [0; FILE_HEADER_BYTES];
     source.read_exact(&mut header)?;
     copy.write_all(&header)?;
-    for block in named.blocks() {
+    for block in named.encode_blocks() {
         copy.write_all(&block)?;
     }
-    let has_parts = file.pieces.files.len() > 1;
+    let has_parts = file.parts.files.len() > 1;
     let mut at = FILE_HEADER_BYTES as u64;
     for names in old {
         std::io::copy(&mut source.by_ref().take(names.start - at), &mut copy)?;
@@ -207,13 +214,13 @@ fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<
     Ok(())
 }
 
-/// What is left out: names, because what they say is among the new ones, and the sums of parts, which would be taken for those of
-/// all of it.
-fn left_out(file: &TraceFile) -> Result<Vec<Range<u64>>, Unreadable> {
-    let refuse = |error: &dyn std::fmt::Display| Unreadable(format!("{} {error}", file.name));
+/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part, which readers
+/// would take for the index of the whole trace.
+fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
+    let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
     let mut reader = TraceReader::new(source).map_err(|error| refuse(&error))?.without_events();
-    let has_parts = file.pieces.files.len() > 1;
+    let has_parts = file.parts.files.len() > 1;
     let mut found = Vec::new();
     loop {
         let start = reader.offset();
@@ -231,13 +238,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_is_named_as_one_would_expect() {
+    fn default_output_inserts_symbolized_before_extension() {
         for (trace, copy) in [
             ("/a/run.trace", "/a/run.symbolized.trace"),
             ("run.rank3.trace", "run.rank3.symbolized.trace"),
             ("/a/other", "/a/other.symbolized"),
         ] {
-            assert_eq!(beside(Path::new(trace)), Path::new(copy));
+            assert_eq!(default_output(Path::new(trace)), Path::new(copy));
         }
     }
 }

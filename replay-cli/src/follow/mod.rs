@@ -1,85 +1,90 @@
-//! `gpumemtrace replay --follow`: what a run holds, while it runs.
+//! `gpumemtrace replay --follow`: prints the totals of a running program.
 //!
-//! Constraint: nobody can analyse what has not happened, and somebody waits at a terminal or reads a log. Consequence: about once a
-//! second one line with the totals, on stderr, where they changed; and when the run is over, the report that any replay of it gives,
-//! on stdout. The ring is read before the trace, as everywhere: an event may then be seen twice, which does no harm, and not never.
+//! About once a second, if the totals changed, one line goes to stderr. When the run is over,
+//! `replay` prints its usual report on stdout. The ring file is read before the trace: an event may
+//! then be seen twice, which is harmless, but is never missed.
 
-mod growing;
-mod tail;
+mod file_tail;
+mod followed_trace;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_replay::RingFile;
-use gpumemtrace_replay::live::{Live, View};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::RunFollower;
+use gpumemtrace_replay::RunView;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::report::display::format_bytes;
 
-use crate::exit::Unreadable;
-use crate::open::{read_ring, ring_path};
-use crate::status;
-use crate::text::{count, duration, short};
-use growing::Growing;
-use tail::Found;
+use crate::exit::UnreadableInput;
+use crate::render::text::short_site;
+use crate::terminal::format::{format_count, format_duration};
+use crate::terminal::status_line;
+use crate::trace::open::{read_ring, ring_path};
+use file_tail::TailChange;
+use followed_trace::FollowedTrace;
 
-const LOOK_AFTER: Duration = Duration::from_millis(500);
-const TELL_AFTER: Duration = Duration::from_secs(1);
-/// How long the end of the process is waited for once the trace is closed: `gpumemtrace run` notes what became of it.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-/// Looks at which nobody holds the trace and nothing comes, before its run is over.
-const QUIET_LOOKS: u32 = 2;
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const PRINT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait for the exit status that `gpumemtrace run` appends to a closed trace.
+const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
+/// The run is over after this many polls in a row without a lock and without new data.
+const MAX_QUIET_POLLS: u32 = 2;
 
-/// Follows a trace until its run is over.
-pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadable> {
-    let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
+/// Follows a trace until its run is over. Waits for the trace if it does not exist yet.
+pub(crate) fn follow_to_end(path: &Path, user_code: &UserCodePaths) -> Result<(), UnreadableInput> {
+    let unreadable = |why: String| UnreadableInput(format!("{} {why}", path.display()));
     loop {
         let mut trace = wait_for(path)?;
-        let found = follow(&mut trace, path, own).map_err(|error| unreadable(error.to_string()))?;
+        let found = follow(&mut trace, path, user_code).map_err(|error| unreadable(error.to_string()))?;
         let why = match found {
-            Found::Replaced => "is another run's now; following that one",
-            Found::Cut => "was cut; following it from its start",
-            Found::Gone => {
-                status::erase();
-                return Err(unreadable("was removed while it was followed".to_owned()));
+            TailChange::Replaced => "was replaced by the trace of another run; following that one",
+            TailChange::Truncated => "was truncated; following it from its start",
+            TailChange::Gone => {
+                status_line::erase();
+                return Err(unreadable("was removed while --follow read it".to_owned()));
             }
-            Found::Nothing | Found::More => return Ok(()),
+            TailChange::Nothing | TailChange::More => return Ok(()),
         };
-        say(&format!("gpumemtrace: {} {why}", path.display()));
+        print_line(&format!("gpumemtrace: {} {why}", path.display()));
     }
 }
 
-fn wait_for(path: &Path) -> Result<Growing, Unreadable> {
-    let mut is_told = false;
+fn wait_for(path: &Path) -> Result<FollowedTrace, UnreadableInput> {
+    let mut has_announced_wait = false;
     loop {
-        match Growing::open(path) {
+        match FollowedTrace::open(path) {
             Ok(Some(trace)) => return Ok(trace),
-            Ok(None) if !is_told => {
-                is_told = true;
-                say(&format!("gpumemtrace: {} has nothing in it yet; waiting for its run", path.display()));
+            Ok(None) if !has_announced_wait => {
+                has_announced_wait = true;
+                print_line(&format!(
+                    "gpumemtrace: {} does not exist or is empty; waiting for its run",
+                    path.display()
+                ));
             }
             Ok(None) => {}
-            Err(error) => return Err(Unreadable(format!("{} {error}", path.display()))),
+            Err(error) => return Err(UnreadableInput(format!("{} {error}", path.display()))),
         }
-        std::thread::sleep(LOOK_AFTER);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// `Nothing` when the run is over.
+/// Prints the totals until the run is over (`Nothing`) or the file changes under its name.
 fn follow(
-    trace: &mut Growing,
+    trace: &mut FollowedTrace,
     path: &Path,
-    own: &OwnPaths,
-) -> Result<Found, gpumemtrace_format::reader::OpenError> {
-    let mut live = Live::new(own.clone());
+    user_code: &UserCodePaths,
+) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
+    let mut live = RunFollower::new(user_code.clone());
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
-    let mut quiet_looks = 0;
-    let mut told = (Instant::now(), View::default());
+    let mut quiet_polls = 0;
+    let mut printed = (Instant::now(), RunView::default());
     loop {
         let ring = read_ring(&ring_path(path));
         let is_locked = trace.is_locked();
-        let found = trace.look(&mut |item| match item {
+        let found = trace.poll(&mut |item| match item {
             Item::Meta(meta) => {
                 if let Some(id) = meta.text("trace_id") {
                     trace_id = Some(id.to_owned());
@@ -89,12 +94,12 @@ fn follow(
             item => live.take(item),
         })?;
         match found {
-            Found::Replaced | Found::Cut | Found::Gone => {
-                status::erase();
+            TailChange::Replaced | TailChange::Truncated | TailChange::Gone => {
+                status_line::erase();
                 return Ok(found);
             }
-            Found::More => quiet_looks = 0,
-            Found::Nothing => quiet_looks += u32::from(!is_locked),
+            TailChange::More => quiet_polls = 0,
+            TailChange::Nothing => quiet_polls += u32::from(!is_locked),
         }
         if let RingFile::Loaded(ring) = ring
             && trace_id.as_ref() == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
@@ -105,49 +110,48 @@ fn follow(
             live.give_up_missing();
         }
         let is_over = match ended {
-            Some(since) => !is_locked || since.elapsed() > LAST_WORDS,
-            None => quiet_looks >= QUIET_LOOKS,
+            Some(since) => !is_locked || since.elapsed() > EXIT_STATUS_WAIT,
+            None => quiet_polls >= MAX_QUIET_POLLS,
         };
-        if is_over || told.0.elapsed() >= TELL_AFTER {
+        if is_over || printed.0.elapsed() >= PRINT_INTERVAL {
             let view = live.look();
-            if view != told.1 {
-                say_where_drawn(&line(&view));
+            if view != printed.1 {
+                print_totals(&format_totals(&view));
             }
-            told = (Instant::now(), view);
+            printed = (Instant::now(), view);
         }
         if is_over {
-            status::erase();
-            return Ok(Found::Nothing);
+            status_line::erase();
+            return Ok(TailChange::Nothing);
         }
-        std::thread::sleep(LOOK_AFTER);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// A sentence.
-fn say(sentence: &str) {
-    status::erase();
+fn print_line(sentence: &str) {
+    status_line::erase();
     eprintln!("{sentence}");
 }
 
-/// Over the line before, where it can be; else below it.
-fn say_where_drawn(line: &str) {
-    if status::is_terminal() { status::draw(line) } else { eprintln!("{line}") }
+/// Draws over the previous line on a terminal; otherwise prints a new line.
+fn print_totals(line: &str) {
+    if status_line::is_terminal() { status_line::draw(line) } else { eprintln!("{line}") }
 }
 
-fn line(view: &View) -> String {
-    let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
-    parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
+fn format_totals(view: &RunView) -> String {
+    let mut parts = vec![format_duration(view.span_ns), format_count(view.events, "event")];
+    parts.extend(view.steps.map(|steps| format_count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
-        let torch = device
-            .torch
-            .map(|(live, reserved)| format!("{} in tensors, {} reserved, ", size(live), size(reserved)));
-        let (torch, driver) = (torch.unwrap_or_default(), size(device.driver));
-        clauses.push(format!("device {ordinal}: {torch}{driver} from the driver"));
+        let torch = device.torch.map(|(live, reserved)| {
+            format!("allocated {}, reserved {}, ", format_bytes(live), format_bytes(reserved))
+        });
+        let (torch, driver) = (torch.unwrap_or_default(), format_bytes(device.driver));
+        clauses.push(format!("GPU {ordinal}: {torch}driver {driver}"));
     }
     if let Some(grown) = &view.grown {
-        let (bytes, span) = (size(grown.bytes), duration(grown.span_ns));
-        clauses.push(format!("most growth: {} {bytes} in {span}", short(&grown.site)));
+        let (bytes, span) = (format_bytes(grown.bytes), format_duration(grown.span_ns));
+        clauses.push(format!("most growth: +{bytes} in {span} at {}", short_site(&grown.site)));
     }
     clauses.join("; ")
 }

@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 
-use super::measure::{Answer, Measure};
-use super::size::{Count, Limit};
+use super::measure::{BudgetMeasurer, MeasureResult};
+use super::size::{BytesLimit, CountLimit};
 use super::{Budget, IfUnknown};
 use crate::compare::Profile;
 use crate::report::Site;
 
 /// All budgets of a file.
 #[derive(Clone, Debug, Serialize)]
-pub struct Check {
+pub struct BudgetCheck {
     /// Always `gpumemtrace.check`.
     pub schema: &'static str,
     /// Of this layout.
@@ -28,13 +28,13 @@ pub struct Check {
     /// True if no budget fails.
     pub passed: bool,
     /// In the order of the file.
-    pub budgets: Vec<Outcome>,
+    pub budgets: Vec<CheckedLimit>,
 }
 
 /// Whether a budget was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// It was.
     Kept,
     /// It was not.
@@ -45,13 +45,13 @@ pub enum State {
 
 /// One budget.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct CheckedLimit {
     /// Where it stands in the file: `peak.live`, `site[train.py:41].peak`.
     pub name: String,
     /// `bytes` or `count`.
     pub unit: &'static str,
     /// Whether it was kept.
-    pub state: State,
+    pub state: CheckState,
     /// Exceeded, or unknown and not allowed to be.
     pub fails: bool,
     /// As the file has it.
@@ -67,12 +67,12 @@ pub struct Outcome {
     /// Why it is not known.
     pub why: Option<String>,
     /// What the measured value is made of, largest first, as far as it is told; of leaks all, in bytes per step.
-    pub of: Vec<Part>,
+    pub of: Vec<ValueShare>,
 }
 
 /// A part of a measured value.
 #[derive(Clone, Debug, Serialize)]
-pub struct Part {
+pub struct ValueShare {
     /// The line, where it is one's.
     pub site: Option<Site>,
     /// A library, or a cause of the gap.
@@ -82,16 +82,16 @@ pub struct Part {
 }
 
 /// Holds a run against its budgets. `path` is the file's.
-pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> Check {
-    let measure = Measure::new(profile);
-    let mut all = Checking { profile, budget, outcomes: Vec::new() };
+pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck {
+    let measure = BudgetMeasurer::new(profile);
+    let mut all = CheckRun { profile, budget, outcomes: Vec::new() };
     all.bytes("peak.live", budget.peak.live, || measure.peak_live());
     all.bytes("peak.reserved", budget.peak.reserved, || measure.peak_reserved());
     all.bytes("peak.device", budget.peak.device, || measure.peak_device());
     all.bytes("gap.bytes", budget.gap.bytes, || measure.gap());
     all.count("leaks.count", budget.leaks.count, || measure.leak_count());
     // A tolerance for sizes that stay is none for what grows in each step.
-    let rate = budget.leaks.bytes_per_step.map(|limit| Limit {
+    let rate = budget.leaks.bytes_per_step.map(|limit| BytesLimit {
         tolerance: limit.tolerance.or(Some(super::size::Tolerance::Bytes(0))),
         ..limit
     });
@@ -102,8 +102,8 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> Check {
     for site in &budget.site {
         let pattern = &site.pattern;
         let name = |what: &str| format!("site[{pattern}].{what}");
-        let of_site = |limit: Option<Limit>| {
-            limit.map(|limit| Limit {
+        let of_site = |limit: Option<BytesLimit>| {
+            limit.map(|limit| BytesLimit {
                 tolerance: limit.tolerance.or(site.tolerance),
                 if_unknown: limit.if_unknown.or(site.if_unknown),
                 ..limit
@@ -116,13 +116,13 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> Check {
         });
         let count = site
             .allocations_per_step
-            .map(|count| Count { if_unknown: count.if_unknown.or(site.if_unknown), ..count });
+            .map(|count| CountLimit { if_unknown: count.if_unknown.or(site.if_unknown), ..count });
         all.count(&name("allocations_per_step"), count, || {
             measure.site_allocated(pattern, |held| held.blocks)
         });
     }
     let analysis = profile.analysis;
-    Check {
+    BudgetCheck {
         schema: "gpumemtrace.check",
         version: 1,
         trace: analysis.path.clone(),
@@ -135,14 +135,14 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> Check {
     }
 }
 
-struct Checking<'a> {
+struct CheckRun<'a> {
     profile: &'a Profile<'a>,
     budget: &'a Budget,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<CheckedLimit>,
 }
 
-impl Checking<'_> {
-    fn bytes(&mut self, name: &str, limit: Option<Limit>, measure: impl FnOnce() -> Answer) {
+impl CheckRun<'_> {
+    fn bytes(&mut self, name: &str, limit: Option<BytesLimit>, measure: impl FnOnce() -> MeasureResult) {
         let Some(limit) = limit else { return };
         let tolerance =
             limit.tolerance.or(self.budget.tolerance).map_or(0, |tolerance| tolerance.of(limit.bytes));
@@ -150,7 +150,7 @@ impl Checking<'_> {
         self.add((name, "bytes"), (limit.bytes, allowed), limit.if_unknown, measure());
     }
 
-    fn count(&mut self, name: &str, count: Option<Count>, measure: impl FnOnce() -> Answer) {
+    fn count(&mut self, name: &str, count: Option<CountLimit>, measure: impl FnOnce() -> MeasureResult) {
         let Some(count) = count else { return };
         self.add((name, "count"), (count.limit, count.limit), count.if_unknown, measure());
     }
@@ -160,12 +160,12 @@ impl Checking<'_> {
         (name, unit): (&str, &'static str),
         (limit, allowed): (u64, u64),
         if_unknown: Option<IfUnknown>,
-        answer: Answer,
+        answer: MeasureResult,
     ) {
-        let mut outcome = Outcome {
+        let mut outcome = CheckedLimit {
             name: name.to_owned(),
             unit,
-            state: State::Unknown,
+            state: CheckState::Unknown,
             fails: if_unknown.or(self.budget.if_unknown).unwrap_or_default() == IfUnknown::Fail,
             limit,
             allowed,
@@ -179,16 +179,16 @@ impl Checking<'_> {
             Err(why) => outcome.why = Some(why),
             Ok(measured) => {
                 let is_exceeded = measured.value > allowed;
-                outcome.state = if is_exceeded { State::Exceeded } else { State::Kept };
+                outcome.state = if is_exceeded { CheckState::Exceeded } else { CheckState::Kept };
                 outcome.fails = is_exceeded;
                 outcome.measured = Some(measured.value);
                 outcome.over_by = is_exceeded.then(|| measured.value - limit);
                 outcome.device = measured.device.map(u32::from);
                 let part = |(what, amount): (Result<usize, String>, u64)| match what {
                     Ok(line) => {
-                        Part { site: Some(self.profile.lines[line].site.clone()), name: None, amount }
+                        ValueShare { site: Some(self.profile.lines[line].site.clone()), name: None, amount }
                     }
-                    Err(name) => Part { site: None, name: Some(name), amount },
+                    Err(name) => ValueShare { site: None, name: Some(name), amount },
                 };
                 outcome.of = measured.of.into_iter().map(part).collect();
             }

@@ -7,23 +7,27 @@
 //! Constraint: people write the file by hand, and a misspelt key must not be a check that never fails. Consequence: what is not known
 //! is refused, in one sentence with the line.
 
-pub mod check;
-mod measure;
-mod pattern;
-pub mod size;
-pub mod write;
+pub(crate) mod check;
+pub(crate) mod measure;
+pub(crate) mod pattern;
+pub(crate) mod size;
+pub(crate) mod write;
+
+use std::str::FromStr;
 
 use serde::Deserialize;
 
-pub use check::{Check, Outcome, State, check};
-pub use pattern::Pattern;
-use size::{Count, Limit, Tolerance};
-pub use write::budget_of;
+pub use self::{
+    check::{BudgetCheck, CheckState, CheckedLimit, ValueShare, check},
+    write::budget_of,
+};
+pub(crate) use pattern::SitePattern;
+pub(crate) use size::{BytesLimit, CountLimit, Tolerance};
 
 /// What to do where a quantity is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum IfUnknown {
+pub(crate) enum IfUnknown {
     /// The budget fails.
     #[default]
     Fail,
@@ -36,87 +40,89 @@ pub enum IfUnknown {
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
     /// Of every budget in bytes that has none of its own, but not of those for leaks.
-    pub tolerance: Option<Tolerance>,
+    pub(crate) tolerance: Option<Tolerance>,
     /// Of every budget that does not say.
-    pub if_unknown: Option<IfUnknown>,
+    pub(crate) if_unknown: Option<IfUnknown>,
     /// The most at any moment.
-    pub peak: PeakBudget,
+    pub(crate) peak: PeakBudget,
     /// Reserved and not asked for.
-    pub gap: GapBudget,
+    pub(crate) gap: GapBudget,
     /// Findings.
-    pub leaks: LeakBudget,
+    pub(crate) leaks: LeakBudget,
     /// The usual step.
-    pub step: StepBudget,
+    pub(crate) step: StepBudget,
     /// Lines and functions.
-    pub site: Vec<SiteBudget>,
+    pub(crate) site: Vec<SiteBudget>,
 }
 
 /// Peaks, each of its own series.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct PeakBudget {
+pub(crate) struct PeakBudget {
     /// Held by tensors.
-    pub live: Option<Limit>,
+    pub(crate) live: Option<BytesLimit>,
     /// Held by PyTorch.
-    pub reserved: Option<Limit>,
+    pub(crate) reserved: Option<BytesLimit>,
     /// Handed out by the driver.
-    pub device: Option<Limit>,
+    pub(crate) device: Option<BytesLimit>,
 }
 
 /// The gap.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct GapBudget {
+pub(crate) struct GapBudget {
     /// When most was reserved.
-    pub bytes: Option<Limit>,
+    pub(crate) bytes: Option<BytesLimit>,
 }
 
 /// Findings of the leak analysis.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct LeakBudget {
+pub(crate) struct LeakBudget {
     /// How many.
-    pub count: Option<Count>,
+    pub(crate) count: Option<CountLimit>,
     /// Of all together.
-    pub bytes_per_step: Option<Limit>,
+    pub(crate) bytes_per_step: Option<BytesLimit>,
 }
 
 /// Medians over the steps that count ([`mod@crate::compare`]).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct StepBudget {
+pub(crate) struct StepBudget {
     /// The most that was live in it.
-    pub peak: Option<Limit>,
+    pub(crate) peak: Option<BytesLimit>,
     /// Allocated in it.
-    pub bytes: Option<Limit>,
+    pub(crate) bytes: Option<BytesLimit>,
     /// How often.
-    pub allocations: Option<Count>,
+    pub(crate) allocations: Option<CountLimit>,
 }
 
 /// The lines that fit a pattern, all together.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SiteBudget {
+pub(crate) struct SiteBudget {
     /// Which.
     #[serde(rename = "match")]
-    pub pattern: Pattern,
+    pub(crate) pattern: SitePattern,
     /// Held at the peak of the device.
-    pub peak: Option<Limit>,
+    pub(crate) peak: Option<BytesLimit>,
     /// Live at the end of the last step, or at the end where there are none.
-    pub retained: Option<Limit>,
+    pub(crate) retained: Option<BytesLimit>,
     /// Allocated in a step.
-    pub bytes_per_step: Option<Limit>,
+    pub(crate) bytes_per_step: Option<BytesLimit>,
     /// How often in a step.
-    pub allocations_per_step: Option<Count>,
+    pub(crate) allocations_per_step: Option<CountLimit>,
     /// For all of these.
-    pub tolerance: Option<Tolerance>,
+    pub(crate) tolerance: Option<Tolerance>,
     /// For all of these.
-    pub if_unknown: Option<IfUnknown>,
+    pub(crate) if_unknown: Option<IfUnknown>,
 }
 
-impl Budget {
-    /// Reads the file. What is wrong with it is one sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
+impl FromStr for Budget {
+    /// What is wrong with the file, in one sentence with the line.
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
         let budget: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let at = line.map(|line| format!("line {line}: ")).unwrap_or_default();
@@ -138,7 +144,9 @@ impl Budget {
         }
         Ok(budget)
     }
+}
 
+impl Budget {
     fn is_empty(&self) -> bool {
         let whole = Self { tolerance: self.tolerance, if_unknown: self.if_unknown, ..Self::default() };
         *self == whole

@@ -13,17 +13,17 @@ use crate::report::{Site, StackFrame};
 
 /// Which lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pattern {
+pub(crate) struct SitePattern {
     text: String,
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for SitePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl<'de> Deserialize<'de> for Pattern {
+impl<'de> Deserialize<'de> for SitePattern {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         if text.is_empty() {
@@ -35,19 +35,19 @@ impl<'de> Deserialize<'de> for Pattern {
     }
 }
 
-impl Pattern {
+impl SitePattern {
     /// As it is written.
-    pub fn new(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
     /// True for a line that it is for.
-    pub fn fits(&self, site: &Site) -> bool {
+    pub(crate) fn fits(&self, site: &Site) -> bool {
         self.is_at([site.file.as_deref(), site.module.as_deref()], site.line, site.function.as_deref())
     }
 
     /// True for a frame of such a line.
-    pub fn fits_frame(&self, frame: &StackFrame) -> bool {
+    pub(crate) fn fits_frame(&self, frame: &StackFrame) -> bool {
         self.is_at([frame.file.as_deref(), frame.module.as_deref()], frame.line, frame.function.as_deref())
     }
 

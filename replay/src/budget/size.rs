@@ -10,7 +10,7 @@ use super::IfUnknown;
 const SIZES: &str = "a size, such as 1073741824 or \"1.5 GiB\"";
 
 /// `512`, `1.5 GiB`, `20MB`. `None` for anything else.
-pub fn bytes(text: &str) -> Option<u64> {
+pub(crate) fn bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
     let (number, unit) = (text[..end].replace('_', ""), text[end..].trim());
@@ -35,7 +35,7 @@ pub fn bytes(text: &str) -> Option<u64> {
 
 /// What may come on top of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Tolerance {
+pub(crate) enum Tolerance {
     /// Of the limit.
     Percent(f64),
     /// In any case.
@@ -55,7 +55,7 @@ impl Tolerance {
     }
 
     /// In bytes of this limit.
-    pub fn of(self, limit: u64) -> u64 {
+    pub(crate) fn of(self, limit: u64) -> u64 {
         match self {
             Self::Percent(percent) => (limit as f64 * percent / 100.0).floor() as u64,
             Self::Bytes(bytes) => bytes,
@@ -65,7 +65,7 @@ impl Tolerance {
 
 /// At most so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
+pub(crate) struct BytesLimit {
     /// How many.
     pub bytes: u64,
     /// Its own.
@@ -76,7 +76,7 @@ pub struct Limit {
 
 /// At most so many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct CountLimit {
     /// How many.
     pub limit: u64,
     /// Its own.
@@ -105,18 +105,18 @@ impl Visitor<'_> for SizeVisitor {
     }
 }
 
-struct Size(u64);
+struct BudgetSize(u64);
 
-impl<'de> Deserialize<'de> for Size {
+impl<'de> Deserialize<'de> for BudgetSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(SizeVisitor).map(Size)
+        deserializer.deserialize_any(SizeVisitor).map(BudgetSize)
     }
 }
 
 impl<'de> Deserialize<'de> for Tolerance {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl Visitor<'_> for Written {
+        struct ToleranceVisitor;
+        impl Visitor<'_> for ToleranceVisitor {
             type Value = Tolerance;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -131,45 +131,45 @@ impl<'de> Deserialize<'de> for Tolerance {
                 Tolerance::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
             }
         }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(ToleranceVisitor)
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitTable {
-    limit: Size,
+    limit: BudgetSize,
     tolerance: Option<Tolerance>,
     if_unknown: Option<IfUnknown>,
 }
 
-impl<'de> Deserialize<'de> for Limit {
+impl<'de> Deserialize<'de> for BytesLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl<'de> Visitor<'de> for Written {
-            type Value = Limit;
+        struct LimitVisitor;
+        impl<'de> Visitor<'de> for LimitVisitor {
+            type Value = BytesLimit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2 %\", if_unknown = \"pass\" }}")
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Limit, E> {
+            fn visit_i64<E: Error>(self, number: i64) -> Result<BytesLimit, E> {
                 let bytes = SizeVisitor.visit_i64(number)?;
-                Ok(Limit { bytes, tolerance: None, if_unknown: None })
+                Ok(BytesLimit { bytes, tolerance: None, if_unknown: None })
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Limit, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<BytesLimit, E> {
                 let bytes = SizeVisitor.visit_str(text)?;
-                Ok(Limit { bytes, tolerance: None, if_unknown: None })
+                Ok(BytesLimit { bytes, tolerance: None, if_unknown: None })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Limit, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<BytesLimit, A::Error> {
                 let table = LimitTable::deserialize(MapAccessDeserializer::new(map))?;
-                let LimitTable { limit: Size(bytes), tolerance, if_unknown } = table;
-                Ok(Limit { bytes, tolerance, if_unknown })
+                let LimitTable { limit: BudgetSize(bytes), tolerance, if_unknown } = table;
+                Ok(BytesLimit { bytes, tolerance, if_unknown })
             }
         }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(LimitVisitor)
     }
 }
 
@@ -180,28 +180,28 @@ struct CountTable {
     if_unknown: Option<IfUnknown>,
 }
 
-impl<'de> Deserialize<'de> for Count {
+impl<'de> Deserialize<'de> for CountLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Written;
-        impl<'de> Visitor<'de> for Written {
-            type Value = Count;
+        struct CountVisitor;
+        impl<'de> Visitor<'de> for CountVisitor {
+            type Value = CountLimit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a number, or { limit = NUMBER, if_unknown = \"pass\" }")
             }
 
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Count, E> {
+            fn visit_i64<E: Error>(self, number: i64) -> Result<CountLimit, E> {
                 let limit =
                     u64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))?;
-                Ok(Count { limit, if_unknown: None })
+                Ok(CountLimit { limit, if_unknown: None })
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Count, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<CountLimit, A::Error> {
                 let CountTable { limit, if_unknown } =
                     CountTable::deserialize(MapAccessDeserializer::new(map))?;
-                Ok(Count { limit, if_unknown })
+                Ok(CountLimit { limit, if_unknown })
             }
         }
-        deserializer.deserialize_any(Written)
+        deserializer.deserialize_any(CountVisitor)
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::report::Site;
 
 fn error(text: &str) -> String {
-    let error = Budget::parse(text).unwrap_err();
+    let error = Budget::from_str(text).unwrap_err();
     assert_eq!(error.lines().count(), 1, "{error}");
     error
 }
@@ -30,7 +30,7 @@ fn sizes_are_read_as_people_write_them() {
 
 #[test]
 fn a_file_is_read_with_tolerances_of_all_and_of_one() {
-    let budget = Budget::parse(
+    let budget = Budget::from_str(
         "tolerance = '2 %'\n[peak]\nlive = 1000\nreserved = { limit = '1 KiB', tolerance = 24, if_unknown = 'pass' }\n\
          [leaks]\ncount = 0\n[[site]]\nmatch = 'train.py:41'\npeak = '4 MiB'\nif_unknown = 'pass'\n",
     )
@@ -68,10 +68,10 @@ fn patterns_fit_files_lines_and_functions() {
         file: Some(file.to_owned()),
         line: Some(line),
         function: Some(function.to_owned()),
-        ..crate::symbols::Symbols::unknown_site()
+        ..crate::callsite::symbols::StackSymbols::unknown_site()
     };
     let python = site("/work/net/model.py", 41, "Net.forward");
-    let fits = |pattern: &str, site: &Site| Pattern::new(pattern).fits(site);
+    let fits = |pattern: &str, site: &Site| SitePattern::new(pattern).fits(site);
     for pattern in [
         "model.py",
         "net/model.py",
@@ -120,7 +120,7 @@ fn the_example_in_the_documentation_is_a_budget_with_every_table() {
     let page = include_str!("../../../docs/analyses.md");
     let (_, example) = page.split_once("```toml\n").unwrap();
     let (example, _) = example.split_once("```").unwrap();
-    let budget = Budget::parse(example).unwrap();
+    let budget = Budget::from_str(example).unwrap();
     let tables = (
         budget.peak.live,
         budget.gap.bytes,

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::measure::{Answer, Measure};
-use super::pattern::Pattern;
+use super::measure::{BudgetMeasurer, MeasureResult};
+use super::pattern::SitePattern;
 use crate::compare::Profile;
 use crate::report::Site;
-use crate::sections::size;
+use crate::report::display::format_bytes;
 
 /// Most functions that get a budget.
 const MAX_SITES: usize = 10;
@@ -31,18 +31,18 @@ const SITES: &str = "
 
 /// The text of a budget file that this run keeps to.
 pub fn budget_of(profile: &Profile<'_>) -> String {
-    let measure = Measure::new(profile);
-    let is_metal = profile.analysis.words().is_metal;
+    let measure = BudgetMeasurer::new(profile);
+    let is_metal = profile.analysis.vocabulary().is_metal;
     let mut out = HEAD.to_owned();
     out.push_str("\n# How far every limit in bytes may be exceeded, but those of leaks: a share of the limit, or bytes.\n");
     out.push_str("tolerance = \"1 %\"\n");
-    let mut table = |name: &str, values: &[(&str, Answer, bool, &str)]| {
+    let mut table = |name: &str, values: &[(&str, MeasureResult, bool, &str)]| {
         let _ = writeln!(out, "\n[{name}]");
         for (key, answer, is_size, what) in values {
             let _ = writeln!(out, "# {what}");
             match answer {
                 Ok(measured) if *is_size => {
-                    let _ = writeln!(out, "{key} = {}  # {}", measured.value, size(measured.value));
+                    let _ = writeln!(out, "{key} = {}  # {}", measured.value, format_bytes(measured.value));
                 }
                 Ok(measured) => {
                     let _ = writeln!(out, "{key} = {}", measured.value);
@@ -129,14 +129,14 @@ pub fn budget_of(profile: &Profile<'_>) -> String {
     out
 }
 
-fn sites(out: &mut String, profile: &Profile<'_>, measure: &Measure<'_>) {
-    let value = |answer: Answer| answer.map_or(0, |measured| measured.value);
+fn sites(out: &mut String, profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) {
+    let value = |answer: MeasureResult| answer.map_or(0, |measured| measured.value);
     let peak = profile.devices.values().filter_map(|device| device.totals.get("peak_live_bytes"));
     let peak = peak.copied().max().unwrap_or_else(|| value(measure.peak_device()));
     let in_a_step = value(measure.step_allocated(|held| held.bytes));
     let mut found: Vec<(u64, u64, String)> = Vec::new();
     for text in patterns(profile) {
-        let pattern = Pattern::new(&text);
+        let pattern = SitePattern::new(&text);
         let held = value(measure.site_at_peak(&pattern));
         let allocated = value(measure.site_allocated(&pattern, |held| held.bytes));
         if held > peak / MIN_PART || allocated > in_a_step / MIN_PART {
@@ -149,9 +149,9 @@ fn sites(out: &mut String, profile: &Profile<'_>, measure: &Measure<'_>) {
     for (held, allocated, text) in found {
         // A basic string of TOML has the escapes of JSON.
         let _ = writeln!(out, "\n[[site]]\nmatch = {}", serde_json::Value::from(text));
-        let _ = writeln!(out, "peak = {held}  # {}", size(held));
+        let _ = writeln!(out, "peak = {held}  # {}", format_bytes(held));
         if profile.steps.is_some() {
-            let _ = writeln!(out, "bytes_per_step = {allocated}  # {}", size(allocated));
+            let _ = writeln!(out, "bytes_per_step = {allocated}  # {}", format_bytes(allocated));
         }
     }
 }

@@ -5,10 +5,10 @@
 
 use serde::Serialize;
 
-use super::across::Across;
+use super::backends::BackendComparison;
 use super::profile::Profile;
+use crate::report::display::Vocabulary;
 use crate::report::{Leak, Quantity, Site};
-use crate::words::Words;
 
 /// Two runs.
 #[derive(Clone, Debug, Serialize)]
@@ -18,7 +18,7 @@ pub struct Comparison {
     /// Of this layout.
     pub version: u32,
     /// The one before and the one after.
-    pub runs: [Run; 2],
+    pub runs: [ComparedRun; 2],
     /// The steps that were held against each other; `null` where none were.
     pub steps: Option<ComparedSteps>,
     /// What the reader should know: one sentence each.
@@ -35,12 +35,12 @@ pub struct Comparison {
     pub ooms: Vec<OomChange>,
     /// What leaked and what was pinned; only where the runs are on different backends.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub across: Option<Across>,
+    pub across: Option<BackendComparison>,
 }
 
 /// One of them.
 #[derive(Clone, Debug, Serialize)]
-pub struct Run {
+pub struct ComparedRun {
     /// As given.
     pub path: String,
     /// Its command line.
@@ -57,21 +57,21 @@ pub struct Run {
     pub incomplete: Vec<String>,
     /// What things are called in it.
     #[serde(skip)]
-    pub words: Words,
+    pub words: Vocabulary,
 }
 
-impl Run {
+impl ComparedRun {
     pub(super) fn of(profile: &Profile<'_>) -> Self {
         let analysis = profile.analysis;
         Self {
             path: analysis.path.clone(),
             command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
             torch: analysis.meta.text("torch").map(str::to_owned),
-            step_source: analysis.rule.source(),
+            step_source: analysis.step_source.name(),
             steps: profile.steps.map(u64::from),
             complete: analysis.incomplete.is_empty(),
             incomplete: analysis.incomplete.clone(),
-            words: analysis.words(),
+            words: analysis.vocabulary(),
         }
     }
 }
@@ -90,7 +90,7 @@ pub struct ComparedSteps {
 /// What became of a line or a finding. Findings are listed in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum ChangeStatus {
     /// Only the second run has it.
     Appeared,
     /// More in the second run.
@@ -105,7 +105,7 @@ pub enum Status {
 
 /// A number in both runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct AmountChange {
     /// In the first.
     pub before: u64,
     /// In the second.
@@ -114,9 +114,9 @@ pub struct Change {
     pub change: i64,
 }
 
-impl Change {
+impl AmountChange {
     /// From one to the other.
-    pub fn new(before: u64, after: u64) -> Self {
+    pub(crate) fn new(before: u64, after: u64) -> Self {
         let change = i128::from(after) - i128::from(before);
         let change = change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
         Self { before, after, change }
@@ -151,13 +151,13 @@ impl TotalChange {
         before: Option<u64>,
         after: Option<u64>,
     ) -> Option<Self> {
-        let change = before.zip(after).map(|(before, after)| Change::new(before, after).change);
+        let change = before.zip(after).map(|(before, after)| AmountChange::new(before, after).change);
         let device = device.map(u32::from);
         (before != after).then(|| Self { device, name: name.to_owned(), unit, before, after, change })
     }
 
     /// True for what is no part of another quantity.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         !self.name.contains('.')
     }
 }
@@ -168,27 +168,27 @@ pub struct LineChange {
     /// Ordinal.
     pub device: u32,
     /// By the first of the quantities below, in their order, of which there is more or less.
-    pub status: Status,
+    pub status: ChangeStatus,
     /// In the first run.
     pub before: Option<Site>,
     /// In the second run.
     pub after: Option<Site>,
     /// Held at the device's peak of live bytes.
-    pub at_peak_bytes: Change,
+    pub at_peak_bytes: AmountChange,
     /// In so many blocks.
-    pub at_peak_blocks: Change,
+    pub at_peak_blocks: AmountChange,
     /// Live at the end of the last step that is compared; without steps, at the end.
-    pub retained_bytes: Change,
+    pub retained_bytes: AmountChange,
     /// In so many blocks.
-    pub retained_blocks: Change,
+    pub retained_blocks: AmountChange,
     /// Growth of what it holds, in bytes per step: before and after.
     pub growth_bytes_per_step: Option<[Quantity; 2]>,
     /// Allocated in a step: the median.
-    pub bytes_per_step: Option<Change>,
+    pub bytes_per_step: Option<AmountChange>,
     /// In so many allocations.
-    pub allocations_per_step: Option<Change>,
+    pub allocations_per_step: Option<AmountChange>,
     /// In the whole run; only where there are no steps.
-    pub allocations: Option<Change>,
+    pub allocations: Option<AmountChange>,
     /// In how many steps it does not allocate the same.
     pub steps_that_differ: Option<u64>,
 }
@@ -205,11 +205,11 @@ impl LineChange {
         always.into_iter().chain(by_steps.into_iter().flatten()).map(|change| change.change)
     }
 
-    pub(super) fn direction(&self) -> Status {
+    pub(super) fn direction(&self) -> ChangeStatus {
         match self.changes().find(|change| *change != 0) {
-            Some(change) if change > 0 => Status::Grew,
-            Some(_) => Status::Shrank,
-            None => Status::Changed,
+            Some(change) if change > 0 => ChangeStatus::Grew,
+            Some(_) => ChangeStatus::Shrank,
+            None => ChangeStatus::Changed,
         }
     }
 
@@ -265,7 +265,7 @@ pub struct LeakChange {
     /// `tensors`, `device`, `pinned_host` or `reserved`.
     pub kind: &'static str,
     /// By its rate.
-    pub status: Status,
+    pub status: ChangeStatus,
     /// In the first run.
     pub before: Option<LeakSide>,
     /// In the second run.
@@ -286,11 +286,11 @@ pub struct OomChange {
     /// In the second run.
     pub after: Option<Site>,
     /// How often, of the first ones of each run.
-    pub count: Change,
+    pub count: AmountChange,
 }
 
 impl Comparison {
-    pub(super) fn new(runs: [Run; 2], notes: Vec<String>) -> Self {
+    pub(super) fn new(runs: [ComparedRun; 2], notes: Vec<String>) -> Self {
         Self {
             schema: "gpumemtrace.comparison",
             version: 1,
@@ -328,7 +328,7 @@ impl Comparison {
 
     /// True if a leak appeared or grew.
     pub fn has_more_leaks(&self) -> bool {
-        self.leaks.iter().any(|leak| matches!(leak.status, Status::Appeared | Status::Grew))
+        self.leaks.iter().any(|leak| matches!(leak.status, ChangeStatus::Appeared | ChangeStatus::Grew))
     }
 
     /// True if the program ran out of memory more often.

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Files by path, each with the functions that were seen in it.
-pub type Files<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+pub(crate) type FunctionsByFile<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 /// Most pairs of one name that are weighed.
 const MAX_PAIRS: usize = 1 << 20;
@@ -19,7 +19,7 @@ const MAX_PAIRS: usize = 1 << 20;
 const MAX_RENAMED: usize = 1 << 10;
 
 /// The pairs, by path.
-pub fn pair<'a>(before: &Files<'a>, after: &Files<'a>) -> Vec<(&'a str, &'a str)> {
+pub(crate) fn pair<'a>(before: &FunctionsByFile<'a>, after: &FunctionsByFile<'a>) -> Vec<(&'a str, &'a str)> {
     let same = before.keys().filter(|path| after.contains_key(*path));
     let mut pairs: Vec<(&str, &str)> = same.map(|path| (*path, *path)).collect();
     let (mut old, mut new) = (left(before, &pairs, |pair| pair.0), left(after, &pairs, |pair| pair.1));
@@ -56,7 +56,7 @@ pub fn pair<'a>(before: &Files<'a>, after: &Files<'a>) -> Vec<(&'a str, &'a str)
 }
 
 fn left<'a>(
-    files: &Files<'a>,
+    files: &FunctionsByFile<'a>,
     pairs: &[(&'a str, &'a str)],
     side: fn(&(&'a str, &'a str)) -> &'a str,
 ) -> Vec<&'a str> {
@@ -69,8 +69,8 @@ fn all<'a>(old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (&'a str, &
 }
 
 fn renamed<'a>(
-    before: &Files<'a>,
-    after: &Files<'a>,
+    before: &FunctionsByFile<'a>,
+    after: &FunctionsByFile<'a>,
     old: &[&'a str],
     new: &[&'a str],
 ) -> Vec<(&'a str, &'a str)> {
@@ -97,7 +97,7 @@ fn renamed<'a>(
 }
 
 /// The last component; of a name that Python makes up without its digits.
-pub fn name(path: &str) -> String {
+pub(crate) fn name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
     let Some(made_up) = name.strip_prefix('<') else { return name.to_owned() };
     // The hash of a cell stands behind its number.
@@ -114,7 +114,7 @@ fn common_tail(one: &str, other: &str) -> usize {
 mod tests {
     use super::*;
 
-    fn files<'a>(all: &[(&'a str, &[&'a str])]) -> Files<'a> {
+    fn files<'a>(all: &[(&'a str, &[&'a str])]) -> FunctionsByFile<'a> {
         all.iter().map(|(path, functions)| (*path, functions.iter().copied().collect())).collect()
     }
 

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use super::difference::{Change, LineChange, Status};
+use super::difference::{AmountChange, ChangeStatus, LineChange};
 use super::profile::{LineOnDevice, Profile};
-use super::{Steps, sides};
+use super::{ComparedRange, sides};
 use crate::report::{Quantity, Site};
-use crate::tally::Held;
+use crate::util::block_totals::BlockTotals;
 
 /// Those that differ, largest first.
 pub(super) fn lines(
     before: &Profile<'_>,
     after: &Profile<'_>,
-    steps: Option<Steps>,
+    steps: Option<ComparedRange>,
     aligned: &[(usize, usize)],
 ) -> Vec<LineChange> {
     let none = LineOnDevice::default();
@@ -50,14 +50,14 @@ fn line(
     device: u32,
     (old, new): (&LineOnDevice, &LineOnDevice),
     is_there: (bool, bool),
-    steps: Option<Steps>,
+    steps: Option<ComparedRange>,
 ) -> Option<LineChange> {
     let (old_end, new_end) = steps.map_or((old.end, new.end), |steps| steps.retained(&old.held, &new.held));
     let in_steps = steps.map(|steps| steps.pairs(&old.allocated, &new.allocated));
     let different = in_steps.as_ref().map(|pairs| pairs.iter().filter(|(one, other)| one != other).count());
     let (old_step, new_step) = match steps {
         Some(steps) => steps.medians(&old.allocated, &new.allocated),
-        None => (Held::default(), Held::default()),
+        None => (BlockTotals::default(), BlockTotals::default()),
     };
     let is_same = old.at_peak == new.at_peak
         && old_end == new_end
@@ -67,25 +67,25 @@ fn line(
         return None;
     }
     let growth = |on: &LineOnDevice| steps.and_then(|steps| steps.growth(&on.held)).map(Quantity);
-    let in_step = |of: fn(Held) -> u64| steps.map(|_| Change::new(of(old_step), of(new_step)));
+    let in_step = |of: fn(BlockTotals) -> u64| steps.map(|_| AmountChange::new(of(old_step), of(new_step)));
     let mut change = LineChange {
         device,
-        status: Status::Changed,
+        status: ChangeStatus::Changed,
         before: None,
         after: None,
-        at_peak_bytes: Change::new(old.at_peak.bytes, new.at_peak.bytes),
-        at_peak_blocks: Change::new(old.at_peak.blocks, new.at_peak.blocks),
-        retained_bytes: Change::new(old_end.bytes, new_end.bytes),
-        retained_blocks: Change::new(old_end.blocks, new_end.blocks),
+        at_peak_bytes: AmountChange::new(old.at_peak.bytes, new.at_peak.bytes),
+        at_peak_blocks: AmountChange::new(old.at_peak.blocks, new.at_peak.blocks),
+        retained_bytes: AmountChange::new(old_end.bytes, new_end.bytes),
+        retained_blocks: AmountChange::new(old_end.blocks, new_end.blocks),
         growth_bytes_per_step: growth(old).zip(growth(new)).map(|(old, new)| [old, new]),
         bytes_per_step: in_step(|held| held.bytes),
         allocations_per_step: in_step(|held| held.blocks),
-        allocations: steps.is_none().then(|| Change::new(old.blocks, new.blocks)),
+        allocations: steps.is_none().then(|| AmountChange::new(old.blocks, new.blocks)),
         steps_that_differ: different.map(|steps| steps as u64),
     };
     change.status = match is_there {
-        (false, _) => Status::Appeared,
-        (_, false) => Status::Disappeared,
+        (false, _) => ChangeStatus::Appeared,
+        (_, false) => ChangeStatus::Disappeared,
         _ => change.direction(),
     };
     Some(change)

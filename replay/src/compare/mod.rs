@@ -11,40 +11,46 @@
 //! steps; where there are no steps, at the end. Findings without steps are judged over equal times, which no two runs have: they
 //! are not compared, and a note says how many there are.
 //!
-//! Which line is which is said in [`align`], which file is which in [`files`].
+//! Which line is which is said in `align`, which file is which in `files`.
 
-pub mod across;
-pub mod align;
-pub mod amounts;
-pub mod difference;
-pub mod files;
-mod lines;
-mod profile;
+pub(crate) mod align;
+pub(crate) mod backends;
+pub(crate) mod difference;
+pub(crate) mod files;
+pub(crate) mod lines;
+pub(crate) mod per_step;
+pub(crate) mod profile;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use amounts::{Amounts, analyse_by_steps};
-pub use difference::Comparison;
-use difference::{Change, ComparedSteps, LeakChange, LeakSide, OomChange, Run, Status, TotalChange};
-pub use profile::{DeviceProfile, LineOnDevice, LineProfile, Profile};
+pub use self::{
+    backends::{BackendComparison, LeakingLine, LineOnBoth, PinnedByLeaks},
+    difference::{
+        AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, LeakChange, LeakSide, LineChange,
+        OomChange, TotalChange,
+    },
+    per_step::{PerStepTotals, analyse_by_steps},
+    profile::Profile,
+};
+pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
-use crate::growth::warm_up;
+use crate::leak::growth::warm_up;
 use crate::report::{Leak, Site};
-use crate::series::Series;
-use crate::tally::Held;
+use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
 
 /// The steps that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub(crate) struct ComparedRange {
     first: u32,
     end: u32,
     /// No run has ended more.
     is_all: bool,
 }
 
-impl Steps {
+impl ComparedRange {
     /// Of so many that have ended. `None` if that is none.
-    pub fn of(ended: u32) -> Option<Self> {
+    pub(crate) fn of(ended: u32) -> Option<Self> {
         Self::common(ended, ended)
     }
 
@@ -54,12 +60,12 @@ impl Steps {
     }
 
     /// The last one.
-    pub fn last(self) -> u32 {
+    pub(crate) fn last(self) -> u32 {
         self.end - 1
     }
 
     /// Values of two series in the same steps; not in all, where one of them has not kept all.
-    pub fn pairs(self, one: &Series, other: &Series) -> Vec<(Held, Held)> {
+    pub(crate) fn pairs(self, one: &StepSeries, other: &StepSeries) -> Vec<(BlockTotals, BlockTotals)> {
         let ((stride, values), (other_stride, other_values)) = (one.values(self.end), other.values(self.end));
         // Both are powers of two.
         let every = stride.max(other_stride);
@@ -70,7 +76,7 @@ impl Steps {
     }
 
     /// Values of two series at the end of the last step, or of the last one that both have kept.
-    pub fn retained(self, one: &Series, other: &Series) -> (Held, Held) {
+    pub(crate) fn retained(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
         if self.is_all {
             return (one.at(u32::MAX), other.at(u32::MAX));
         }
@@ -78,31 +84,31 @@ impl Steps {
     }
 
     /// The middle one of the values; bytes and blocks each for itself.
-    pub fn median(self, series: &Series) -> Held {
+    pub(crate) fn median(self, series: &StepSeries) -> BlockTotals {
         self.medians(series, series).0
     }
 
     /// Of two series in the same steps.
-    pub fn medians(self, one: &Series, other: &Series) -> (Held, Held) {
-        let (one, other): (Vec<Held>, Vec<Held>) = self.pairs(one, other).into_iter().unzip();
+    pub(crate) fn medians(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
+        let (one, other): (Vec<BlockTotals>, Vec<BlockTotals>) = self.pairs(one, other).into_iter().unzip();
         (median(&one), median(&other))
     }
 
     /// Growth in a step: from the end of the first to that of the last, evenly.
-    pub fn growth(self, held: &Series) -> Option<f64> {
+    pub(crate) fn growth(self, held: &StepSeries) -> Option<f64> {
         let steps = self.last().checked_sub(self.first).filter(|steps| *steps > 0)?;
         let (from, to) = (held.at(self.first).bytes, held.at(self.last()).bytes);
         Some((to as f64 - from as f64) / f64::from(steps))
     }
 }
 
-fn median(values: &[Held]) -> Held {
-    let middle = |of: fn(&Held) -> u64| {
+fn median(values: &[BlockTotals]) -> BlockTotals {
+    let middle = |of: fn(&BlockTotals) -> u64| {
         let mut values: Vec<u64> = values.iter().map(of).collect();
         values.sort_unstable();
         values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
     };
-    Held { bytes: middle(|held| held.bytes), blocks: middle(|held| held.blocks) }
+    BlockTotals { bytes: middle(|held| held.bytes), blocks: middle(|held| held.blocks) }
 }
 
 /// Compares the run before with the run after.
@@ -110,7 +116,7 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     let mut notes = Vec::new();
     let steps = common_steps(before, after, &mut notes);
     let aligned = align::align(&before.lines_to_align(steps), &after.lines_to_align(steps));
-    let mut comparison = Comparison::new([Run::of(before), Run::of(after)], notes);
+    let mut comparison = Comparison::new([ComparedRun::of(before), ComparedRun::of(after)], notes);
     comparison.steps = steps.map(|steps| ComparedSteps {
         first: u64::from(steps.first),
         last: u64::from(steps.last()),
@@ -118,8 +124,8 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     });
     comparison.totals = totals(before, after, steps);
     comparison.lines = lines::lines(before, after, steps, &aligned);
-    let names = Names::new(before, after, &aligned);
-    comparison.across = across::across(before, after, &names);
+    let names = SharedLineIds::new(before, after, &aligned);
+    comparison.across = backends::across(before, after, &names);
     if before.steps.is_some() && after.steps.is_some() {
         comparison.leaks = leaks(before, after, &names);
     } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {
@@ -133,11 +139,11 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     comparison
 }
 
-fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<String>) -> Option<Steps> {
-    let source = |profile: &Profile<'_>| profile.analysis.rule.source();
+fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<String>) -> Option<ComparedRange> {
+    let source = |profile: &Profile<'_>| profile.analysis.step_source.name();
     match (source(before), source(after)) {
         (Some(one), Some(other)) if one == other => {
-            Steps::common(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
+            ComparedRange::common(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
         }
         (Some(one), Some(other)) => {
             notes.push(format!(
@@ -157,7 +163,7 @@ fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<Strin
     }
 }
 
-fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Vec<TotalChange> {
+fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange>) -> Vec<TotalChange> {
     let mut all = Vec::new();
     let counts = [
         ("steps", before.steps.map(u64::from), after.steps.map(u64::from)),
@@ -200,9 +206,9 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<Steps>) -> Ve
 }
 
 /// Lines of both runs by one number.
-struct Names<'a>([BTreeMap<&'a str, usize>; 2]);
+struct SharedLineIds<'a>([BTreeMap<&'a str, usize>; 2]);
 
-impl<'a> Names<'a> {
+impl<'a> SharedLineIds<'a> {
     fn new(before: &'a Profile<'_>, after: &'a Profile<'_>, aligned: &[(usize, usize)]) -> Self {
         let id = |profile: &'a Profile<'_>, index: usize| &*profile.lines[index].site.id;
         let mut names = [BTreeMap::new(), BTreeMap::new()];
@@ -219,7 +225,7 @@ impl<'a> Names<'a> {
     }
 }
 
-fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Vec<LeakChange> {
+fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -> Vec<LeakChange> {
     let mut new: Vec<&Leak> = after.leaks.iter().collect();
     let mut changes = Vec::new();
     for leak in &before.leaks {
@@ -231,12 +237,12 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Vec<Le
         });
         let (old_side, new_side) = (LeakSide::of(leak), same.map(|at| LeakSide::of(new.remove(at))));
         let status = match &new_side {
-            None => Status::Disappeared,
+            None => ChangeStatus::Disappeared,
             Some(new_side) => match old_side.rate().partial_cmp(&new_side.rate()) {
                 Some(std::cmp::Ordering::Equal) => continue,
-                Some(std::cmp::Ordering::Less) => Status::Grew,
-                Some(std::cmp::Ordering::Greater) => Status::Shrank,
-                None => Status::Changed,
+                Some(std::cmp::Ordering::Less) => ChangeStatus::Grew,
+                Some(std::cmp::Ordering::Greater) => ChangeStatus::Shrank,
+                None => ChangeStatus::Changed,
             },
         };
         changes.push(LeakChange {
@@ -250,7 +256,7 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &Names<'_>) -> Vec<Le
     changes.extend(new.into_iter().map(|leak| LeakChange {
         device: leak.device,
         kind: leak.kind,
-        status: Status::Appeared,
+        status: ChangeStatus::Appeared,
         before: None,
         after: Some(LeakSide::of(leak)),
     }));
@@ -272,7 +278,7 @@ fn ooms(before: &Profile<'_>, after: &Profile<'_>, aligned: &[(usize, usize)]) -
             changes.push(OomChange {
                 before: site(before, one),
                 after: site(after, other),
-                count: Change::new(old, new),
+                count: AmountChange::new(old, new),
             });
         }
     }

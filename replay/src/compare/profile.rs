@@ -5,18 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::align::Line;
-use super::amounts::Amounts;
+use super::align::AlignLine;
 use super::files;
-use crate::analysis::Analysis;
-use crate::device::DeviceState;
-use crate::frames::SiteKey;
-use crate::keyed::KeyedMap;
-use crate::leaks;
+use super::per_step::PerStepTotals;
+use crate::callsite::site_key::SiteKey;
+use crate::callsite::symbols::{SiteId, StackId};
+use crate::leak;
+use crate::pass::Analysis;
 use crate::report::{Leak, Site};
-use crate::series::Series;
-use crate::symbols::{SiteId, StackId};
-use crate::tally::Held;
+use crate::state::device::DeviceState;
+use crate::timeline::step_series::StepSeries;
+use crate::util::block_totals::BlockTotals;
+use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NO_DEVICE;
 
 /// Most innermost functions that are told of a line.
@@ -28,90 +28,95 @@ pub struct Profile<'a> {
     /// Where it comes from.
     pub analysis: &'a Analysis,
     /// Steps that ended; `None` if nothing is called a step.
-    pub steps: Option<u32>,
+    pub(crate) steps: Option<u32>,
     /// By ordinal.
-    pub devices: BTreeMap<u8, DeviceProfile>,
+    pub(crate) devices: BTreeMap<u8, DeviceProfile>,
     /// Lines that allocated, and lines that findings name.
-    pub lines: Vec<LineProfile>,
+    pub(crate) lines: Vec<LineProfile>,
     /// Findings, as the report has them.
     pub leaks: Vec<Leak>,
     /// Out of memory: by whom, how often, of the first ones.
-    pub ooms: BTreeMap<SiteId, u64>,
+    pub(crate) ooms: BTreeMap<SiteId, u64>,
 }
 
 /// A device.
 #[derive(Debug, Default)]
-pub struct DeviceProfile {
+pub(crate) struct DeviceProfile {
     /// Quantities of the whole device, by name, in bytes; those that are not known are not there.
-    pub totals: BTreeMap<String, u64>,
+    pub(crate) totals: BTreeMap<String, u64>,
     /// Live bytes at step ends.
-    pub held: Series,
+    pub(crate) held: StepSeries,
     /// Live at the end.
-    pub end: Held,
+    pub(crate) end: BlockTotals,
     /// Allocated in each step.
-    pub allocated: Series,
+    pub(crate) allocated: StepSeries,
     /// The peak of each step.
-    pub peak: Series,
+    pub(crate) peak: StepSeries,
 }
 
 /// A line.
 #[derive(Debug)]
-pub struct LineProfile {
+pub(crate) struct LineProfile {
     /// Whose number it has in the analysis.
-    pub id: SiteId,
+    pub(crate) id: SiteId,
     /// Its name, without a stack.
-    pub site: Site,
+    pub(crate) site: Site,
     /// By ordinal.
-    pub devices: BTreeMap<u8, LineOnDevice>,
+    pub(crate) devices: BTreeMap<u8, LineOnDevice>,
     below: BTreeSet<String>,
 }
 
 /// A line on a device.
 #[derive(Clone, Debug, Default)]
-pub struct LineOnDevice {
+pub(crate) struct LineOnDevice {
     /// What it held at the device's peak.
-    pub at_peak: Held,
+    pub(crate) at_peak: BlockTotals,
     /// What it held at step ends.
-    pub held: Series,
+    pub(crate) held: StepSeries,
     /// What it held at the end.
-    pub end: Held,
+    pub(crate) end: BlockTotals,
     /// What it allocated in each step.
-    pub allocated: Series,
+    pub(crate) allocated: StepSeries,
     /// What it allocated in all.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// The stack that held most at the peak.
-    pub stack: Option<StackId>,
+    pub(crate) stack: Option<StackId>,
 }
 
 impl<'a> Profile<'a> {
+    /// Lines of native code, for a symbolizer to name.
+    pub fn native_sites_mut(&mut self) -> impl Iterator<Item = &mut Site> {
+        self.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some())
+    }
+
     /// Of a trace.
-    pub fn new(analysis: &'a Analysis, amounts: &Amounts) -> Self {
+    pub fn new(analysis: &'a Analysis, amounts: &PerStepTotals) -> Self {
         let mut devices = BTreeMap::new();
         let mut lines: BTreeMap<SiteId, LineProfile> = BTreeMap::new();
         for (ordinal, state) in analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE) {
-            let steps = amounts.get(ordinal);
+            let steps = amounts.0.get(ordinal);
             devices.insert(*ordinal, device(analysis, state, steps));
-            let book = state.main();
-            for (id, entry) in book.sites() {
+            let live_set = state.main();
+            for (id, entry) in live_set.sites() {
                 let line = lines.entry(id).or_insert_with(|| LineProfile::new(analysis, id));
-                for stack in book.stacks_of(id) {
+                for stack in live_set.stacks_of(id) {
                     line.add_below(analysis, stack);
                 }
                 let on_device = LineOnDevice {
-                    at_peak: book.at_peak(entry),
+                    at_peak: live_set.at_peak(entry),
                     held: entry.series().clone(),
                     end: entry.now(),
                     allocated: steps.and_then(|steps| steps.lines.get(&id)).cloned().unwrap_or_default(),
-                    blocks: entry.born(),
-                    stack: book.main_stack_at_peak(id).or_else(|| book.stacks_of(id).next()),
+                    blocks: entry.allocated(),
+                    stack: live_set.main_stack_at_peak(id).or_else(|| live_set.stacks_of(id).next()),
                 };
                 line.devices.insert(*ordinal, on_device);
             }
         }
-        let (leaks, _) = leaks::leaks(0, analysis);
+        let (leaks, _) = leak::leaks(0, analysis);
         let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
         for record in &analysis.ooms {
-            *ooms.entry(analysis.symbols.facts(record.stack).site).or_default() += 1;
+            *ooms.entry(analysis.symbols.stack_info(record.stack).site).or_default() += 1;
         }
         let named: BTreeSet<&str> = leaks.iter().map(|leak| &*leak.site.id).collect();
         for id in analysis.symbols.all_sites().filter(|_| !(ooms.is_empty() && named.is_empty())) {
@@ -122,7 +127,7 @@ impl<'a> Profile<'a> {
         }
         Self {
             analysis,
-            steps: analysis.rule.source().map(|_| analysis.steps),
+            steps: analysis.step_source.name().map(|_| analysis.steps),
             devices,
             lines: lines.into_values().collect(),
             leaks,
@@ -131,8 +136,8 @@ impl<'a> Profile<'a> {
     }
 
     /// What alignment needs of the lines. `steps` are those in which both runs are compared.
-    pub(super) fn lines_to_align(&self, steps: Option<super::Steps>) -> Vec<Line> {
-        let mut starts: KeyedMap<(&str, &str), Vec<i64>> = KeyedMap::default();
+    pub(super) fn lines_to_align(&self, steps: Option<super::ComparedRange>) -> Vec<AlignLine> {
+        let mut starts: SeededMap<(&str, &str), Vec<i64>> = SeededMap::default();
         for code in self.analysis.symbols.definitions().codes.values() {
             starts.entry((&code.file, &code.name)).or_default().push(i64::from(code.first_line));
         }
@@ -148,7 +153,7 @@ impl<'a> Profile<'a> {
                 Some(number) => Some(i64::from(number) - start(site).filter(|_| is_python).unwrap_or(0)),
                 None => site.offset.map(|offset| offset as i64),
             };
-            Line {
+            AlignLine {
                 file: site.file.clone(),
                 module: site.module.clone(),
                 function: site.function.clone(),
@@ -181,12 +186,12 @@ impl LineProfile {
     }
 
     /// On all devices together: at the peak, retained, in a step.
-    fn amounts(&self, steps: Option<super::Steps>) -> [Held; 3] {
-        let mut all = [Held::default(); 3];
+    fn amounts(&self, steps: Option<super::ComparedRange>) -> [BlockTotals; 3] {
+        let mut all = [BlockTotals::default(); 3];
         for on in self.devices.values() {
             let retained = steps.map_or(on.end, |steps| steps.retained(&on.held, &on.held).0);
-            let allocated =
-                steps.map_or(Held { bytes: 0, blocks: on.blocks }, |steps| steps.median(&on.allocated));
+            let allocated = steps
+                .map_or(BlockTotals { bytes: 0, blocks: on.blocks }, |steps| steps.median(&on.allocated));
             for (sum, one) in all.iter_mut().zip([on.at_peak, retained, allocated]) {
                 sum.bytes = sum.bytes.saturating_add(one.bytes);
                 sum.blocks = sum.blocks.saturating_add(one.blocks);
@@ -199,21 +204,21 @@ impl LineProfile {
 fn device(
     analysis: &Analysis,
     state: &DeviceState,
-    steps: Option<&super::amounts::DeviceSteps>,
+    steps: Option<&super::per_step::DeviceSteps>,
 ) -> DeviceProfile {
     let mut totals = BTreeMap::new();
     if state.has_torch() {
         totals.insert("peak_live_bytes".to_owned(), state.torch.peak().live);
-        totals.insert("peak_reserved_bytes".to_owned(), state.at_peak_reserved[0]);
+        totals.insert("peak_reserved_bytes".to_owned(), state.reserved_peak.reserved);
     }
     if !state.driver.is_empty() {
         totals.insert("peak_device_bytes".to_owned(), state.peak_device);
-        for (owner, bytes) in state.ledger.entries(&analysis.owners) {
+        for (owner, bytes) in state.attribution.entries(&analysis.owners) {
             totals.insert(format!("held_by.{owner}"), bytes);
         }
     }
     if let Some((_, _, gap)) = &state.gap_at_peak {
-        totals.insert("gap_bytes".to_owned(), gap.gap);
+        totals.insert("gap_bytes".to_owned(), gap.bytes);
         for (cause, bytes) in gap.parts() {
             totals.insert(format!("gap.{cause}"), bytes);
         }

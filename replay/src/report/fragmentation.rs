@@ -1,10 +1,10 @@
-//! Reserved and unused memory: see [`crate::frag`].
+//! Reserved and unused memory: see [`crate::fragmentation`].
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{LeftOut, Site, SiteBytes};
+use super::{Omitted, Site, SiteBytes};
 
 /// Reserved bytes that no tensor uses.
 #[derive(Clone, Debug, Serialize)]
@@ -14,7 +14,7 @@ pub struct Fragmentation {
     /// Ordinal.
     pub device: u32,
     /// When.
-    pub at: Moment,
+    pub at: GapMoment,
     /// Held by PyTorch.
     pub reserved_bytes: u64,
     /// Handed to tensors.
@@ -26,16 +26,16 @@ pub struct Fragmentation {
     /// They sum to `gap_bytes` exactly.
     pub causes: Vec<Cause>,
     /// For which request it is seen: what is free elsewhere is stranded. `null` where no request is meant.
-    pub wanted: Option<Serves>,
+    pub wanted: Option<PoolInfo>,
     /// PyTorch's memory by what it serves, largest first; empty where its tracker did not tell.
     pub pools: Vec<PoolRow>,
     /// The sizes for which the run asks most, and what is free for them.
-    pub usable: Vec<UsableSize>,
+    pub usable: Vec<FitRow>,
 }
 
 /// When and why.
 #[derive(Clone, Debug, Serialize)]
-pub struct Moment {
+pub struct GapMoment {
     /// From the start of recording.
     pub time_ns: u64,
     /// Steps begun.
@@ -55,12 +55,12 @@ pub struct Cause {
     pub culprits: Vec<SiteBytes>,
     /// Those that a filter left out, and those beyond the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
 }
 
 /// Which requests memory serves.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Serves {
+pub struct PoolInfo {
     /// PyTorch's stream, as the handle's number; 0 is the default stream.
     pub stream: u64,
     /// PyTorch's id of the pool, `[0, 0]` for the default; `null` where its version does not tell.
@@ -74,7 +74,7 @@ pub struct Serves {
 pub struct PoolRow {
     /// Which.
     #[serde(flatten)]
-    pub serves: Serves,
+    pub serves: PoolInfo,
     /// They grow and shrink by pages (PyTorch's `expandable_segments`).
     pub expandable: bool,
     /// How many; of expandable ones, pieces without a hole.
@@ -95,12 +95,12 @@ pub struct PoolRow {
 
 /// A size that the run asks for.
 #[derive(Clone, Debug, Serialize)]
-pub struct UsableSize {
+pub struct FitRow {
     /// The block that a request takes.
     pub block_bytes: u64,
     /// Where it is taken from.
     #[serde(flatten)]
-    pub serves: Serves,
+    pub serves: PoolInfo,
     /// How often in the run.
     pub times: u64,
     /// Free there.
@@ -111,7 +111,7 @@ pub struct UsableSize {
 
 /// The gap of a device over the run.
 #[derive(Clone, Debug, Serialize)]
-pub struct GapOverTime {
+pub struct FragmentationOverTime {
     /// Index in `traces`.
     pub trace: usize,
     /// Ordinal.
@@ -121,17 +121,17 @@ pub struct GapOverTime {
     /// From the first look to the end.
     pub span_ns: u64,
     /// Of the looks at most 256.
-    pub points: Vec<GapLook>,
+    pub points: Vec<GapSample>,
     /// Lines whose live blocks kept free memory from use, by bytes and time, most first.
-    pub kept_by: Vec<Keeper>,
+    pub kept_by: Vec<PinningSite>,
     /// Those that a filter left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
 }
 
 /// One look.
 #[derive(Clone, Debug, Serialize)]
-pub struct GapLook {
+pub struct GapSample {
     /// From the start of recording.
     pub time_ns: u64,
     /// Steps begun.
@@ -148,7 +148,7 @@ pub struct GapLook {
 
 /// What a line's blocks kept from use.
 #[derive(Clone, Debug, Serialize)]
-pub struct Keeper {
+pub struct PinningSite {
     /// Whose.
     pub site: Site,
     /// On average from the first look to the end.
@@ -179,14 +179,14 @@ pub struct AsyncPool {
     /// How often somebody asked what it holds; what it held in between is unknown.
     pub answers: u64,
     /// The last answer.
-    pub last: Option<PoolAnswer>,
+    pub last: Option<AsyncPoolSample>,
     /// The answer with most unused bytes.
-    pub worst: Option<PoolAnswer>,
+    pub worst: Option<AsyncPoolSample>,
 }
 
 /// What a pool held, and what of it was in no block.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct PoolAnswer {
+pub struct AsyncPoolSample {
     /// From the start of recording.
     pub time_ns: u64,
     /// As the driver said.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// One look of the program at who holds its blocks.
 #[derive(Clone, Debug, Serialize)]
-pub struct HolderLook {
+pub struct HolderScan {
     /// Index in `traces`.
     pub trace: usize,
     /// Its number, from 0.
@@ -53,7 +53,7 @@ pub struct Holder {
 
 /// How much of a leak was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HoldersSeen {
+pub struct HolderCoverage {
     /// The look, by its number.
     pub look: u64,
     /// Blocks of the leak that were live then: of its lines, come since the growth began, in a step that had ended.
@@ -63,12 +63,12 @@ pub struct HoldersSeen {
     /// Those that a holder was found for.
     pub named_blocks: u64,
     /// The others, by the reason.
-    pub unresolved: Vec<Unresolved>,
+    pub unresolved: Vec<UnresolvedBlocks>,
 }
 
 /// Blocks that no holder was found for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unresolved {
+pub struct UnresolvedBlocks {
     /// `no_tensor`, `no_name`, `saved_unread`, `out_of_time`, `not_looked_at`, `not_listed` or `unreadable`.
     pub why: String,
     /// So many.

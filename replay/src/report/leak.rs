@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Holder, HoldersSeen, Quantity, Site};
-use crate::symbols::SiteId;
+use super::{Holder, HolderCoverage, Quantity, Site};
+use crate::callsite::symbols::SiteId;
 
 /// A site that grows.
 #[derive(Clone, Debug, Serialize)]
@@ -48,12 +48,12 @@ pub struct Leak {
     /// At this rate alone (see `docs/analyses.md`).
     pub steps_to_oom: Option<u64>,
     /// When the device is full if all its leaks go on.
-    pub oom_step: Option<OomStep>,
+    pub oom_step: Option<OomForecast>,
     /// Blocks of the same lines that were live at the last step end.
     pub survivors: Option<u64>,
     /// Steps that those of the main line come from.
     pub generations: Option<u64>,
-    /// How many of the main line's blocks live how long ([`crate::cohorts`]).
+    /// How many of the main line's blocks live how long (`crate::leak::cohorts`).
     pub cohort_survival: Vec<Survival>,
     /// Chance of such a trend without growth: Mann-Kendall with Hamed and Rao's correction.
     pub p_value: f64,
@@ -69,17 +69,17 @@ pub struct Leak {
     /// Who holds its blocks, largest first; `None` where the program did not look.
     pub holders: Option<Vec<Holder>>,
     /// How much of it was looked at.
-    pub holders_seen: Option<HoldersSeen>,
+    pub holders_seen: Option<HolderCoverage>,
     /// The numbers behind it.
     pub evidence: Value,
     /// The sites that grow, and the step at whose end that of each had not begun.
     #[serde(skip)]
-    pub sites: Vec<(SiteId, Option<u32>)>,
+    pub(crate) sites: Vec<(SiteId, Option<u32>)>,
 }
 
 /// When a device will be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct OomStep {
+pub struct OomForecast {
     /// Most likely.
     pub expected: u64,
     /// With nothing of PyTorch's cache, at the highest rate.
@@ -99,7 +99,7 @@ pub struct Survival {
 
 /// A site that holds more than it did and is no leak.
 #[derive(Clone, Debug, Serialize)]
-pub struct SilentGrowth {
+pub struct BenignGrowth {
     /// Index in `traces`.
     pub trace: usize,
     /// Ordinal.

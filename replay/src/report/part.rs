@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Rows that are not in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct Omitted {
     /// How many.
     pub count: u64,
     /// What they come to; `null` where they have no bytes of their own.
@@ -13,19 +13,19 @@ pub struct LeftOut {
 
 /// Rows that are not in the lists of the report itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOutLists {
+pub struct OmittedLists {
     /// Of `leaks`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub leaks: Option<LeftOut>,
+    pub leaks: Option<Omitted>,
     /// Of `silent_growth`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub silent_growth: Option<LeftOut>,
+    pub silent_growth: Option<Omitted>,
     /// Of `oom`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom: Option<LeftOut>,
+    pub oom: Option<Omitted>,
     /// Of `phases`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub phases: Option<LeftOut>,
+    pub phases: Option<Omitted>,
 }
 
 /// What the report was limited to, as it was asked for.

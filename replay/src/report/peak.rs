@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{LeftOut, Site};
+use super::{Omitted, Site};
 
 /// What filled a device at its peak.
 #[derive(Clone, Debug, Serialize)]
@@ -31,12 +31,12 @@ pub struct Peak {
     pub sites: Vec<SiteShare>,
     /// Those that a filter left out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<LeftOut>,
+    pub left_out: Option<Omitted>,
     /// Against the peak of the step before; `null` where there is none, and where it was not asked for.
     pub since_previous_step: Option<SincePreviousStep>,
     /// Each block, in the order in which they came, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocks: Option<Vec<Block>>,
+    pub blocks: Option<Vec<PeakBlockRow>>,
 }
 
 /// A site's share in bytes and blocks.
@@ -143,7 +143,7 @@ pub struct RiseOfSite {
 
 /// A block that was there at the peak.
 #[derive(Clone, Debug, Serialize)]
-pub struct Block {
+pub struct PeakBlockRow {
     /// Where it begins.
     pub addr: u64,
     /// How large it is.

@@ -61,7 +61,7 @@ pub struct StackFrame {
     /// Was inlined into the next frame, which has the same offset.
     #[serde(rename = "inlined", skip_serializing_if = "is_false")]
     pub is_inlined: bool,
-    /// Neither framework nor installed library (see [`crate::origin`]).
+    /// Neither framework nor installed library (see `crate::callsite::code_origin`).
     #[serde(rename = "own", skip_serializing_if = "is_false")]
     pub is_own: bool,
     /// Return address of a native frame; 0 for none.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{Ending, SinceMoment, StreamPart};
-use crate::words::Words;
+use crate::report::display::Vocabulary;
 
 /// One trace.
 #[derive(Clone, Debug, Serialize)]
@@ -68,9 +68,9 @@ pub struct TraceInfo {
 
 impl TraceInfo {
     /// What things are called in a report of it.
-    pub fn words(&self) -> Words {
-        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::metal::MODE);
-        Words::of(self.pluggable.as_deref(), is_metal)
+    pub fn vocabulary(&self) -> Vocabulary {
+        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE);
+        Vocabulary::of(self.pluggable.as_deref(), is_metal)
     }
 }
 

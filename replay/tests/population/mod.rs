@@ -11,7 +11,7 @@ use gpumemtrace_format::event::MARK_STEP;
 use gpumemtrace_format::{EventKind, NodeId};
 
 use crate::synthetic::{Packed, Synthetic, TORCH};
-use parts::Part;
+use parts::PopulationPart;
 
 /// A small generator: tests must give the same runs everywhere.
 pub struct Dice(u64);
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// Runs all parts to the end; `at_step_end` is told how many events there are.
-    pub fn go(&mut self, parts: &mut [Box<dyn Part>], mut at_step_end: impl FnMut(&mut Synthetic)) {
+    pub fn go(&mut self, parts: &mut [Box<dyn PopulationPart>], mut at_step_end: impl FnMut(&mut Synthetic)) {
         let temporary = self.line(self.train);
         for step in 0..self.steps {
             self.step = step;
@@ -145,7 +145,7 @@ pub fn clean(seed: u64) -> World {
         _ => StepsBy::Nothing,
     };
     let mut world = World::new(seed, steps, by);
-    let mut chosen: Vec<Box<dyn Part>> = Vec::new();
+    let mut chosen: Vec<Box<dyn PopulationPart>> = Vec::new();
     for _ in 0..dice.within(2, 6) {
         chosen.push(parts::healthy(&mut world, &mut dice));
     }
@@ -191,7 +191,7 @@ pub fn leaky(seed: u64) -> (World, Planted) {
         line: 7,
     };
     let mut world = World::new(seed, steps, if dice.one_in(2) { StepsBy::Marks } else { StepsBy::Optimizer });
-    let mut chosen: Vec<Box<dyn Part>> = Vec::new();
+    let mut chosen: Vec<Box<dyn PopulationPart>> = Vec::new();
     for _ in 0..dice.within(1, 3) {
         chosen.push(parts::healthy(&mut world, &mut dice));
     }

@@ -5,17 +5,17 @@ use gpumemtrace_format::NodeId;
 use super::{Dice, Planted, World};
 
 /// Does its part of each step.
-pub trait Part {
+pub trait PopulationPart {
     fn step(&mut self, world: &mut World);
 }
 
-impl<F: FnMut(&mut World)> Part for F {
+impl<F: FnMut(&mut World)> PopulationPart for F {
     fn step(&mut self, world: &mut World) {
         self(world);
     }
 }
 
-fn part(step: impl FnMut(&mut World) + 'static) -> Box<dyn Part> {
+fn part(step: impl FnMut(&mut World) + 'static) -> Box<dyn PopulationPart> {
     Box::new(step)
 }
 
@@ -25,7 +25,7 @@ fn fill_limit(world: &World) -> u64 {
 }
 
 /// One of the things that healthy programs do.
-pub fn healthy(world: &mut World, dice: &mut Dice) -> Box<dyn Part> {
+pub fn healthy(world: &mut World, dice: &mut Dice) -> Box<dyn PopulationPart> {
     let under = if dice.one_in(4) { world.evaluate } else { world.train };
     let line = world.line(under);
     let unit = dice.log(1, 1 << 12) * 512;
@@ -50,7 +50,7 @@ pub fn healthy(world: &mut World, dice: &mut Dice) -> Box<dyn Part> {
 }
 
 /// Two moments for each parameter at the first call of the optimizer, which may come late.
-fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (adam, at) = (world.adam, dice.below(3));
     let count = dice.within(2, 20);
     part(move |world| {
@@ -63,7 +63,7 @@ fn optimizer_state(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Par
 }
 
 /// Sizes that follow the length of the batch; freed within the step.
-fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (layers, lengths) = (dice.within(1, 6), dice.within(1, 40));
     part(move |world| {
         let length = world.dice.within(1, lengths);
@@ -75,7 +75,7 @@ fn activations(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// The output of a step lives until the next one replaces it.
-fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let lengths = dice.within(1, 40);
     let mut last = None;
     part(move |world| {
@@ -88,7 +88,7 @@ fn held_output(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// A cache that holds so many entries and drops the oldest.
-fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let per_step = dice.within(1, 3);
     let capacity = per_step * dice.within(1, fill_by);
     let varying = dice.within(1, 4);
@@ -105,7 +105,7 @@ fn least_recently_used(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -
 }
 
 /// A cache of all keys there are: each stays from its first use on.
-fn dictionary(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+fn dictionary(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     // The number of draws after which nearly all keys have come is keys * ln(keys); so few keys that this fits.
     let per_step = dice.within(1, 4);
     let draws = fill_by * per_step;
@@ -123,7 +123,7 @@ fn dictionary(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn
 }
 
 /// Graphs of so many micro-batches are held until all are there.
-fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let every = dice.within(2, 16).min((steps / 3).max(1));
     let (mut held, blocks) = (Vec::new(), dice.within(1, 4));
     part(move |world| {
@@ -135,7 +135,7 @@ fn accumulation(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn
 }
 
 /// A buffer that is made anew for the longest batch so far.
-fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (even, lengths) = (dice.one_in(2), dice.within(2, 1000));
     let mut buffer: Option<(u64, u64)> = None;
     part(move |world| {
@@ -150,7 +150,7 @@ fn longest_so_far(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// Every so often outputs are gathered and dropped, and the best model so far is kept.
-fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (outputs, best_line) = (world.line(world.evaluate), world.line(world.evaluate));
     let every = dice.within(2, 30);
     let mut best: Vec<u64> = Vec::new();
@@ -171,7 +171,7 @@ fn evaluation(world: &mut World, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// Members come and go at random, about as many of each.
-fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let (births, share) = (dice.within(2, 8), dice.within(2, 5));
     let mut held: Vec<u64> = Vec::new();
     part(move |world| {
@@ -187,7 +187,7 @@ fn pool(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// A copy of the weights for an average, a layer that is unfrozen: up to three times something comes for good.
-fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below(steps)).collect();
     let blocks = dice.within(1, 20);
     part(move |world| {
@@ -200,7 +200,7 @@ fn once_in_a_while(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<
 }
 
 /// What cuBLAS takes for each stream that it meets.
-fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn Part> {
+fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn PopulationPart> {
     let moments: Vec<u64> = (0..dice.within(1, 3)).map(|_| dice.below((steps / 2).max(1))).collect();
     part(move |world| {
         for _ in moments.iter().filter(|at| **at == world.step) {
@@ -210,7 +210,7 @@ fn workspaces(line: NodeId, dice: &mut Dice, steps: u64) -> Box<dyn Part> {
 }
 
 /// Batches that were fetched ahead: as many as there was time for.
-fn queue(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn queue(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let depth = dice.within(1, 8);
     let mut held = std::collections::VecDeque::new();
     part(move |world| {
@@ -225,7 +225,7 @@ fn queue(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// The last so many outputs.
-fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let length = dice.within(1, fill_by);
     let mut held = std::collections::VecDeque::new();
     part(move |world| {
@@ -237,7 +237,7 @@ fn deque(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part
 }
 
 /// A compiler that leaves something behind for each shape that is new to it.
-fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn Part> {
+fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn PopulationPart> {
     let shapes = dice.within(1, 8);
     let mut seen = std::collections::HashSet::new();
     part(move |world| {
@@ -251,7 +251,7 @@ fn recompiles(line: NodeId, dice: &mut Dice, unit: u64, fill_by: u64) -> Box<dyn
 }
 
 /// Requests that wait: one more or one less at a time, never more than so many.
-fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
+fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn PopulationPart> {
     let most = dice.within(2, 12) as usize;
     let mut held: Vec<u64> = Vec::new();
     part(move |world| {
@@ -265,7 +265,7 @@ fn bounded_walk(line: NodeId, dice: &mut Dice, unit: u64) -> Box<dyn Part> {
 }
 
 /// Everything is larger in one part of the run than in the others.
-fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn Part> {
+fn phases(line: NodeId, dice: &mut Dice, unit: u64, steps: u64) -> Box<dyn PopulationPart> {
     let (from, length) = (dice.below(steps), dice.within(1, steps));
     let mut held: Vec<u64> = Vec::new();
     part(move |world| {
@@ -303,7 +303,7 @@ impl Way {
 }
 
 /// Leaves blocks behind every so many steps.
-pub fn leak(world: &mut World, planted: Planted) -> Box<dyn Part> {
+pub fn leak(world: &mut World, planted: Planted) -> Box<dyn PopulationPart> {
     let Planted { bytes, blocks, period, start, way, line, .. } = planted;
     let caller = world.run.frame(world.train, "/work/leak.py", "collect", 30);
     let leaf = world.run.frame(caller, "/work/leak.py", "keep", line as i32);

@@ -17,9 +17,17 @@ use gpumemtrace_format::{
     ApiId, CodeDef, CodeId, Counters, End, EndReason, Event, EventKind, FrameLink, Meta, NO_SEQ, NodeId,
     PyNode, ThreadId, definitions, event_block,
 };
-use gpumemtrace_replay::compare::{self, Amounts};
-use gpumemtrace_replay::origin::OwnPaths;
-use gpumemtrace_replay::{Analysis, Asked, Input, Report, RingFile, analyse, analyse_as, report};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::analyse;
+use gpumemtrace_replay::analyse_with;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::compare;
+use gpumemtrace_replay::compare::PerStepTotals;
+use gpumemtrace_replay::report;
 
 pub const TORCH: &str = "/env/lib/python3.11/site-packages/torch/";
 pub const TRACE_ID: [u8; 16] = [0xab; 16];
@@ -285,18 +293,20 @@ pub fn analyse_bytes(bytes: &[u8], ring: RingFile) -> Analysis {
 }
 
 /// A part of it.
-pub fn analyse_part(bytes: &[u8], asked: Asked) -> Analysis {
-    with_input(bytes, RingFile::Absent, |input| analyse_as(input, asked)).expect("a trace")
+pub fn analyse_part(bytes: &[u8], asked: AnalysisOptions) -> Analysis {
+    with_input(bytes, RingFile::Absent, |input| analyse_with(input, asked)).expect("a trace")
 }
 
 /// As for a comparison; `None` if it cannot be read.
 pub fn analyse_for_peak(bytes: &[u8]) -> Analysis {
-    let read = |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, Asked::default()).unwrap();
+    let read =
+        |input: Input<'_>| gpumemtrace_replay::analyse_for_peak(input, AnalysisOptions::default()).unwrap();
     with_input(bytes, RingFile::Absent, read)
 }
 
-pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, Amounts)> {
-    with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, OwnPaths::default())).ok()
+pub fn analyse_by_steps(bytes: &[u8]) -> Option<(Analysis, PerStepTotals)> {
+    with_input(bytes, RingFile::Absent, |input| compare::analyse_by_steps(input, UserCodePaths::default()))
+        .ok()
 }
 
 fn with_input<T>(bytes: &[u8], ring: RingFile, read: impl FnOnce(Input<'_>) -> T) -> T {

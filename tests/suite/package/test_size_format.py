@@ -1,5 +1,5 @@
 """The package formats sizes as the command does, by the command's own table
-(replay/src/units.rs)."""
+(replay/src/report/display/units.rs)."""
 
 import ast
 import importlib.util
@@ -7,7 +7,7 @@ import re
 
 from conftest import REPOSITORY
 
-CASES = re.search(r"fn sizes_read_well_at_every_border.*?let cases = \[(.*?)\];", (REPOSITORY / "replay/src/units.rs").read_text(), re.S)[1]
+CASES = re.search(r"fn sizes_read_well_at_every_border.*?let cases = \[(.*?)\];", (REPOSITORY / "replay/src/report/display/units.rs").read_text(), re.S)[1]
 
 
 def number(text):

@@ -1,135 +1,146 @@
-//! `gpumemtrace doctor`: what would be recorded on this machine, and the proof.
+//! `gpumemtrace doctor`: checks whether this machine can be recorded.
 //!
-//! Constraint: a tool that silently sees half of the allocations is worse than none, and what it can see depends on the
-//! machine: the loader, the driver, the interpreter, the file system. Consequence: nothing is concluded from versions alone.
-//! Each way to the driver is tried with an allocation of its own size, in a process traced as a user's would be, and counts as
-//! seen only if that size is in the trace. Files and processes made for this are gone afterwards.
+//! A recorder that silently misses half of the allocations is worse than none, and what it can see
+//! depends on the loader, the driver, the interpreter and the file system. So doctor concludes
+//! nothing from versions. It allocates a distinct size on each route to the driver, in a process
+//! recorded like a user's. A route passes only if that size is in the trace. All files and
+//! processes of the checks are gone afterwards.
 
 mod gpu;
-mod here;
+mod live_test;
+mod machine;
 pub(crate) mod probe;
 mod python;
-mod traced;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::Write;
 
-use serde_json::json;
+use serde::Serialize;
 
-use crate::exit::Exit;
-use crate::output::{self, Color, Style};
-use crate::system::System;
-use crate::text::{HANG, layout};
+use crate::exit::CliExit;
+use crate::launch::platform::Platform;
+use crate::render::{JsonRenderer, RenderContext, Renderer, TextRenderer, print_document, select_format};
+use crate::terminal::layout;
+use crate::terminal::marks::HANG;
+use crate::terminal::style::{ColorChoice, Style};
 
-/// What `doctor` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    /// The interpreter that will run the program [default: python3, then python, from the PATH]
+pub(crate) struct DoctorArgs {
+    /// Python interpreter to check [default: python3 or python on PATH]
     #[arg(long, value_name = "PATH")]
     python: Option<OsString>,
-    /// Where the trace will go [default: as the recorder would choose it]
+    /// Trace file to check [default: GPUMEMTRACE_OUTPUT or run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<std::path::PathBuf>,
-    /// One JSON object on stdout instead of text
+    /// Print the checks as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// How one thing is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
-    /// It works.
-    Well,
-    /// Not here, and perhaps not needed.
-    Absent,
-    /// It does not work; something will not be recorded.
-    Bad,
+/// The output formats of `doctor`.
+static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&TextRenderer, &JsonRenderer];
+
+/// All checks. The fields are the keys of the JSON, in its order.
+#[derive(Serialize)]
+struct Diagnosis {
+    checks: Vec<DoctorCheck>,
+    schema: &'static str,
+    version: u32,
+    well: bool,
 }
 
-impl Verdict {
+impl Renderer<Diagnosis> for TextRenderer {
+    fn render(
+        &self,
+        diagnosis: &Diagnosis,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(format_text(&diagnosis.checks, diagnosis.well, context.style).as_bytes())?)
+    }
+}
+
+/// The result of one check.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "lowercase")]
+enum CheckVerdict {
+    Ok,
+    /// The component does not exist here, and may not be needed.
+    Absent,
+    /// Something would not be recorded.
+    #[serde(rename = "bad")]
+    Failed,
+}
+
+impl CheckVerdict {
     fn word(self) -> &'static str {
         match self {
-            Self::Well => "ok",
+            Self::Ok => "ok",
             Self::Absent => "absent",
-            Self::Bad => "BAD",
+            Self::Failed => "FAIL",
         }
     }
 }
 
-/// One thing that was looked at.
-#[derive(Debug)]
-struct Check {
+/// One check and its result.
+#[derive(Serialize, Debug)]
+struct DoctorCheck {
     name: String,
-    verdict: Verdict,
-    /// What was found; where it is bad, what to do about it.
+    /// The finding and, if the check failed, what to do.
     says: String,
+    verdict: CheckVerdict,
 }
 
-impl Check {
-    fn new(name: impl Into<String>, verdict: Verdict, says: impl Into<String>) -> Self {
+impl DoctorCheck {
+    fn new(name: impl Into<String>, verdict: CheckVerdict, says: impl Into<String>) -> Self {
         Self { name: name.into(), verdict, says: says.into() }
     }
 }
 
-/// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
     let mut checks = Vec::new();
-    let library = here::library(&mut checks);
-    here::output(args.output.as_deref(), &mut checks);
-    let has_driver = System::HERE == System::Linux && gpu::driver(&mut checks);
-    if System::HERE == System::Linux {
-        gpu::nvml(&mut checks);
+    let library = machine::check_library(&mut checks);
+    machine::check_output(args.output.as_deref(), &mut checks);
+    let has_driver = Platform::HOST == Platform::Linux && gpu::check_driver(&mut checks);
+    if Platform::HOST == Platform::Linux {
+        gpu::check_nvml(&mut checks);
     } else {
-        let says = "there is no CUDA on this system; whether Metal's calls are seen is not tried";
-        checks.push(Check::new("driver", Verdict::Absent, says));
+        let says = "no CUDA on macOS; recording of Metal calls is not checked";
+        checks.push(DoctorCheck::new("driver", CheckVerdict::Absent, says));
     }
     if let Some(library) = library {
         if has_driver {
-            gpu::routes(&library, &mut checks);
+            gpu::check_routes(&library, &mut checks);
         }
-        python::check(args.python.as_deref(), &library, has_driver, &mut checks);
+        python::check_python(args.python.as_deref(), &library, has_driver, &mut checks);
     }
-    let is_well = checks.iter().all(|check| check.verdict != Verdict::Bad);
-    let text = if args.json {
-        as_json(&checks, is_well)
-    } else {
-        as_text(&checks, is_well, Style::of_stdout(Color::Auto))
-    };
-    output::print(&text)?;
-    Ok(if is_well { Exit::Done } else { Exit::Findings })
+    let is_well = checks.iter().all(|check| check.verdict != CheckVerdict::Failed);
+    let diagnosis = Diagnosis { checks, schema: "gpumemtrace.doctor", version: 1, well: is_well };
+    let context = RenderContext::new(Style::for_stdout(ColorChoice::Auto));
+    print_document(select_format(DIAGNOSIS_RENDERERS, None, args.json), &diagnosis, &context)?;
+    Ok(if is_well { CliExit::Done } else { CliExit::Findings })
 }
 
-fn as_json(checks: &[Check], is_well: bool) -> String {
-    let checks: Vec<_> = checks
-        .iter()
-        .map(|check| json!({ "name": check.name, "verdict": check.verdict.word().to_lowercase(), "says": check.says }))
-        .collect();
-    format!(
-        "{:#}\n",
-        json!({ "schema": "gpumemtrace.doctor", "version": 1, "well": is_well, "checks": checks })
-    )
-}
-
-fn as_text(checks: &[Check], is_well: bool, style: Style) -> String {
+fn format_text(checks: &[DoctorCheck], is_well: bool, style: Style) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for check in checks {
         let word = format!("{:<6}", check.verdict.word());
         let word = match check.verdict {
-            Verdict::Well => word,
-            Verdict::Absent => style.dim(&word),
-            Verdict::Bad => style.warn(&word),
+            CheckVerdict::Ok => word,
+            CheckVerdict::Absent => style.dim(&word),
+            CheckVerdict::Failed => style.warn(&word),
         };
         let _ = writeln!(out, "{word}  {:<width$}  {HANG}{}", check.name, check.says);
     }
-    let absent = checks.iter().any(|check| check.verdict == Verdict::Absent);
-    let last = match (is_well, absent) {
-        (true, false) => "Everything was seen.",
-        (true, true) => "What is here was seen.",
-        (false, _) => "Something would not be recorded: see the lines marked BAD.",
+    let last = if is_well {
+        "All checks passed."
+    } else {
+        "Some allocations would not be recorded: see the lines marked FAIL."
     };
     let _ = writeln!(out, "{last}");
-    layout::finish(&out, style)
+    layout::finish_text(&out, style)
 }
 
 #[cfg(test)]
@@ -137,14 +148,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bad_thing_is_what_the_last_line_says() {
-        let checks =
-            [Check::new("library", Verdict::Well, "found"), Check::new("dlsym", Verdict::Bad, "not seen")];
-        let text = as_text(&checks, false, Style::PLAIN);
+    fn last_line_points_at_failed_checks() {
+        let checks = [
+            DoctorCheck::new("library", CheckVerdict::Ok, "found"),
+            DoctorCheck::new("dlsym", CheckVerdict::Failed, "not recorded"),
+        ];
+        let text = format_text(&checks, false, Style::PLAIN);
         assert_eq!(
             text,
-            "ok      library  found\nBAD     dlsym    not seen\n\
-             Something would not be recorded: see the lines marked BAD.\n"
+            "ok      library  found\nFAIL    dlsym    not recorded\n\
+             Some allocations would not be recorded: see the lines marked FAIL.\n"
         );
+        assert!(format_text(&checks[..1], true, Style::PLAIN).ends_with("\nAll checks passed.\n"));
     }
 }

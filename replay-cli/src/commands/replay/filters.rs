@@ -1,69 +1,81 @@
-//! What of the traces a report is wanted of: devices, ranks, a stream, a part of the run, some lines.
+//! The filters of `replay`: devices, ranks, a stream, a start time, call sites.
 //!
-//! Constraint: a filter that matches nothing looks like a run without findings. Consequence: what does not exist (a device, a rank, a
-//! stream, a moment) is refused in one sentence that says what there is; of lines, which may just have done nothing, it is said.
+//! A filter that matches nothing would look like a run without findings. So a device, rank, stream
+//! or time that does not exist is an error that lists what exists. A call site may simply have
+//! allocated nothing, so an unmatched `--site` only prints a note.
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_replay::report::Filters as Told;
-use gpumemtrace_replay::selection::{Lines, keep_lines};
-use gpumemtrace_replay::{Analysis, Asked, Report, StreamId, When};
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::SiteFilter;
+use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::keep_sites;
+use gpumemtrace_replay::report::Filters as ReportFilters;
 
-use crate::exit::Refused;
-use crate::open::TraceFile;
-use crate::text::count;
+use crate::exit::UsageError;
+use crate::terminal::format::{format_count, format_duration};
+use crate::trace::open::TraceSource;
 
-/// Most marks that are named to who asked for another.
+/// Most marks that an error lists.
 const MOST_MARKS: usize = 10;
 
-/// Options for that.
 #[derive(clap::Args)]
-pub(crate) struct Filters {
-    /// Only findings and rows of these lines: FILE, FILE:LINE, FILE:FUNCTION, a function, a library, with * and ? (also where it is
-    /// a caller of the line that is shown), or the id of a site as JSON has it; other rows are summed up
+pub(crate) struct FilterArgs {
+    /// Show only call sites that match, or are called from a match, and sum up the others
+    ///
+    /// PATTERN is FILE, FILE:LINE, FILE:FUNCTION, a function or a library, with * and ?, or the id
+    /// of a site in JSON.
     #[arg(long, value_name = "PATTERN")]
     site: Option<String>,
-    /// Only what comes from then on: a time from the start, such as 12.5s or 3min, step:40, or mark:NAME. What was held before counts at the
-    /// peak
+    /// Analyse only what follows WHEN: 12.5s, 3min, step:40 or mark:NAME
+    ///
+    /// Blocks that are live at WHEN still count, for example at the peak.
     #[arg(long, value_name = "WHEN")]
-    since: Option<When>,
-    /// Only these devices
+    since: Option<TimeSpec>,
+    /// Show only these GPUs (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     device: Vec<u32>,
-    /// Only the traces of these ranks
+    /// Show only the traces of these ranks (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     rank: Vec<u64>,
-    /// Only what PyTorch allocates on this stream: "default", or its number as reports show it
+    /// Show only what PyTorch allocates on this stream: "default", or its number in reports
     #[arg(long, value_name = "S")]
     stream: Option<StreamId>,
 }
 
-impl Filters {
-    /// What the reading must know of it.
-    pub(crate) fn ask(&self, asked: &mut Asked) {
+impl FilterArgs {
+    /// Passes on the filters that apply while events are read.
+    pub(crate) fn configure(&self, asked: &mut AnalysisOptions) {
         asked.since.clone_from(&self.since);
         asked.stream = self.stream;
     }
 
-    /// False for a trace that says it is of another rank.
-    pub(crate) fn wants(&self, file: &TraceFile) -> bool {
+    /// False if the first blocks of the trace name another rank than `--rank`.
+    pub(crate) fn accepts(&self, file: &TraceSource) -> bool {
         if self.rank.is_empty() {
             return true;
         }
-        // Whoever does not say so at its beginning is asked again when it has been read.
-        let rank = beginning(file).and_then(|meta| meta.number("rank"));
+        // A trace without a rank at its start is checked again after it has been read.
+        let rank = read_first_meta(file).and_then(|meta| meta.number("rank"));
         rank.is_none_or(|rank| self.rank.contains(&rank))
     }
 
-    /// Leaves of the traces what is wanted. `skipped` were not read, because they are of other ranks.
-    pub(crate) fn keep(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceFile]) -> Result<(), Refused> {
-        self.keep_ranks(analyses, skipped)?;
-        Self::has_since(analyses)?;
-        self.has_stream(analyses)?;
-        self.keep_devices(analyses)
+    /// Removes what the filters exclude. `skipped` are traces of other ranks, which were not read.
+    pub(crate) fn apply(
+        &self,
+        analyses: &mut Vec<Analysis>,
+        skipped: &[TraceSource],
+    ) -> Result<(), UsageError> {
+        self.apply_ranks(analyses, skipped)?;
+        Self::check_since(analyses)?;
+        self.check_stream(analyses)?;
+        self.apply_devices(analyses)
     }
 
-    fn keep_ranks(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceFile]) -> Result<(), Refused> {
+    fn apply_ranks(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceSource]) -> Result<(), UsageError> {
         if self.rank.is_empty() {
             return Ok(());
         }
@@ -71,87 +83,85 @@ impl Filters {
         let unnamed: Vec<String> =
             analyses.iter().filter(|one| rank(one).is_none()).map(|one| one.path.clone()).collect();
         let mut there: Vec<u64> = analyses.iter().filter_map(rank).collect();
-        there.extend(skipped.iter().filter_map(|file| beginning(file)?.number("rank")));
+        there.extend(skipped.iter().filter_map(|file| read_first_meta(file)?.number("rank")));
         there.sort_unstable();
         there.dedup();
-        let none =
-            if unnamed.is_empty() { String::new() } else { format!("; of no rank: {}", unnamed.join(", ")) };
+        let without_rank = if unnamed.is_empty() {
+            String::new()
+        } else {
+            format!("; without a rank: {}", unnamed.join(", "))
+        };
         if let Some(missing) = self.rank.iter().find(|rank| !there.contains(rank)) {
-            let told = list(&there, "there is no trace that says its rank", "there are ranks");
-            return Err(Refused(format!("no trace is of rank {missing}: {told}{none}")));
+            let known = list_names(&there, "no trace has a rank", "there are ranks");
+            return Err(UsageError(format!("no trace is of rank {missing}: {known}{without_rank}")));
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
-            crate::status::erase();
-            eprintln!("gpumemtrace: left out, as it does not say its rank: {}", unnamed.join(", "));
+            crate::terminal::status_line::erase();
+            eprintln!("gpumemtrace: skipped, because the trace has no rank: {}", unnamed.join(", "));
         }
         Ok(())
     }
 
-    fn has_since(analyses: &[Analysis]) -> Result<(), Refused> {
+    fn check_since(analyses: &[Analysis]) -> Result<(), UsageError> {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
-            if matches!(since.asked, When::Step(_)) && analysis.rule.source().is_none() {
-                return Err(Refused(format!(
-                    "{path}: no steps were recognised, so there is no {}",
+            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source_name().is_none() {
+                return Err(UsageError(format!(
+                    "{path}: cannot find {}, because no steps were detected",
                     since.asked
                 )));
             }
             if since.come.is_none() {
-                let span = crate::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
+                let span = format_duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
-                    .rule
-                    .source()
-                    .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
-                return Err(Refused(format!(
-                    "{path}: {} never came; the run has {span}{} of events{}",
+                    .step_source_name()
+                    .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
+                return Err(UsageError(format!(
+                    "{path}: {} was not reached; the trace covers {span}{}{}",
                     since.asked,
                     steps.unwrap_or_default(),
-                    marks_instead(&since.asked, std::slice::from_ref(analysis))
+                    list_known_marks(&since.asked, std::slice::from_ref(analysis))
                 )));
             }
         }
         Ok(())
     }
 
-    fn has_stream(&self, analyses: &[Analysis]) -> Result<(), Refused> {
+    fn check_stream(&self, analyses: &[Analysis]) -> Result<(), UsageError> {
         let Some(stream) = self.stream else { return Ok(()) };
-        let told = || analyses.iter().filter_map(|one| one.stream.as_ref());
+        let known = || analyses.iter().filter_map(|one| one.stream.as_ref());
         if let Some(analysis) =
             analyses.iter().find(|one| one.stream.as_ref().is_none_or(|s| s.told.is_empty()))
         {
-            return Err(Refused(format!(
-                "{}: no block's stream is known, because PyTorch's own tracker was not there ({})",
+            return Err(UsageError(format!(
+                "{}: streams are unknown, because PyTorch's trace tracker was not attached ({})",
                 analysis.path,
-                analysis.tracker.map_or("no PyTorch was met", gpumemtrace_format::TrackerState::name)
+                analysis.tracker.map_or("PyTorch not found", gpumemtrace_format::TrackerState::name)
             )));
         }
-        if !told().any(|facts| facts.told.contains(&stream)) {
-            let mut there: Vec<StreamId> = told().flat_map(|facts| facts.told.iter().copied()).collect();
+        if !known().any(|facts| facts.told.contains(&stream)) {
+            let mut there: Vec<StreamId> = known().flat_map(|facts| facts.told.iter().copied()).collect();
             there.sort_unstable();
             there.dedup();
-            let there = list(&there, "there is none", "there are");
-            return Err(Refused(format!("no block was allocated on stream {stream}: {there}")));
+            let there = list_names(&there, "there is none", "there are");
+            return Err(UsageError(format!("no block was allocated on stream {stream}: {there}")));
         }
         Ok(())
     }
 
-    fn keep_devices(&self, analyses: &mut [Analysis]) -> Result<(), Refused> {
+    fn apply_devices(&self, analyses: &mut [Analysis]) -> Result<(), UsageError> {
         if self.device.is_empty() {
             return Ok(());
         }
-        let mut there: Vec<u32> = analyses
-            .iter()
-            .flat_map(|one| one.devices.iter())
-            .filter(|(ordinal, _)| *ordinal != gpumemtrace_format::NO_DEVICE)
-            .map(|(ordinal, _)| u32::from(*ordinal))
-            .collect();
+        let mut there: Vec<u32> =
+            analyses.iter().flat_map(Analysis::device_ordinals).map(u32::from).collect();
         there.sort_unstable();
         there.dedup();
         if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
-            let told = list(&there, "no device is", "these are");
-            return Err(Refused(format!("device {missing} is not in the trace: {told}")));
+            let known = list_names(&there, "there is none", "there are");
+            return Err(UsageError(format!("GPU {missing} is not in the trace: {known}")));
         }
         let wanted: Vec<u8> = self.device.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
         for analysis in analyses {
@@ -160,43 +170,43 @@ impl Filters {
         Ok(())
     }
 
-    /// Leaves of a report, whose sites have names, the rows of the lines that are wanted.
-    pub(crate) fn keep_lines(&self, report: &mut Report) {
+    /// Removes the rows of call sites that `--site` excludes. All sites must have names by now.
+    pub(crate) fn apply_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
-        if !keep_lines(report, &Lines::new(site)) {
-            crate::status::erase();
+        if !keep_sites(report, &SiteFilter::from(site.as_str())) {
+            crate::terminal::status_line::erase();
             eprintln!(
-                "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
+                "gpumemtrace: no call site of this report matches --site {site:?}; all rows are summed up"
             );
         }
     }
 
-    /// True where only some lines are wanted.
+    /// True if `--site` is given.
     pub(crate) fn has_lines(&self) -> bool {
         self.site.is_some()
     }
 
-    /// As the report says it; `None` where all is wanted.
-    pub(crate) fn told(&self, top: Option<usize>) -> Option<Told> {
-        let told = Told {
+    /// The filters as they appear in the report; `None` without any.
+    pub(crate) fn describe(&self, top: Option<usize>) -> Option<ReportFilters> {
+        let filters = ReportFilters {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
-            since: self.since.as_ref().map(When::to_string),
+            since: self.since.as_ref().map(TimeSpec::to_string),
             devices: self.device.clone(),
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
         };
-        (told != Told::default()).then_some(told)
+        (filters != ReportFilters::default()).then_some(filters)
     }
 
-    /// True where not all ranks are wanted: that others are missing is then no news.
+    /// True with `--rank`: the report then does not list the other ranks as missing.
     pub(crate) fn has_ranks(&self) -> bool {
         !self.rank.is_empty()
     }
 }
 
-/// What a trace says of itself before its first event.
-fn beginning(file: &TraceFile) -> Option<Meta> {
+/// The metadata before the first event, at least up to the rank; `None` if it cannot be read.
+fn read_first_meta(file: &TraceSource) -> Option<Meta> {
     let mut meta = Meta::default();
     for item in TraceReader::new(file.open().ok()?).ok()? {
         match item {
@@ -211,22 +221,23 @@ fn beginning(file: &TraceFile) -> Option<Meta> {
     Some(meta)
 }
 
-/// What marks there are, for whom asked for one that there is not.
-pub(super) fn marks_instead(asked: &When, analyses: &[Analysis]) -> String {
-    if !matches!(asked, When::Mark(_)) {
+/// The names of the program's marks, as the end of an error about a mark that does not exist.
+/// Empty for other moments.
+pub(super) fn list_known_marks(asked: &TimeSpec, analyses: &[Analysis]) -> String {
+    if !matches!(asked, TimeSpec::Mark(_)) {
         return String::new();
     }
     let mut names: Vec<String> = Vec::new();
-    for mark in analyses.iter().flat_map(|analysis| &analysis.marks.first) {
-        if names.len() < MOST_MARKS && !names.contains(&mark.name) {
-            names.push(mark.name.clone());
+    for name in analyses.iter().flat_map(Analysis::mark_names) {
+        if names.len() < MOST_MARKS && !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
         }
     }
-    format!("; {}", list(&names, "the program made no marks", "the program made the marks"))
+    format!("; {}", list_names(&names, "the program set no marks", "the program set the marks"))
 }
 
-/// `there are 0 and 1`; the first words where there is nothing.
-fn list(all: &[impl ToString], nothing: &str, some: &str) -> String {
+/// `there are 0, 1`, or `nothing` for an empty list.
+fn list_names(all: &[impl ToString], nothing: &str, some: &str) -> String {
     let names: Vec<String> = all.iter().map(ToString::to_string).collect();
     if names.is_empty() { nothing.to_owned() } else { format!("{some} {}", names.join(", ")) }
 }

@@ -1,24 +1,24 @@
-//! `--holders`: how the Python of the command comes to look who holds what leaks.
+//! `--holders`: makes the Python of the command scan which references hold leaked blocks.
 //!
-//! Constraint: the library may call nothing of Python's, and the package need not be installed where the command's Python looks for
-//! packages, nor be of this version. Consequence: the few files that look are in this binary. They go into a folder of our own, for
-//! as long as the command runs, and Python finds them there as `sitecustomize`, which hands on to the one that it hides.
+//! The recorder must not call the Python API, and the command's Python may not find the gpumemtrace
+//! package, or may find another version of it. So the scanner's files are part of this binary. They
+//! are written to a temporary folder on `PYTHONPATH`, where Python runs them as `sitecustomize`.
+//! That file then imports the `sitecustomize` it hides.
 
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::SystemTime;
 
 use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
+use tempfile::TempDir;
 
-use crate::open::TraceFile;
-use crate::sums::Sums;
+use crate::trace::open::TraceSource;
+use crate::trace::quick_info::IndexSummary;
 
-/// The text of a file of the package.
+/// The text of a file of the scanner.
 macro_rules! python {
     ($file:literal) => {
         include_str!(concat!(
@@ -28,10 +28,10 @@ macro_rules! python {
         ))
     };
 }
-/// The package that looks, and what starts it.
-const PACKAGE: &str = "_gpumemtrace_holders";
-const START: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
-const FILES: &[(&str, &str)] = &[
+/// The name under which the scanner is imported.
+const PACKAGE_NAME: &str = "_gpumemtrace_holders";
+const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
+const SCANNER_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
     ("frames.py", python!("frames.py")),
     ("library.py", python!("library.py")),
@@ -44,81 +44,82 @@ const FILES: &[(&str, &str)] = &[
     ("triggers.py", python!("triggers.py")),
 ];
 
-/// The name of a signal that a program may wait for.
-pub(super) fn signal(text: &str) -> Result<String, String> {
+/// Parses the name of a signal that a program can handle, with or without `SIG`.
+pub(super) fn parse_signal(text: &str) -> Result<String, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if !is_word || name.bytes().all(|byte| byte.is_ascii_digit()) || matches!(name, "KILL" | "STOP") {
-        return Err("give a signal such as USR1 that the program does not use".to_owned());
+        return Err("expected a signal such as USR1 that the program does not use".to_owned());
     }
     Ok(name.to_owned())
 }
 
-/// A number of seconds.
-pub(super) fn limit(text: &str) -> Result<String, String> {
+/// Checks a number of seconds.
+pub(super) fn parse_limit(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(text.to_owned()),
-        _ => Err("give seconds, at most 3600".to_owned()),
+        _ => Err("expected seconds, at most 3600".to_owned()),
     }
 }
 
-/// Says so if in none of these traces anybody looked, as far as their sums tell.
-pub(super) fn say_if_nobody_looked(traces: &[PathBuf]) {
-    let looks = |path: &PathBuf| {
-        let (file, _) = TraceFile::find(path).ok()?;
-        let kinds = Sums::of(&file.pieces, None)?.totals.kinds;
+/// Prints a warning if the indexes of these traces show that none contains a scan.
+pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
+    let has_scan = |path: &PathBuf| {
+        let (file, _) = TraceSource::find(path).ok()?;
+        let kinds = IndexSummary::read(&file.parts, None)?.totals.kinds;
         Some(kinds.iter().any(|(kind, count)| *kind == EventKind::HOLDERS.0 && *count > 0))
     };
-    if !traces.is_empty() && traces.iter().all(|path| looks(path) == Some(false)) {
+    if !traces.is_empty() && traces.iter().all(|path| has_scan(path) == Some(false)) {
         eprintln!(
-            "gpumemtrace: nobody looked who holds what leaks: no Python of the command ended by itself (os._exit and signals are no \
-             such end), or it ran with -I, -E or -S, or is older than 3.8"
+            "gpumemtrace: --holders: no scan ran: Python ended by os._exit or a signal, ran with -I, -E or -S, or is older \
+             than 3.8"
         );
     }
 }
 
-/// The folder that Python finds, until this is dropped.
-pub(super) struct Hook {
-    folder: PathBuf,
+/// The temporary folder on `PYTHONPATH`; dropping it removes the folder.
+pub(super) struct HoldersHook {
+    folder: TempDir,
 }
 
-impl Hook {
-    /// Writes it.
+impl HoldersHook {
+    /// Writes the scanner into a new folder.
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::below(&std::env::temp_dir()).context("--holders: no folder for what looks can be made")
+        Self::create().context("--holders: cannot create a temporary folder")
     }
 
-    fn below(folder: &Path) -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let name = format!("gpumemtrace-holders-{}-{}", std::process::id(), now.as_nanos());
-        let hook = Self { folder: folder.join(name) };
-        // Nobody else may put a module there; and who was there before us is no folder of ours.
-        let mut private = DirBuilder::new();
-        private.mode(0o700);
-        private.create(&hook.folder)?;
-        private.create(hook.folder.join(PACKAGE))?;
-        fs::write(hook.folder.join(START.0), START.1)?;
-        for (name, text) in FILES {
-            fs::write(hook.folder.join(PACKAGE).join(name), text)?;
+    fn create() -> io::Result<Self> {
+        // Python imports what lies here, so no other user may write to it.
+        let private = Permissions::from_mode(0o700);
+        let folder =
+            tempfile::Builder::new().prefix("gpumemtrace-holders-").permissions(private).tempdir()?;
+        let package = folder.path().join(PACKAGE_NAME);
+        fs::create_dir(&package)?;
+        fs::write(folder.path().join(STARTUP_FILE.0), STARTUP_FILE.1)?;
+        for (name, text) in SCANNER_FILES {
+            fs::write(package.join(name), text)?;
         }
-        Ok(hook)
+        Ok(Self { folder })
     }
 
-    /// Has it found by the Python of this command.
-    pub(super) fn ask(
+    /// Sets the environment variables by which the Python of `command` finds and runs the scanner.
+    pub(super) fn configure(
         &self,
         command: &mut Command,
         signal: Option<&str>,
         limit: Option<&str>,
     ) -> anyhow::Result<()> {
-        let mut path: OsString = self.folder.clone().into();
+        let mut path = self.folder.path().as_os_str().to_owned();
         if let Some(old) = std::env::var_os("PYTHONPATH").filter(|old| !old.is_empty()) {
             path.push(":");
             path.push(old);
         }
-        let own = std::env::current_exe().context("--holders: where this command is cannot be told")?;
-        command.env("PYTHONPATH", path).env("GPUMEMTRACE_HOLDERS", "1").env("GPUMEMTRACE_COMMAND", own);
+        let executable = std::env::current_exe().context("--holders: cannot find this executable")?;
+        command
+            .env("PYTHONPATH", path)
+            .env("GPUMEMTRACE_HOLDERS", "1")
+            .env("GPUMEMTRACE_COMMAND", executable);
         let options = [("GPUMEMTRACE_HOLDERS_SIGNAL", signal), ("GPUMEMTRACE_HOLDERS_LIMIT", limit)];
         for (variable, value) in options {
             if let Some(value) = value {
@@ -129,19 +130,14 @@ impl Hook {
     }
 }
 
-impl Drop for Hook {
-    fn drop(&mut self) {
-        // What remains is a few files in a folder for such.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
-    fn all_files_that_look_are_in_the_binary() {
+    fn every_scanner_file_is_embedded() {
         let folder =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../pytorch-allocator-shim/python/gpumemtrace/_holders");
         let mut there: Vec<String> = fs::read_dir(folder)
@@ -150,17 +146,17 @@ mod tests {
             .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "py"))
             .collect();
         there.sort();
-        let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = SCANNER_FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(there, known);
     }
 
     #[test]
-    fn the_folder_is_gone_when_the_command_has_ended() {
-        let hook = Hook::below(&std::env::temp_dir()).unwrap();
-        let folder = hook.folder.clone();
-        assert!(folder.join(START.0).is_file() && folder.join(PACKAGE).join("scan.py").is_file());
+    fn dropping_hook_removes_its_folder() {
+        let hook = HoldersHook::create().unwrap();
+        let folder = hook.folder.path().to_owned();
+        assert!(folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("scan.py").is_file());
         let mut command = Command::new("python3");
-        hook.ask(&mut command, Some("USR1"), None).unwrap();
+        hook.configure(&mut command, Some("USR1"), None).unwrap();
         let path = command.get_envs().find(|(name, _)| *name == "PYTHONPATH").unwrap().1.unwrap();
         assert!(path.to_string_lossy().starts_with(&*folder.to_string_lossy()));
         assert!(!command.get_envs().any(|(name, _)| name == "GPUMEMTRACE_HOLDERS_LIMIT"));
@@ -169,14 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signal_or_no_time_is_refused() {
-        assert_eq!((signal("usr1").as_deref(), signal("SIGUSR2").as_deref()), (Ok("USR1"), Ok("USR2")));
+    fn invalid_signal_and_limit_are_refused() {
+        assert_eq!(
+            (parse_signal("usr1").as_deref(), parse_signal("SIGUSR2").as_deref()),
+            (Ok("USR1"), Ok("USR2"))
+        );
         for wrong in ["", "SIG", "10", "KILL", "SIGSTOP", "US R1"] {
-            assert!(signal(wrong).is_err(), "{wrong}");
+            assert!(parse_signal(wrong).is_err(), "{wrong}");
         }
-        assert!(limit("0.5").is_ok());
+        assert!(parse_limit("0.5").is_ok());
         for wrong in ["0", "-1", "4000", "nan", "inf", "two"] {
-            assert!(limit(wrong).is_err(), "{wrong}");
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
         }
     }
 }

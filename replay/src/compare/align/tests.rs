@@ -1,23 +1,23 @@
 use super::*;
 use proptest::prelude::*;
 
-fn line(place: i64, bytes: u64) -> Line {
-    let held = Held { bytes, blocks: u64::from(bytes > 0) };
-    Line {
+fn line(place: i64, bytes: u64) -> AlignLine {
+    let held = BlockTotals { bytes, blocks: u64::from(bytes > 0) };
+    AlignLine {
         file: Some("/work/train.py".to_owned()),
         function: Some("train".to_owned()),
         place: Some(place),
         amounts: [held; 3],
-        ..Line::default()
+        ..AlignLine::default()
     }
 }
 
-fn lines(all: &[(i64, u64)]) -> Vec<Line> {
+fn lines(all: &[(i64, u64)]) -> Vec<AlignLine> {
     all.iter().map(|(place, bytes)| line(*place, *bytes)).collect()
 }
 
 /// Both ways.
-fn pairs(before: &[Line], after: &[Line]) -> Vec<(usize, usize)> {
+fn pairs(before: &[AlignLine], after: &[AlignLine]) -> Vec<(usize, usize)> {
     let there = align(before, after);
     let mut back: Vec<_> = align(after, before).into_iter().map(|(one, other)| (other, one)).collect();
     back.sort_unstable();
@@ -48,7 +48,7 @@ fn one_that_went_and_one_that_came_are_not_each_other() {
 
 #[test]
 fn what_is_reached_through_other_functions_is_the_same_only_at_the_same_place() {
-    let below = |mut line: Line, name: &str| {
+    let below = |mut line: AlignLine, name: &str| {
         line.below = BTreeSet::from([name.to_owned()]);
         line
     };
@@ -60,34 +60,34 @@ fn what_is_reached_through_other_functions_is_the_same_only_at_the_same_place() 
 
 #[test]
 fn functions_files_and_passes_are_kept_apart() {
-    let other_function = Line { function: Some("eval".to_owned()), ..line(10, 1) };
-    let backward = Line { is_backward: true, ..line(10, 1) };
-    let elsewhere = Line { file: Some("/other/copy/train.py".to_owned()), ..line(10, 1) };
-    let native = Line { file: None, module: Some("/usr/lib/libfoo.so.1.2".to_owned()), ..line(0x40, 1) };
-    let other_native = Line { module: Some("/opt/libfoo.so.3".to_owned()), ..native.clone() };
+    let other_function = AlignLine { function: Some("eval".to_owned()), ..line(10, 1) };
+    let backward = AlignLine { is_backward: true, ..line(10, 1) };
+    let elsewhere = AlignLine { file: Some("/other/copy/train.py".to_owned()), ..line(10, 1) };
+    let native = AlignLine { file: None, module: Some("/usr/lib/libfoo.so.1.2".to_owned()), ..line(0x40, 1) };
+    let other_native = AlignLine { module: Some("/opt/libfoo.so.3".to_owned()), ..native.clone() };
     assert_eq!(pairs(&[line(10, 1)], &[other_function]), []);
     assert_eq!(pairs(&[line(10, 1)], &[backward]), []);
     assert_eq!(pairs(&[line(10, 1)], &[elsewhere]), [(0, 0)]);
     assert_eq!(pairs(std::slice::from_ref(&native), &[other_native]), [(0, 0)]);
     assert_eq!(pairs(&[native], &[line(0x40, 1)]), []);
-    assert_eq!(pairs(&[Line::default()], &[Line::default()]), [(0, 0)], "whose stack is not known");
+    assert_eq!(pairs(&[AlignLine::default()], &[AlignLine::default()]), [(0, 0)], "whose stack is not known");
 }
 
 #[test]
 fn a_function_too_large_for_the_table_is_paired_by_places() {
-    let before: Vec<Line> = (0..3000).map(|at| line(at, at as u64 + 1)).collect();
-    let after: Vec<Line> = (0..3000).map(|at| line(at, at as u64 + 2)).collect();
+    let before: Vec<AlignLine> = (0..3000).map(|at| line(at, at as u64 + 1)).collect();
+    let after: Vec<AlignLine> = (0..3000).map(|at| line(at, at as u64 + 2)).collect();
     assert_eq!(pairs(&before, &after).len(), 3000);
 }
 
 /// Lines of some functions: gaps between them, their size.
-fn some_lines() -> impl Strategy<Value = Vec<Line>> {
+fn some_lines() -> impl Strategy<Value = Vec<AlignLine>> {
     prop::collection::vec((0usize..3, 1i64..5, 0u64..4, 0usize..3), 0..24).prop_map(|all| {
         let mut places = [0; 3];
         let one = |(function, gap, bytes, below): (usize, i64, u64, usize)| {
             places[function] += gap;
             let below = (below > 0).then(|| format!("below {below}"));
-            Line {
+            AlignLine {
                 function: Some(format!("f{function}")),
                 below: below.into_iter().collect(),
                 ..line(places[function], bytes)
@@ -101,7 +101,7 @@ proptest! {
     #[test]
     fn a_run_is_aligned_with_itself_wherever_it_lies(lines in some_lines(), moved in -100i64..100) {
         let all: Vec<(usize, usize)> = (0..lines.len()).map(|at| (at, at)).collect();
-        let shifted: Vec<Line> = lines.iter().cloned().map(|mut line| {
+        let shifted: Vec<AlignLine> = lines.iter().cloned().map(|mut line| {
             line.place = line.place.map(|place| place + moved);
             line.file = Some("/somewhere/else/train.py".to_owned());
             line
@@ -127,18 +127,18 @@ proptest! {
         prop_assume!(!lines.is_empty());
         // A line that holds what no other does, before one of the others, which moves down with all that follow.
         let at = at.index(lines.len());
-        let sizes: Vec<Line> = lines.iter().cloned().enumerate().map(|(index, line)| {
-            let held = Held { bytes: 100 + index as u64, blocks: 1 };
-            Line { amounts: [held; 3], ..line }
+        let sizes: Vec<AlignLine> = lines.iter().cloned().enumerate().map(|(index, line)| {
+            let held = BlockTotals { bytes: 100 + index as u64, blocks: 1 };
+            AlignLine { amounts: [held; 3], ..line }
         }).collect();
-        let new = Line { amounts: [Held { bytes: 7, blocks: 1 }; 3], ..sizes[at].clone() };
+        let new = AlignLine { amounts: [BlockTotals { bytes: 7, blocks: 1 }; 3], ..sizes[at].clone() };
         let mut after = Vec::new();
         for (index, line) in sizes.iter().enumerate() {
             let follows = index >= at && line.function == new.function;
             if index == at {
                 after.push(new.clone());
             }
-            after.push(Line { place: line.place.map(|place| place + if follows { gap } else { 0 }), ..line.clone() });
+            after.push(AlignLine { place: line.place.map(|place| place + if follows { gap } else { 0 }), ..line.clone() });
         }
         let expected: Vec<(usize, usize)> = (0..lines.len()).map(|index| (index, index + usize::from(index >= at))).collect();
         prop_assert_eq!(pairs(&sizes, &after), expected);

@@ -1,0 +1,44 @@
+//! Options of text reports, shared by `replay`, `compare` and `check`.
+
+use std::num::NonZeroUsize;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use gpumemtrace_replay::Units;
+
+use crate::terminal::style::{ColorChoice, Style};
+
+#[derive(clap::Args)]
+pub(crate) struct DisplayArgs {
+    /// Print all sizes in this unit
+    #[arg(long, value_name = "UNIT", default_value = "auto", hide_default_value = true, ignore_case = true,
+          value_parser = PossibleValuesParser::new(Units::NAMED.map(|(name, _)| name)).map(|name| parse_units(&name)))]
+    units: Units,
+    /// When to use colours [default: auto]
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, hide_default_value = true)]
+    color: ColorChoice,
+    /// Show N rows of each list and sum up the others
+    ///
+    /// In JSON the other rows are removed and counted.
+    #[arg(long, value_name = "N")]
+    top: Option<NonZeroUsize>,
+    /// Print details of the recording itself
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn parse_units(name: &str) -> Units {
+    name.parse().unwrap_or_default()
+}
+
+impl DisplayArgs {
+    /// The style of stdout. Also sets the unit of sizes for the whole process.
+    pub(crate) fn style(&self) -> Style {
+        gpumemtrace_replay::report::display::choose_units(self.units);
+        Style { top: self.top(), is_verbose: self.verbose, ..Style::for_stdout(self.color) }
+    }
+
+    /// The number of rows that `--top` sets.
+    pub(crate) fn top(&self) -> Option<usize> {
+        self.top.map(NonZeroUsize::get)
+    }
+}

@@ -1,0 +1,191 @@
+//! `gpumemtrace info`: shows what a trace contains, without analysing it.
+//!
+//! The counts come from the index at the end of each file where there is one, because reading a
+//! billion events takes half a minute. `--verify` reads all blocks instead.
+
+mod metadata;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write as _;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use gpumemtrace_format::index::IndexTotals;
+use gpumemtrace_format::{Counter, EventKind};
+use gpumemtrace_replay::RingFile;
+use gpumemtrace_replay::ingest::OrderSummary;
+use gpumemtrace_replay::ingest::TraceBody;
+use gpumemtrace_replay::ingest::TraceHead;
+use gpumemtrace_replay::ingest::incompleteness;
+use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::read_events;
+
+use crate::exit::{CliExit, UnreadableInput};
+use crate::terminal::marks::sanitize;
+use crate::terminal::stdout::print_text;
+use crate::trace::open::TraceSource;
+use crate::trace::quick_info::IndexSummary;
+use metadata::{describe_ending, describe_entry};
+
+#[derive(clap::Args)]
+pub(crate) struct InfoArgs {
+    /// Trace file, such as run.trace
+    trace: PathBuf,
+    /// Read the whole trace and check every block
+    #[arg(long)]
+    verify: bool,
+    /// List the intercepted functions
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// The counts of one trace.
+struct TraceContents {
+    head: TraceHead,
+    /// Code objects, Python frames, native frames, modules.
+    definitions: [u64; 4],
+    /// Native addresses that `symbolize` has named.
+    names: usize,
+    /// The number of events of each kind.
+    counts: BTreeMap<u8, u64>,
+    threads: u64,
+    /// The losses, a sentence each.
+    reasons: Vec<String>,
+    /// The counts come from the index.
+    is_from_index: bool,
+    /// `threads` is a lower bound: the index counts the threads of each part separately.
+    may_have_more_threads: bool,
+}
+
+impl TraceContents {
+    /// Reads only the index at the end of each file. `None` if a file has none.
+    fn from_index(file: &TraceSource, ring: &RingFile) -> Option<Self> {
+        let image = match ring {
+            RingFile::Loaded(image) => Some(&**image),
+            _ => None,
+        };
+        let summary = IndexSummary::read(&file.parts, image)?;
+        let may_have_more_threads = summary.may_have_more_threads;
+        let IndexTotals {
+            placed, seqs, threads, definitions: [codes, python, native], modules, kinds, ..
+        } = summary.totals;
+        let mut head = TraceHead::without_events(summary.meta, summary.end, file.parts.absent.clone());
+        (head.is_locked, head.cut) = (file.is_locked(), summary.cut);
+        head.own_bytes = file.parts.files.last().map_or(0, |part| part.len_bytes);
+        head.join(match ring {
+            RingFile::Absent => RingFile::Absent,
+            RingFile::Unusable(why) => RingFile::Unusable(why.clone()),
+            RingFile::Loaded(image) => RingFile::Loaded(image.clone()),
+        });
+        let order = OrderSummary {
+            next_seq: seqs.end,
+            missing: seqs.end.saturating_sub(placed),
+            ..OrderSummary::default()
+        };
+        let unknown = kinds.iter().filter(|(kind, _)| EventKind(*kind).name().is_none());
+        let unknown_events = unknown.map(|(_, count)| count).sum();
+        let body = TraceBody { order, unknown_events, ..TraceBody::default() };
+        Some(Self {
+            reasons: incomplete_reasons(&head, &body, threads),
+            head,
+            definitions: [codes, python, native, modules],
+            names: 0,
+            counts: kinds.into_iter().collect(),
+            threads,
+            is_from_index: true,
+            may_have_more_threads,
+        })
+    }
+
+    fn from_events(file: &TraceSource, ring: RingFile) -> Result<Self, UnreadableInput> {
+        let head = file.with_input(ring, TraceHead::read)?;
+        let mut counts = [0u64; 256];
+        let mut threads = BTreeSet::new();
+        let body = read_events(&|| file.open(), &head, &mut |event| {
+            counts[event.kind.0 as usize] += 1;
+            threads.insert(event.thread);
+            ControlFlow::Continue(())
+        })
+        .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
+        let threads = threads.len() as u64;
+        let definitions = &head.definitions;
+        let numbers = [
+            definitions.codes.len(),
+            definitions.python.len(),
+            definitions.native.len(),
+            definitions.modules.len(),
+        ];
+        Ok(Self {
+            reasons: incomplete_reasons(&head, &body, threads),
+            definitions: numbers.map(|number| number as u64),
+            names: definitions.names.values().map(HashMap::len).sum(),
+            counts: (0..=u8::MAX).zip(counts).filter(|(_, count)| *count > 0).collect(),
+            threads,
+            head,
+            is_from_index: false,
+            may_have_more_threads: false,
+        })
+    }
+}
+
+fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<String> {
+    let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
+    incompleteness(head, body, missing(head, body, threads), dropped)
+}
+
+pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
+    let has_ring = matches!(ring, RingFile::Loaded(_));
+    let from_index = if args.verify { None } else { TraceContents::from_index(&file, &ring) };
+    let contents = match from_index {
+        Some(contents) => contents,
+        None => TraceContents::from_events(&file, ring)?,
+    };
+    let TraceContents { head, reasons, .. } = &contents;
+
+    let mut out = String::new();
+    writeln!(out, "{}", file.name)?;
+    let (ending, detail) = head.ending();
+    let ending = describe_ending(ending, detail.as_deref());
+    writeln!(out, "  recording closed by: {}", sanitize(&ending))?;
+    writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
+    let ring = match (&head.ring_problem, head.ring.is_some()) {
+        (Some(why), _) => why.clone(),
+        (None, true) => "used".to_owned(),
+        (None, false) if has_ring => "not used".to_owned(),
+        (None, false) => "none".to_owned(),
+    };
+    writeln!(out, "  ring file: {ring}")?;
+    for (name, value) in head.meta.entries() {
+        writeln!(out, "  {}", sanitize(&describe_entry(name, value, args.verbose)))?;
+    }
+    let [codes, python, native, modules] = contents.definitions;
+    writeln!(
+        out,
+        "  definitions: {codes} code objects, {python} Python frames, {native} native frames, {modules} modules"
+    )?;
+    if contents.names > 0 {
+        writeln!(out, "  symbolized: the file names {} native addresses", contents.names)?;
+    }
+    let at_least = if contents.may_have_more_threads { "at least " } else { "" };
+    writeln!(out, "  threads: {at_least}{}", contents.threads)?;
+    writeln!(out, "  events: {}", contents.counts.values().sum::<u64>())?;
+    for (kind, count) in &contents.counts {
+        let name = EventKind(*kind).name().map_or_else(|| format!("kind_{kind}"), str::to_owned);
+        writeln!(out, "    {name}: {count}")?;
+    }
+    if let Some(counters) = head.counters() {
+        for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
+            writeln!(out, "  recorder counter {name}: {value}")?;
+        }
+    }
+    writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
+    for reason in reasons {
+        writeln!(out, "    {}", sanitize(reason))?;
+    }
+    if contents.is_from_index {
+        writeln!(out, "  counts are from the index of the trace; --verify reads every block")?;
+    }
+    print_text(&out)?;
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
+}

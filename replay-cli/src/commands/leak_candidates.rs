@@ -1,0 +1,32 @@
+//! `gpumemtrace leak-candidates`: the blocks of leaking call sites, as JSON.
+//!
+//! The holder scan of `gpumemtrace run --holders` calls this hidden command from inside the traced
+//! program, which waits for it. So the trace is read once, and native addresses are not symbolized.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::analyse_with;
+use gpumemtrace_replay::blocks_of_leaks;
+use serde_json::json;
+
+use crate::exit::CliExit;
+use crate::render::json::write_json;
+use crate::terminal::stdout::stdout;
+use crate::trace::open::TraceSource;
+
+#[derive(clap::Args)]
+pub(crate) struct LeakCandidatesArgs {
+    /// Trace of the calling process
+    trace: PathBuf,
+}
+
+pub(crate) fn run(args: &LeakCandidatesArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
+    let analysis = file.with_input(ring, |input| analyse_with(input, AnalysisOptions::default()))?;
+    let mut out = stdout();
+    write_json(&json!({ "leaks": blocks_of_leaks(&analysis) }), &mut out)?;
+    out.flush()?;
+    Ok(CliExit::Done)
+}

@@ -1,0 +1,225 @@
+//! `gpumemtrace replay`: analyses one or more traces and prints a report.
+
+mod filters;
+mod section_args;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::AnalysisOptions;
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::Section;
+use gpumemtrace_replay::TimeSpec;
+use gpumemtrace_replay::analyse_for_peak;
+use gpumemtrace_replay::analyse_with;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::callsite::symbolize_report;
+use gpumemtrace_replay::report;
+use gpumemtrace_replay::truncate_lists;
+
+use super::display_args::DisplayArgs;
+use crate::exit::{CliExit, UsageError};
+use crate::follow;
+use crate::render::{
+    REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
+};
+use crate::terminal::format::format_duration;
+use crate::terminal::status_line;
+use crate::trace::open::TraceSource;
+use filters::FilterArgs;
+use section_args::SectionArgs;
+
+#[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
+pub(crate) struct ReplayArgs {
+    /// Trace files; ring files (run.trace.ring) and parts beside them are found automatically
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    sections: SectionArgs,
+    /// Add a snapshot at WHEN: 12.5s, 800ms, 3min, step:40, mark:NAME or mark:NAME#3 (repeatable)
+    ///
+    /// Times count from the start of the recording. step:40 is the beginning of step 40,
+    /// mark:NAME#3 the third mark of that name.
+    #[arg(long, value_name = "WHEN")]
+    at: Vec<TimeSpec>,
+    /// With --peak, list every live block and its category
+    #[arg(long, requires = "peak")]
+    blocks: bool,
+    /// Print full stacks, with native frames between the Python frames
+    #[arg(long)]
+    stacks: bool,
+    /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
+    ///
+    /// PATH is an absolute path, or some components of one. It also covers installed packages.
+    #[arg(long, value_name = "PATH")]
+    user_code: Vec<String>,
+    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
+    #[arg(long)]
+    no_cache: bool,
+    /// Follow a running program: totals on stderr, the report when it ends
+    #[arg(long)]
+    follow: bool,
+    /// Disable the progress bar
+    #[arg(long)]
+    no_progress: bool,
+    /// Print JSON (schema: docs/report.schema.json)
+    #[arg(long)]
+    json: bool,
+    /// Output format on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(REPORT_RENDERERS))]
+    format: Option<&'static dyn ReportRenderer>,
+    /// Exit with code 3 if there is such a finding (repeatable, or comma-separated)
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
+    fail_on: Vec<ReplayFailOn>,
+    #[command(flatten)]
+    filters: FilterArgs,
+    #[command(flatten)]
+    display: DisplayArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReplayFailOn {
+    /// A leak was found
+    #[value(alias = "leaks")]
+    Leak,
+    /// The program ran out of memory
+    #[value(alias = "ooms")]
+    Oom,
+    /// A leak or an out-of-memory error
+    Any,
+}
+
+pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
+    let mut asked = AnalysisOptions {
+        own: parse_user_code(&args.user_code)?,
+        at: args.at.clone(),
+        ..AnalysisOptions::default()
+    };
+    args.filters.configure(&mut asked);
+    let style = args.display.style();
+    status_line::exit_cleanly_on_interrupt()?;
+    if args.follow {
+        let [path] = args.traces.as_slice() else {
+            return Err(UsageError("--follow takes exactly one trace".to_owned()).into());
+        };
+        follow::follow_to_end(path, &asked.own)?;
+    }
+    let analyses = read_traces(args, &asked)?;
+    check_moments_exist(&analyses, &args.at)?;
+    let sections = &args.sections.asked;
+    let context = RenderContext { sections, full_stacks: args.stacks, ..RenderContext::new(style) };
+    let renderer = select_format(REPORT_RENDERERS, args.format, args.json);
+    let needs = renderer.report_needs(&context);
+    let mut resolver = Resolver::new(!args.no_cache);
+    let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
+    // `--fail-on leak` must also work with --timeline, so the report has all sections here.
+    let exit = choose_exit(args, &shown, &analyses);
+    if needs.only_asked_sections && !sections.is_empty() {
+        shown = build_filtered_report(args, &analyses, sections, &mut resolver);
+    }
+    if !args.filters.has_lines() {
+        symbolize_report(&mut shown, &analyses, needs.names, &mut resolver);
+    }
+    if let Some(top) = args.display.top().filter(|_| needs.truncated_lists) {
+        truncate_lists(&mut shown, top);
+    }
+    print_document(renderer, &shown, &context)?;
+    resolver.save_cache();
+    Ok(exit)
+}
+
+fn read_traces(args: &ReplayArgs, asked: &AnalysisOptions) -> anyhow::Result<Vec<Analysis>> {
+    let shows_progress = !args.no_progress && status_line::is_terminal();
+    let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
+    for path in &args.traces {
+        let (file, ring) = TraceSource::find(path)?;
+        if !args.filters.accepts(&file) {
+            skipped.push(file);
+            continue;
+        }
+        let _progress = shows_progress.then(|| file.progress());
+        // The step before the peak and its phases cost time, and only --peak prints them.
+        let analyse =
+            if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_with };
+        analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
+    }
+    args.filters.apply(&mut analyses, &skipped)?;
+    Ok(analyses)
+}
+
+/// The report, filtered by `--site`. The filter matches names, so it needs all of them first.
+fn build_filtered_report(
+    args: &ReplayArgs,
+    analyses: &[Analysis],
+    sections: &[Section],
+    resolver: &mut Resolver,
+) -> Report {
+    let mut report = build_report(args, analyses, sections);
+    if args.filters.has_lines() {
+        symbolize_report(&mut report, analyses, NameScope::ALL, resolver);
+        args.filters.apply_lines(&mut report);
+    }
+    report
+}
+
+fn build_report(args: &ReplayArgs, analyses: &[Analysis], sections: &[Section]) -> Report {
+    let mut report = report(analyses, sections);
+    if args.blocks {
+        gpumemtrace_replay::add_peak_blocks(&mut report, analyses);
+    }
+    report.filters = args.filters.describe(args.display.top());
+    if let Some(ranks) = report.ranks.as_mut().filter(|_| args.filters.has_ranks()) {
+        ranks.missing_ranks = None;
+    }
+    report
+}
+
+/// Refuses an `--at` that no trace reaches. If some traces reach it, the others print a note.
+fn check_moments_exist(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), UsageError> {
+    let is_never =
+        |when: &&TimeSpec| analyses.iter().all(|analysis| analysis.unreached_snapshots.contains(when));
+    let Some(when) = at.iter().find(is_never) else { return Ok(()) };
+    let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
+        (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
+    });
+    let has_steps = analyses.iter().any(|analysis| analysis.step_source_name().is_some());
+    let steps = if has_steps { format!("at step {last_step}") } else { "without steps".to_owned() };
+    Err(UsageError(format!(
+        "--at {when} was not reached: the recording ends after {}, {steps}{}",
+        format_duration(last_ns),
+        filters::list_known_marks(when, analyses)
+    )))
+}
+
+/// Parses the paths of `--user-code`. Fails for a path that matches every file, such as `.`.
+pub(super) fn parse_user_code(paths: &[String]) -> Result<UserCodePaths, UsageError> {
+    UserCodePaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
+        UsageError(
+            "--user-code matches every file; give a path such as /home/me/lib or site-packages/mylib"
+                .to_owned(),
+        )
+    })
+}
+
+fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> CliExit {
+    let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
+    // With --site, only errors in the report count. Without it, also those that --stream hides.
+    let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
+    let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
+    let fails = args.fail_on.iter().any(|kind| match kind {
+        ReplayFailOn::Leak => leaks,
+        ReplayFailOn::Oom => ooms,
+        ReplayFailOn::Any => leaks || ooms,
+    });
+    if fails {
+        CliExit::Findings
+    } else if report.traces.iter().any(|trace| !trace.complete) {
+        CliExit::Incomplete
+    } else {
+        CliExit::Done
+    }
+}

@@ -1,0 +1,240 @@
+//! `gpumemtrace run`: starts a command with the recorder in it, and names its traces afterwards.
+//!
+//! The command must behave as if it had been started directly. It inherits stdin, stdout and
+//! stderr, and it stays in our process group, so a key pressed in the terminal reaches it. Signals
+//! sent only to us are passed on, and we exit with its exit code. We print only to stderr and only
+//! after the command has ended, apart from one line if it cannot be recorded.
+
+mod holders;
+mod program;
+mod traces;
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use gpumemtrace_cli::launch::injectable::HostFileSystem;
+use gpumemtrace_format::size_arg;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::{CliExit, UsageError};
+use crate::launch::library::{check_preloadable, find_library};
+use crate::launch::platform::Platform;
+use crate::launch::preload;
+use traces::{ExpectedTraces, finish_traces};
+
+/// Smaller parts would consist mostly of headers.
+const MIN_PART_BYTES: u64 = 64 << 10;
+
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// Trace file or folder; %p is the process ID, %r the rank, %h the host [default: run.trace]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Call stacks to record
+    #[arg(long, value_enum)]
+    stacks: Option<StacksArg>,
+    /// Maximum number of innermost frames per stack [default: 256]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=256))]
+    depth: Option<u32>,
+    /// What to do when the recorder cannot keep up
+    #[arg(long, value_enum)]
+    on_full: Option<OnFullArg>,
+    /// Memory of the recorder, 32MiB to 1GiB; more absorbs longer bursts [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    memory: Option<String>,
+    /// Start a new part of the trace at this size or age, such as 1GiB, 6h or 1GiB,6h
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_part_limit)]
+    rotate: Option<String>,
+    /// Drop the oldest parts of the trace above this total size, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_total_size)]
+    max_total_size: Option<String>,
+    /// Whether to attach PyTorch's trace tracker: requested sizes, streams and pools
+    #[arg(long, value_enum)]
+    tracker: Option<TrackerArg>,
+    /// Record the Python references that hold leaked blocks: at exit, out of memory and a signal
+    #[arg(long)]
+    holders: bool,
+    /// Signal that starts a scan of --holders, such as USR1
+    #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::parse_signal)]
+    holders_signal: Option<String>,
+    /// Time limit for each scan of --holders, in seconds [default: 2]
+    #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::parse_limit)]
+    holders_limit: Option<String>,
+    /// Command to run; `train.py` and `-m package` run in Python
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn parse_part_limit(text: &str) -> Result<String, String> {
+    let limit =
+        size_arg::PartLimit::parse(text).ok_or("expected a size, a time, or both: 1GiB, 6h or 1GiB,6h")?;
+    match limit.bytes {
+        Some(bytes) if bytes < MIN_PART_BYTES => Err("a part has at least 64KiB".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn parse_total_size(text: &str) -> Result<String, String> {
+    match size_arg::parse_bytes(text) {
+        Some(bytes) if bytes >= 8 * MIN_PART_BYTES => Ok(text.to_owned()),
+        Some(_) => Err("the minimum is 512KiB".to_owned()),
+        None => Err("expected a size such as 10GiB".to_owned()),
+    }
+}
+
+fn parse_memory(text: &str) -> Result<String, String> {
+    match size_arg::parse_recorder_memory(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected a size from 32MiB to 1GiB".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StacksArg {
+    /// Record Python frames only
+    Python,
+    /// Record native frames only
+    Native,
+    /// Record Python and native frames
+    Both,
+    /// Record no stacks, only sizes and times
+    None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum TrackerArg {
+    /// Attach PyTorch's trace tracker
+    On,
+    /// Do not attach PyTorch's trace tracker
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OnFullArg {
+    /// Make the program wait; no event is lost
+    Block,
+    /// Drop events and count them
+    Drop,
+}
+
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
+    let library = find_library()?;
+    check_preloadable(&library, Platform::HOST)?;
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let program = program::resolve_command(&args.command, &here);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env_remove(program::PYTHON);
+    let what = (program[0].as_os_str(), here.as_path());
+    let (variables, blocker) =
+        preload::environment(Platform::HOST, &library, what, &HostFileSystem, |name| std::env::var_os(name));
+    if let Some(blocker) = &blocker {
+        eprintln!("gpumemtrace: not recorded: {blocker}");
+    }
+    command.envs(variables);
+    let given = args.output.clone().map(|output| resolve_output(&here, &output)).transpose()?;
+    if let Some(output) = &given {
+        command.env("GPUMEMTRACE_OUTPUT", output);
+    }
+    let expected = ExpectedTraces::new(&here, given);
+    if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
+        command.env("GPUMEMTRACE_STACKS", stacks.get_name());
+    }
+    if let Some(depth) = args.depth {
+        command.env("GPUMEMTRACE_DEPTH", depth.to_string());
+    }
+    if let Some(tracker) = args.tracker.and_then(|tracker| tracker.to_possible_value()) {
+        command.env("GPUMEMTRACE_TRACKER", tracker.get_name());
+    }
+    if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
+        command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
+    }
+    let amounts = [
+        ("GPUMEMTRACE_MEMORY", &args.memory),
+        ("GPUMEMTRACE_ROTATE", &args.rotate),
+        ("GPUMEMTRACE_MAX_TOTAL_SIZE", &args.max_total_size),
+    ];
+    for (variable, value) in amounts {
+        if let Some(value) = value {
+            command.env(variable, value);
+        }
+    }
+    let holders = args.holders.then(holders::HoldersHook::new).transpose()?;
+    if let Some(hook) = &holders {
+        hook.configure(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
+    }
+    let before = expected.find_traces();
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGQUIT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ])
+    .context("cannot install signal handlers")?;
+    let name = program[0].to_string_lossy().into_owned();
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            // The exit codes of a shell: 127 not found, 126 not executable.
+            eprintln!("gpumemtrace: cannot start {name}: {error}");
+            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            return Ok(CliExit::Code(if not_found { 127 } else { 126 }));
+        }
+    };
+    let pid = child.id();
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            // The terminal sends SIGINT and SIGQUIT to the whole process group; others only to us.
+            let passed_on = match signal {
+                signal_hook::consts::SIGTERM => Signal::TERM,
+                signal_hook::consts::SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, passed_on);
+            }
+        }
+    });
+    let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
+    let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
+    // With a blocker, the line above already says that nothing is recorded.
+    if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
+        let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
+        eprintln!("gpumemtrace: no trace: the command made no GPU call{hint}");
+    }
+    if holders.is_some() {
+        holders::warn_if_not_scanned(&new);
+    }
+    Ok(CliExit::Code(exit_code(status)))
+}
+
+fn exit_code(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
+        (None, None) => 1,
+    }
+}
+
+/// The absolute path of `--output`; for a folder, the default file in it. A missing folder is an
+/// error now, before the command has run for hours.
+fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
+    let path = here.join(output);
+    let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let file = if names_folder || path.is_dir() { path.join(default_trace_name()) } else { path };
+    let folder = file.parent().unwrap_or(here);
+    if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
+        let shown = folder.strip_prefix(here).unwrap_or(folder).display();
+        return Err(UsageError(format!("--output: folder {shown} does not exist; create it first")).into());
+    }
+    Ok(file)
+}
+
+/// The recorder's default file name.
+fn default_trace_name() -> &'static str {
+    let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
+    if has_rank { "run.rank%r.trace" } else { "run.trace" }
+}

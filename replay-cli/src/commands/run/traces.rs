@@ -1,0 +1,128 @@
+//! Finds the traces that a command wrote, and notes in its own trace how the command ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::SystemTime;
+
+use gpumemtrace_format::Meta;
+use gpumemtrace_format::block::{BlockKind, encode_block};
+use gpumemtrace_format::index::{TAIL_BYTES, TraceTail};
+use gpumemtrace_format::reader::{Item, TraceReader};
+
+use crate::launch::output_pattern::OutputPattern;
+
+const ZSTD_LEVEL: i32 = 3;
+
+/// The names under which the command may write traces.
+pub(super) struct ExpectedTraces {
+    pub(super) patterns: Vec<OutputPattern>,
+    /// The user gave a relative name, so a command that changes its folder writes elsewhere.
+    pub(super) is_relative: bool,
+}
+
+impl ExpectedTraces {
+    pub(super) fn new(here: &Path, given: Option<PathBuf>) -> Self {
+        let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
+        let named = given.or_else(|| from_env.map(PathBuf::from));
+        let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
+        // A launcher such as torchrun sets a rank for each of its processes.
+        let names = named.map_or_else(
+            || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
+            |name| vec![here.join(name)],
+        );
+        Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
+    }
+
+    /// The existing traces of these names, each with inode and modification time.
+    pub(super) fn find_traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+        let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
+        for pattern in &self.patterns {
+            let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
+            for entry in entries.filter(|entry| pattern.matches(&entry.file_name().to_string_lossy())) {
+                let path = entry.path();
+                // Checked before opening it, because opening a pipe blocks.
+                let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
+                if File::open(&path).is_ok_and(|file| TraceReader::new(file).is_ok()) {
+                    found.push((path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
+                }
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+}
+
+/// Prints and returns the new traces, and appends the wait status to the command's own trace.
+pub(super) fn finish_traces(
+    expected: &ExpectedTraces,
+    before: &[(PathBuf, u64, SystemTime)],
+    pid: u64,
+    status: ExitStatus,
+    here: &Path,
+) -> Vec<PathBuf> {
+    let is_new = |inode: &u64, modified: &SystemTime| {
+        !before.iter().any(|(_, known, when)| known == inode && when == modified)
+    };
+    let new: Vec<PathBuf> = expected
+        .find_traces()
+        .into_iter()
+        .filter(|(_, inode, modified)| is_new(inode, modified))
+        .map(|(path, ..)| path)
+        .collect();
+    for path in &new {
+        let shown = path.strip_prefix(here).unwrap_or(path).display();
+        if is_locked(path) {
+            eprintln!("gpumemtrace: {shown} is still being written by a child process of the command");
+            continue;
+        }
+        if let Err(error) = append_wait_status(path, pid, status) {
+            eprintln!("gpumemtrace: {shown}: cannot add the exit status of the command: {error:#}");
+        }
+        eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
+    }
+    new
+}
+
+fn is_locked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
+}
+
+/// Appends the wait status, which only the parent knows, if the trace is of process `pid`.
+fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
+    let mut meta = Meta::default();
+    for item in TraceReader::new(File::open(path)?)?.without_events() {
+        match item {
+            Item::Meta(more) => meta.merge(more),
+            // A reader would take the new block for the rest of the truncated one.
+            Item::TruncatedBlock { .. } => return Ok(()),
+            _ => {}
+        }
+    }
+    if meta.number("pid") != Some(pid) {
+        return Ok(());
+    }
+    let text = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => return Ok(()),
+    };
+    let mut file = OpenOptions::new().read(true).append(true).open(path)?;
+    file.try_lock()?;
+    let mut note = Meta::default();
+    note.set_text("wait_status", text);
+    let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
+    // TAIL points at the index and must stay the last block, so write a new one behind the note.
+    let mut last = [0; TAIL_BYTES];
+    let has_tail =
+        file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
+    if let Some(tail) = TraceTail::from_last_bytes(&last).filter(|_| has_tail) {
+        blocks.extend(tail.moved_by((TAIL_BYTES + blocks.len()) as u64).encode_block());
+    }
+    file.write_all(&blocks)?;
+    Ok(())
+}

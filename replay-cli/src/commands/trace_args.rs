@@ -1,0 +1,51 @@
+//! How `compare` and `check` read a trace.
+
+use std::path::Path;
+
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::callsite::UserCodePaths;
+use gpumemtrace_replay::compare::PerStepTotals;
+use gpumemtrace_replay::compare::analyse_by_steps;
+
+use super::replay::parse_user_code;
+use crate::exit::UsageError;
+use crate::terminal::status_line;
+use crate::trace::open::TraceSource;
+
+#[derive(clap::Args)]
+pub(crate) struct TraceArgs {
+    /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
+    ///
+    /// PATH is an absolute path, or some components of one. It also covers installed packages.
+    #[arg(long, value_name = "PATH")]
+    user_code: Vec<String>,
+    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
+    #[arg(long)]
+    no_cache: bool,
+    /// Disable the progress bar
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl TraceArgs {
+    /// The paths of `--user-code`.
+    pub(crate) fn user_code(&self) -> Result<UserCodePaths, UsageError> {
+        parse_user_code(&self.user_code)
+    }
+
+    pub(crate) fn uses_symbol_cache(&self) -> bool {
+        !self.no_cache
+    }
+}
+
+/// Analyses a trace step by step, with the progress bar on terminals.
+pub(crate) fn read_by_steps(
+    path: &Path,
+    args: &TraceArgs,
+    user_code: &UserCodePaths,
+) -> anyhow::Result<(Analysis, PerStepTotals)> {
+    let (file, ring) = TraceSource::find(path)?;
+    let shows_progress = !args.no_progress && status_line::is_terminal();
+    let _progress = shows_progress.then(|| file.progress());
+    Ok(file.with_input(ring, |input| analyse_by_steps(input, user_code.clone()))?)
+}

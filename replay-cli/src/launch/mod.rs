@@ -1,0 +1,6 @@
+//! Starts a program with the recorder library preloaded.
+
+pub(crate) mod library;
+pub(crate) mod output_pattern;
+pub(crate) mod platform;
+pub(crate) mod preload;

@@ -1,0 +1,107 @@
+//! A run held against its budgets, as JUnit's XML: a test case for each budget.
+//!
+//! Constraint: XML has characters that it cannot hold at all, and names come from a trace. Consequence: all text goes through the
+//! writer's escapes, and what is no character of XML becomes a space.
+
+use std::io::{self, Write};
+
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::budget::CheckState;
+use gpumemtrace_replay::budget::CheckedLimit;
+use quick_xml::Writer;
+use quick_xml::events::BytesText;
+
+use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
+use super::{OutputFormat, RenderContext, Renderer};
+use crate::terminal::marks::sanitize;
+
+/// The `junit` format.
+pub(crate) struct JunitRenderer;
+
+impl OutputFormat for JunitRenderer {
+    fn name(&self) -> &'static str {
+        "junit"
+    }
+
+    fn help(&self) -> &'static str {
+        "JUnit's XML, a test case for each budget"
+    }
+}
+
+impl Renderer<BudgetCheck> for JunitRenderer {
+    fn render(&self, check: &BudgetCheck, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+        Ok(write_suites(check, out)?)
+    }
+}
+
+fn write_suites(check: &BudgetCheck, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")?;
+    let number = |which: fn(&CheckedLimit) -> bool| {
+        check.budgets.iter().filter(|outcome| which(outcome)).count().to_string()
+    };
+    let (tests, failures) = (check.budgets.len().to_string(), number(|outcome| outcome.fails));
+    let skipped = number(|outcome| !outcome.fails && outcome.state == CheckState::Unknown);
+    let counts = [
+        ("tests", &*tests),
+        ("failures", &*failures),
+        ("errors", "0"),
+        ("skipped", &*skipped),
+        ("time", "0"),
+    ];
+    let name = sanitize_xml(&format!("gpumemtrace check {}", check.trace));
+    let mut writer = Writer::new_with_indent(&mut *out, b' ', 2);
+    writer.create_element("testsuites").with_attributes(counts).write_inner_content(|writer| {
+        let suite =
+            writer.create_element("testsuite").with_attribute(("name", &*name)).with_attributes(counts);
+        suite.write_inner_content(|writer| {
+            check.budgets.iter().try_for_each(|outcome| write_test_case(writer, outcome))?;
+            writer.create_element("system-out").write_text_content(BytesText::new(&sanitize_xml(
+                &format!("{}: {}", check.budget, summarize_check(check)),
+            )))?;
+            Ok(())
+        })?;
+        Ok(())
+    })?;
+    out.write_all(b"\n")
+}
+
+fn write_test_case(writer: &mut Writer<impl Write>, outcome: &CheckedLimit) -> io::Result<()> {
+    let (name, message) = (sanitize_xml(&outcome.name), sanitize_xml(&format_numbers(outcome)));
+    let attributes = [("classname", "gpumemtrace.budget"), ("name", &*name), ("time", "0")];
+    let element = writer.create_element("testcase").with_attributes(attributes);
+    match (outcome.fails, outcome.state) {
+        (true, state) => {
+            let kind = if state == CheckState::Unknown { "unknown" } else { "exceeded" };
+            let details = sanitize_xml(
+                &[vec![format_numbers(outcome)], list_contributors(outcome, MAX_CONTRIBUTORS)]
+                    .concat()
+                    .join("; "),
+            );
+            element.write_inner_content(|writer| {
+                let failure = writer.create_element("failure");
+                failure
+                    .with_attributes([("type", kind), ("message", &*message)])
+                    .write_text_content(BytesText::new(&details))?;
+                Ok(())
+            })?;
+        }
+        (false, CheckState::Unknown) => {
+            element.write_inner_content(|writer| {
+                writer.create_element("skipped").with_attribute(("message", &*message)).write_empty()?;
+                Ok(())
+            })?;
+        }
+        (false, _) => {
+            element.write_inner_content(|writer| {
+                writer.create_element("system-out").write_text_content(BytesText::new(&message))?;
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Only what XML can hold.
+fn sanitize_xml(text: &str) -> String {
+    sanitize(text).replace(['\u{fffe}', '\u{ffff}'], " ")
+}

@@ -1,0 +1,130 @@
+//! The report as text for somebody who has never seen the tool. One file per section.
+//!
+//! Constraint: it is read in terminals, logs and mails. Consequence: it makes sense without colour, fits a width, names
+//! files as short as they stay clear, and says in words what was not found or not known.
+
+mod backends;
+mod check;
+mod comparison;
+mod header;
+mod overview;
+mod ranks;
+mod sections;
+mod sites;
+mod snapshot;
+mod summary;
+
+use std::io::Write;
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::callsite::NameScope;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::report::Omitted;
+
+use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
+use crate::terminal::layout::finish_text;
+pub(crate) use check::render_written_budget;
+pub(crate) use header::explain_unnamed;
+pub(crate) use sections::SECTIONS;
+use sites::SiteFormatter;
+pub(crate) use sites::short_site;
+
+/// Longest list of sites that is shown unless `--top` says otherwise; more are summed up.
+const MAX_LISTED: usize = 20;
+
+/// The `text` format.
+pub(crate) struct TextRenderer;
+
+impl OutputFormat for TextRenderer {
+    fn name(&self) -> &'static str {
+        "text"
+    }
+
+    fn help(&self) -> &'static str {
+        "Text for people"
+    }
+}
+
+impl Renderer<Report> for TextRenderer {
+    fn render(
+        &self,
+        report: &Report,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(render_report(report, context).as_bytes())?)
+    }
+}
+
+impl ReportRenderer for TextRenderer {
+    fn report_needs<'a>(&self, context: &RenderContext<'a>) -> ReportNeeds<'a> {
+        let names = NameScope {
+            sections: context.sections,
+            most_sites: context.style.row_limit(MAX_LISTED),
+            // Without being asked for, stacks are shown where they are native alone.
+            stacks: context.full_stacks || !context.sections.is_empty(),
+            mixed: context.full_stacks,
+        };
+        ReportNeeds { only_asked_sections: false, names, truncated_lists: false }
+    }
+}
+
+impl Renderer<Comparison> for TextRenderer {
+    fn render(
+        &self,
+        comparison: &Comparison,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let style = context.style;
+        let max_lines = if context.all_rows { usize::MAX } else { style.row_limit(MAX_LISTED) };
+        Ok(out.write_all(comparison::render_comparison(comparison, max_lines, style).as_bytes())?)
+    }
+}
+
+impl Renderer<BudgetCheck> for TextRenderer {
+    fn render(
+        &self,
+        check: &BudgetCheck,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(check::render_check(check, context.style).as_bytes())?)
+    }
+}
+
+fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
+    let (sections, style) = (context.sections, context.style);
+    let mut out = String::new();
+    let mut sites = SiteFormatter::new(context.full_stacks);
+    for trace in 0..report.traces.len() {
+        if trace > 0 {
+            out.push('\n');
+        }
+        header::render_header(&mut out, report, trace, style);
+        if sections.is_empty() {
+            summary::render_summary(&mut out, report, trace, style, &mut sites);
+        }
+        snapshot::render_snapshots(&mut out, report, trace, sections, style);
+        for row in SECTIONS.iter().filter(|row| sections.contains(&row.section)) {
+            out.push('\n');
+            (row.render)(&mut out, report, trace, style, &mut sites);
+        }
+    }
+    ranks::render_ranks(&mut out, report, style);
+    finish_text(&out, style)
+}
+
+/// Rows beyond those that a list shows: how many, and their bytes. `left_out` were taken out of it before.
+fn sum_hidden_rows<T>(
+    rows: &[T],
+    most: usize,
+    left_out: Option<Omitted>,
+    bytes: impl Fn(&T) -> u64,
+) -> (u64, u64) {
+    let rest = rows.get(most..).unwrap_or_default();
+    let out = left_out.unwrap_or_default();
+    let sum = rest.iter().fold(out.bytes.unwrap_or(0), |sum, row| sum.saturating_add(bytes(row)));
+    (rest.len() as u64 + out.count, sum)
+}

@@ -1,0 +1,10 @@
+//! Text for terminals: numbers, colours, width, charts. Nothing here knows a report.
+
+pub(crate) mod chart;
+pub(crate) mod format;
+pub(crate) mod layout;
+pub(crate) mod marks;
+pub(crate) mod paths;
+pub(crate) mod status_line;
+pub(crate) mod stdout;
+pub(crate) mod style;

@@ -1,0 +1,139 @@
+//! Opens a trace: its files, the ring file beside it, and the recorder's lock.
+//!
+//! The recorder may still write the trace. So the ring file is read first: an event that moves into
+//! the trace meanwhile is then seen twice, which is harmless, instead of never. And every pass over
+//! the trace ends at the same length.
+
+use std::fs::{File, TryLockError};
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpumemtrace_format::reader::OpenError;
+use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
+use gpumemtrace_replay::Input;
+use gpumemtrace_replay::RingFile;
+
+use crate::exit::UnreadableInput;
+use crate::trace::parts::TraceParts;
+use crate::trace::progress::{ProgressLine, ReadCounter};
+
+/// A trace on disk that can be read several times.
+pub(crate) struct TraceSource {
+    pub(crate) parts: TraceParts,
+    /// The path as the user typed it.
+    pub(crate) name: String,
+    is_locked: bool,
+    counter: Arc<ReadCounter>,
+}
+
+impl TraceSource {
+    /// Finds the files of a trace and reads its ring file. Fails for anything but a regular file.
+    pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), UnreadableInput> {
+        let name = path.display().to_string();
+        let refuse = |why: String| UnreadableInput(format!("{name} {why}"));
+        // Checked before opening it, because opening a pipe blocks until it has a writer.
+        let facts = std::fs::metadata(path).map_err(|error| refuse(describe_open_error(&error)))?;
+        if !facts.is_file() && !facts.is_dir() {
+            return Err(refuse("is not a regular file; save the trace to a file first".to_owned()));
+        }
+        let file = File::open(path).map_err(|error| refuse(describe_open_error(&error)))?;
+        let facts = file.metadata().map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        if facts.is_dir() {
+            return Err(refuse("is a directory; give the trace file in it".to_owned()));
+        }
+        let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let ring = read_ring(&ring_path(path));
+        let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
+        let (parts, counter) = (TraceParts::find(path, length_bytes), Arc::default());
+        Ok((Self { parts, name, is_locked, counter }, ring))
+    }
+
+    /// Opens the whole trace from its start, and restarts the progress counter.
+    pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
+        Ok(Box::new(self.counter.begin(self.parts.open()?)))
+    }
+
+    /// Shows a progress line on stderr until the return value is dropped.
+    pub(crate) fn progress(&self) -> ProgressLine {
+        let length_bytes = self.parts.files.iter().map(|part| part.len_bytes).sum();
+        ProgressLine::start(&self.name, length_bytes, self.counter.clone())
+    }
+
+    /// Calls `read` with this trace and its ring file, and names the trace in its errors.
+    pub(crate) fn with_input<T>(
+        &self,
+        ring: RingFile,
+        read: impl FnOnce(Input<'_>) -> Result<T, OpenError>,
+    ) -> Result<T, UnreadableInput> {
+        let open = || self.open();
+        let (files, absent) = (self.parts.spans(), self.parts.absent.clone());
+        let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked, files, absent };
+        read(input)
+            .map_err(|error| UnreadableInput(format!("{} {}", self.name, describe_format_error(&error))))
+    }
+
+    /// True if the recorder held the file when it was found.
+    pub(crate) fn is_locked(&self) -> bool {
+        self.is_locked
+    }
+}
+
+/// The path of the ring file of a trace.
+pub(crate) fn ring_path(trace: &Path) -> PathBuf {
+    let mut name = trace.as_os_str().to_owned();
+    name.push(".ring");
+    PathBuf::from(name)
+}
+
+/// Reads and decodes a ring file.
+pub(crate) fn read_ring(path: &Path) -> RingFile {
+    match read_ring_bytes(path) {
+        Ok(bytes) => match RingImage::decode(&bytes) {
+            Ok(image) => RingFile::Loaded(Box::new(image)),
+            Err(error) => RingFile::Unusable(error.to_string()),
+        },
+        Err(why) => why,
+    }
+}
+
+/// Reads the first page, checks it, then reads as many bytes as that page announces.
+fn read_ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
+    let unreadable = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => RingFile::Absent,
+        _ => RingFile::Unusable(format!("cannot be read ({error})")),
+    };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(RingFile::Unusable("is not a regular file".to_owned()));
+    }
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::with_capacity(PAGE_BYTES);
+    file.by_ref().take(PAGE_BYTES as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    let all =
+        RingImage::expected_file_bytes(&bytes).map_err(|error| RingFile::Unusable(error.to_string()))?;
+    file.take(all - bytes.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+fn describe_open_error(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => {
+            "does not exist; the recorder creates run.trace in the program's current directory, at its first GPU \
+             call"
+                .to_owned()
+        }
+        ErrorKind::PermissionDenied => {
+            "cannot be read: only its owner has access; ask them, or use sudo".to_owned()
+        }
+        _ => format!("cannot be opened: {error}"),
+    }
+}
+
+fn describe_format_error(error: &OpenError) -> String {
+    match error {
+        OpenError::NotATrace => {
+            format!("{error}; give the file that the recorder wrote, such as run.trace")
+        }
+        error => error.to_string(),
+    }
+}

@@ -1,0 +1,80 @@
+use super::*;
+use gpumemtrace_format::block::{BlockKind, encode_block, file_header};
+
+const ID: &str = "0123456789abcdef0123456789abcdef";
+
+fn write(folder: &Path, name: &str, id: &str, part: Option<u64>, more: &[u8]) -> PathBuf {
+    let mut meta = Meta::default();
+    meta.set_text("trace_id", id);
+    if let Some(part) = part {
+        meta.set_number("part", part);
+    }
+    let mut bytes = file_header().to_vec();
+    bytes.extend(encode_block(BlockKind::META, &meta.encode(), 3));
+    bytes.extend(more);
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
+
+fn found(path: &Path) -> (Vec<String>, Vec<String>) {
+    let parts = TraceParts::find(path, std::fs::metadata(path).unwrap().len());
+    let name = |part: &PartFile| part.path.file_name().unwrap().to_string_lossy().into_owned();
+    (parts.files.iter().map(name).collect(), parts.absent)
+}
+
+#[test]
+fn parts_match_by_metadata_and_read_as_one_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let block = encode_block(BlockKind(99), b"x", 3);
+    let last = write(folder, "other.name", ID, Some(3), &block);
+    write(folder, "run.01234567.part2.trace", ID, Some(2), &block);
+    write(folder, "run.01234567.part1.trace", ID, Some(1), &block);
+    // Half a block at the end, as a killed program leaves it.
+    write(folder, "run.01234567.stacks.trace", ID, None, &block[..block.len() - 1]);
+    // Files of another trace: another ID, the named part, a wrong part number, no trace at all.
+    write(folder, "x.01234567.part1.trace", "0123456700000000", Some(1), b"");
+    write(folder, "run.01234567.part3.trace", ID, Some(3), b"");
+    write(folder, "run.01234567.part9.trace", ID, Some(2), b"");
+    std::fs::write(folder.join("run.01234567.part0.trace"), "notes").unwrap();
+    let (files, absent) = found(&last);
+    let expected =
+        ["run.01234567.stacks.trace", "run.01234567.part1.trace", "run.01234567.part2.trace", "other.name"];
+    assert_eq!((files, absent), (expected.map(str::to_owned).to_vec(), Vec::new()));
+
+    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len());
+    let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
+    let unknown = items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count();
+    assert_eq!((items.len(), unknown), (7, 3), "{items:?}");
+    let first = parts.files[0].len_bytes;
+    let spans = parts.spans();
+    assert_eq!((spans[0].start, spans[0].skipped), (0, 0));
+    assert_eq!((spans[1].start, spans[1].skipped), (first, FILE_HEADER_BYTES as u64));
+}
+
+#[test]
+fn missing_parts_are_reported_unless_recorder_dropped_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let last = write(folder.path(), "run.trace", ID, Some(5), b"");
+    write(folder.path(), "run.01234567.part3.trace", ID, Some(3), b"");
+    let (files, absent) = found(&last);
+    assert_eq!(files, ["run.01234567.part3.trace", "run.trace"]);
+    assert_eq!(absent.len(), 2, "{absent:?}");
+    assert!(absent[0].contains("stacks") && absent[1].contains("3 parts from 1 to 4"), "{absent:?}");
+
+    let mut meta = Meta::default();
+    meta.set_number("dropped_parts", 2);
+    let dropped = encode_block(BlockKind::META, &meta.encode(), 3);
+    write(folder.path(), "run.01234567.stacks.trace", ID, None, &dropped);
+    let (_, absent) = found(&last);
+    assert!(absent.len() == 1 && absent[0].contains("1 part from 4 to 4"), "{absent:?}");
+}
+
+#[test]
+fn trace_without_parts_is_one_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = write(folder.path(), "run.trace", ID, None, b"");
+    write(folder.path(), "run.01234567.part1.trace", ID, Some(1), b"");
+    assert_eq!(found(&path), (vec!["run.trace".to_owned()], Vec::new()));
+}

@@ -1,0 +1,330 @@
+//! From analyses to the report.
+
+pub(crate) mod filter;
+pub(crate) mod mps_samples;
+
+use crate::report::Section;
+use std::collections::BTreeMap;
+
+use gpumemtrace_format::{EventKind, MetaValue, TrackerState};
+
+use crate::callsite::symbols::SiteId;
+use crate::pass::Analysis;
+use crate::report::{
+    Device, DeviceLevels, DevicePeak, HolderScan, Mark, OwnerBytes, Phase, PhaseOnDevice, Report, Residual,
+    SinceMoment, Steps, StreamPart, Timeline, TimelineBand, TimelinePoint, TraceInfo,
+};
+use crate::state::device::DeviceState;
+use crate::timeline::phases::PhaseUsage;
+use crate::{fragmentation, leak, oom, peak, ranks, verdicts};
+
+/// Most sites drawn as bands.
+const MAX_BANDS: usize = 12;
+
+/// The report on some traces; all sections if none is named.
+pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
+    let has = |section| sections.is_empty() || sections.contains(&section);
+    let each = || analyses.iter().enumerate();
+    let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
+    for (index, analysis) in each() {
+        let (leaking, silent) = leak::leaks(index, analysis);
+        leaks.extend(leaking);
+        silent_growth.extend(silent);
+    }
+    // Out of memory is the whole device.
+    let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
+    let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
+    let ranks = ranks::ranks(analyses, &leaks);
+    let verdicts = sections.is_empty().then(|| {
+        let of_trace =
+            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &silent_growth), &ooms);
+        let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
+        verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
+        verdicts
+    });
+    let timelines: Option<Vec<Timeline>> = has(Section::Timeline)
+        .then(|| each().flat_map(|(index, analysis)| timelines(index, analysis)).collect());
+    let busiest = timelines.as_ref().and_then(|all| {
+        let peak = |timeline: &Timeline| {
+            timeline.points.iter().filter_map(|point| point.live_bytes.max(point.device_bytes)).max()
+        };
+        all.iter()
+            .filter(|timeline| timeline.trace == 0)
+            .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
+            .cloned()
+    });
+    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), left_out: None };
+    Report {
+        schema: "gpumemtrace.report",
+        version: 1,
+        traces: analyses.iter().map(trace_info).collect(),
+        devices: each().flat_map(|(index, analysis)| devices(index, analysis)).collect(),
+        steps: analyses.first().map(steps),
+        phases: each().flat_map(|(index, analysis)| phases(index, analysis)).collect(),
+        timeline: has(Section::Timeline).then(|| busiest.unwrap_or(empty)),
+        timelines,
+        marks: if has(Section::Timeline) {
+            each().flat_map(|(index, analysis)| marks(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
+        torch_memory: if has(Section::Timeline) {
+            each().filter_map(|(index, analysis)| mps_samples::torch_memory(index, analysis)).collect()
+        } else {
+            Vec::new()
+        },
+        fragmentation: has(Section::Fragmentation).then(|| {
+            each()
+                .flat_map(|(index, analysis)| fragmentation::report::fragmentation(index, analysis))
+                .collect()
+        }),
+        gap_over_time: has(Section::Fragmentation).then(|| {
+            each().flat_map(|(index, analysis)| fragmentation::report::over_time(index, analysis)).collect()
+        }),
+        async_pools: has(Section::Fragmentation)
+            .then(|| {
+                each()
+                    .flat_map(|(index, analysis)| fragmentation::report::async_pools(index, analysis))
+                    .collect()
+            })
+            .filter(|pools: &Vec<_>| !pools.is_empty()),
+        instants: analyses
+            .iter()
+            .any(|analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty())
+            .then(|| {
+                each()
+                    .flat_map(|(index, analysis)| fragmentation::report::instants(index, analysis))
+                    .collect()
+            }),
+        peak: has(Section::Peak)
+            .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
+        ranks,
+        verdicts,
+        holders: holders(analyses).filter(|_| has(Section::Leaks)),
+        leaks: has(Section::Leaks).then_some(leaks),
+        silent_growth: has(Section::Leaks).then_some(silent_growth),
+        oom: has_ooms.then_some(ooms),
+        left_out: None,
+        filters: None,
+    }
+}
+
+fn holders(analyses: &[Analysis]) -> Option<Vec<HolderScan>> {
+    let of = |(trace, analysis): (usize, &Analysis)| {
+        analysis.holder_scans.report(trace, analysis.start_ns, analysis.step_source.name().is_some())
+    };
+    let looks: Vec<HolderScan> = analyses.iter().enumerate().flat_map(of).collect();
+    (!looks.is_empty()).then_some(looks)
+}
+
+fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
+    let has_torch =
+        |ordinal: u8| analysis.devices.iter().any(|(device, state)| *device == ordinal && state.has_torch());
+    let on = move |(device, on): &(u8, PhaseUsage)| PhaseOnDevice {
+        device: *device,
+        peak_live_bytes: has_torch(*device).then_some(on.peak_bytes),
+        left_bytes: has_torch(*device).then_some(on.left_bytes),
+    };
+    analysis.phases.iter().map(move |phase| Phase {
+        trace,
+        name: (!phase.name.is_empty()).then(|| phase.name.clone()),
+        turns: phase.turns,
+        time_ns: phase.time_ns,
+        devices: phase.devices.iter().map(on).collect(),
+    })
+}
+
+fn marks(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Mark> {
+    analysis.marks.first.iter().map(move |mark| Mark {
+        trace,
+        name: (!mark.name.is_empty()).then(|| mark.name.clone()),
+        time_ns: mark.time_ns.saturating_sub(analysis.start_ns),
+        step: analysis.reported_step(mark.step),
+    })
+}
+
+fn trace_info(analysis: &Analysis) -> TraceInfo {
+    let meta = &analysis.meta;
+    let text = |name: &str| meta.text(name).map(str::to_owned);
+    let list = |name: &str| match meta.get(name) {
+        Some(MetaValue::List(list)) => Some(list.clone()),
+        Some(MetaValue::Text(text)) => Some(vec![text.clone()]),
+        _ => None,
+    };
+    let mut events: BTreeMap<String, u64> = BTreeMap::new();
+    for (kind, name) in EventKind::NAMED {
+        let name = if *kind == EventKind::MARK { "marks" } else { name };
+        events.insert(name.to_owned(), 0);
+    }
+    for (kind, count) in &analysis.counts {
+        let name = match kind.name() {
+            Some(_) if *kind == EventKind::MARK => "marks".to_owned(),
+            Some(name) => name.to_owned(),
+            None => format!("kind_{}", kind.0),
+        };
+        events.insert(name, *count);
+    }
+    TraceInfo {
+        path: analysis.path.clone(),
+        pid: meta.number("pid"),
+        host: text("host"),
+        rank: meta.number("rank"),
+        world_size: meta.number("world_size"),
+        command: list("command"),
+        started_unix_ns: meta.number("started_unix_ns"),
+        duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
+        mode: list("mode"),
+        pluggable: text("pluggable"),
+        torch: text("torch"),
+        torch_tracker: analysis.tracker.map(TrackerState::name),
+        python: text("python"),
+        cuda_driver: version(meta.get("cuda_driver")),
+        cuda_runtime: version(meta.get("cuda_runtime")),
+        allocator_conf: text("allocator_conf"),
+        since: analysis.since.as_ref().and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
+            time_ns: time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(begun),
+        }),
+        stream: analysis.stream.as_ref().map(|facts| StreamPart {
+            stream: facts.stream.0,
+            unknown_blocks: facts.unknown_blocks,
+            unknown_bytes: facts.unknown_bytes,
+            reserved_is_known: analysis.knows_reserved(),
+        }),
+        end: analysis.ending,
+        end_detail: analysis.ending_detail.clone(),
+        events,
+        losses: analysis.losses.clone(),
+        symbols: None,
+        complete: analysis.incomplete.is_empty(),
+        notes: analysis.incomplete.iter().chain(&analysis.notes).cloned().collect(),
+    }
+}
+
+/// CUDA writes 13020 for 13.2.
+fn version(value: Option<&MetaValue>) -> Option<String> {
+    match value? {
+        MetaValue::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
+        MetaValue::Text(text) => Some(text.clone()),
+        MetaValue::List(_) => None,
+    }
+}
+
+fn steps(analysis: &Analysis) -> Steps {
+    let source = analysis.step_source.name();
+    let site = match analysis.step_source {
+        crate::timeline::steps::StepSource::Optimizer(line) => {
+            let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
+            line.map(|line| analysis.symbols.site(line.site, None))
+        }
+        _ => None,
+    };
+    Steps {
+        source,
+        count: source.map(|_| u64::from(analysis.steps)),
+        site,
+        range: analysis.step_range.clone(),
+    }
+}
+
+fn devices(trace: usize, analysis: &Analysis) -> Vec<Device> {
+    let device = |(ordinal, state): (u8, &DeviceState)| {
+        let torch = state.has_torch();
+        let reserves = torch && analysis.knows_reserved();
+        let driver = !state.driver.is_empty();
+        let peak = state.main().peak();
+        Device {
+            trace,
+            device: u32::from(ordinal),
+            name: analysis.meta.text(&format!("device.{ordinal}.name")).map(str::to_owned),
+            total_bytes: analysis.total_bytes(ordinal),
+            peak: DevicePeak {
+                live_bytes: torch.then(|| state.torch.peak().live),
+                reserved_bytes: reserves.then_some(state.reserved_peak.reserved),
+                device_bytes: driver.then_some(state.peak_device),
+                time_ns: Some(peak.time_ns.saturating_sub(analysis.start_ns)),
+                step: analysis.reported_step(peak.step),
+            },
+            end: DeviceLevels {
+                live_bytes: torch.then(|| state.torch.total().bytes),
+                reserved_bytes: reserves.then_some(state.reserved),
+                device_bytes: driver.then(|| state.driver.total().bytes),
+            },
+            ledger: ledger(analysis, state),
+            residual_bytes: residual(analysis, state).map(|residual| residual.bytes),
+            residual: residual(analysis, state),
+        }
+    };
+    analysis.visible_devices().map(device).collect()
+}
+
+fn ledger(analysis: &Analysis, state: &DeviceState) -> Vec<OwnerBytes> {
+    let entries = state.attribution.entries(&analysis.owners);
+    entries.into_iter().map(|(owner, bytes)| OwnerBytes { owner, bytes }).collect()
+}
+
+fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
+    let sample = state.attribution.nearest()?;
+    let bytes = sample.residual()?;
+    let (least_bytes, most_bytes) = state.attribution.extremes.unwrap_or((bytes, bytes));
+    Some(Residual {
+        bytes,
+        witness: sample.witness.name(),
+        time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+        in_use_bytes: sample.in_use,
+        samples: state.attribution.samples,
+        least_bytes,
+        most_bytes,
+    })
+}
+
+fn timelines(trace: usize, analysis: &Analysis) -> Vec<Timeline> {
+    analysis.visible_devices().map(|(ordinal, state)| timeline(trace, analysis, ordinal, state)).collect()
+}
+
+fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Timeline {
+    let live_set = state.main();
+    let torch = state.has_torch();
+    let reserves = torch && analysis.knows_reserved();
+    let driver = !state.driver.is_empty();
+    let mut points = Vec::new();
+    // Which of the two values of a bin each point shows: 0 high, 1 low.
+    let mut which: Vec<(usize, usize)> = Vec::new();
+    for (index, bin) in live_set.bins().all().iter().enumerate() {
+        let point = |sample: &crate::timeline::bins::MemorySample, reserved, device| TimelinePoint {
+            time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(sample.step),
+            live_bytes: torch.then_some(sample.live),
+            reserved_bytes: reserves.then_some(reserved),
+            device_bytes: driver.then_some(device),
+        };
+        let high = (point(&bin.high, bin.max_reserved, bin.max_device), (index, 0));
+        let low = (point(&bin.low, bin.min_reserved, bin.min_device), (index, 1));
+        let is_flat = bin.high.live == bin.low.live
+            && bin.max_reserved == bin.min_reserved
+            && bin.max_device == bin.min_device;
+        let pair = if is_flat {
+            vec![high]
+        } else if bin.low.time_ns <= bin.high.time_ns {
+            vec![low, high]
+        } else {
+            vec![high, low]
+        };
+        for (point, place) in pair {
+            points.push(point);
+            which.push(place);
+        }
+    }
+    let mut sites: Vec<(u64, SiteId, &crate::timeline::bins::BinValues)> = live_set
+        .sites()
+        .map(|(id, site)| (id, site.bin_values()))
+        .map(|(id, values)| (values.iter().flatten().copied().max().unwrap_or(0), id, values))
+        .filter(|(most, ..)| *most > 0)
+        .collect();
+    sites.sort_by_key(|(most, id, _)| (std::cmp::Reverse(*most), *id));
+    let bands = sites.iter().take(MAX_BANDS).map(|(_, id, values)| TimelineBand {
+        site: analysis.symbols.site(*id, live_set.main_stack_at_peak(*id)),
+        bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
+    });
+    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, left_out: None }
+}

@@ -1,0 +1,156 @@
+//! The frames of a stack, and sites and stacks in the form that reports have.
+
+use crate::callsite::site_key::BACKWARD;
+use crate::callsite::site_key::MAX_FRAMES;
+use crate::callsite::site_key::NativeFrame;
+use crate::callsite::site_key::SiteKey;
+use crate::callsite::site_key::stable_id;
+use gpumemtrace_format::{FrameLink, NodeId};
+
+use crate::callsite::code_origin::CodeOrigin;
+use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
+use crate::report::{FrameKind, Site, StackFrame};
+
+impl StackSymbols {
+    /// Python frames from the innermost outwards, as node ids.
+    pub(crate) fn python_path(&self, innermost: NodeId) -> Vec<NodeId> {
+        let mut path = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && path.len() < MAX_FRAMES {
+            path.push(at);
+            at = self.definitions.python.get(&at).map_or(NodeId::NONE, |node| node.parent);
+        }
+        path
+    }
+
+    /// The file that a frame runs, if it is known.
+    pub(crate) fn file_of(&self, node: NodeId) -> Option<&str> {
+        let node = self.definitions.python.get(&node)?;
+        self.definitions.codes.get(&node.code).map(|code| code.file.as_str())
+    }
+
+    /// The innermost frame of a stack as a site of its own, whoever wrote it.
+    pub(crate) fn innermost(&self, stack: StackId) -> SiteId {
+        let StackInfo { python, site, .. } = self.stack_info(stack);
+        self.nodes.get(python.0).map_or(site, |facts| facts.own)
+    }
+
+    /// Innermost first.
+    pub(crate) fn native_frames(&self, innermost: NodeId) -> Vec<NativeFrame> {
+        let mut frames = Vec::new();
+        let mut at = innermost;
+        while at != NodeId::NONE && frames.len() < MAX_FRAMES {
+            let Some(node) = self.definitions.native.get(&at) else {
+                frames.push(NativeFrame { node: at, address: 0, module: None });
+                break;
+            };
+            let address = node.return_address;
+            // The call is the instruction before the return address, which may be another function's first.
+            let module = self.definitions.module_at(address.saturating_sub(1));
+            let module = module.map(|module| (module.path.clone(), address.wrapping_sub(module.load_bias)));
+            frames.push(NativeFrame { node: at, address, module });
+            at = node.parent;
+        }
+        frames
+    }
+
+    /// The report's form of a site, with the frames of `stack`.
+    pub(crate) fn site(&self, site: SiteId, stack: Option<StackId>) -> Site {
+        let key = &self.sites[site.0 as usize];
+        let (file, line, function, module) = match key {
+            SiteKey::Python { file, line, function, .. } => (file.clone(), *line, function.clone(), None),
+            SiteKey::Native { module, .. } => (None, None, None, Some(module.clone())),
+            SiteKey::Unknown => (None, None, None, None),
+        };
+        let offset = match key {
+            SiteKey::Native { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        let is_backward = matches!(key, SiteKey::Python { is_backward: true, .. });
+        let stack = stack.map_or_else(Vec::new, |stack| self.frames(stack));
+        let address = self.addresses.get(&site).copied().unwrap_or(0);
+        Site {
+            id: stable_id(key),
+            file,
+            line,
+            function,
+            module,
+            offset,
+            is_backward,
+            stack,
+            stack_order: None,
+            address,
+        }
+    }
+
+    /// What the report calls it in every run.
+    pub(crate) fn stable_id(&self, site: SiteId) -> String {
+        stable_id(&self.sites[site.0 as usize])
+    }
+
+    /// What a site is called that nobody knows.
+    pub(crate) fn unknown_site() -> Site {
+        Site {
+            id: stable_id(&SiteKey::Unknown),
+            file: None,
+            line: None,
+            function: None,
+            module: None,
+            offset: None,
+            is_backward: false,
+            stack: Vec::new(),
+            stack_order: None,
+            address: 0,
+        }
+    }
+
+    /// The frames of a stack, innermost first: native frames, then Python frames. [`crate::callsite::symbolizer`] puts them in their true order.
+    pub(crate) fn frames(&self, stack: StackId) -> Vec<StackFrame> {
+        let StackInfo { python, native, .. } = self.stack_info(stack);
+        let mut frames: Vec<StackFrame> = Vec::new();
+        let native = self.native_frames(native);
+        // The recorder's own frames, innermost of all and where autograd's calls go through it, are no part of the program.
+        for frame in native.into_iter().filter(|frame| !frame.path().is_some_and(is_recorder)) {
+            let is_own = frame.path().is_some_and(|path| self.own.is_own_module(path));
+            let (module, offset) = frame.module.unzip();
+            frames.push(StackFrame {
+                kind: FrameKind::Native,
+                file: None,
+                line: None,
+                function: None,
+                module,
+                offset,
+                is_inlined: false,
+                is_own,
+                address: frame.address,
+                link: FrameLink::Unknown,
+            });
+        }
+        for id in self.python_path(python) {
+            let node = self.definitions.python.get(&id);
+            let link = node.map_or(FrameLink::Unknown, |node| node.link);
+            let (file, function, line) = match node {
+                _ if link == FrameLink::Backward => (None, Some(BACKWARD.to_owned()), None),
+                Some(node) => self.python_frame(node.code, node.offset_bytes),
+                None => (None, None, None),
+            };
+            frames.push(StackFrame {
+                kind: FrameKind::Python,
+                is_own: file.as_deref().is_some_and(|file| self.own.origin_of(file) == CodeOrigin::User),
+                link,
+                file,
+                line,
+                function,
+                module: None,
+                offset: None,
+                is_inlined: false,
+                address: 0,
+            });
+        }
+        frames
+    }
+}
+
+fn is_recorder(path: &str) -> bool {
+    path.rsplit('/').next().is_some_and(|name| name.starts_with("libgpumemtrace"))
+}

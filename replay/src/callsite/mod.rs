@@ -1,0 +1,19 @@
+//! Call sites: which line, function and stack an event came from.
+
+pub(crate) mod autograd;
+pub(crate) mod code_origin;
+pub(crate) mod frames;
+pub(crate) mod mixed_stack;
+pub(crate) mod module_owner;
+pub(crate) mod py_linetable;
+pub(crate) mod site_key;
+pub(crate) mod symbolizer;
+pub(crate) mod symbols;
+
+pub use self::{
+    code_origin::UserCodePaths,
+    py_linetable::line_at,
+    symbolizer::{
+        NameScope, Symbolizer, UnnamedReason, symbolize_address, symbolize_report, symbolize_sites,
+    },
+};

@@ -1,0 +1,104 @@
+use super::*;
+use crate::callsite::site_key::MAX_FRAMES;
+use gpumemtrace_format::{CodeDef, NativeNode, PyNode};
+
+fn code(id: u32, file: &str, name: &str, line: i32) -> CodeDef {
+    // One entry without columns: 8 units, no line difference.
+    let line_table = vec![0xef, 0];
+    CodeDef {
+        id: CodeId(id),
+        first_line: line,
+        python: 0x030b,
+        file: file.into(),
+        name: name.into(),
+        line_table,
+        truncated: false,
+    }
+}
+
+fn node(id: u32, parent: u32, code: u32) -> PyNode {
+    PyNode { id: NodeId(id), parent: NodeId(parent), code: CodeId(code), offset_bytes: 2, link: FrameLink::C }
+}
+
+fn symbols(codes: &[CodeDef], nodes: &[PyNode]) -> StackSymbols {
+    let mut definitions = Definitions::default();
+    definitions.codes.extend(codes.iter().map(|code| (code.id, code.clone())));
+    definitions.python.extend(nodes.iter().map(|node| (node.id, *node)));
+    StackSymbols::new(definitions, UserCodePaths::default())
+}
+
+const LIB: &str = "/v/lib/python3.11/site-packages/torch/nn/modules/module.py";
+
+#[test]
+fn the_site_is_the_innermost_user_line_and_equal_lines_are_one_site() {
+    let codes = [
+        code(1, "train.py", "main", 10),
+        code(2, LIB, "Module.__call__", 5),
+        code(3, "train.py", "main", 10),
+    ];
+    let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(9, 0, 3)]);
+    let [a, b] = [2, 9].map(|id| symbols.stack(NodeId(id), NodeId::NONE));
+    assert_eq!(symbols.stack_info(a).site, symbols.stack_info(b).site);
+    let site = symbols.site(symbols.stack_info(a).site, Some(a));
+    assert_eq!(
+        (site.file.as_deref(), site.line, site.function.as_deref()),
+        (Some("train.py"), Some(10), Some("main"))
+    );
+    assert_eq!(site.stack.len(), 2);
+    assert_eq!(site.stack[0].file.as_deref(), Some(LIB));
+}
+
+#[test]
+fn without_a_user_line_generated_code_then_anything_answers() {
+    let codes = [code(1, "<string>", "<module>", 1), code(2, LIB, "f", 5)];
+    let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 0, 2)]);
+    let [a, b] = [2, 3].map(|id| {
+        let stack = symbols.stack(NodeId(id), NodeId::NONE);
+        symbols.site(symbols.stack_info(stack).site, None).file
+    });
+    assert_eq!((a.as_deref(), b.as_deref()), (Some("<string>"), Some(LIB)));
+}
+
+#[test]
+fn no_stack_at_all_is_unknown_and_a_native_one_is_module_and_offset() {
+    let mut definitions = Definitions::default();
+    let module = gpumemtrace_format::ModuleDef {
+        load_bias: 0x1000,
+        start: 0x1000,
+        end: 0x2000,
+        path: "/x/libnccl.so.2".into(),
+        build_id: vec![],
+    };
+    definitions.take(gpumemtrace_format::reader::Item::Modules(vec![module]));
+    definitions
+        .native
+        .insert(NodeId(1), NativeNode { id: NodeId(1), parent: NodeId::NONE, return_address: 0x1234 });
+    let mut symbols = StackSymbols::new(definitions, UserCodePaths::default());
+    let none = symbols.stack(NodeId::NONE, NodeId::NONE);
+    assert_eq!(symbols.site(symbols.stack_info(none).site, Some(none)).file, None);
+    let native = symbols.stack(NodeId::NONE, NodeId(1));
+    let site = symbols.site(symbols.stack_info(native).site, Some(native));
+    assert_eq!((site.module.as_deref(), site.stack[0].offset), (Some("/x/libnccl.so.2"), Some(0x234)));
+}
+
+#[test]
+fn a_cycle_of_parents_ends() {
+    let mut symbols = symbols(&[code(1, "a.py", "f", 1)], &[node(1, 2, 1), node(2, 1, 1)]);
+    let stack = symbols.stack(NodeId(1), NodeId::NONE);
+    assert_eq!(symbols.frames(stack).len(), MAX_FRAMES);
+}
+
+#[test]
+fn the_line_that_calls_the_optimizer_is_found_through_its_wrapper() {
+    let optim = "/v/site-packages/torch/optim/";
+    let codes = [
+        code(1, "train.py", "main", 10),
+        code(2, &format!("{optim}optimizer.py"), "Optimizer.profile_hook_step.<locals>.wrapper", 5),
+        code(3, &format!("{optim}adam.py"), "Adam.step", 5),
+    ];
+    let mut symbols = symbols(&codes, &[node(1, 0, 1), node(2, 1, 2), node(3, 2, 3)]);
+    let stack = symbols.stack(NodeId(3), NodeId::NONE);
+    let line = symbols.optimizer_lines()[symbols.stack_info(stack).optimizer as usize - 1];
+    assert_eq!(line.call, OptimizerCall::Step);
+    assert_eq!(symbols.site(line.site, None).line, Some(10));
+}

@@ -1,0 +1,228 @@
+//! A finding as the report tells it.
+
+use serde_json::json;
+
+use crate::callsite::symbols::SiteId;
+use crate::leak::blame::BlamedLine;
+use crate::leak::candidates::Candidate;
+use crate::leak::growth::Growth;
+use crate::leak::oom_forecast::Headroom;
+use crate::leak::retained_graph::RetainedGraph;
+use crate::pass::Analysis;
+use crate::report::{FreedSiblings, Leak, Quantity, Site, Survival};
+use crate::state::live_set::LiveSet;
+use crate::timeline::step_series::StepSeries;
+use crate::timeline::steps::StepSource;
+use crate::util::block_totals::{BlockTotals, saturating_sum};
+use crate::util::seeded_map::SeededSet;
+
+/// Most members named in one finding.
+const MAX_MEMBERS: usize = 100;
+/// Highest confidence in what grows without a period: a cache that is still filling does so too.
+const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
+
+/// Whose findings, and of what kind.
+#[derive(Clone, Copy)]
+pub(super) struct LeakReporter<'a> {
+    pub(super) trace: usize,
+    pub(super) analysis: &'a Analysis,
+    pub(super) ordinal: u8,
+    pub(super) live_set: &'a LiveSet,
+    pub(super) kind: &'static str,
+    pub(super) room: Option<Headroom>,
+}
+
+/// What a finding is made of, whatever grew.
+pub(super) struct LeakFacts<'a> {
+    pub(super) site: Site,
+    pub(super) held: BlockTotals,
+    pub(super) growth: &'a Growth,
+    pub(super) stride: u32,
+    pub(super) first_step: u64,
+    pub(super) blocks_per_step: f64,
+    /// Expected, least and most.
+    pub(super) bytes_per_step: [f64; 3],
+    pub(super) q: f64,
+    /// Growth from the end of this step on.
+    pub(super) after_warm_up: (u32, u64),
+    /// All growth of its kind.
+    pub(super) total: &'a StepSeries,
+}
+
+impl LeakReporter<'_> {
+    pub(super) fn has_steps(&self) -> bool {
+        !matches!(self.analysis.step_source, StepSource::Time { .. })
+    }
+
+    /// Sites that stand under one line and grow in the same steps.
+    pub(super) fn sites(&self, place: BlamedLine, members: &[Candidate]) -> Leak {
+        let symbols = &self.analysis.symbols;
+        let main = &members[0];
+        let mut leak = self.of(symbols.site(place.line, place.stack), members);
+        if main.growth().accelerates {
+            leak.shape = "accelerating";
+        }
+        if place.line != main.site {
+            leak.leaf = Some(symbols.site(main.site, place.stack));
+        }
+        if members.len() > 1 {
+            leak.members = members.iter().take(MAX_MEMBERS).map(|one| symbols.site(one.site, None)).collect();
+        }
+        leak
+    }
+
+    pub(super) fn graph(&self, graph: &RetainedGraph) -> Leak {
+        let symbols = &self.analysis.symbols;
+        let mut leak = self.of(symbols.site(graph.line, Some(graph.stack)), &graph.members);
+        leak.shape = "retained_graph";
+        let named = graph.sources.iter().take(MAX_MEMBERS);
+        leak.members = named.map(|(site, stack)| symbols.site(*site, Some(*stack))).collect();
+        leak
+    }
+
+    fn of(&self, site: Site, members: &[Candidate]) -> Leak {
+        let main = &members[0];
+        let mut held = BlockTotals::default();
+        let mut bytes_per_step = [0.0; 3];
+        for member in members {
+            held.bytes = held.bytes.saturating_add(member.held.bytes);
+            held.blocks += member.held.blocks;
+            for (sum, rate) in bytes_per_step.iter_mut().zip(member.bytes_rate()) {
+                *sum += rate;
+            }
+        }
+        let rate = |member: &Candidate| member.blocks.as_ref().map_or(0.0, |growth| growth.per_value);
+        let (settled, _) = main.after_warm_up;
+        let mut leak = self.leak(LeakFacts {
+            site,
+            held,
+            growth: main.growth(),
+            stride: main.stride,
+            first_step: members.iter().map(Candidate::first_step).min().unwrap_or(0),
+            blocks_per_step: members.iter().map(|one| rate(one) / f64::from(one.stride)).sum(),
+            bytes_per_step,
+            q: main.q,
+            after_warm_up: (settled, saturating_sum(members.iter().map(|member| member.after_warm_up.1))),
+            total: self.live_set.series(),
+        });
+        self.describe_outcomes(&mut leak, members);
+        leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
+        if self.kind == super::TENSORS
+            && let Some((holders, seen)) =
+                self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+        {
+            leak.holders = Some(holders);
+            leak.holders_seen = Some(seen);
+        }
+        leak
+    }
+
+    fn describe_outcomes(&self, leak: &mut Leak, members: &[Candidate]) {
+        let symbols = &self.analysis.symbols;
+        let main = &members[0];
+        let all = |of: fn(&Candidate) -> u64| saturating_sum(members.iter().map(of));
+        let (born, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
+        let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
+        leak.grows_by = if main.blocks.is_some() { "blocks" } else { "size" };
+        leak.freed_siblings = FreedSiblings {
+            share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
+            site: free_site.map(|site| symbols.site(site, None)),
+        };
+        leak.survivors = Some(all(|one| one.cohort.survivors));
+        leak.generations = self.has_steps().then_some(main.cohort.generations);
+        if self.has_steps() {
+            let told = main.cohort.survival.iter();
+            leak.cohort_survival = told
+                .map(|(after_steps, share)| Survival { after_steps: *after_steps, share: *share })
+                .collect();
+        }
+        if members.iter().any(|one| symbols.is_backward_site(one.site)) {
+            let mut seen = SeededSet::default();
+            let calls = self.analysis.backward_calls.iter().filter_map(|call| symbols.user_site(*call));
+            leak.backward_calls = calls
+                .filter(|site: &SiteId| seen.insert(*site))
+                .map(|site| symbols.site(site, None))
+                .collect();
+        }
+        if let Some(evidence) = leak.evidence.as_object_mut() {
+            evidence
+                .insert("slope_of".to_owned(), json!(if main.blocks.is_some() { "blocks" } else { "bytes" }));
+            evidence.insert("blocks_allocated".to_owned(), json!(born));
+            evidence.insert("blocks_freed".to_owned(), json!(freed));
+            let late = all(|one| one.outcomes.freed_after_step);
+            evidence.insert("blocks_freed_in_a_later_step".to_owned(), json!(late));
+        }
+    }
+
+    /// What is told of every finding.
+    pub(super) fn leak(&self, facts: LeakFacts<'_>) -> Leak {
+        let LeakFacts { growth, held, stride, blocks_per_step, .. } = facts;
+        let [rate, least, most] = facts.bytes_per_step;
+        let has_steps = self.has_steps();
+        let per_step = |rate: f64| has_steps.then_some(Quantity(rate));
+        let period = growth.period.filter(|_| has_steps).and_then(|period| match (period, stride) {
+            (period, 1) => Some(period as u64),
+            (1, _) if blocks_per_step >= 1.0 => Some(1),
+            _ => None,
+        });
+        let steps = self.live_set.steps_ended();
+        let last = steps.saturating_sub(1);
+        let (settled, own) = facts.after_warm_up;
+        let grown = facts.total.at(last).bytes.saturating_sub(facts.total.at(settled).bytes);
+        let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
+        let alone = self
+            .room
+            .filter(|_| has_steps)
+            .and_then(|room| room.for_blocks(held.bytes / held.blocks.max(1)).steps([rate, least, most]));
+        let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
+        let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
+        let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
+        let highest = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
+        let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
+        let layer = if self.kind == super::TENSORS { "torch" } else { self.kind };
+        Leak {
+            trace: self.trace,
+            kind: self.kind,
+            site: facts.site,
+            leaf: None,
+            device: u32::from(self.ordinal),
+            shape: "linear",
+            confidence: confidence.clamp(0.0, highest),
+            blocks: held.blocks,
+            bytes: held.bytes,
+            blocks_per_step: per_step(blocks_per_step),
+            bytes_per_step: per_step(rate),
+            bytes_per_step_interval: has_steps.then_some([Quantity(least), Quantity(most)]),
+            period_steps: period,
+            first_step: has_steps.then_some(facts.first_step),
+            last_step: has_steps.then_some(u64::from(last)),
+            grows_by: "size",
+            is_regular: growth.period.is_some(),
+            share_of_growth: share,
+            steps_to_oom: alone.map(|(steps, ..)| steps),
+            oom_step: None,
+            survivors: None,
+            generations: None,
+            cohort_survival: Vec::new(),
+            p_value: growth.p,
+            q_value: facts.q,
+            freed_siblings: FreedSiblings { share: 0.0, site: None },
+            backward_calls: Vec::new(),
+            members: Vec::new(),
+            holders: None,
+            holders_seen: None,
+            sites: Vec::new(),
+            evidence: json!({
+                "judged_at_step": has_steps.then_some(steps),
+                "growth_steps": growth.rising_steps,
+                "regularity": growth.regularity,
+                "kendall_tau": growth.tau,
+                "theil_sen_slope": growth.slope.per_value / f64::from(stride),
+                "theil_sen_interval": growth.slope.interval.map(|bound| bound / f64::from(stride)),
+                "slope_of": "bytes",
+                "largest_undone_rise": growth.undone,
+                "layer": layer,
+            }),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The states of all devices, by ordinal.
+
+use gpumemtrace_format::NO_DEVICE;
+
+use crate::state::device::DeviceState;
+use crate::state::mps_samples::MetalLevels;
+
+/// The state of a device, made when it is first seen.
+#[inline]
+pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
+    devices.all[ordinal as usize].get_or_insert_with(|| {
+        let mut state = DeviceState::at_step(step, devices.span_ns).starting_at_step(devices.first_step);
+        if devices.follows_step_peaks {
+            state.torch.follow_step_peaks();
+        }
+        Box::new(state)
+    })
+}
+
+/// Devices by ordinal.
+pub(crate) struct DeviceStates {
+    pub(crate) all: Vec<Option<Box<DeviceState>>>,
+    /// How long the run lasts; 0 where that is not known.
+    pub(crate) span_ns: u64,
+    /// Steps that ended before what is told.
+    pub(crate) first_step: u32,
+    /// Somebody asked for the step before the peak.
+    pub(crate) follows_step_peaks: bool,
+}
+
+impl DeviceStates {
+    /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
+    pub(crate) fn only_metal(&self) -> Option<MetalLevels> {
+        let all =
+            (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
+        let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
+        let (ordinal, device) = used.next()?;
+        let exact = MetalLevels {
+            device: ordinal,
+            bytes: device.driver.total().bytes,
+            heaps: device.reserved,
+            buffers: device.torch.total().bytes,
+        };
+        (ordinal != NO_DEVICE && used.next().is_none()).then_some(exact)
+    }
+
+    /// What tensors hold, by device.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
+        let all = (0..=u8::MAX).zip(&self.all);
+        all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
+            .filter(|(ordinal, _)| *ordinal != NO_DEVICE)
+    }
+}

@@ -1,0 +1,13 @@
+//! The memory state of each device while a trace is replayed.
+
+pub(crate) mod async_pools;
+pub(crate) mod attribution;
+pub(crate) mod device;
+pub(crate) mod device_states;
+pub(crate) mod driver;
+pub(crate) mod holder_scans;
+pub(crate) mod live_set;
+pub(crate) mod mps_samples;
+pub(crate) mod request_histogram;
+pub(crate) mod segments;
+pub(crate) mod unused_reserved;

@@ -1,0 +1,10 @@
+//! Steps, ranges, phases and marks of a run, and series of values over them.
+
+pub(crate) mod bins;
+pub(crate) mod marks;
+pub(crate) mod nvtx_ranges;
+pub(crate) mod phases;
+pub(crate) mod step_counter;
+pub(crate) mod step_series;
+pub(crate) mod steps;
+pub(crate) mod time_spec;
