@@ -22,9 +22,7 @@ pub enum OpenError {
     #[error("is not a gpumemtrace trace")]
     NotATrace,
     /// A version that this crate does not read.
-    #[error(
-        "has trace version {0}, but this gpumemtrace reads version {FORMAT_VERSION}: use the gpumemtrace that recorded it"
-    )]
+    #[error("has trace version {0}, but this gpumemtrace reads version {FORMAT_VERSION}: use a newer one")]
     Version(u32),
     /// Opening or reading failed.
     #[error("cannot be read: {0}")]

@@ -25,9 +25,7 @@ pub enum RingError {
     #[error("is not a gpumemtrace ring file, or its header is damaged")]
     NotARing,
     /// A version that this crate does not read.
-    #[error(
-        "has ring version {0}, but this gpumemtrace reads version {RING_VERSION}: use the gpumemtrace that recorded it"
-    )]
+    #[error("has ring version {0}, but this gpumemtrace reads version {RING_VERSION}: use a newer one")]
     Version(u32),
     /// Its header claims more bytes than [`MAX_RING_FILE_BYTES`].
     #[error("claims to be {0} bytes long in its header, more than any recorder makes")]
