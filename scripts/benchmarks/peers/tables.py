@@ -87,8 +87,7 @@ def measure_once(workload, recorder, row, scratch):
 
 
 def kept(recorder, folder, events):
-    """Returns the recorded share of the program's events; later ones were not counted yet at the
-    kill."""
+    """Returns the recorded share of the program's events, of those counted before the kill."""
     count = recorder.count(folder)
     return count if isinstance(count, Samples) else min(1.0, count / events)
 

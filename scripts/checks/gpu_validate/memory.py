@@ -13,8 +13,7 @@ from .verdicts import DIFFERENT, EQUAL, IMPOSSIBLE, MEASURED, Different, assert_
 @check("doctor")
 def doctor(harness):
     env = harness.environment(harness.folder, False, {"GPUMEMTRACE_LIB": harness.args.library})
-    # PyTorch may bring its own driver, as the simulated GPU does; the doctor must find the same
-    # one.
+    # PyTorch may bring its own driver (the simulated GPU does); the doctor must find that one.
     here = os.path.dirname(harness.machine["libcuda"][0])
     env["LD_LIBRARY_PATH"] = ":".join(filter(None, [env.get("LD_LIBRARY_PATH"), here]))
     done = subprocess.run([str(harness.args.command), "doctor", "--json", "--python", str(harness.args.python)], env=env,

@@ -45,8 +45,7 @@ class Trace:
         return json.loads(done.stdout)
 
     def owner(self, event):
-        """Returns the innermost module of a call's stack that is neither libcuda, libcudart nor
-        ours."""
+        """Returns the innermost module of a call's stack that is not libcuda, libcudart or ours."""
         node = event["native"]
         while node in self.native:
             node, module = self.native[node]

@@ -1,5 +1,4 @@
-"""References that keep leaked tensors alive, with real PyTorch; the scan must not change the
-program."""
+"""References that keep leaked tensors alive, in real PyTorch; the scan changes nothing."""
 
 import json
 import os
@@ -60,8 +59,7 @@ def line_of(mark):
 @pytest.mark.parametrize("fixed", [False, True], ids=["leaky", "mended"])
 @pytest.mark.parametrize("pattern", lab.PATTERNS)
 def test_leak_lab_holders(run_with_holders, pattern, fixed):
-    """A list in the script holds every block of each of the eight mistakes; fixed forms have no
-    leak."""
+    """A list in the script holds all blocks of each mistake; fixed forms have none."""
     run = run_with_holders(LAB / "train.py", pattern, *["--fixed"] * fixed, "--steps", 30, "--batch", 16, **lab.CONF)
     report = held(run)
     [look] = report["holders"]
@@ -197,8 +195,7 @@ def test_local_variables_are_named_by_function(run_with_holders, tmp_path):
 
 
 def test_reading_variables_keeps_none_alive():
-    """Runs in this Python: values read from a frame are released with the function; `locals()` is
-    whole."""
+    """Runs in this Python: values read from a frame are released; `locals()` is complete."""
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
@@ -229,8 +226,7 @@ assert function() == plain()
 
 
 def test_injection_is_invisible_to_the_program(torch_version, run_with_holders, tmp_path):
-    """sys.path, import hooks and other sitecustomize modules are unchanged, also in isolated
-    mode."""
+    """sys.path, import hooks and sitecustomize modules are unchanged, also in isolated mode."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.came_first = True\n")
     script = tmp_path / "sees.py"

@@ -1,5 +1,4 @@
-"""Runs in which PyTorch's trace tracker is missing or unknown; and a trace older than the
-tracker."""
+"""Runs without PyTorch's trace tracker, or with an unknown one; and a trace without it."""
 
 import json
 import re
@@ -73,8 +72,7 @@ def test_library_without_symbols_falls_back_to_profiler_hook(run_python, torch_v
 
 
 def test_gap_includes_requested_bytes(run_python, torch_version, tmp_path):
-    """Rounding, frees that wait for a stream, and segments add up; PyTorch's sum of requests
-    agrees."""
+    """Rounding, frees that wait for a stream, and segments add up; PyTorch's requests agree."""
     run = run_python(torch_version, "training/allocator_matrix.py", "pools", "--history", tmp_path / "history.json", SIMGPU_EVENT_DELAY_US=3000)
     report = run.report()
     assert report["traces"][0]["torch_tracker"] == "attached"

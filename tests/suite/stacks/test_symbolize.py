@@ -26,8 +26,7 @@ def own_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def traced(place):  # noqa: F811
-    """Builds and records native_names.c with its library; yields the run and the unstripped
-    files."""
+    """Builds and records native_names.c with its library; yields run and unstripped files."""
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         reason = f"not checked: {', '.join(missing)} not installed here"

@@ -1,5 +1,4 @@
-"""The three models of the test suite, small enough that a step takes milliseconds on the simulated
-GPU."""
+"""The three models of the suite; a step takes milliseconds on the simulated GPU."""
 
 import torch
 from torch import nn

@@ -74,8 +74,7 @@ class Nvml:
         return None if code else info[2]
 
     def process_used(self):
-        """Returns the bytes of this process, or None. In a container NVML may have another process
-        id."""
+        """Returns the bytes of this process, or None. In a container its id may differ."""
         count, rows = ctypes.c_uint(64), (ctypes.c_uint64 * (3 * 64))()  # pid, bytes, instance ids
         code = self.nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", self.device, ctypes.byref(count), rows)
         if code:
