@@ -129,7 +129,7 @@ def main(description):
             for row in rows_of(harness, one):
                 print("%-36s %-18s %s" % (row.name, row.verdict, " ".join(row.detail.split())), flush=True)
                 rows.append(row)
-            print("%36s %.1f s" % ("", time.monotonic() - begin), flush=True)
+            print(" " * 36, "%.1f s" % (time.monotonic() - begin), flush=True)
             # Written after each check, so that an interrupted run keeps its results.
             left = list(dict.fromkeys(later.name for later in chosen[number + 1:]))
             output.write_text(markdown(harness, rows, left), encoding="utf-8")

@@ -40,7 +40,7 @@ def kill(harness):
         time.sleep(moment)
         if process.poll() is not None or time.monotonic() > patience:
             ran = harness.finish(process, folder, 0)
-            raise Different("the training ended by itself: " + failure(ran))
+            raise Different("the training ended before the kill: " + failure(ran))
         process.send_signal(signal.SIGKILL)
         process.wait()
         trace = harness.trace(folder)
@@ -83,7 +83,7 @@ def overhead(harness):
             median, spread = statistics.median(values) / 1000, "%.3f to %.3f" % (min(ratios), max(ratios))
             rows.append([what, way, "%.1f µs" % median, "%.3f" % middle, spread])
             if way != "bare":
-                detail.append("%s %s %.3f" % (what, way, middle))
+                detail.append(" ".join([what, way, "%.3f" % middle]))
     numbers = table(["what", "way", "median", "ratio to bare", "range"], rows)
     numbers += "\n\n%d interleaved rounds, one process each; wall clock, synchronised; " % rounds
     numbers += "a step is the median of %d, the loop the best of 5.\nThe trace has %.1f bytes per event." % (count, per_event)

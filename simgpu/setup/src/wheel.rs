@@ -137,7 +137,7 @@ mod tests {
             "Requires-Dist: nvidia-cudnn-cu13==9.26.0.51; x\n",
         )
         .unwrap();
-        assert_eq!((versions13.runtime, facts13.cudnn), (13020, 92600));
+        assert_eq!((versions13.runtime, versions13.cudnn), (13020, 92600));
         let versions12 =
             read_versions("cuda: Optional[str] = '12.1'\n", "Requires-Dist: nvidia-cudnn-cu12==8.9.2.26\n")
                 .unwrap();

@@ -337,7 +337,10 @@ def is_loop(frame):
 
 def test_user_code_option_includes_installed_packages(run_python, torch_version):
     run = run_python(torch_version, "training/train.py")
-    files = lambda *flags: {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}  # noqa: E731
+
+    def files(*flags):
+        return {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}
+
     assert not any("site-packages" in file for file in files() if file)
     assert any("site-packages/torch/nn" in file for file in files("--own", "site-packages/torch/nn") if file)
     done = subprocess.run([COMMAND, "replay", run.trace, "--own", "."], capture_output=True, text=True)

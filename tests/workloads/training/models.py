@@ -5,7 +5,7 @@ from torch import nn
 
 
 class Mlp(nn.Sequential):
-    """Seven linear layers."""
+    """Seven linear layers with ReLU in between."""
 
     input_shape = (32, 256)
     classes = 10
