@@ -1,5 +1,4 @@
-"""`replay --follow` beside a running program: totals while it runs, the normal report at its
-end."""
+"""`replay --follow` beside a running program: totals meanwhile, the normal report at its end."""
 
 import os
 import pty

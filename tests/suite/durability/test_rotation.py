@@ -1,5 +1,4 @@
-"""Rotated traces replay as one file would, also after a crash of the program or the loss of a
-part."""
+"""Rotated traces replay as one file would, also after a crash or the loss of a part."""
 
 import os
 import random
@@ -154,8 +153,7 @@ def test_recording_continues_if_rotation_fails(tmp_path):
 
 
 def with_file_changed(folder, what, deed):
-    """Applies `deed` to the file that `what` names, and ends the run after the recorder's
-    message."""
+    """Applies `deed` to the file matching `what`, and ends the run after the recorder's message."""
     with start(folder, 0, GPUMEMTRACE_ROTATE="64KiB") as process:
         process.stdout.readline()
         deadline = time.monotonic() + 60

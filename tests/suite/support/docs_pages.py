@@ -58,8 +58,7 @@ class Command:
 
 @dataclass
 class Block:
-    """A fence: language, file name if any, the reason it is not run, and its position in the
-    page."""
+    """A fence: language, file name if any, reason not to run it, and position in the page."""
 
     language: str
     title: str

@@ -1,5 +1,4 @@
-"""Installs the package's wheel beside PyTorch environments that stay unchanged, and runs programs
-with it."""
+"""Installs the package's wheel beside unchanged PyTorch environments, and runs programs."""
 
 import json
 import os
