@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpumemtrace_format::{ApiId, EventKind, NodeId};
-use gpumemtrace_recorder::native::{self, NativeStack};
-use gpumemtrace_recorder::python::layout::PYTHON_3_12;
-use gpumemtrace_recorder::python::memory::Direct;
-use gpumemtrace_recorder::python::trail::Trail;
-use gpumemtrace_recorder::stack_cache::{FrameKey, StackCache};
+use gpumemtrace_recorder::internals::{
+    self as native, Direct, FrameKey, NativeStack, PYTHON_3_12, StackCache, Trail,
+};
 use gpumemtrace_recorder::{Draft, begin, event};
 
 /// A cache as the session makes it: zeroed memory.

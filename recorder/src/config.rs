@@ -5,9 +5,9 @@
 
 use gpumemtrace_format::amount::{self, PartLimit};
 
-use crate::parts::Wanted;
-use crate::say::say;
-use crate::stack_cache::MAX_DEPTH;
+use crate::diagnostics::say;
+use crate::stacks::cache::MAX_DEPTH;
+use crate::writer::rotation::Wanted;
 
 /// What the recorder needs at most, where nothing else was asked for.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;

@@ -10,45 +10,37 @@
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
 mod allocator;
-mod batch;
-mod before;
-mod clock;
 mod config;
-mod current;
-mod facts;
-mod forward;
-mod name;
-pub mod native;
-mod output;
-mod own_file;
-mod parts;
-mod per_thread;
-mod protocol;
-pub mod python;
-mod record;
-mod ring_sizes;
-mod said;
-mod say;
+mod diagnostics;
+mod hot;
+mod metadata;
+mod platform;
+mod ring;
 mod session;
-mod shared;
-mod signals;
-pub mod stack_cache;
-mod sync;
-mod system;
-mod text;
-mod thread;
-mod trace_file;
+mod stacks;
 mod writer;
 
 pub use allocator::Allocator;
 pub use config::wants_tracker;
-pub use facts::{Sources, register, torch_version_beside};
-pub use forward::{Work, forward_node, work_for_node};
-pub use record::{
+pub use diagnostics::{errno, say, set_errno};
+pub use hot::autograd::{Work, forward_node, work_for_node};
+pub use hot::markers::{mark, phase_begin, phase_end, step};
+pub use hot::record::{
     Call, Draft, begin, count, event, is_recording, leave_after_panic, may_record, named_event, text_event,
     trace_path,
 };
-pub use said::{mark, phase_begin, phase_end, step};
-pub use say::{errno, say, set_errno};
+pub use metadata::{Sources, register, torch_version_beside};
+pub use platform::unload_counter::modules_went;
+pub use platform::{generation as module_counts, is_preloaded};
 pub use session::{end_at_exit, end_at_quick_exit, end_by_program};
-pub use system::{generation as module_counts, is_preloaded};
+
+/// What the tests and benchmarks of this crate use, and nothing else.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::platform::process_memory::Direct;
+    pub use crate::platform::unload_counter::modules_went;
+    pub use crate::stacks::cache::{FrameKey, MAX_DEPTH, StackCache};
+    pub use crate::stacks::native::{NativeStack, prepare};
+    pub use crate::stacks::python::layout::PYTHON_3_12;
+    pub use crate::stacks::python::memo::Trail;
+}

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_recorder::native::{self, NativeStack};
+use gpumemtrace_recorder::internals::{self as native, NativeStack};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };

@@ -10,19 +10,19 @@
     reason = "loom's threads run in turn, and its cells say nothing of threads"
 )]
 
+#[path = "protocol_model/atomics.rs"]
+mod atomics;
 #[path = "protocol_model/models.rs"]
 mod models;
-#[path = "../src/protocol/mod.rs"]
+#[path = "../src/ring/protocol/mod.rs"]
 #[allow(dead_code, reason = "each model uses its part")]
 mod protocol;
-#[path = "protocol_model/sync.rs"]
-mod sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use atomics::{Break, Site, forget_seen, seen, set_broken};
 use models::MODELS;
-use sync::{Break, Site, forget_seen, seen, set_broken};
 
 fn explore(model: fn()) {
     let mut builder = loom::model::Builder::new();
@@ -110,7 +110,7 @@ fn each_line_of_the_protocol_is_needed() {
     for (_, model) in MODELS {
         forget_seen();
         explore(*model);
-        for part in seen().into_iter().filter(|((file, ..), _)| file.contains("src/protocol")) {
+        for part in seen().into_iter().filter(|((file, ..), _)| file.contains("src/ring/protocol")) {
             uses.entry(part).or_default().push(*model);
         }
     }

@@ -6,7 +6,7 @@
 //! all the states a kill can leave of one ring.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
 
-#[path = "../src/protocol/mod.rs"]
+#[path = "../src/ring/protocol/mod.rs"]
 #[allow(dead_code, reason = "only rings are looked at")]
 mod protocol;
 
@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use protocol::ring::{Lane, RingWords, Room};
 
 /// Atomics that write down what is stored, and where in the file.
-mod sync {
+mod atomics {
     use std::cell::Cell;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -74,16 +74,16 @@ const THREAD: u32 = 4711;
 const SHAPE: Shape = Shape::uniform(1, PLACES as u32);
 
 struct Words {
-    head: sync::AtomicU64,
-    tail: sync::AtomicU64,
-    tail_again: sync::AtomicU64,
-    slots: [[sync::AtomicU64; RECORD_WORDS]; PLACES],
+    head: atomics::AtomicU64,
+    tail: atomics::AtomicU64,
+    tail_again: atomics::AtomicU64,
+    slots: [[atomics::AtomicU64; RECORD_WORDS]; PLACES],
 }
 
 impl Words {
     fn new() -> Self {
         let place = |slot: usize, word: usize| RING_RECORDS_AT + slot * RECORD_BYTES + 8 * word;
-        let word = |at: usize| sync::AtomicU64::at(PAGE_BYTES + at);
+        let word = |at: usize| atomics::AtomicU64::at(PAGE_BYTES + at);
         Self {
             head: word(RING_HEAD_AT),
             tail: word(RING_TAIL_AT),
@@ -98,19 +98,19 @@ impl RingWords<RECORD_WORDS> for &Words {
         PLACES as u64
     }
 
-    fn head(&self) -> &sync::AtomicU64 {
+    fn head(&self) -> &atomics::AtomicU64 {
         &self.head
     }
 
-    fn tail(&self) -> &sync::AtomicU64 {
+    fn tail(&self) -> &atomics::AtomicU64 {
         &self.tail
     }
 
-    fn tail_again(&self) -> &sync::AtomicU64 {
+    fn tail_again(&self) -> &atomics::AtomicU64 {
         &self.tail_again
     }
 
-    fn slot(&self, number: u64) -> &[sync::AtomicU64; RECORD_WORDS] {
+    fn slot(&self, number: u64) -> &[atomics::AtomicU64; RECORD_WORDS] {
         &self.slots[number as usize % PLACES]
     }
 

@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpumemtrace_format::NodeId;
-use gpumemtrace_recorder::native::{self, NativeStack};
-use gpumemtrace_recorder::stack_cache::MAX_DEPTH;
+use gpumemtrace_recorder::internals::{self as native, MAX_DEPTH, NativeStack};
 
 /// What one thread has seen.
 #[derive(Clone, Copy, Default, Debug)]

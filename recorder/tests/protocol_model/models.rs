@@ -7,11 +7,11 @@ use gpumemtrace_format::event::{STATE_DONE, STATE_IN_FLIGHT};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use crate::protocol::ending::Ending;
-use crate::protocol::owners::Owners;
+use crate::atomics::{AtomicU32, AtomicU64, Ordering, catch_up};
+use crate::protocol::ownership::Owners;
 use crate::protocol::ring::{Lane, RingWords, Room};
+use crate::protocol::shutdown::Ending;
 use crate::protocol::start::{OFF, Start};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, catch_up};
 
 /// All models, by name.
 pub(crate) const MODELS: &[(&str, fn())] = &[

@@ -1,0 +1,199 @@
+//! What is known about the process: collected once, away from the hook where possible.
+//!
+//! Constraint: most facts need files or the list of loaded modules, and some need the driver. Consequence: only what makes
+//! the trace identifiable is collected by the thread that starts the session; the rest follows in a second metadata block,
+//! written by the writer thread. What cannot be learned is left out, which readers show as unknown.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use gpumemtrace_format::{Meta, ModuleDef};
+
+use crate::config::{Config, NativeStacks, OnFull, Stacks};
+use crate::platform::{self, clock};
+use crate::writer::paths::Names;
+
+/// What the hooks know and the recorder cannot. All but `uncovered_calls` are asked on the writer thread.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources {
+    /// Adds driver version, device sizes and the like.
+    pub facts: fn(&mut Meta),
+    /// Adds how we came to see the calls. What it answers changes when that does.
+    pub mode: fn(&mut Meta) -> u8,
+    /// Names of the entry points that `ApiId` counts through; the first is unused.
+    pub apis: &'static [&'static str],
+    /// How many calls went past the hooks.
+    pub uncovered_calls: fn() -> u64,
+    /// Of which functions.
+    pub uncovered_names: fn() -> Vec<String>,
+    /// Records what no call tells; called once a second, after the first event.
+    pub sample: fn(),
+}
+
+static SOURCES: OnceLock<Sources> = OnceLock::new();
+
+/// Registers what the hooks can add. The first registration stays.
+pub fn register(sources: Sources) {
+    let _ = SOURCES.set(sources);
+}
+
+/// How we came to see the calls, if that is not what was answered last.
+pub(crate) fn mode(last: &mut Option<u8>) -> Option<Meta> {
+    let mut meta = Meta::default();
+    let now = (SOURCES.get()?.mode)(&mut meta);
+    (last.replace(now) != Some(now)).then_some(meta)
+}
+
+/// Calls that went past the hooks so far.
+pub(crate) fn uncovered_calls() -> u64 {
+    SOURCES.get().map_or(0, |sources| (sources.uncovered_calls)())
+}
+
+/// A metadata block that names the functions of those calls.
+pub(crate) fn uncovered() -> Meta {
+    let mut meta = Meta::default();
+    meta.set_list("uncovered", SOURCES.get().map_or_else(Vec::new, |sources| (sources.uncovered_names)()));
+    meta
+}
+
+/// Records what no call tells.
+pub(crate) fn sample() {
+    if let Some(sources) = SOURCES.get() {
+        (sources.sample)();
+    }
+}
+
+/// The machine's name; empty if it has none.
+pub(crate) fn host() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is as long as we say.
+    let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
+    let len = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+    if result == 0 { String::from_utf8_lossy(&name[..len]).into_owned() } else { String::new() }
+}
+
+/// The first metadata block.
+pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Option<String>) -> Meta {
+    let mut meta = Meta::default();
+    meta.set_text("trace_id", format!("{:032x}", u128::from_be_bytes(trace_id)));
+    meta.set_text("tool", concat!("gpumemtrace ", env!("CARGO_PKG_VERSION")));
+    meta.set_number("pid", u64::from(names.pid));
+    if !names.host.is_empty() {
+        meta.set_text("host", names.host.as_str());
+    }
+    for (key, variable) in [("rank", "RANK"), ("local_rank", "LOCAL_RANK"), ("world_size", "WORLD_SIZE")] {
+        if let Some(number) = std::env::var(variable).ok().and_then(|value| value.parse().ok()) {
+            meta.set_number(key, number);
+        }
+    }
+    meta.set_list("command", platform::command_line());
+    meta.set_number("started_unix_ns", clock::unix_ns());
+    meta.set_number("started_ns", clock::now_ns());
+    let stacks = match config.stacks {
+        Stacks { python: true, native: NativeStacks::All } => "both",
+        Stacks { python: true, .. } => "python",
+        Stacks { python: false, native: NativeStacks::None } => "none",
+        Stacks { python: false, .. } => "native",
+    };
+    meta.set_text("stacks", stacks);
+    meta.set_text("on_full", if config.on_full == OnFull::Block { "block" } else { "drop" });
+    // The newer name wins in the versions of PyTorch that know it; older ones read only the other.
+    for variable in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
+        if let Ok(value) = std::env::var(variable) {
+            meta.set_text("allocator_conf", value);
+        }
+    }
+    if let Some(sources) = SOURCES.get() {
+        meta.set_list("apis", sources.apis.iter().map(|name| (*name).to_owned()).collect());
+    }
+    if let Some(note) = note {
+        meta.set_list("notes", vec![note]);
+    }
+    meta
+}
+
+/// The second metadata block.
+pub(crate) fn second(python_version: Option<String>) -> Meta {
+    let mut meta = Meta::default();
+    if let Some(version) = python_version {
+        meta.set_text("python", version);
+    }
+    let modules = platform::loaded();
+    if let Some((version, cuda)) = torch_version(&modules) {
+        meta.set_text("torch", version);
+        if let Some(cuda) = cuda {
+            meta.set_text("torch_cuda", cuda);
+        }
+    }
+    let runtimes: Vec<&str> =
+        modules.iter().filter_map(|module| file_name(module).strip_prefix("libcudart.so.")).collect();
+    if !runtimes.is_empty() {
+        meta.set_text("cuda_runtime", runtimes.join(", "));
+    }
+    if let Some(sources) = SOURCES.get() {
+        (sources.facts)(&mut meta);
+    }
+    meta
+}
+
+/// `major.minor.patch` of the interpreter, from its `Py_Version`.
+pub(crate) fn python_version() -> Option<String> {
+    // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"Py_Version".as_ptr()) };
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: `Py_Version` is an unsigned long constant of the interpreter.
+    let hex = unsafe { *at.cast::<libc::c_ulong>() };
+    Some(format!("{}.{}.{}", hex >> 24 & 0xff, hex >> 16 & 0xff, hex >> 8 & 0xff))
+}
+
+fn file_name(module: &ModuleDef) -> &str {
+    module.path.rsplit('/').next().unwrap_or_default()
+}
+
+/// PyTorch writes its version beside its libraries: `torch/version.py` next to `torch/lib/libc10.so`.
+fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
+    let library = modules.iter().find(|module| file_name(module) == platform::C10)?;
+    torch_version_beside(Path::new(&library.path))
+}
+
+/// Version and CUDA version of the PyTorch to which a library in its `lib` folder belongs. Reads a file.
+pub fn torch_version_beside(library: &Path) -> Option<(String, Option<String>)> {
+    let package = library.parent()?.parent()?;
+    let text = std::fs::read_to_string(package.join("version.py")).ok()?;
+    Some((assigned(&text, "__version__")?, assigned(&text, "cuda")))
+}
+
+/// The text assigned to a name: `name = '1.2'` or `name: Optional[str] = '1.2'`.
+fn assigned(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let (annotation, value) = rest.split_once('=')?;
+        if !(annotation.trim().is_empty() || annotation.starts_with(':')) {
+            return None;
+        }
+        let value = value.trim().trim_matches(['\'', '"']);
+        (!value.is_empty() && value != "None").then(|| value.to_owned())
+    })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torchs_version_file_is_read_in_its_old_and_new_form() {
+        let new = "from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.15.0+cu132'\ndebug = False\ncuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n";
+        assert_eq!(assigned(new, "__version__").as_deref(), Some("2.15.0+cu132"));
+        assert_eq!(assigned(new, "cuda").as_deref(), Some("13.2"));
+        assert_eq!(assigned(new, "hip"), None);
+        assert_eq!(assigned("cuda = '12.1'\n", "cuda").as_deref(), Some("12.1"));
+    }
+
+    #[test]
+    fn our_own_command_line_and_host_are_found() {
+        assert!(!platform::command_line().is_empty());
+        assert!(!host().is_empty());
+    }
+}

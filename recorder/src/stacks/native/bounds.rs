@@ -1,0 +1,98 @@
+//! The calling thread's own stack: where it is, and reads that stay inside.
+//!
+//! Constraint: a wrong rule, or a frame that was made by hand, may lead anywhere; a read there could end the program.
+//! Consequence: the limits are asked for once a thread, when it gets its ring (that may cost a look into `/proc`), and every
+//! word that is read on the way is held against them. A stack pointer outside of them belongs to an alternate signal stack, a
+//! fibre or a coroutine: nothing is known of such a stack's end, so it is left to the complete unwinder.
+
+use crate::platform::process_memory::Memory;
+
+/// Where a thread's stack lies. All zero bytes are a valid value: nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct StackBounds {
+    low: usize,
+    high: usize,
+}
+
+impl StackBounds {
+    /// Of the calling thread. Nowhere, if the C library does not say.
+    #[cold]
+    pub(crate) fn of_this_thread() -> Self {
+        let (low, high) = crate::platform::stack_of_this_thread().unwrap_or_default();
+        Self { low, high }
+    }
+
+    /// The part from a stack pointer outwards; `None` if that points elsewhere.
+    #[inline]
+    pub(crate) fn above(&self, sp: usize) -> Option<Bounded> {
+        // The words of one's own frames are there; those further in need not be.
+        let bytes = self.high.checked_sub(sp).filter(|_| sp >= self.low)? & !7;
+        Some(Bounded { low: sp, last: bytes.checked_sub(8)? })
+    }
+}
+
+/// Plain loads from one part of a stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounded {
+    low: usize,
+    /// How far from there the last word is.
+    last: usize,
+}
+
+impl Memory for Bounded {
+    fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
+        let offset = at.checked_sub(self.low)?;
+        if out.len() > (self.last + 8).checked_sub(offset)? {
+            return None;
+        }
+        // SAFETY: inside the calling thread's own stack, above one of its frames; the buffer is ours.
+        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), out.len()) };
+        Some(())
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
+    fn word(&self, at: usize) -> Option<usize> {
+        if at.wrapping_sub(self.low) > self.last {
+            return None;
+        }
+        // SAFETY: as in `read`.
+        Some(unsafe { (at as *const usize).read_unaligned() })
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_local_variable_lies_on_the_stack_and_a_box_does_not() {
+        let local = 42usize;
+        let here = &raw const local as usize;
+        let bounds = StackBounds::of_this_thread();
+        assert_eq!(bounds.above(here).unwrap().word(here), Some(42));
+        let elsewhere = Box::new(1);
+        assert!(bounds.above(&raw const *elsewhere as usize).is_none());
+        assert!(StackBounds::default().above(here).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn only_whole_words_inside_are_read(words in 1usize..6, at in 0usize..80, odd in 0usize..8) {
+            let memory = [7usize; 6];
+            let low = memory.as_ptr() as usize;
+            let bounds = StackBounds { low, high: low + words * 8 + odd.min((6 - words) * 8) };
+            let bounded = bounds.above(low).unwrap();
+            let at = low.wrapping_add(at).wrapping_sub(16);
+            let inside = at >= low && at + 8 <= low + words * 8;
+            let mut bytes = [0; 8];
+            if inside {
+                prop_assert!(bounded.word(at).is_some() && bounded.read(at, &mut bytes).is_some());
+            } else {
+                prop_assert_eq!(bounded.word(at), None);
+                prop_assert_eq!(bounded.read(at, &mut bytes), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A stack made of words, for tests.
+
+use std::collections::HashMap;
+
+use crate::platform::process_memory::Memory;
+
+/// Words by address; what is not there cannot be read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Words {
+    pub(super) words: HashMap<usize, usize>,
+    otherwise: Option<usize>,
+}
+
+impl Words {
+    /// The same word everywhere.
+    pub(super) fn all(word: usize) -> Self {
+        Self { words: HashMap::new(), otherwise: Some(word) }
+    }
+}
+
+impl<const N: usize> From<[(usize, usize); N]> for Words {
+    fn from(words: [(usize, usize); N]) -> Self {
+        Self { words: words.into(), otherwise: None }
+    }
+}
+
+impl Memory for Words {
+    fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
+        let word = self.words.get(&at).copied().or(self.otherwise)?;
+        out.copy_from_slice(&word.to_le_bytes()[..out.len()]);
+        Some(())
+    }
+}

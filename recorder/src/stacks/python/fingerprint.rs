@@ -1,0 +1,143 @@
+//! What tells two code objects at one address apart where they have no serial number.
+//!
+//! Constraint: functions that are compiled, called and dropped in a loop get the same memory again and again, with their
+//! names and their line tables, so addresses say nothing; and this runs for every frame of every event before 3.12.
+//! Consequence: what a stack shows of a code object goes in, by content: file name and name by the hash that the string
+//! carries, or by some of its characters where nobody has asked for one (all of them up to 48 bytes); the line table by its
+//! length and both ends; the first line.
+
+use super::layout::Layout;
+use super::text;
+use crate::platform::process_memory::Memory;
+
+/// Words that are taken from a string without a hash.
+const SAMPLES: usize = 6;
+
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "before 3.12 part of the loop over all frames")]
+pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+    let table = memory.word(code + layout.code.line_table)?;
+    let filename = memory.word(code + layout.code.filename)?;
+    let qualname = memory.word(code + layout.code.qualname)?;
+    let first_line = u64::from(memory.half(code + layout.code.first_line)?);
+    let (begins, ends, len) = if table == 0 {
+        (0, 0, 0)
+    } else {
+        let len = memory.word(table + layout.object.ob_size)?;
+        let data = table + layout.object.bytes_data;
+        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when it is shorter.
+        (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
+    };
+    // Rotations that do not depend on each other.
+    Some(
+        text_mark(memory, layout, filename)?.rotate_left(16)
+            ^ text_mark(memory, layout, qualname)?
+            ^ (begins as u64).rotate_left(7)
+            ^ (ends as u64).rotate_left(33).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ (len as u64).rotate_left(24)
+            ^ first_line << 48,
+    )
+}
+
+/// Fingerprints that were just taken: deep stacks run few functions, many times over. For one look at a stack, during which nothing
+/// that runs can change.
+#[derive(Default)]
+pub(crate) struct Recent([(usize, u64); RECENT]);
+
+const RECENT: usize = 8;
+
+impl Recent {
+    /// The fingerprint of the code object at this address.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as above")]
+    pub(super) fn of<M: Memory>(&mut self, memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+        let entry = &mut self.0[(code >> 6 ^ code >> 9) % RECENT];
+        if entry.0 != code {
+            *entry = (code, fingerprint(memory, layout, code)?);
+        }
+        Some(entry.1)
+    }
+}
+
+/// A number for the content of a string.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "as above")]
+fn text_mark<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u64> {
+    if string == 0 {
+        return Some(0);
+    }
+    match memory.word(string + layout.object.string_hash)? {
+        usize::MAX => sampled(memory, layout, string),
+        hash => Some(hash as u64),
+    }
+}
+
+fn sampled<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u64> {
+    let Some((width, ascii)) =
+        text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)
+    else {
+        // Of a subclass, perhaps: its characters lie elsewhere.
+        return Some(string as u64);
+    };
+    let bytes = memory.word(string + layout.object.ob_size)?.checked_mul(width)?;
+    let data = string + if ascii { layout.ascii_data } else { layout.compact_data };
+    // Memory comes in steps of 16, so 8 bytes are there also of a shorter string.
+    let last = bytes.saturating_sub(8);
+    let mut mark = bytes as u64;
+    for sample in 0..SAMPLES {
+        let word = memory.word(data + last * sample / (SAMPLES - 1))? as u64;
+        mark = (mark.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    }
+    Some(mark)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{STRINGS, python};
+    use super::*;
+
+    const CODE: usize = 0x500_0000;
+
+    #[test]
+    fn any_part_of_a_name_counts() {
+        for version in [0x0308, 0x030b] {
+            let (mut fake, layout) = python(version, 1);
+            let mut seen = std::collections::HashSet::new();
+            let name = "a_function_whose_name_is_of_some_length_";
+            for at in 0..name.len() {
+                let mut other = name.to_owned();
+                other.replace_range(at..=at, "9");
+                fake.put_string(&layout, STRINGS, &other);
+                assert!(seen.insert(fingerprint(&fake, &layout, CODE).unwrap()), "{other}");
+            }
+            for short in ["", "a", "b", "ab", "größe", "長い名前"] {
+                fake.put_string(&layout, STRINGS, short);
+                assert!(seen.insert(fingerprint(&fake, &layout, CODE).unwrap()), "{short}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_string_that_carries_its_hash_is_not_read() {
+        let (mut fake, layout) = python(0x0309, 1);
+        fake.put_string(&layout, STRINGS, "name");
+        fake.put(STRINGS + layout.object.string_hash, 0x1234);
+        let before = fingerprint(&fake, &layout, CODE);
+        for at in 0..8 {
+            fake.0.remove(&(STRINGS + layout.ascii_data + at));
+        }
+        assert_eq!(fingerprint(&fake, &layout, CODE), before);
+        fake.put(STRINGS + layout.object.string_hash, 0x1235);
+        assert_ne!(fingerprint(&fake, &layout, CODE), before);
+    }
+
+    #[test]
+    fn what_has_no_name_or_is_no_compact_string_has_one_too() {
+        let (mut fake, layout) = python(0x030c, 1);
+        fake.put(CODE + layout.code.filename, 0);
+        fake.put(CODE + layout.code.line_table, 0);
+        assert!(fingerprint(&fake, &layout, CODE).is_some());
+        fake.put(STRINGS + layout.object.string_state, 0);
+        assert!(fingerprint(&fake, &layout, CODE).is_some());
+    }
+}

@@ -1,0 +1,153 @@
+//! Before any frame is believed.
+//!
+//! Constraint: a build with other options, or a release with other structs, would have us read garbage, and a crash is the
+//! program's. Consequence: the first stack of a session is read without trusting anything, through the kernel; what is found
+//! must have the interpreter's own types at every step, and every frame an instruction of its bytecode.
+
+use super::code::{self, Types};
+use super::layout::{Instruction, Layout};
+use super::{text, walk};
+use crate::platform::process_memory::Memory;
+use crate::stacks::cache::{FrameKey, MAX_DEPTH};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Trusted,
+    NothingToSee,
+    Refused,
+}
+
+/// Walks the current frames. All must run code objects and be at an instruction inside them, or before the first one; most
+/// must have strings as names and bytes as line table (programs may use subclasses, which are not read).
+#[cold]
+#[inline(never)]
+pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> Verdict {
+    let mut frames = [FrameKey::default(); MAX_DEPTH];
+    let Some(walk) = walk::walk(memory, layout, tstate, types.code, &mut frames) else {
+        return Verdict::Refused;
+    };
+    if walk.depth == 0 {
+        return Verdict::NothingToSee;
+    }
+    let frames = &frames[..walk.depth];
+    let is_of = |object: usize, wanted: usize| memory.word(object + layout.object.ob_type) == Some(wanted);
+    let is_placed = |frame: &FrameKey| {
+        let bytecode = match layout.instruction {
+            Instruction::Pointer => true,
+            Instruction::Index { .. } => memory
+                .word(frame.code + layout.code.bytecode)
+                .is_some_and(|bytecode| is_of(bytecode, types.bytes)),
+        };
+        is_of(frame.code, types.code)
+            && bytecode
+            && code::offset_in_code(memory, layout, frame.code, walk::instruction_of(layout, frame)) != -1
+    };
+    let has_names = |frame: &&FrameKey| {
+        // The interpreter's own shim frames may have no name at all.
+        let is = |at: usize, wanted: usize| match memory.word(frame.code + at) {
+            Some(0) => true,
+            Some(object) => {
+                is_of(object, wanted) && (wanted != types.string || is_compact(memory, layout, object))
+            }
+            None => false,
+        };
+        is(layout.code.filename, types.string)
+            && is(layout.code.name, types.string)
+            && is(layout.code.qualname, types.string)
+            && is(layout.code.line_table, types.bytes)
+    };
+    let is_sound = are_frames(memory, layout, types, tstate)
+        && frames.iter().all(is_placed)
+        && frames.iter().filter(has_names).count() * 2 > frames.len();
+    if is_sound { Verdict::Trusted } else { Verdict::Refused }
+}
+
+fn is_compact<M: Memory>(memory: &M, layout: &Layout, string: usize) -> bool {
+    let state = memory.half(string + layout.object.string_state);
+    state.and_then(|state| text::char_width(state, layout.object.string_kind_bit)).is_some()
+}
+
+/// Before 3.11 frames are objects, with a type of their own.
+fn are_frames<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> bool {
+    if layout.instruction == Instruction::Pointer {
+        return true;
+    }
+    let mut frame = walk::innermost(memory, layout, tstate);
+    for _ in 0..MAX_DEPTH {
+        match frame {
+            Some(0) => return true,
+            Some(at) if memory.word(at + layout.object.ob_type) == Some(types.frame) => {
+                frame = memory.word(at + layout.frame_previous);
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{
+        BYTES_TYPE, CODE_TYPE, FRAME_TYPE, Fake, STRING_TYPE, STRINGS, TSTATE, VERSIONS, python,
+    };
+    use super::*;
+
+    const TYPES: Types = Types { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
+
+    fn verdict(fake: &Fake, layout: &Layout) -> Verdict {
+        selftest(fake, layout, &TYPES, TSTATE)
+    }
+
+    #[test]
+    fn every_version_is_trusted_as_it_should_be() {
+        for version in VERSIONS {
+            let (fake, layout) = python(version, 3);
+            assert_eq!(verdict(&fake, &layout), Verdict::Trusted, "{version:x}");
+            let (fake, layout) = python(version, 0);
+            assert_eq!(verdict(&fake, &layout), Verdict::NothingToSee, "{version:x}");
+        }
+    }
+
+    #[test]
+    fn the_layout_of_another_version_is_refused() {
+        for version in VERSIONS {
+            for other in VERSIONS {
+                let ((fake, layout), (_, wrong)) = (python(version, 3), python(other, 3));
+                // What the two describe themselves with is not part of this test, but for the heads of objects.
+                let are_described = layout.frame_runs_any_object
+                    && wrong.frame_runs_any_object
+                    && layout.object.ob_type == wrong.object.ob_type;
+                if !are_described && (Layout { version: layout.version, ..wrong }) != layout {
+                    assert_ne!(verdict(&fake, &wrong), Verdict::Trusted, "{version:x} read as {other:x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_field_that_is_not_what_it_should_be_is_enough() {
+        for version in VERSIONS {
+            let (_, layout) = python(version, 2);
+            let code = 0x500_0000;
+            let mut wrong = vec![
+                (code + layout.object.ob_type, 0x1234),
+                (0x2_0000 + layout.frame_instr, 0x7fff_fff0),
+                (0x2_0000 + layout.frame_previous, 0xdead_0000),
+                (STRINGS + layout.object.ob_type, 0x1234),
+                (STRINGS + layout.object.string_state, 0),
+                (0x900_0000 + layout.object.ob_type, 0x1234),
+            ];
+            if matches!(layout.instruction, Instruction::Index { .. }) {
+                wrong.push((0x2_0000 + layout.object.ob_type, 0x1234));
+            }
+            for (at, value) in wrong {
+                let (mut fake, layout) = python(version, 2);
+                fake.put(at, value);
+                let verdict = verdict(&fake, &layout);
+                // From 3.13 on what is no code object may run.
+                let may_run = layout.frame_runs_any_object && at == code + layout.object.ob_type;
+                assert!(may_run || verdict == Verdict::Refused, "{version:x}: {at:x}");
+            }
+        }
+    }
+}

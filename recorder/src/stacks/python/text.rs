@@ -1,0 +1,82 @@
+//! CPython's strings, turned into UTF-8 without CPython.
+//!
+//! Constraint: `PyUnicode_AsUTF8` allocates and caches, so the hook may not call it. Consequence: the characters are read
+//! where they lie (1, 2 or 4 bytes each, fixed width) and encoded into a buffer the caller owns. What does not fit is cut
+//! at a character; a lone surrogate (a file name that was no UTF-8) becomes U+FFFD.
+
+/// Width of one stored character, from the `state` word of a string; `None` if it is not one of the compact forms.
+///
+/// State bits, from `kind_bit` on: kind 3, compact 1, ascii 1. In builds that have them elsewhere the kind is none, so they are
+/// refused.
+pub(crate) fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
+    let state = state >> kind_bit;
+    let (kind, compact, ascii) = (state & 7, state >> 3 & 1, state >> 4 & 1);
+    match (kind, compact) {
+        (1 | 2 | 4, 1) => Some((kind as usize, ascii == 1)),
+        _ => None,
+    }
+}
+
+/// Encodes stored characters of `width` bytes; returns the bytes written and whether all of them fit.
+pub(crate) fn encode_utf8(stored: &[u8], width: usize, out: &mut [u8]) -> (usize, bool) {
+    let mut len = 0;
+    for bytes in stored.chunks_exact(width) {
+        let code = bytes.iter().rev().fold(0u32, |code, byte| code << 8 | u32::from(*byte));
+        let mut encoded = [0; 4];
+        let encoded = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER).encode_utf8(&mut encoded);
+        let Some(room) = out.get_mut(len..len + encoded.len()) else {
+            return (len, false);
+        };
+        room.copy_from_slice(encoded.as_bytes());
+        len += encoded.len();
+    }
+    (len, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn encode(stored: &[u8], width: usize, room: usize) -> (String, bool) {
+        let mut out = vec![0; room];
+        let (len, whole) = encode_utf8(stored, width, &mut out);
+        (String::from_utf8(out[..len].to_vec()).unwrap(), whole)
+    }
+
+    proptest! {
+        #[test]
+        fn every_width_gives_the_text_back(text in ".{0,40}") {
+            let wide: Vec<u8> = text.chars().flat_map(|c| (c as u32).to_le_bytes()).collect();
+            prop_assert_eq!(encode(&wide, 4, 400), (text.clone(), true));
+            if text.chars().all(|c| (c as u32) < 0x1_0000) {
+                let two: Vec<u8> = text.chars().flat_map(|c| (c as u16).to_le_bytes()).collect();
+                prop_assert_eq!(encode(&two, 2, 400), (text.clone(), true));
+            }
+            let latin: String = text.chars().filter(|c| (*c as u32) < 256).collect();
+            let one: Vec<u8> = latin.chars().map(|c| c as u8).collect();
+            prop_assert_eq!(encode(&one, 1, 400), (latin, true));
+        }
+
+        #[test]
+        fn what_does_not_fit_is_cut_at_a_character(text in ".{0,40}", room in 0usize..60) {
+            let wide: Vec<u8> = text.chars().flat_map(|c| (c as u32).to_le_bytes()).collect();
+            let (cut, whole) = encode(&wide, 4, room);
+            prop_assert!(text.starts_with(&cut));
+            prop_assert_eq!(whole, cut.len() == text.len());
+        }
+    }
+
+    #[test]
+    fn a_lone_surrogate_is_replaced() {
+        assert_eq!(encode(&0xdc80u16.to_le_bytes(), 2, 9), ("\u{fffd}".to_owned(), true));
+    }
+
+    #[test]
+    fn only_compact_forms_are_read() {
+        assert_eq!(char_width(1 << 2 | 1 << 5 | 1 << 6, 2), Some((1, true)));
+        assert_eq!(char_width(2 << 2 | 1 << 5, 2), Some((2, false)));
+        assert_eq!(char_width(1 << 2, 2), None);
+        assert_eq!(char_width(3 << 2 | 1 << 5, 2), None);
+    }
+}
