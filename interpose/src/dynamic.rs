@@ -26,7 +26,9 @@ pub(crate) extern "C" fn resolve_dlsym() {
             return;
         }
     }
-    gpumemtrace_recorder::say(&["this C library has no dlsym we know; nothing will be recorded."]);
+    gpumemtrace_recorder::print_diagnostic(&[
+        "this C library has no dlsym we know; nothing will be recorded.",
+    ]);
     REAL_DLSYM.store(nothing_found as *mut c_void, Ordering::Release);
 }
 

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, is_recording, text_event};
+use gpumemtrace_recorder::{Draft, is_recording, record_text_event};
 
 use crate::guard::quietly;
 
@@ -45,7 +45,7 @@ unsafe fn say(draft: Draft, text: *const c_char) {
     quietly(|| {
         if is_recording() && !text.is_null() {
             // SAFETY: the caller's promise.
-            text_event(&draft, unsafe { CStr::from_ptr(text) }.to_bytes());
+            record_text_event(&draft, unsafe { CStr::from_ptr(text) }.to_bytes());
         }
         Some(())
     });

@@ -8,18 +8,18 @@
 //! There is no CUDA here, and nothing of it in this library.
 
 use gpumemtrace_format::Meta;
-use gpumemtrace_recorder::Sources;
+use gpumemtrace_recorder::HookCallbacks;
 
 use crate::{metal, started};
 
 fn register() {
-    gpumemtrace_recorder::register(Sources {
-        facts: metal::facts,
+    gpumemtrace_recorder::register_callbacks(HookCallbacks {
+        add_metadata: metal::facts,
         mode,
-        apis: &metal::NAMES,
+        api_names: &metal::NAMES,
         uncovered_calls: || metal::uncovered(0),
         uncovered_names: Vec::new,
-        sample: || {},
+        record_samples: || {},
     });
     metal::register();
 }

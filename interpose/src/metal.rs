@@ -16,7 +16,7 @@ use gpumemtrace_format::event::NO_POOL;
 use gpumemtrace_format::{ApiId, Counter, EventKind, FLAG_ESTIMATED, Meta, NO_DEVICE};
 use gpumemtrace_metal::runtime::{self, Object, Runtime};
 use gpumemtrace_metal::{Happening, Hooks, Lost, SEEN, Sink, What};
-use gpumemtrace_recorder::{Draft, begin, count, event};
+use gpumemtrace_recorder::{Draft, begin_call, increment_counter, record_event};
 
 use crate::guard::quietly;
 
@@ -79,7 +79,7 @@ impl Sink for Recorded {
 
     fn lost(&self, lost: Lost) {
         match lost {
-            Lost::Panic => count(Counter::InternalErrors),
+            Lost::Panic => increment_counter(Counter::InternalErrors),
             // Classes are met before anything is recorded.
             Lost::Method | Lost::Object => {
                 MISSED.fetch_add(1, Ordering::Relaxed);
@@ -101,34 +101,34 @@ fn record(happening: &Happening) {
     if happening.has_failed {
         let kind =
             if happening.what == What::Import { EventKind::EXTERNAL_IMPORT } else { EventKind::DEVICE_ALLOC };
-        if let Some(call) = begin(&draft(kind)) {
-            call.finish(FAILED, |_| {});
+        if let Some(call) = begin_call(&draft(kind)) {
+            call.complete(FAILED, |_| {});
         }
         return;
     }
     match happening.what {
         What::Heap => {
             HAS_HEAPS.store(true, Ordering::Release);
-            event(&draft(EventKind::DEVICE_ALLOC));
-            event(&inside(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
+            record_event(&draft(EventKind::DEVICE_ALLOC));
+            record_event(&inside(EventKind::SEGMENT_ALLOC, [0, NO_POOL]));
         }
         What::HeapEnds => {
-            event(&inside(EventKind::SEGMENT_FREE, [0, NO_POOL]));
-            event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) });
+            record_event(&inside(EventKind::SEGMENT_FREE, [0, NO_POOL]));
+            record_event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) });
         }
-        What::Block => event(&inside(EventKind::BLOCK_ALLOC, happening.held)),
-        What::BlockEnds => event(&inside(EventKind::BLOCK_FREE, happening.held)),
-        What::Direct => event(&draft(EventKind::DEVICE_ALLOC)),
-        What::DirectEnds => event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) }),
+        What::Block => record_event(&inside(EventKind::BLOCK_ALLOC, happening.held)),
+        What::BlockEnds => record_event(&inside(EventKind::BLOCK_FREE, happening.held)),
+        What::Direct => record_event(&draft(EventKind::DEVICE_ALLOC)),
+        What::DirectEnds => record_event(&Draft { size: 0, ..draft(EventKind::DEVICE_FREE) }),
         What::Import | What::ImportEnds => {
             let aux = [happening.addr, happening.numbers[0]];
             let is_end = happening.what == What::ImportEnds;
             let kind = if is_end { EventKind::EXTERNAL_DESTROY } else { EventKind::EXTERNAL_IMPORT };
             let aux = if is_end { [aux[0], 0] } else { aux };
             let size = if is_end { 0 } else { happening.bytes };
-            event(&Draft { addr: 0, size, aux, ..draft(kind) });
+            record_event(&Draft { addr: 0, size, aux, ..draft(kind) });
         }
-        What::Purgeable => event(&Draft { aux: happening.numbers, ..draft(EventKind::PURGEABLE) }),
+        What::Purgeable => record_event(&Draft { aux: happening.numbers, ..draft(EventKind::PURGEABLE) }),
     }
 }
 

@@ -10,7 +10,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
+use gpumemtrace_recorder::{Draft, is_recording, record_event, record_named_event};
 
 use crate::guard::quietly;
 
@@ -123,7 +123,7 @@ unsafe fn fill(callbacks: &Callbacks, module: u32, functions: &[(usize, *const c
 fn begin(name: &[u8], any_thread: bool) {
     let draft =
         Draft { aux: [0, u64::from(any_thread)], ..Draft::new(EventKind::RANGE_BEGIN, ApiId::default()) };
-    named_event(&draft, name);
+    record_named_event(&draft, name);
 }
 
 /// # Safety
@@ -182,7 +182,7 @@ unsafe fn begin_ex(attributes: *const Attributes, any_thread: bool) {
 fn end() {
     quietly(|| {
         if is_recording() {
-            event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
+            record_event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
         }
         Some(())
     });

@@ -29,7 +29,7 @@ fn note_arrival() {
         return;
     }
     LATE.store(true, Ordering::Relaxed);
-    gpumemtrace_recorder::say(&[
+    gpumemtrace_recorder::print_diagnostic(&[
         "loaded after the CUDA driver: calls through addresses that the program already has are not recorded. ",
         "Start it with LD_PRELOAD or `gpumemtrace run` to record everything.",
     ]);
@@ -40,7 +40,7 @@ fn note_arrival() {
 fn note_departure() {
     let past_us = !LINKED.load(Ordering::Relaxed) && !crate::cuda::was_met() && crate::cuda::is_loaded();
     if past_us && gpumemtrace_recorder::is_preloaded() {
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::print_diagnostic(&[
             "the CUDA driver was loaded, but none of its memory functions was reached through gpumemtrace; ",
             "nothing was recorded (a library opened with RTLD_DEEPBIND goes past a preload).",
         ]);

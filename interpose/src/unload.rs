@@ -39,7 +39,7 @@ mod hook {
         let real = unsafe { std::mem::transmute::<*mut c_void, Dlclose>(real) };
         // SAFETY: the caller's own argument.
         let result = unsafe { real(handle) };
-        gpumemtrace_recorder::modules_went();
+        gpumemtrace_recorder::note_module_unload();
         result
     }
 }

@@ -21,8 +21,8 @@ use crate::{devices, mode, record};
 fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
     let answer = catch_unwind(AssertUnwindSafe(act)).ok();
     if answer.is_none() {
-        gpumemtrace_recorder::leave_after_panic();
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::reset_hook_after_panic();
+        gpumemtrace_recorder::print_diagnostic(&[
             "the allocator failed within: memory that it held stays held, and what comes next is served anew. ",
             "Please report it, with the program if you can.",
         ]);

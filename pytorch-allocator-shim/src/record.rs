@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use crate::cache::{Entry, Step};
 
@@ -64,7 +64,7 @@ fn of_device(kind: EventKind, device: c_int) -> Draft {
 
 fn put(draft: &Draft) {
     // A panic must not reach PyTorch's frames.
-    if std::panic::catch_unwind(|| event(draft)).is_err() {
-        gpumemtrace_recorder::leave_after_panic();
+    if std::panic::catch_unwind(|| record_event(draft)).is_err() {
+        gpumemtrace_recorder::reset_hook_after_panic();
     }
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use gpumemtrace_format::{ApiId, EventKind, NodeId};
 use gpumemtrace_recorder::internals::{
-    self as native, Direct, FrameKey, NativeStack, PYTHON_3_12, StackCache, Trail,
+    self as native, Direct, FrameKey, NativeStack, PYTHON_3_12, PythonStackMemo, StackCache,
 };
-use gpumemtrace_recorder::{Draft, begin, event};
+use gpumemtrace_recorder::{Draft, begin_call, record_event};
 
 /// A cache as the session makes it: zeroed memory.
 fn empty_cache() -> Box<StackCache> {
@@ -25,10 +25,10 @@ fn events(c: &mut Criterion) {
     let mut draft = Draft::new(EventKind::BLOCK_ALLOC, ApiId::default());
     draft.device = 0;
     draft.size = 512;
-    c.bench_function("event without a stack", |b| b.iter(|| event(black_box(&draft))));
+    c.bench_function("event without a stack", |b| b.iter(|| record_event(black_box(&draft))));
     draft.kind = EventKind::DEVICE_ALLOC;
     c.bench_function("driver call without a stack", |b| {
-        b.iter(|| begin(black_box(&draft)).expect("recording").finish(0, |event| event.addr = 1));
+        b.iter(|| begin_call(black_box(&draft)).expect("recording").complete(0, |event| event.addr = 1));
     });
     gpumemtrace_recorder::end_at_exit();
 }
@@ -75,12 +75,13 @@ fn python(c: &mut Criterion) {
     let cframe = [at(&frames, (DEPTH - 1) * FRAME_WORDS)];
     let tstate = [at(&cframe, 0); 16];
     // SAFETY: zero bytes are the documented empty state of a Trail, and the layout is its own.
-    let mut trail: Box<Trail> =
-        unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<Trail>()).cast()) };
+    let mut trail: Box<PythonStackMemo> = unsafe {
+        Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<PythonStackMemo>()).cast())
+    };
     // SAFETY: all that the walk can reach are the words above.
     let memory = unsafe { Direct::new() };
     let mut ids = 0;
-    let mut find = |trail: &mut Trail| {
+    let mut find = |trail: &mut PythonStackMemo| {
         let change = trail.look(&memory, layout, at(&tstate, 0), 0).expect("readable");
         trail.follow(change, |_, _| {
             ids += 1;
@@ -98,14 +99,14 @@ fn python(c: &mut Criterion) {
 }
 
 /// What is done at the bottom of a stack.
-type Look<'a> = &'a mut dyn FnMut();
+type StackCallback<'a> = &'a mut dyn FnMut();
 
 /// Functions that call each other in turn, many times over: each call has a return address of its own.
 macro_rules! chain {
     ($($name:ident $next:ident),*) => {
         $(
             #[inline(never)]
-            fn $name<const WAY: usize>(left: usize, look: Look<'_>) -> usize {
+            fn $name<const WAY: usize>(left: usize, look: StackCallback<'_>) -> usize {
                 if left == 0 {
                     look();
                     return WAY;
@@ -124,7 +125,7 @@ chain! {
 }
 
 /// So many stacks that have nothing in common but where the thread begins.
-const WAYS: [fn(usize, Look<'_>) -> usize; 8] =
+const WAYS: [fn(usize, StackCallback<'_>) -> usize; 8] =
     [f00::<1>, f00::<2>, f00::<3>, f00::<4>, f00::<5>, f00::<6>, f00::<7>, f00::<8>];
 
 /// Time of `iterations` looks from the bottom of stacks of 40 frames, in a thread of their own, and of the calls alone.

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 const THREADS: [u64; 4] = [1, 2, 8, 64];
 const EVENTS: u64 = 8_000_000;
@@ -54,7 +54,7 @@ fn storm(thread: u64, events: u64) {
         draft.device = 0;
         draft.addr = 0x7f00_0000_0000 + (thread << 32) + line * (2 << 20);
         draft.aux = [allocated, 64 << 20];
-        event(&draft);
+        record_event(&draft);
     }
 }
 

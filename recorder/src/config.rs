@@ -5,16 +5,16 @@
 
 use gpumemtrace_format::amount::{self, PartLimit};
 
-use crate::diagnostics::say;
+use crate::diagnostics::print_diagnostic;
 use crate::stacks::cache::MAX_DEPTH;
-use crate::writer::rotation::Wanted;
+use crate::writer::rotation::RotationPolicy;
 
 /// What the recorder needs at most, where nothing else was asked for.
 const DEFAULT_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Which call sites are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stacks {
+pub(crate) struct StackConfig {
     /// Python frames.
     pub(crate) python: bool,
     /// Native frames.
@@ -34,7 +34,7 @@ pub(crate) enum NativeStacks {
 
 /// What a thread does when its ring is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum OnFull {
+pub(crate) enum FullRingPolicy {
     /// Waits for the writer.
     Block,
     /// Drops the event and counts it.
@@ -47,15 +47,15 @@ pub(crate) struct Config {
     /// `GPUMEMTRACE_OUTPUT`: file name pattern; `%p` pid, `%r` rank, `%h` host.
     pub(crate) output: String,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
-    pub(crate) stacks: Stacks,
+    pub(crate) stacks: StackConfig,
     /// `GPUMEMTRACE_DEPTH`: most frames of a stack, 1 to [`MAX_DEPTH`] (default); the outermost ones are left out.
     pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
-    pub(crate) on_full: OnFull,
+    pub(crate) on_full: FullRingPolicy,
     /// `GPUMEMTRACE_MEMORY`: what the recorder may need at most.
     pub(crate) memory_bytes: u64,
     /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: whether the trace is written in parts.
-    pub(crate) parts: Option<Wanted>,
+    pub(crate) parts: Option<RotationPolicy>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
     pub(crate) uses_counter: bool,
 }
@@ -68,10 +68,10 @@ impl Config {
 
     fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let choose = |name: &str, choices: &[&str]| choose(&lookup, name, choices);
-        let python = Stacks { python: true, native: NativeStacks::Owners };
-        let native = Stacks { python: false, native: NativeStacks::All };
-        let both = Stacks { python: true, native: NativeStacks::All };
-        let none = Stacks { python: false, native: NativeStacks::None };
+        let python = StackConfig { python: true, native: NativeStacks::Owners };
+        let native = StackConfig { python: false, native: NativeStacks::All };
+        let both = StackConfig { python: true, native: NativeStacks::All };
+        let none = StackConfig { python: false, native: NativeStacks::None };
         Self {
             output: lookup("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty()).unwrap_or_else(|| {
                 if lookup("RANK").is_some_and(|rank| !rank.is_empty()) {
@@ -84,9 +84,10 @@ impl Config {
             stacks: [python, native, both, none]
                 [choose("GPUMEMTRACE_STACKS", &["python", "native", "both", "none"])],
             depth: depth(&lookup),
-            on_full: [OnFull::Block, OnFull::Drop][choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
+            on_full: [FullRingPolicy::Block, FullRingPolicy::Drop]
+                [choose("GPUMEMTRACE_ON_FULL", &["block", "drop"])],
             memory_bytes: memory_bytes(&lookup),
-            parts: Wanted::new(
+            parts: RotationPolicy::new(
                 amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
                 amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", amount::bytes),
             ),
@@ -96,7 +97,7 @@ impl Config {
 }
 
 /// `GPUMEMTRACE_TRACKER`: whether PyTorch's own tracker is to be attached: `on` (default), `off`.
-pub fn wants_tracker() -> bool {
+pub fn is_tracker_enabled() -> bool {
     choose(&|name| std::env::var(name).ok(), "GPUMEMTRACE_TRACKER", &["on", "off"]) == 0
 }
 
@@ -104,7 +105,15 @@ fn depth(lookup: &impl Fn(&str) -> Option<String>) -> usize {
     let Some(value) = lookup("GPUMEMTRACE_DEPTH").filter(|value| !value.is_empty()) else { return MAX_DEPTH };
     value.parse().ok().filter(|depth| (1..=MAX_DEPTH).contains(depth)).unwrap_or_else(|| {
         let most = MAX_DEPTH.to_string();
-        say(&["GPUMEMTRACE_DEPTH=", &value, " is no number from 1 to ", &most, "; using ", &most, "."]);
+        print_diagnostic(&[
+            "GPUMEMTRACE_DEPTH=",
+            &value,
+            " is no number from 1 to ",
+            &most,
+            "; using ",
+            &most,
+            ".",
+        ]);
         MAX_DEPTH
     })
 }
@@ -114,7 +123,7 @@ fn memory_bytes(lookup: &impl Fn(&str) -> Option<String>) -> u64 {
         return DEFAULT_MEMORY_BYTES;
     };
     amount::recorder_memory(&value).unwrap_or_else(|| {
-        say(&["GPUMEMTRACE_MEMORY=", &value, " is no amount from 32MiB to 1GiB; using 64MiB."]);
+        print_diagnostic(&["GPUMEMTRACE_MEMORY=", &value, " is no amount from 32MiB to 1GiB; using 64MiB."]);
         DEFAULT_MEMORY_BYTES
     })
 }
@@ -128,7 +137,7 @@ fn amount<T>(
     let value = lookup(name).filter(|value| !value.is_empty())?;
     let amount = parse(&value);
     if amount.is_none() {
-        say(&[name, "=", &value, " is no amount such as ", example, "; going on without it."]);
+        print_diagnostic(&[name, "=", &value, " is no amount such as ", example, "; going on without it."]);
     }
     amount
 }
@@ -138,7 +147,7 @@ fn choose(lookup: &impl Fn(&str) -> Option<String>, name: &str, choices: &[&str]
     let Some(value) = lookup(name).filter(|value| !value.is_empty()) else { return 0 };
     choices.iter().position(|choice| *choice == value).unwrap_or_else(|| {
         let list = choices.join(", ");
-        say(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
+        print_diagnostic(&[name, "=", &value, " is none of ", &list, "; using ", choices[0], "."]);
         0
     })
 }
@@ -156,9 +165,9 @@ mod tests {
     #[test]
     fn nothing_set_is_the_documented_default() {
         let config = with(&[]);
-        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", OnFull::Block));
+        assert_eq!((config.output.as_str(), config.on_full), ("run.trace", FullRingPolicy::Block));
         assert!(config.uses_counter && !with(&[("GPUMEMTRACE_CLOCK", "kernel")]).uses_counter);
-        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
+        assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
     }
 
     #[test]
@@ -202,7 +211,7 @@ mod tests {
     #[test]
     fn a_mistyped_value_falls_back() {
         let config = with(&[("GPUMEMTRACE_STACKS", "pyhton"), ("GPUMEMTRACE_ON_FULL", "drop")]);
-        assert_eq!(config.stacks, Stacks { python: true, native: NativeStacks::Owners });
-        assert_eq!(config.on_full, OnFull::Drop);
+        assert_eq!(config.stacks, StackConfig { python: true, native: NativeStacks::Owners });
+        assert_eq!(config.on_full, FullRingPolicy::Drop);
     }
 }

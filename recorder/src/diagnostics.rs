@@ -9,7 +9,7 @@ use crate::platform;
 const LINE_BYTES: usize = 1024;
 
 /// Writes `gpumemtrace: <parts>` and a newline; what does not fit is cut.
-pub fn say(parts: &[&str]) {
+pub fn print_diagnostic(parts: &[&str]) {
     let mut line = [0u8; LINE_BYTES];
     let mut len = 0;
     for part in ["gpumemtrace: "].iter().chain(parts) {
@@ -42,7 +42,7 @@ pub fn set_errno(value: i32) {
 }
 
 /// The system's words for an error number.
-pub(crate) fn describe(error: &std::io::Error) -> String {
+pub(crate) fn error_text(error: &std::io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error") {
         Some(at) => text[..at].to_owned(),

@@ -5,7 +5,7 @@
 //! `thread`; what makes that safe is `protocol`); everything slow (encoding, compression, files) happens on one thread of ours (`writer`); trouble is
 //! counted, said once (`say`), and ends the recording, never the program (`session`).
 //!
-//! A user of this crate (the hooks) calls [`begin`] and [`Call::finish`] around a driver call, [`event`] for what has
+//! A user of this crate (the hooks) calls [`begin`] and [`CallGuard::finish`] around a driver call, [`event`] for what has
 //! already happened, and [`end_at_exit`] / [`end_at_quick_exit`] when the process ends. In turn this crate starts itself
 //! at the first event, keeps every call made through it ordered, and never panics on purpose.
 
@@ -21,26 +21,26 @@ mod stacks;
 mod writer;
 
 pub use allocator::Allocator;
-pub use config::wants_tracker;
-pub use diagnostics::{errno, say, set_errno};
-pub use hot::autograd::{Work, forward_node, work_for_node};
-pub use hot::markers::{mark, phase_begin, phase_end, step};
+pub use config::is_tracker_enabled;
+pub use diagnostics::{errno, print_diagnostic, set_errno};
+pub use hot::autograd::{BackwardNodeGuard, enter_backward_node, note_forward_node};
+pub use hot::markers::{begin_phase, begin_step, end_phase, record_mark};
 pub use hot::record::{
-    Call, Draft, begin, count, event, is_recording, leave_after_panic, may_record, named_event, text_event,
-    trace_path,
+    CallGuard, Draft, begin_call, increment_counter, is_recording, may_record, record_event,
+    record_named_event, record_text_event, reset_hook_after_panic, trace_path,
 };
-pub use metadata::{Sources, register, torch_version_beside};
-pub use platform::unload_counter::modules_went;
-pub use platform::{generation as module_counts, is_preloaded};
+pub use metadata::{HookCallbacks, read_torch_version, register_callbacks};
+pub use platform::unload_counter::note_module_unload;
+pub use platform::{generation as loaded_module_counts, is_preloaded};
 pub use session::{end_at_exit, end_at_quick_exit, end_by_program};
 
 /// What the tests and benchmarks of this crate use, and nothing else.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::platform::process_memory::Direct;
-    pub use crate::platform::unload_counter::modules_went;
+    pub use crate::platform::unload_counter::note_module_unload;
     pub use crate::stacks::cache::{FrameKey, MAX_DEPTH, StackCache};
     pub use crate::stacks::native::{NativeStack, prepare};
     pub use crate::stacks::python::layout::PYTHON_3_12;
-    pub use crate::stacks::python::memo::Trail;
+    pub use crate::stacks::python::memo::PythonStackMemo;
 }

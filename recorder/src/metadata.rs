@@ -9,62 +9,62 @@ use std::sync::OnceLock;
 
 use gpumemtrace_format::{Meta, ModuleDef};
 
-use crate::config::{Config, NativeStacks, OnFull, Stacks};
+use crate::config::{Config, FullRingPolicy, NativeStacks, StackConfig};
 use crate::platform::{self, clock};
-use crate::writer::paths::Names;
+use crate::writer::paths::PatternValues;
 
 /// What the hooks know and the recorder cannot. All but `uncovered_calls` are asked on the writer thread.
 #[derive(Clone, Copy, Debug)]
-pub struct Sources {
+pub struct HookCallbacks {
     /// Adds driver version, device sizes and the like.
-    pub facts: fn(&mut Meta),
+    pub add_metadata: fn(&mut Meta),
     /// Adds how we came to see the calls. What it answers changes when that does.
-    pub mode: fn(&mut Meta) -> u8,
+    pub add_hook_mode: fn(&mut Meta) -> u8,
     /// Names of the entry points that `ApiId` counts through; the first is unused.
-    pub apis: &'static [&'static str],
+    pub api_names: &'static [&'static str],
     /// How many calls went past the hooks.
     pub uncovered_calls: fn() -> u64,
     /// Of which functions.
     pub uncovered_names: fn() -> Vec<String>,
     /// Records what no call tells; called once a second, after the first event.
-    pub sample: fn(),
+    pub record_samples: fn(),
 }
 
-static SOURCES: OnceLock<Sources> = OnceLock::new();
+static CALLBACKS: OnceLock<HookCallbacks> = OnceLock::new();
 
 /// Registers what the hooks can add. The first registration stays.
-pub fn register(sources: Sources) {
-    let _ = SOURCES.set(sources);
+pub fn register_callbacks(sources: HookCallbacks) {
+    let _ = CALLBACKS.set(sources);
 }
 
 /// How we came to see the calls, if that is not what was answered last.
-pub(crate) fn mode(last: &mut Option<u8>) -> Option<Meta> {
+pub(crate) fn mode_if_changed(last: &mut Option<u8>) -> Option<Meta> {
     let mut meta = Meta::default();
-    let now = (SOURCES.get()?.mode)(&mut meta);
+    let now = (CALLBACKS.get()?.add_hook_mode)(&mut meta);
     (last.replace(now) != Some(now)).then_some(meta)
 }
 
 /// Calls that went past the hooks so far.
 pub(crate) fn uncovered_calls() -> u64 {
-    SOURCES.get().map_or(0, |sources| (sources.uncovered_calls)())
+    CALLBACKS.get().map_or(0, |sources| (sources.uncovered_calls)())
 }
 
 /// A metadata block that names the functions of those calls.
-pub(crate) fn uncovered() -> Meta {
+pub(crate) fn uncovered_names() -> Meta {
     let mut meta = Meta::default();
-    meta.set_list("uncovered", SOURCES.get().map_or_else(Vec::new, |sources| (sources.uncovered_names)()));
+    meta.set_list("uncovered", CALLBACKS.get().map_or_else(Vec::new, |sources| (sources.uncovered_names)()));
     meta
 }
 
 /// Records what no call tells.
-pub(crate) fn sample() {
-    if let Some(sources) = SOURCES.get() {
-        (sources.sample)();
+pub(crate) fn record_samples() {
+    if let Some(sources) = CALLBACKS.get() {
+        (sources.record_samples)();
     }
 }
 
 /// The machine's name; empty if it has none.
-pub(crate) fn host() -> String {
+pub(crate) fn host_name() -> String {
     let mut name = [0u8; 256];
     // SAFETY: the buffer is as long as we say.
     let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
@@ -73,7 +73,12 @@ pub(crate) fn host() -> String {
 }
 
 /// The first metadata block.
-pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Option<String>) -> Meta {
+pub(crate) fn header(
+    config: &Config,
+    names: &PatternValues,
+    trace_id: [u8; 16],
+    note: Option<String>,
+) -> Meta {
     let mut meta = Meta::default();
     meta.set_text("trace_id", format!("{:032x}", u128::from_be_bytes(trace_id)));
     meta.set_text("tool", concat!("gpumemtrace ", env!("CARGO_PKG_VERSION")));
@@ -90,21 +95,21 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
     meta.set_number("started_unix_ns", clock::unix_ns());
     meta.set_number("started_ns", clock::now_ns());
     let stacks = match config.stacks {
-        Stacks { python: true, native: NativeStacks::All } => "both",
-        Stacks { python: true, .. } => "python",
-        Stacks { python: false, native: NativeStacks::None } => "none",
-        Stacks { python: false, .. } => "native",
+        StackConfig { python: true, native: NativeStacks::All } => "both",
+        StackConfig { python: true, .. } => "python",
+        StackConfig { python: false, native: NativeStacks::None } => "none",
+        StackConfig { python: false, .. } => "native",
     };
     meta.set_text("stacks", stacks);
-    meta.set_text("on_full", if config.on_full == OnFull::Block { "block" } else { "drop" });
+    meta.set_text("on_full", if config.on_full == FullRingPolicy::Block { "block" } else { "drop" });
     // The newer name wins in the versions of PyTorch that know it; older ones read only the other.
     for variable in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
         if let Ok(value) = std::env::var(variable) {
             meta.set_text("allocator_conf", value);
         }
     }
-    if let Some(sources) = SOURCES.get() {
-        meta.set_list("apis", sources.apis.iter().map(|name| (*name).to_owned()).collect());
+    if let Some(sources) = CALLBACKS.get() {
+        meta.set_list("apis", sources.api_names.iter().map(|name| (*name).to_owned()).collect());
     }
     if let Some(note) = note {
         meta.set_list("notes", vec![note]);
@@ -113,7 +118,7 @@ pub(crate) fn first(config: &Config, names: &Names, trace_id: [u8; 16], note: Op
 }
 
 /// The second metadata block.
-pub(crate) fn second(python_version: Option<String>) -> Meta {
+pub(crate) fn late_metadata(python_version: Option<String>) -> Meta {
     let mut meta = Meta::default();
     if let Some(version) = python_version {
         meta.set_text("python", version);
@@ -130,8 +135,8 @@ pub(crate) fn second(python_version: Option<String>) -> Meta {
     if !runtimes.is_empty() {
         meta.set_text("cuda_runtime", runtimes.join(", "));
     }
-    if let Some(sources) = SOURCES.get() {
-        (sources.facts)(&mut meta);
+    if let Some(sources) = CALLBACKS.get() {
+        (sources.add_metadata)(&mut meta);
     }
     meta
 }
@@ -155,11 +160,11 @@ fn file_name(module: &ModuleDef) -> &str {
 /// PyTorch writes its version beside its libraries: `torch/version.py` next to `torch/lib/libc10.so`.
 fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
     let library = modules.iter().find(|module| file_name(module) == platform::C10)?;
-    torch_version_beside(Path::new(&library.path))
+    read_torch_version(Path::new(&library.path))
 }
 
 /// Version and CUDA version of the PyTorch to which a library in its `lib` folder belongs. Reads a file.
-pub fn torch_version_beside(library: &Path) -> Option<(String, Option<String>)> {
+pub fn read_torch_version(library: &Path) -> Option<(String, Option<String>)> {
     let package = library.parent()?.parent()?;
     let text = std::fs::read_to_string(package.join("version.py")).ok()?;
     Some((assigned(&text, "__version__")?, assigned(&text, "cuda")))
@@ -194,6 +199,6 @@ mod tests {
     #[test]
     fn our_own_command_line_and_host_are_found() {
         assert!(!platform::command_line().is_empty());
-        assert!(!host().is_empty());
+        assert!(!host_name().is_empty());
     }
 }

@@ -99,7 +99,7 @@ fn an_event_waits_for_no_lock_of_the_process() {
         let trace = folder.path().join("run.trace");
         let status = support::command("locks", &trace).env("GPUMEMTRACE_STACKS", stacks).status().unwrap();
         assert_eq!(status.code(), Some(0), "{stacks}: {DEADLOCK} is a deadlock");
-        let left = support::Left::read(&trace);
+        let left = support::TraceLeftovers::read(&trace);
         assert_eq!((left.events.len(), left.missing()), (6, 0));
         let with_stack = left.events.values().filter(|event| event.native_stack.0 != 0).count();
         assert_eq!(with_stack, if stacks == "native" { 6 } else { 0 });

@@ -13,7 +13,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use gpumemtrace_format::{Counter, EndReason, EventKind};
 use scenarios::MANY;
-use support::{Left, asked_scenario, command, ring_path, run};
+use support::{TraceLeftovers, asked_scenario, command, ring_path, run};
 
 #[test]
 fn scenario() {
@@ -33,7 +33,7 @@ fn traced(scenario: &str) -> (tempfile::TempDir, std::path::PathBuf, std::proces
 fn a_normal_exit_closes_the_trace_and_removes_the_ring() {
     let (_folder, trace, status) = traced("exit");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing()), (MANY, 0));
     assert_eq!(left.end.as_ref().unwrap().reason, EndReason::Exit);
     assert!(!ring_path(&trace).exists());
@@ -47,7 +47,7 @@ fn a_normal_exit_closes_the_trace_and_removes_the_ring() {
 fn a_quick_exit_is_told_with_its_status() {
     let (_folder, trace, status) = traced("quick_exit");
     assert_eq!(status.code(), Some(7));
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len(), left.missing()), (1, 0));
     let told = left.end.map(|end| end.reason).or(left.image.and_then(|image| image.end));
     assert_eq!(told, Some(EndReason::QuickExit(7)));
@@ -57,7 +57,7 @@ fn a_quick_exit_is_told_with_its_status() {
 fn sigkill_loses_no_event() {
     let (_folder, trace, status) = traced("killed");
     assert_eq!(status.signal(), Some(libc::SIGKILL));
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing()), (MANY, 0));
     assert!(left.end.is_none() && left.image.unwrap().end.is_none());
 }
@@ -65,7 +65,7 @@ fn sigkill_loses_no_event() {
 #[test]
 fn a_call_that_had_not_returned_is_left_as_such() {
     let (_folder, trace, _) = traced("killed_in_calls");
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!(left.missing(), 0);
     let free = left.events.values().find(|event| event.kind == EventKind::DEVICE_FREE).unwrap();
     assert!(free.in_flight && free.addr == 0x1000, "a free has its place before it is made");
@@ -78,7 +78,7 @@ fn a_call_that_had_not_returned_is_left_as_such() {
 fn sixty_four_threads_have_one_order() {
     let (_folder, trace, status) = traced("threads");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len(), left.missing()), (64 * 2000, 0));
     let mut next = [0u64; 64];
     for event in left.events.values() {
@@ -92,7 +92,7 @@ fn sixty_four_threads_have_one_order() {
 fn an_address_that_goes_from_thread_to_thread_is_free_in_between() {
     let (_folder, trace, status) = traced("reuse");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.missing(), left.unplaced.len()), (0, 0));
     assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
     let mut owner_of_live = std::collections::HashMap::new();
@@ -119,7 +119,7 @@ fn an_address_that_goes_from_thread_to_thread_is_free_in_between() {
 fn sixty_four_full_rings_cost_a_bounded_amount_of_memory() {
     let (_folder, trace, status) = traced("full_rings");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len(), left.missing()), (64 * 40_000, 0));
     assert!(left.counters().get(Counter::RingWaits) > 0, "no ring was full");
 }
@@ -130,7 +130,7 @@ fn less_memory_makes_more_waits_and_loses_nothing() {
     let trace = folder.path().join("run.trace");
     let status = command("full_rings", &trace).env("GPUMEMTRACE_MEMORY", "32MiB").status().unwrap();
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len(), left.missing()), (64 * 40_000, 0));
 }
 
@@ -139,7 +139,7 @@ fn an_exit_in_a_storm_leaves_no_hole() {
     for _ in 0..10 {
         let (_folder, trace, status) = traced("exit_in_a_storm");
         assert!(status.success());
-        let left = Left::read(&trace);
+        let left = TraceLeftovers::read(&trace);
         assert!(left.events.len() > 1000);
         // The ring stays if a thread was held up in the middle of an event for longer than the recorder waits.
         let held_up = if left.image.is_some() { 8 } else { 0 };
@@ -153,7 +153,7 @@ fn an_exit_in_a_storm_leaves_no_hole() {
 fn a_program_that_closes_all_descriptors_keeps_its_files_and_its_trace() {
     let (folder, trace, status) = traced("closed_descriptors");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing()), (MANY + 1, 0));
     assert_eq!(std::fs::metadata(folder.path().join("precious")).unwrap().len(), 0);
 }
@@ -162,7 +162,7 @@ fn a_program_that_closes_all_descriptors_keeps_its_files_and_its_trace() {
 fn a_child_closes_none_of_the_programs_files() {
     let (_folder, trace, status) = traced("child_files");
     assert!(status.success());
-    assert_eq!(Left::read(&trace).missing(), 0);
+    assert_eq!(TraceLeftovers::read(&trace).missing(), 0);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn a_closed_stderr_ends_no_program() {
 fn rings_of_threads_that_ended_are_used_again() {
     let (_folder, trace, status) = traced("many_short_threads");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!(left.counters().get(Counter::DroppedEvents), 0);
     assert_eq!((left.events.len(), left.missing()), (400, 0));
 }
@@ -190,13 +190,13 @@ fn what_is_dropped_is_counted() {
     let trace = folder.path().join("run.trace");
     let status = command("drop", &trace).env("GPUMEMTRACE_ON_FULL", "drop").status().unwrap();
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!(left.missing(), 0, "a dropped event takes no place");
     let dropped = left.counters().get(Counter::DroppedEvents);
     assert_eq!(left.events.len() as u64 + dropped, 400_000);
     let waited = run("drop", &trace);
     assert!(waited.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!(
         (left.events.len(), left.counters().get(Counter::DroppedEvents)),
         (400_000, 0),
@@ -208,7 +208,7 @@ fn what_is_dropped_is_counted() {
 fn forks_in_a_storm_change_nothing_and_leave_nothing() {
     let (folder, trace, status) = traced("forks");
     assert!(status.success());
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!(left.missing(), 0);
     assert!(left.events.values().all(|event| event.size != 77), "a child wrote into its parent's trace");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a child left a file");
@@ -218,14 +218,14 @@ fn forks_in_a_storm_change_nothing_and_leave_nothing() {
 fn a_child_of_an_untraced_parent_has_its_own_trace() {
     let (folder, trace, status) = traced("fork_first");
     assert!(status.success());
-    assert_eq!(Left::read(&trace).events.len(), 1);
+    assert_eq!(TraceLeftovers::read(&trace).events.len(), 1);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn a_call_within_a_call_is_counted_once() {
     let (_folder, trace, _) = traced("nested");
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     assert_eq!((left.events.len(), left.counters().get(Counter::NestedCalls)), (1, 1));
 }
 
@@ -286,7 +286,7 @@ fn a_full_disk_stops_the_recording_and_not_the_program() {
     }
     let trace = disk.join("run.trace");
     let output = limited("true", "incompressible", &trace);
-    let left = Left::read(&trace);
+    let left = TraceLeftovers::read(&trace);
     let _ = std::process::Command::new("umount").arg(&disk).status();
     assert!(output.status.success(), "{output:?}");
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -57,7 +57,7 @@ fn a_capture_allocates_nothing() {
         allocations += deeper(40, &mut stack, &mut ids);
         if turn % 10 == 0 {
             // All tables are read again.
-            native::modules_went();
+            native::note_module_unload();
         }
     }
     assert_eq!(allocations, 0);

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use native::{CALLERS, Caller, Library, Tally, alone, compare, random, tally};
+use native::{CALLERS, Caller, CaptureTally, Library, alone, compare, random, tally};
 
 /// Calls more of the same at random, and compares at some of the places.
 fn wander(budget: u64) {
@@ -187,7 +187,7 @@ fn through_a_library(budget: u64) {
     caller(back, std::ptr::null_mut(), random(300) as u32);
 }
 
-fn wander_until(captures: u64, seed: u64) -> Tally {
+fn wander_until(captures: u64, seed: u64) -> CaptureTally {
     native::seed(seed);
     while tally().captures < captures {
         wander(3 + random(12));

@@ -21,7 +21,7 @@ mod protocol;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use atomics::{Break, Site, forget_seen, seen, set_broken};
+use atomics::{Breakage, SourceSite, forget_seen, seen, set_broken};
 use models::MODELS;
 
 fn explore(model: fn()) {
@@ -94,14 +94,14 @@ fn an_end_that_does_not_wait_meets_a_writer() {
 
 /// Lines that may be broken without harm: what they tell may be heard of later, or only by who reads what a killed process left
 /// (`ring_kill.rs`).
-const HARMLESS: &[(&str, Break)] = &[
-    ("self.0[index].store(FREE, Ordering::Release);", Break::HoldBack),
-    ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Break::HoldBack),
-    ("self.state.swap(ENDED, Ordering::Release);", Break::Weaken),
-    ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Break::HoldBack),
-    ("self.tail().store(number, Ordering::Release);", Break::HoldBack),
-    ("self.tail_again().store(number, Ordering::Relaxed);", Break::HoldBack),
-    ("self.slot(number)[N - 1].store(last, Ordering::Relaxed);", Break::HoldBack),
+const HARMLESS: &[(&str, Breakage)] = &[
+    ("self.0[index].store(FREE, Ordering::Release);", Breakage::HoldBack),
+    ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Breakage::HoldBack),
+    ("self.state.swap(ENDED, Ordering::Release);", Breakage::Weaken),
+    ("self.running.store(std::ptr::null_mut(), Ordering::Relaxed);", Breakage::HoldBack),
+    ("self.tail().store(number, Ordering::Release);", Breakage::HoldBack),
+    ("self.tail_again().store(number, Ordering::Relaxed);", Breakage::HoldBack),
+    ("self.slot(number)[N - 1].store(last, Ordering::Relaxed);", Breakage::HoldBack),
 ];
 
 #[test]
@@ -131,7 +131,7 @@ fn each_line_of_the_protocol_is_needed() {
 }
 
 /// The line itself: numbers change.
-fn line_of((file, line, _): Site) -> String {
+fn line_of((file, line, _): SourceSite) -> String {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let text = [root.join(file), file.into()]
         .iter()

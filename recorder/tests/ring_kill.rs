@@ -21,14 +21,14 @@ use gpumemtrace_format::ring::{
 };
 use gpumemtrace_format::{CodeDef, CodeId, Detail, Event, EventKind, ThreadId};
 use proptest::prelude::*;
-use protocol::ring::{Lane, RingWords, Room};
+use protocol::ring::{RingProducer, RingWords, Space};
 
 /// Atomics that write down what is stored, and where in the file.
 mod atomics {
     use std::cell::Cell;
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-    use super::{LOG, Step};
+    use super::{KillStep, LOG};
 
     #[derive(Debug)]
     pub(crate) struct AtomicU64 {
@@ -47,7 +47,7 @@ mod atomics {
 
         pub(crate) fn store(&self, value: u64, _: Ordering) {
             self.value.set(value);
-            LOG.with_borrow_mut(|log| log.push(Step::Store(self.at, value)));
+            LOG.with_borrow_mut(|log| log.push(KillStep::Store(self.at, value)));
         }
     }
 
@@ -58,7 +58,7 @@ mod atomics {
 
 /// What happens to the files.
 #[derive(Clone, Debug)]
-enum Step {
+enum KillStep {
     /// Into the ring file.
     Store(usize, u64),
     /// Onto the trace.
@@ -66,21 +66,21 @@ enum Step {
 }
 
 thread_local! {
-    static LOG: RefCell<Vec<Step>> = const { RefCell::new(Vec::new()) };
+    static LOG: RefCell<Vec<KillStep>> = const { RefCell::new(Vec::new()) };
 }
 
 const PLACES: usize = 8;
 const THREAD: u32 = 4711;
 const SHAPE: Shape = Shape::uniform(1, PLACES as u32);
 
-struct Words {
+struct LoggedRing {
     head: atomics::AtomicU64,
     tail: atomics::AtomicU64,
     tail_again: atomics::AtomicU64,
     slots: [[atomics::AtomicU64; RECORD_WORDS]; PLACES],
 }
 
-impl Words {
+impl LoggedRing {
     fn new() -> Self {
         let place = |slot: usize, word: usize| RING_RECORDS_AT + slot * RECORD_BYTES + 8 * word;
         let word = |at: usize| atomics::AtomicU64::at(PAGE_BYTES + at);
@@ -93,7 +93,7 @@ impl Words {
     }
 }
 
-impl RingWords<RECORD_WORDS> for &Words {
+impl RingWords<RECORD_WORDS> for &LoggedRing {
     fn capacity(&self) -> u64 {
         PLACES as u64
     }
@@ -129,7 +129,7 @@ impl RingWords<RECORD_WORDS> for &Words {
 
 /// What the program or the writer does next.
 #[derive(Clone, Copy, Debug)]
-enum Act {
+enum RingAction {
     /// An event; with a detail that needs a record of its own.
     Event { is_long: bool },
     /// A driver call, shown before and completed after it; what gives memory back has its place before.
@@ -140,18 +140,18 @@ enum Act {
     Write,
 }
 
-fn any_act() -> impl Strategy<Value = Act> {
+fn any_act() -> impl Strategy<Value = RingAction> {
     prop_oneof![
-        3 => any::<bool>().prop_map(|is_long| Act::Event { is_long }),
-        3 => any::<bool>().prop_map(|is_free| Act::Call { is_free }),
-        1 => Just(Act::Define),
-        2 => Just(Act::Write),
+        3 => any::<bool>().prop_map(|is_long| RingAction::Event { is_long }),
+        3 => any::<bool>().prop_map(|is_free| RingAction::Call { is_free }),
+        1 => Just(RingAction::Define),
+        2 => Just(RingAction::Write),
     ]
 }
 
 /// A recorded thing: from which store on it may be there, and from which on it must.
 #[derive(Debug)]
-struct Made {
+struct RecordedThing {
     begun: usize,
     done: usize,
     /// Shown as in flight, from here on until done.
@@ -163,7 +163,7 @@ fn now() -> usize {
     LOG.with_borrow(Vec::len)
 }
 
-fn write(ring: &Words) {
+fn write(ring: &LoggedRing) {
     let mut decoder = RecordDecoder::new(ThreadId(THREAD));
     let mut records = Vec::new();
     let number = ring.take(false, |words| {
@@ -171,7 +171,7 @@ fn write(ring: &Words) {
         true
     });
     assert!(decoder.is_between_records() && decoder.malformed() == 0);
-    LOG.with_borrow_mut(|log| log.push(Step::Append(records)));
+    LOG.with_borrow_mut(|log| log.push(KillStep::Append(records)));
     ring.empty(number);
 }
 
@@ -183,21 +183,21 @@ fn event(seq: u64, kind: EventKind) -> Event {
     event
 }
 
-fn play(acts: &[Act]) -> Vec<Made> {
+fn play(acts: &[RingAction]) -> Vec<RecordedThing> {
     LOG.set(Vec::new());
-    let words = Words::new();
-    let mut lane = Lane::resume(&words, 0);
+    let words = LoggedRing::new();
+    let mut lane = RingProducer::resume(&words, 0);
     let mut made = Vec::new();
     let mut seq = 0;
     for (number, act) in acts.iter().enumerate() {
-        let reserve = |lane: &mut Lane<_, RECORD_WORDS>, records| {
-            while lane.room(records) == Room::None {
+        let reserve = |lane: &mut RingProducer<_, RECORD_WORDS>, records| {
+            while lane.room(records) == Space::Full {
                 write(&words);
             }
             now()
         };
         match *act {
-            Act::Event { is_long } => {
+            RingAction::Event { is_long } => {
                 let mut event = event(seq, EventKind::BLOCK_ALLOC);
                 let stream = if is_long { u64::MAX / 3 } else { 7 };
                 event.detail = Some(Detail { requested_bytes: event.size, stream, pool: 0 });
@@ -207,10 +207,10 @@ fn play(acts: &[Act]) -> Vec<Made> {
                     lane.put(&detail);
                 }
                 lane.push(&event.to_words());
-                made.push(Made { begun, done: now(), shown: None, record: Record::Event(event) });
+                made.push(RecordedThing { begun, done: now(), shown: None, record: Record::Event(event) });
                 seq += 1;
             }
-            Act::Call { is_free } => {
+            RingAction::Call { is_free } => {
                 let kind = if is_free { EventKind::DEVICE_FREE } else { EventKind::DEVICE_ALLOC };
                 let done = event(seq, kind);
                 let before = Event { in_flight: true, aux: [0; 2], ..done };
@@ -225,10 +225,10 @@ fn play(acts: &[Act]) -> Vec<Made> {
                 // The writer does not wait for the call.
                 write(&words);
                 (*lane.ring().unwrap()).complete(at, &done.to_words());
-                made.push(Made { begun, done: now(), shown, record: Record::Event(done) });
+                made.push(RecordedThing { begun, done: now(), shown, record: Record::Event(done) });
                 seq += 1;
             }
-            Act::Define => {
+            RingAction::Define => {
                 let code = CodeDef {
                     id: CodeId(number as u32 + 1),
                     file: "a/file/of/a/name/that/takes/more/than/one/record.py".to_owned(),
@@ -242,9 +242,9 @@ fn play(acts: &[Act]) -> Vec<Made> {
                     lane.put(words);
                 }
                 lane.publish();
-                made.push(Made { begun, done: now(), shown: None, record: Record::Code(code) });
+                made.push(RecordedThing { begun, done: now(), shown: None, record: Record::Code(code) });
             }
-            Act::Write => write(&words),
+            RingAction::Write => write(&words),
         }
     }
     made
@@ -252,13 +252,13 @@ fn play(acts: &[Act]) -> Vec<Made> {
 
 /// What a reader makes of the two files: events by their place, definitions by id, and calls that have no place.
 #[derive(Default)]
-struct Found {
+struct RecoveredRecords {
     events: BTreeMap<u64, Event>,
     codes: BTreeMap<u32, CodeDef>,
     unplaced: Vec<Event>,
 }
 
-impl Found {
+impl RecoveredRecords {
     fn add(&mut self, record: Record) {
         match record {
             Record::Event(event) if event.seq == gpumemtrace_format::NO_SEQ => self.unplaced.push(event),
@@ -275,13 +275,13 @@ impl Found {
 }
 
 /// The ring file as it stood after these.
-fn file_after(steps: &[Step]) -> Vec<u8> {
+fn file_after(steps: &[KillStep]) -> Vec<u8> {
     let mut bytes = vec![0; SHAPE.file_bytes() as usize];
     bytes[..HEADER_BYTES].copy_from_slice(&encode_header([1; 16], 1, &SHAPE));
     bytes[NEXT_SEQ_AT..][..8].copy_from_slice(&u64::MAX.to_le_bytes());
     bytes[PAGE_BYTES + RING_THREAD_AT..][..4].copy_from_slice(&THREAD.to_le_bytes());
     for step in steps {
-        if let Step::Store(at, value) = step {
+        if let KillStep::Store(at, value) = step {
             bytes[*at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
     }
@@ -290,7 +290,7 @@ fn file_after(steps: &[Step]) -> Vec<u8> {
 
 /// A record that was not shown yet, half of it new and half of an earlier round, whose 13 bits happen to fit: one in 8192, as the format
 /// says. The last word of a record is the last to be stored.
-fn believed_by_chance(steps: &[Step]) -> Option<[u64; RECORD_WORDS]> {
+fn believed_by_chance(steps: &[KillStep]) -> Option<[u64; RECORD_WORDS]> {
     let bytes = file_after(steps);
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (head, tail) = (word(PAGE_BYTES + RING_HEAD_AT), word(PAGE_BYTES + RING_TAIL_AT));
@@ -298,7 +298,7 @@ fn believed_by_chance(steps: &[Step]) -> Option<[u64; RECORD_WORDS]> {
         let slot = PAGE_BYTES + RING_RECORDS_AT + number as usize % PLACES * RECORD_BYTES;
         let of_slot = slot..slot + RECORD_BYTES;
         let last = steps.iter().rev().find_map(|step| match step {
-            Step::Store(at, _) if of_slot.contains(at) => Some(*at),
+            KillStep::Store(at, _) if of_slot.contains(at) => Some(*at),
             _ => None,
         });
         let words: [u64; RECORD_WORDS] = std::array::from_fn(|at| word(slot + 8 * at));
@@ -307,10 +307,10 @@ fn believed_by_chance(steps: &[Step]) -> Option<[u64; RECORD_WORDS]> {
     })
 }
 
-fn read(steps: &[Step]) -> Found {
-    let mut found = Found::default();
+fn read(steps: &[KillStep]) -> RecoveredRecords {
+    let mut found = RecoveredRecords::default();
     for step in steps {
-        if let Step::Append(records) = step {
+        if let KillStep::Append(records) = step {
             records.iter().cloned().for_each(|record| found.add(record));
         }
     }
@@ -321,7 +321,7 @@ fn read(steps: &[Step]) -> Found {
     found
 }
 
-fn check(steps: &[Step], made: &[Made]) {
+fn check(steps: &[KillStep], made: &[RecordedThing]) {
     let killed = steps.len();
     let found = read(steps);
     let mut in_flight = 0;
@@ -383,11 +383,13 @@ proptest! {
 /// A call that returns is not half of what it was and half of what it is, without a word.
 #[test]
 fn a_record_that_is_replaced_without_saying_so_is_noticed() {
-    let made = play(&[Act::Call { is_free: true }]);
+    let made = play(&[RingAction::Call { is_free: true }]);
     let steps = LOG.take();
     let last_word = PAGE_BYTES + RING_RECORDS_AT + RECORD_BYTES - 8;
-    let says_so =
-        steps.iter().enumerate().filter(|(_, step)| matches!(step, Step::Store(at, _) if *at == last_word));
+    let says_so = steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| matches!(step, KillStep::Store(at, _) if *at == last_word));
     let (at, _) = says_so.clone().nth(1).expect("in flight, completing, done");
     assert_eq!(says_so.count(), 3);
     let mut silent = steps.clone();
@@ -400,12 +402,13 @@ fn a_record_that_is_replaced_without_saying_so_is_noticed() {
 /// If any two neighbouring stores may be exchanged, the check above sees nothing.
 #[test]
 fn a_head_that_is_shown_before_its_record_is_noticed() {
-    let made = play(&[Act::Event { is_long: true }, Act::Call { is_free: true }, Act::Define]);
+    let made =
+        play(&[RingAction::Event { is_long: true }, RingAction::Call { is_free: true }, RingAction::Define]);
     let steps = LOG.take();
     let head_at = PAGE_BYTES + RING_HEAD_AT;
     let mut noticed = 0;
     for at in 1..steps.len() {
-        if !matches!(steps[at], Step::Store(place, _) if place == head_at) {
+        if !matches!(steps[at], KillStep::Store(place, _) if place == head_at) {
             continue;
         }
         let mut swapped = steps.clone();

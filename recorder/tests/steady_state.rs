@@ -127,7 +127,7 @@ fn an_event_makes_no_system_call_and_no_allocation() {
     let trace = folder.path().join("run.trace");
     let status = support::run("seccomp", &trace);
     assert_eq!(status.code(), Some(0), "21: it allocated; 22: it made a system call and was killed for it");
-    let left = support::Left::read(&trace);
+    let left = support::TraceLeftovers::read(&trace);
     assert_eq!((left.events.len() as u64, left.missing()), (2 + EVENTS / 2 * 2, 0));
 }
 
@@ -174,7 +174,7 @@ fn nor_does_one_with_thirty_python_frames() {
             Some(0),
             "{library}: 21: it allocated; 22: it made a system call and was killed for it"
         );
-        let left = support::Left::read(&trace);
+        let left = support::TraceLeftovers::read(&trace);
         assert_eq!((left.events.len() as u64, left.missing()), (2 + EVENTS / 2 * 2, 0));
         let names: Vec<&str> = left.codes.iter().map(|code| code.name.as_str()).collect();
         assert!(names.contains(&"deeper") && left.py_nodes.len() > 30, "{library}: {names:?}");

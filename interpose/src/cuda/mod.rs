@@ -31,19 +31,19 @@ pub(crate) const NAMES: &[&str] = &table::NAMES;
 
 /// Tells the recorder what it cannot know. No CUDA call is made here.
 pub(crate) fn register() {
-    gpumemtrace_recorder::register(gpumemtrace_recorder::Sources {
-        facts: facts::collect,
-        mode: facts::mode,
+    gpumemtrace_recorder::register_callbacks(gpumemtrace_recorder::HookCallbacks {
+        add_metadata: facts::collect,
+        add_hook_mode: facts::mode,
         #[cfg(not(feature = "metal-double"))]
-        apis: &table::NAMES,
+        api_names: &table::NAMES,
         #[cfg(feature = "metal-double")]
-        apis: &crate::metal::NAMES,
+        api_names: &crate::metal::NAMES,
         #[cfg(not(feature = "metal-double"))]
         uncovered_calls: uncovered::calls,
         #[cfg(feature = "metal-double")]
         uncovered_calls: || crate::metal::uncovered(uncovered::calls()),
         uncovered_names: uncovered::names,
-        sample: nvml::sample,
+        record_samples: nvml::sample,
     });
     gpumemtrace_pytorch_shim::install(&context::Driver);
 }

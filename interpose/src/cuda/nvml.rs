@@ -46,7 +46,7 @@ pub(crate) fn sample() {
         let mut answers = (0..2).map(|_| nvml.used_by(std::process::id(), *handle));
         let used_bytes = answers.next().flatten().filter(|first| answers.next().flatten() == Some(*first));
         if let Some(used_bytes) = used_bytes {
-            gpumemtrace_recorder::event(&Draft {
+            gpumemtrace_recorder::record_event(&Draft {
                 device: *ordinal,
                 size: used_bytes,
                 aux: [0, WITNESS_NVML],

@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gpumemtrace_format::{Event, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::{Call, Draft, begin};
+use gpumemtrace_recorder::{CallGuard, Draft, begin_call};
 
 use super::library::{driver_symbol, next_symbol, was_met};
 use super::questions::current_device;
@@ -97,7 +97,7 @@ pub(super) use real_functions;
 
 /// Our part before the call. `fill` adds what is known by then, or makes it no event at all.
 #[inline]
-pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<Call> {
+pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<CallGuard> {
     quietly(|| {
         draft.device = current_device();
         fill(&mut draft);
@@ -105,24 +105,24 @@ pub(crate) fn before(mut draft: Draft, fill: impl FnOnce(&mut Draft)) -> Option<
             return None;
         }
         crate::torch::before_driver_alloc(draft.kind, draft.size);
-        begin(&draft)
+        begin_call(&draft)
     })
 }
 
 /// Our part after the call. `fill` runs only if it succeeded.
 #[inline]
-pub(crate) fn after(call: Option<Call>, result: c_int, fill: impl FnOnce(&mut Event)) {
+pub(crate) fn after(call: Option<CallGuard>, result: c_int, fill: impl FnOnce(&mut Event)) {
     if let Some(call) = call {
         quietly(|| {
             let mut sample = None;
-            call.finish(result as u16, |event| {
+            call.complete(result as u16, |event| {
                 if result == 0 {
                     fill(event);
                     sample = sample::after(event);
                 }
             });
             if let Some(sample) = sample {
-                gpumemtrace_recorder::event(&sample);
+                gpumemtrace_recorder::record_event(&sample);
             }
             Some(())
         });

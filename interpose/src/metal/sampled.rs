@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::TORCH_MPS;
 use gpumemtrace_format::{ApiId, EventKind, NO_DEVICE};
-use gpumemtrace_recorder::{Draft, event, is_recording};
+use gpumemtrace_recorder::{Draft, is_recording, record_event};
 
 use super::HAS_HEAPS;
 use crate::guard::quietly;
@@ -25,7 +25,7 @@ unsafe extern "C" fn gpumemtrace_mps_memory(said: *const u64) -> c_int {
         if !said.is_null() {
             // SAFETY: two numbers, as documented; nothing is known of their alignment.
             let [tensors, driver] = unsafe { [said.read_unaligned(), said.add(1).read_unaligned()] };
-            event(&Draft {
+            record_event(&Draft {
                 device: NO_DEVICE,
                 size: tensors,
                 aux: [driver, TORCH_MPS],

@@ -102,7 +102,7 @@ impl Redirection {
     }
 
     fn visit_all(&mut self) {
-        let now = gpumemtrace_recorder::module_counts();
+        let now = gpumemtrace_recorder::loaded_module_counts();
         if now == self.seen {
             return;
         }

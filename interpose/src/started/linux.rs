@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpumemtrace_format::event::pool_number;
 use gpumemtrace_format::{ApiId, Detail, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use super::{Answer, is_started, is_stopped};
 use crate::guard::quietly;
@@ -83,7 +83,7 @@ unsafe extern "C" fn gpumemtrace_held(held: *const Held) {
         // SAFETY: null, or what is documented.
         let held = unsafe { held.as_ref() }?;
         if is_started() {
-            event(&draft(held)?);
+            record_event(&draft(held)?);
         }
         Some(())
     });

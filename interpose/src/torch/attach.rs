@@ -137,7 +137,7 @@ fn find() -> Finding {
     if !gpumemtrace_recorder::is_preloaded() && !crate::started::is_started() {
         return Finding::NoBaseHook;
     }
-    if !gpumemtrace_recorder::wants_tracker() {
+    if !gpumemtrace_recorder::is_tracker_enabled() {
         return Finding::No(TrackerState::NotWanted, None);
     }
     let Some(library) = library_of(pointer.cast()) else { return unreadable("libc10_cuda.so has no file") };
@@ -154,7 +154,7 @@ fn find() -> Finding {
     if std::env::var_os("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some() {
         return Finding::No(TrackerState::CacheOff, None);
     }
-    let version = gpumemtrace_recorder::torch_version_beside(library.file()).map(|(version, _)| version);
+    let version = gpumemtrace_recorder::read_torch_version(library.file()).map(|(version, _)| version);
     let called = version.as_deref().unwrap_or("of unknown version");
     let Some(attach) = symbols.attach.map(|attach| bias.wrapping_add(attach)) else {
         return base_only(TrackerState::NoTracker, &format!("PyTorch {called} has no allocator tracker"));

@@ -13,7 +13,7 @@
 use std::ffi::c_void;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use super::original::Original;
 use super::{attach, tracker};
@@ -44,7 +44,7 @@ fn record_block(pointer: *mut c_void, delta: i64, allocated: usize, reserved: us
         draft.size = delta.unsigned_abs();
         let is_news = attach::allocator_is_alive();
         tracker::join(&mut draft);
-        event(&draft);
+        record_event(&draft);
         if is_news {
             attach::after_report();
         }
@@ -57,7 +57,7 @@ fn record_oom(size: i64, allocated: usize, reserved: usize, device: u16) {
         let mut draft = draft(EventKind::BLOCK_OOM, device, allocated, reserved)?;
         draft.size = size.unsigned_abs();
         tracker::join(&mut draft);
-        event(&draft);
+        record_event(&draft);
         Some(())
     });
 }

@@ -12,7 +12,9 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-use gpumemtrace_recorder::{Work, forward_node, is_recording, torch_version_beside, work_for_node};
+use gpumemtrace_recorder::{
+    BackwardNodeGuard, enter_backward_node, is_recording, note_forward_node, read_torch_version,
+};
 
 use super::layouts::{NODES, Node};
 use super::original::Original;
@@ -52,7 +54,7 @@ fn node_layout() -> Option<&'static Node> {
 #[cold]
 fn find_layout() -> Option<&'static Node> {
     let errno = gpumemtrace_recorder::errno();
-    let version = library_of(NEXT_NUMBER.get()).and_then(|library| torch_version_beside(library.file()));
+    let version = library_of(NEXT_NUMBER.get()).and_then(|library| read_torch_version(library.file()));
     let release = version.as_ref().and_then(|(version, _)| release_of(version));
     let node = release.and_then(|release| NODES.iter().find(|node| node.release == release));
     let node = node.filter(|_| !THREAD.get().is_null());
@@ -69,7 +71,7 @@ fn note_new_node(number: u64) {
         node_layout()?;
         // SAFETY: the address was looked up under this name; a thread-local read inside PyTorch.
         let thread = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(THREAD.get())() };
-        forward_node(thread, number);
+        note_forward_node(thread, number);
         Some(())
     });
 }
@@ -99,7 +101,7 @@ extern "C-unwind" fn get_and_increment() -> u64 {
 }
 
 /// Reads who created a node that is about to be computed.
-fn begin(node: *const u8) -> Option<Work> {
+fn begin(node: *const u8) -> Option<BackwardNodeGuard> {
     let layout = node_layout()?;
     // SAFETY: autograd's node, alive while it is computed; the fields lie where this version's headers have them.
     let (number, thread) = unsafe {
@@ -108,7 +110,7 @@ fn begin(node: *const u8) -> Option<Work> {
             node.add(layout.thread).cast::<u64>().read_unaligned(),
         )
     };
-    Some(work_for_node(thread, number))
+    Some(enter_backward_node(thread, number))
 }
 
 type Evaluate = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *const u8, *mut c_void, *const c_void);
@@ -130,7 +132,7 @@ unsafe extern "C-unwind" fn evaluate_function(
     let original = EVALUATE.get();
     if original.is_null() {
         // Whoever calls it has it in a library of its own: this cannot be. Gradients that are silently not computed would be worse.
-        gpumemtrace_recorder::say(&[
+        gpumemtrace_recorder::print_diagnostic(&[
             "PyTorch's autograd engine cannot be found; please report this build of PyTorch.",
         ]);
         std::process::abort();

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
 use gpumemtrace_format::event::{FREED_AT_ONCE, NO_POOL, pool_number};
 use gpumemtrace_format::{ApiId, Counter, Detail, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use super::layouts::Layout;
 use crate::guard::quietly;
@@ -131,7 +131,7 @@ pub(super) fn switch_off(state: TrackerState, line: Option<&str>) {
     PHASE.store(Phase::Off as u8, Ordering::Release);
     note(state);
     if let Some(line) = line {
-        gpumemtrace_recorder::say(&[line]);
+        gpumemtrace_recorder::print_diagnostic(&[line]);
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) fn attached() {
 }
 
 fn note(state: TrackerState) {
-    event(&Draft { aux: [state as u64, 0], ..Draft::new(EventKind::TRACKER, ApiId::default()) });
+    record_event(&Draft { aux: [state as u64, 0], ..Draft::new(EventKind::TRACKER, ApiId::default()) });
 }
 
 /// The calling thread is about to ask the driver for this much.
@@ -226,7 +226,7 @@ fn take(phase: Phase, entry: Entry, actions: u32) {
         ANNOTATE => EventKind::TORCH_ANNOTATE,
         _ => return mismatch(),
     };
-    event(&Draft {
+    record_event(&Draft {
         device: entry.device,
         addr: entry.addr,
         size: entry.size,
@@ -316,7 +316,7 @@ fn is_of(entry: &Entry, report: &Draft) -> bool {
 }
 
 fn mismatch() {
-    gpumemtrace_recorder::count(Counter::TrackerMismatches);
+    gpumemtrace_recorder::increment_counter(Counter::TrackerMismatches);
 }
 
 #[cold]

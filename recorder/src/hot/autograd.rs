@@ -14,7 +14,7 @@ use gpumemtrace_format::ring::py_node_words;
 use gpumemtrace_format::{CodeId, Link, NodeId, PyNode};
 
 use crate::hot::record::{define, python_stack};
-use crate::hot::thread_state::{Local, ThreadBlock, with_local};
+use crate::hot::thread_state::{ThreadBlock, ThreadState, with_local};
 use crate::session::Session;
 use crate::session::current::running;
 use crate::stacks::cache::FrameKey;
@@ -56,7 +56,7 @@ fn noted(thread: u64, number: u64) -> NodeId {
 }
 
 /// A node of autograd's graph gets its number, on the thread that autograd counts as `thread`.
-pub fn forward_node(thread: u64, number: u64) {
+pub fn note_forward_node(thread: u64, number: u64) {
     with_local(|local| {
         let Some(session) = running().filter(|_| !local.busy.get()) else { return };
         local.busy.set(true);
@@ -68,7 +68,7 @@ pub fn forward_node(thread: u64, number: u64) {
 }
 
 /// The mark beneath the stack of the calling thread. A node that is created in a backward pass belongs to the same line.
-fn beneath(local: &Local, session: &'static Session) -> Option<NodeId> {
+fn beneath(local: &ThreadState, session: &'static Session) -> Option<NodeId> {
     let interpreter = session.python.as_ref()?;
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
@@ -88,18 +88,18 @@ fn beneath(local: &Local, session: &'static Session) -> Option<NodeId> {
 /// The calling thread works for a node, until this is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Work {
+pub struct BackwardNodeGuard {
     before: NodeId,
 }
 
 /// The calling thread computes a node: the one that got this number on this thread.
-pub fn work_for_node(thread: u64, number: u64) -> Work {
+pub fn enter_backward_node(thread: u64, number: u64) -> BackwardNodeGuard {
     // Nothing is in the table before a session is there.
     let stack = noted(thread, number);
-    Work { before: with_local(|local| local.works_for.replace(stack)) }
+    BackwardNodeGuard { before: with_local(|local| local.works_for.replace(stack)) }
 }
 
-impl Drop for Work {
+impl Drop for BackwardNodeGuard {
     fn drop(&mut self) {
         with_local(|local| local.works_for.set(self.before));
     }
@@ -134,9 +134,9 @@ mod tests {
     fn work_within_work_ends_in_its_order() {
         note(11, 1, NodeId(51));
         let here = || with_local(|local| local.works_for.get());
-        let outer = work_for_node(11, 1);
+        let outer = enter_backward_node(11, 1);
         assert_eq!(here(), NodeId(51));
-        let inner = work_for_node(11, 999);
+        let inner = enter_backward_node(11, 999);
         assert_eq!(here(), NodeId::NONE);
         drop(inner);
         assert_eq!(here(), NodeId(51));

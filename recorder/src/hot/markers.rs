@@ -6,10 +6,10 @@
 use gpumemtrace_format::event::{MARK_NAMED, MARK_STEP};
 use gpumemtrace_format::{ApiId, Counter, EventKind};
 
-use crate::hot::name::Name;
-use crate::hot::pending_markers::{Kept, Recorder, SAID, What};
-use crate::hot::record::{Draft, enter, event, event_inside, named_event_inside};
-use crate::hot::thread_state::{Local, with_local};
+use crate::hot::name::EventName;
+use crate::hot::pending_markers::{Enqueued, MarkerKind, MarkerSink, PENDING};
+use crate::hot::record::{Draft, enter, record_event, record_event_inside, record_named_event_inside};
+use crate::hot::thread_state::{ThreadState, with_local};
 use crate::platform::this_thread;
 use crate::session::Session;
 use crate::session::current::{may_start, running, start_once};
@@ -18,22 +18,22 @@ use crate::session::current::{may_start, running, start_once};
 const PATIENCE_MS: u32 = 1_000;
 
 /// A step begins.
-pub fn step() {
+pub fn begin_step() {
     if running().is_some() {
-        event(&of_step());
+        record_event(&of_step());
     } else if may_start() {
-        let late = SAID.step(std::process::id(), || running().is_some());
-        (0..late).for_each(|_| event(&of_step()));
+        let late = PENDING.step(std::process::id(), || running().is_some());
+        (0..late).for_each(|_| record_event(&of_step()));
     }
 }
 
-/// What follows, on all threads, is part of this, until [`phase_end`]. Numbers in the name are one name.
-pub fn phase_begin(name: &[u8]) {
-    say_or_keep(What::Phase, &Name::new(name));
+/// What follows, on all threads, is part of this, until [`end_phase`]. Numbers in the name are one name.
+pub fn begin_phase(name: &[u8]) {
+    say_or_keep(MarkerKind::Phase, &EventName::new(name));
 }
 
 /// The phase that this thread began last ends.
-pub fn phase_end() {
+pub fn end_phase() {
     let mut waited_ms = 0;
     let wait = || {
         // SAFETY: a plain sleep.
@@ -41,24 +41,24 @@ pub fn phase_end() {
         waited_ms += 1;
         waited_ms < PATIENCE_MS
     };
-    if SAID.has_any() && SAID.end_phase((std::process::id(), this_thread()), wait) {
+    if PENDING.has_any() && PENDING.end_phase((std::process::id(), this_thread()), wait) {
         return;
     }
     if running().is_some() {
-        event(&Draft::new(EventKind::PHASE_END, ApiId::default()));
+        record_event(&Draft::new(EventKind::PHASE_END, ApiId::default()));
     }
 }
 
 /// A moment that has a name.
-pub fn mark(name: &[u8]) {
-    say_or_keep(What::Mark, &Name::literal(name));
+pub fn record_mark(name: &[u8]) {
+    say_or_keep(MarkerKind::Mark, &EventName::literal(name));
 }
 
-fn say_or_keep(what: What, name: &Name) {
+fn say_or_keep(what: MarkerKind, name: &EventName) {
     if running().is_none() {
         let who = (std::process::id(), this_thread());
         if !may_start() && running().is_none()
-            || SAID.keep(what, who, name, || running().is_some()) == Kept::Yes
+            || PENDING.keep(what, who, name, || running().is_some()) == Enqueued::Yes
         {
             return;
         }
@@ -75,29 +75,36 @@ fn of_step() -> Draft {
 }
 
 /// `thread`: who said it, 0 for the one that records it.
-fn record(local: &Local, session: &'static Session, (what, thread): (What, u32), name: &Name) {
+fn record(
+    local: &ThreadState,
+    session: &'static Session,
+    (what, thread): (MarkerKind, u32),
+    name: &EventName,
+) {
     let (draft, place) = match what {
-        What::Phase => {
+        MarkerKind::Phase => {
             let draft = Draft::new(EventKind::PHASE_BEGIN, ApiId::default());
             (Draft { aux: [0, u64::from(thread)], ..draft }, 0)
         }
-        What::Mark => (Draft { aux: [MARK_NAMED, 0], ..Draft::new(EventKind::MARK, ApiId::default()) }, 1),
+        MarkerKind::Mark => {
+            (Draft { aux: [MARK_NAMED, 0], ..Draft::new(EventKind::MARK, ApiId::default()) }, 1)
+        }
     };
-    named_event_inside(local, session, &draft, (name, place));
+    record_named_event_inside(local, session, &draft, (name, place));
 }
 
-struct InFront<'a> {
-    local: &'a Local,
+struct FlushToTrace<'a> {
+    local: &'a ThreadState,
     session: &'static Session,
     thread: u32,
 }
 
-impl Recorder for InFront<'_> {
+impl MarkerSink for FlushToTrace<'_> {
     fn step(&mut self) {
-        event_inside(self.local, self.session, &of_step());
+        record_event_inside(self.local, self.session, &of_step());
     }
 
-    fn named(&mut self, what: What, thread: u32, name: &Name) {
+    fn named(&mut self, what: MarkerKind, thread: u32, name: &EventName) {
         let thread = if thread == self.thread { 0 } else { thread };
         record(self.local, self.session, (what, thread), name);
     }
@@ -111,8 +118,8 @@ impl Recorder for InFront<'_> {
 
 /// The session, started if this is the first event, with all that was said before it in front of it. The thread is marked as inside.
 #[cold]
-pub(crate) fn start(local: &Local) -> Option<&'static Session> {
+pub(crate) fn start(local: &ThreadState) -> Option<&'static Session> {
     let session = start_once()?;
-    SAID.hand_out(std::process::id(), &mut InFront { local, session, thread: this_thread() });
+    PENDING.hand_out(std::process::id(), &mut FlushToTrace { local, session, thread: this_thread() });
     Some(session)
 }

@@ -11,13 +11,13 @@ const HEAD_BYTES: usize = 12;
 
 /// A name as it is recorded.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Name {
+pub(crate) struct EventName {
     payload: [u8; HEAD_BYTES + MAX_BYTES],
     len: usize,
     cut: bool,
 }
 
-impl Name {
+impl EventName {
     /// Of nothing.
     pub(crate) const EMPTY: Self = Self { payload: [0; HEAD_BYTES + MAX_BYTES], len: 0, cut: false };
 
@@ -80,28 +80,28 @@ mod tests {
     use super::*;
 
     fn text(bytes: &[u8]) -> String {
-        String::from_utf8_lossy(Name::new(bytes).text()).into_owned()
+        String::from_utf8_lossy(EventName::new(bytes).text()).into_owned()
     }
 
     #[test]
     fn a_name_that_counts_is_one_name() {
         assert_eq!(text(b"step 17"), "step #");
         assert_eq!(text(b"12_batch_9999999999"), "#_batch_#");
-        assert_eq!(Name::new(b"step 1").hash(), Name::new(b"step 22").hash());
-        assert_ne!(Name::new(b"step").hash(), Name::new(b"steps").hash());
+        assert_eq!(EventName::new(b"step 1").hash(), EventName::new(b"step 22").hash());
+        assert_ne!(EventName::new(b"step").hash(), EventName::new(b"steps").hash());
     }
 
     #[test]
     fn a_literal_name_keeps_its_numbers() {
-        assert_eq!(Name::literal(b"epoch 12").text(), b"epoch 12");
-        assert_ne!(Name::literal(b"epoch 1").hash(), Name::literal(b"epoch 2").hash());
+        assert_eq!(EventName::literal(b"epoch 12").text(), b"epoch 12");
+        assert_ne!(EventName::literal(b"epoch 1").hash(), EventName::literal(b"epoch 2").hash());
     }
 
     #[test]
     fn a_long_name_is_cut_and_an_empty_one_is_none() {
-        let long = Name::new(&[b'x'; 5000]);
+        let long = EventName::new(&[b'x'; 5000]);
         assert!(long.is_cut() && long.payload().len() == HEAD_BYTES + MAX_BYTES);
-        assert!(!Name::new(b"").is_cut() && text(b"").is_empty());
-        assert!(!Name::new(&[b'7'; 5000]).is_cut());
+        assert!(!EventName::new(b"").is_cut() && text(b"").is_empty());
+        assert!(!EventName::new(&[b'7'; 5000]).is_cut());
     }
 }

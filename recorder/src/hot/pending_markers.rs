@@ -6,12 +6,12 @@
 //! for longer than that thread takes to write it, and what does not fit is counted as dropped.
 //!
 //! Who says something while another thread starts the recording does one of two: it takes its own entry back and records it itself,
-//! or finds that it has been recorded. An entry that says it is open was seen by one of both ([`Entry::take`]).
+//! or finds that it has been recorded. An entry that says it is open was seen by one of both ([`PendingMarker::take`]).
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::hot::name::Name;
+use crate::hot::name::EventName;
 
 /// Phases that are open and marks, together.
 const PLACES: usize = 64;
@@ -21,7 +21,7 @@ const MOST_STEPS: u64 = 1 << 16;
 /// Something that was said and has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(crate) enum What {
+pub(crate) enum MarkerKind {
     /// A phase began, and lasts.
     Phase = 1,
     /// A moment.
@@ -33,7 +33,7 @@ const WRITING: u32 = 1;
 const OPEN: u32 = 2;
 const TAKEN: u32 = 3;
 
-struct Entry {
+struct PendingMarker {
     state: AtomicU32,
     what: AtomicU32,
     thread: AtomicU32,
@@ -41,14 +41,14 @@ struct Entry {
     steps: AtomicU64,
     /// Its place among all that was said.
     order: AtomicU64,
-    name: UnsafeCell<Name>,
+    name: UnsafeCell<EventName>,
 }
 
 // SAFETY: the name is written by whoever made the entry `WRITING`, and read by whoever made it `TAKEN`, from `OPEN`: one at a time.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for PendingMarker {}
 
 /// What is said now, of a process.
-pub(crate) struct Said {
+pub(crate) struct PendingMarkers {
     /// Whose all of this is: in a child of `fork` it is its parent's, and nothing.
     pid: AtomicU32,
     /// How many entries there are, so that who has none need not look.
@@ -58,13 +58,13 @@ pub(crate) struct Said {
     /// Open phases that had no place.
     lost_phases: AtomicU32,
     lost_marks: AtomicU32,
-    entries: [Entry; PLACES],
+    entries: [PendingMarker; PLACES],
 }
 
 /// Of this process.
-pub(crate) static SAID: Said = Said::new();
+pub(crate) static PENDING: PendingMarkers = PendingMarkers::new();
 
-impl Entry {
+impl PendingMarker {
     const fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),
@@ -72,7 +72,7 @@ impl Entry {
             thread: AtomicU32::new(0),
             steps: AtomicU64::new(0),
             order: AtomicU64::new(0),
-            name: UnsafeCell::new(Name::EMPTY),
+            name: UnsafeCell::new(EventName::EMPTY),
         }
     }
 
@@ -88,14 +88,14 @@ impl Entry {
 
 /// What becomes of an entry once it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum Enqueued {
     /// It is recorded with the first event.
     Yes,
     /// The recording has begun meanwhile without it: it is recorded as usual.
     TooLate,
 }
 
-impl Said {
+impl PendingMarkers {
     const fn new() -> Self {
         Self {
             pid: AtomicU32::new(0),
@@ -104,7 +104,7 @@ impl Said {
             order: AtomicU64::new(0),
             lost_phases: AtomicU32::new(0),
             lost_marks: AtomicU32::new(0),
-            entries: [const { Entry::new() }; PLACES],
+            entries: [const { PendingMarker::new() }; PLACES],
         }
     }
 
@@ -133,16 +133,16 @@ impl Said {
     /// Something is said. `is_recorded` tells whether somebody has started the recording by now.
     pub(crate) fn keep(
         &self,
-        what: What,
+        what: MarkerKind,
         (pid, thread): (u32, u32),
-        name: &Name,
+        name: &EventName,
         is_recorded: impl Fn() -> bool,
-    ) -> Kept {
+    ) -> Enqueued {
         self.of_process(pid);
         let Some(entry) = self.entries.iter().find(|entry| entry.change(FREE, WRITING)) else {
-            let lost = if what == What::Phase { &self.lost_phases } else { &self.lost_marks };
+            let lost = if what == MarkerKind::Phase { &self.lost_phases } else { &self.lost_marks };
             lost.fetch_add(1, Ordering::SeqCst);
-            return Kept::Yes;
+            return Enqueued::Yes;
         };
         entry.what.store(what as u32, Ordering::Relaxed);
         entry.thread.store(thread, Ordering::Relaxed);
@@ -155,9 +155,9 @@ impl Said {
         fence(Ordering::SeqCst);
         if is_recorded() && entry.take() {
             self.give_back(entry);
-            return Kept::TooLate;
+            return Enqueued::TooLate;
         }
-        Kept::Yes
+        Enqueued::Yes
     }
 
     /// True while there may be a phase that began before the recording and is not in it yet.
@@ -176,9 +176,9 @@ impl Said {
             return true;
         }
         loop {
-            let is_own = |entry: &&Entry| {
+            let is_own = |entry: &&PendingMarker| {
                 matches!(entry.state.load(Ordering::SeqCst), OPEN | TAKEN)
-                    && entry.what.load(Ordering::Relaxed) == What::Phase as u32
+                    && entry.what.load(Ordering::Relaxed) == MarkerKind::Phase as u32
                     && entry.thread.load(Ordering::Relaxed) == thread
             };
             let last =
@@ -196,7 +196,7 @@ impl Said {
     }
 
     /// The recording has started: hands out everything, in the order in which it was said, once.
-    pub(crate) fn hand_out(&self, pid: u32, recorder: &mut dyn Recorder) {
+    pub(crate) fn hand_out(&self, pid: u32, recorder: &mut dyn MarkerSink) {
         self.of_process(pid);
         // Who says something from here on sees that it is recorded.
         fence(Ordering::SeqCst);
@@ -206,10 +206,10 @@ impl Said {
                 continue;
             }
             told = tell_steps(told, entry.steps.load(Ordering::Relaxed), recorder);
-            let what = if entry.what.load(Ordering::Relaxed) == What::Phase as u32 {
-                What::Phase
+            let what = if entry.what.load(Ordering::Relaxed) == MarkerKind::Phase as u32 {
+                MarkerKind::Phase
             } else {
-                What::Mark
+                MarkerKind::Mark
             };
             // SAFETY: the entry is `TAKEN`, and it was this thread that made it so.
             let name = unsafe { &*entry.name.get() };
@@ -222,29 +222,29 @@ impl Said {
         recorder.lost(u64::from(lost) + all.saturating_sub(MOST_STEPS));
     }
 
-    fn first_open(&self) -> Option<&Entry> {
+    fn first_open(&self) -> Option<&PendingMarker> {
         let open = self.entries.iter().filter(|entry| entry.state.load(Ordering::SeqCst) == OPEN);
         open.min_by_key(|entry| entry.order.load(Ordering::Relaxed))
     }
 
-    fn give_back(&self, entry: &Entry) {
+    fn give_back(&self, entry: &PendingMarker) {
         entry.state.store(FREE, Ordering::SeqCst);
         self.used.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn tell_steps(told: u64, until: u64, recorder: &mut dyn Recorder) -> u64 {
+fn tell_steps(told: u64, until: u64, recorder: &mut dyn MarkerSink) -> u64 {
     let until = until.min(MOST_STEPS).max(told);
     (told..until).for_each(|_| recorder.step());
     until
 }
 
 /// Who records what was said.
-pub(crate) trait Recorder {
+pub(crate) trait MarkerSink {
     /// A step began.
     fn step(&mut self);
     /// A phase began, or a mark was made, by this thread.
-    fn named(&mut self, what: What, thread: u32, name: &Name);
+    fn named(&mut self, what: MarkerKind, thread: u32, name: &EventName);
     /// So much was said and is not kept.
     fn lost(&mut self, count: u64);
 }
@@ -254,14 +254,14 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Written(Vec<String>, u64);
+    struct CollectedMarkers(Vec<String>, u64);
 
-    impl Recorder for Written {
+    impl MarkerSink for CollectedMarkers {
         fn step(&mut self) {
             self.0.push("step".to_owned());
         }
 
-        fn named(&mut self, what: What, thread: u32, name: &Name) {
+        fn named(&mut self, what: MarkerKind, thread: u32, name: &EventName) {
             self.0.push(format!("{what:?} {thread} {}", String::from_utf8_lossy(name.text())));
         }
 
@@ -270,25 +270,25 @@ mod tests {
         }
     }
 
-    fn written(said: &Said, pid: u32) -> (Vec<String>, u64) {
-        let mut written = Written::default();
+    fn written(said: &PendingMarkers, pid: u32) -> (Vec<String>, u64) {
+        let mut written = CollectedMarkers::default();
         said.hand_out(pid, &mut written);
         (written.0, written.1)
     }
 
-    fn keep(said: &Said, what: What, who: (u32, u32), name: &str) {
-        assert_eq!(said.keep(what, who, &Name::literal(name.as_bytes()), || false), Kept::Yes);
+    fn keep(said: &PendingMarkers, what: MarkerKind, who: (u32, u32), name: &str) {
+        assert_eq!(said.keep(what, who, &EventName::literal(name.as_bytes()), || false), Enqueued::Yes);
     }
 
     #[test]
     fn everything_that_lasts_is_handed_out_once_in_order() {
-        let said = Said::new();
-        keep(&said, What::Phase, (1, 7), "over");
-        keep(&said, What::Phase, (1, 7), "outer");
-        keep(&said, What::Phase, (1, 8), "other thread");
-        keep(&said, What::Phase, (1, 7), "inner");
+        let said = PendingMarkers::new();
+        keep(&said, MarkerKind::Phase, (1, 7), "over");
+        keep(&said, MarkerKind::Phase, (1, 7), "outer");
+        keep(&said, MarkerKind::Phase, (1, 8), "other thread");
+        keep(&said, MarkerKind::Phase, (1, 7), "inner");
         assert_eq!(said.step(1, || false), 0);
-        keep(&said, What::Mark, (1, 7), "moment 3");
+        keep(&said, MarkerKind::Mark, (1, 7), "moment 3");
         said.step(1, || false);
         assert!(said.has_any());
         assert!(said.end_phase((1, 7), || panic!("nobody is recording it")));
@@ -303,14 +303,14 @@ mod tests {
 
     #[test]
     fn what_is_said_while_the_recording_starts_is_recorded_by_who_says_it() {
-        let said = Said::new();
-        let name = Name::literal(b"late");
-        assert_eq!(said.keep(What::Mark, (1, 1), &name, || true), Kept::TooLate);
+        let said = PendingMarkers::new();
+        let name = EventName::literal(b"late");
+        assert_eq!(said.keep(MarkerKind::Mark, (1, 1), &name, || true), Enqueued::TooLate);
         assert_eq!(written(&said, 1), (Vec::new(), 0));
         assert_eq!(said.step(1, || true), 1);
         assert_eq!(written(&said, 1), (Vec::new(), 0));
         // Somebody has it in hand, and is done before the patience of the other is over.
-        keep(&said, What::Phase, (1, 1), "in hand");
+        keep(&said, MarkerKind::Phase, (1, 1), "in hand");
         let entry = said.first_open().unwrap();
         assert!(entry.take());
         let mut waits = 0;
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_its_ends_are_its_own() {
-        let said = Said::new();
-        (0..PLACES + 2).for_each(|number| keep(&said, What::Phase, (1, 1), &format!("p{number}")));
-        keep(&said, What::Mark, (1, 1), "no place");
+        let said = PendingMarkers::new();
+        (0..PLACES + 2).for_each(|number| keep(&said, MarkerKind::Phase, (1, 1), &format!("p{number}")));
+        keep(&said, MarkerKind::Mark, (1, 1), "no place");
         assert!(said.end_phase((1, 1), || false));
         (0..=MOST_STEPS).for_each(|_| assert_eq!(said.step(1, || false), 0));
         let (texts, lost) = written(&said, 1);
@@ -338,11 +338,11 @@ mod tests {
 
     #[test]
     fn a_child_knows_nothing_of_what_its_parent_said() {
-        let said = Said::new();
-        keep(&said, What::Phase, (1, 1), "of the parent");
+        let said = PendingMarkers::new();
+        keep(&said, MarkerKind::Phase, (1, 1), "of the parent");
         said.step(1, || false);
         said.step(2, || false);
-        keep(&said, What::Mark, (2, 2), "of the child");
+        keep(&said, MarkerKind::Mark, (2, 2), "of the child");
         assert_eq!(written(&said, 2).0, ["step", "Mark 2 of the child"]);
     }
 }

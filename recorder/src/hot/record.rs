@@ -17,11 +17,11 @@ use gpumemtrace_format::{
 };
 
 use crate::config::NativeStacks;
-use crate::hot::name::Name;
-use crate::hot::text::Text;
-use crate::hot::thread_state::{Lane, Local, ThreadBlock, with_local};
+use crate::hot::name::EventName;
+use crate::hot::text::EventText;
+use crate::hot::thread_state::{ThreadBlock, ThreadRingProducer, ThreadState, with_local};
 use crate::platform::clock::event_ns;
-use crate::ring::mapping::Ring;
+use crate::ring::mapping::MappedRing;
 use crate::ring::protocol::ring::RingWords;
 use crate::session::Session;
 use crate::session::current::running;
@@ -60,9 +60,9 @@ impl Draft {
 /// which is the truth.
 #[derive(Debug)]
 #[must_use]
-pub struct Call {
+pub struct CallGuard {
     session: &'static Session,
-    ring: Ring,
+    ring: MappedRing,
     index: usize,
     number: u64,
     event: Event,
@@ -70,17 +70,17 @@ pub struct Call {
 
 /// Shows a driver call. `None`: not recorded (recording is off, or this is a call within a call); just make the call.
 #[inline]
-pub fn begin(draft: &Draft) -> Option<Call> {
+pub fn begin_call(draft: &Draft) -> Option<CallGuard> {
     with_local(|local| {
         let session = enter(local)?;
-        let call = begin_inside(local, session, draft);
+        let call = begin_call_inside(local, session, draft);
         // Stays set while the driver runs: calls it makes itself are not the program's.
         local.busy.set(call.is_some());
         call
     })
 }
 
-fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<Call> {
+fn begin_call_inside(local: &ThreadState, session: &'static Session, draft: &Draft) -> Option<CallGuard> {
     let block = local.block(session)?;
     let index = block.lane.index();
     let _inside = session.go_inside(index)?;
@@ -96,13 +96,13 @@ fn begin_inside(local: &Local, session: &'static Session, draft: &Draft) -> Opti
         event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
     }
     let number = block.lane.push(&event.to_words());
-    Some(Call { session, ring, index, number, event })
+    Some(CallGuard { session, ring, index, number, event })
 }
 
-impl Call {
+impl CallGuard {
     /// Completes the record of a call that returned. `fill` adds what the call gave.
     #[inline]
-    pub fn finish(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
+    pub fn complete(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
         // When the recording ended meanwhile, the call stays in the trace as one that had not returned.
         if let Some(_inside) = self.session.go_inside(self.index) {
             self.event.result = result;
@@ -120,16 +120,20 @@ impl Call {
 
 /// Records something that has happened.
 #[inline]
-pub fn event(draft: &Draft) {
+pub fn record_event(draft: &Draft) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
-        event_inside(local, session, draft);
+        record_event_inside(local, session, draft);
         local.busy.set(false);
     });
 }
 
 #[inline]
-pub(crate) fn event_inside(local: &Local, session: &'static Session, draft: &Draft) -> Option<()> {
+pub(crate) fn record_event_inside(
+    local: &ThreadState,
+    session: &'static Session,
+    draft: &Draft,
+) -> Option<()> {
     let block = local.block(session)?;
     let _inside = session.go_inside(block.lane.index())?;
     let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
@@ -148,38 +152,38 @@ pub(crate) fn event_inside(local: &Local, session: &'static Session, draft: &Dra
 
 /// Records something that has happened and has a name, which goes in place of the first number by kind. Numbers in the name
 /// become `#`: what counts up would be another name each time.
-pub fn named_event(draft: &Draft, name: &[u8]) {
+pub fn record_named_event(draft: &Draft, name: &[u8]) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
-        named_event_inside(local, session, draft, (&Name::new(name), 0));
+        record_named_event_inside(local, session, draft, (&EventName::new(name), 0));
         local.busy.set(false);
     });
 }
 
 /// Records something that has happened and has a text, as it is, which goes in place of the first number by kind.
-pub fn text_event(draft: &Draft, text: &[u8]) {
+pub fn record_text_event(draft: &Draft, text: &[u8]) {
     with_local(|local| {
         let Some(session) = enter(local) else { return };
         let id = local.block(session).and_then(|block| {
             let _inside = session.go_inside(block.lane.index())?;
-            let text = Text::new(text);
+            let text = EventText::new(text);
             let payload = text.payload();
             define_payload(session, &mut block.lane, payload, |id| {
                 code_head_words(id, payload.len(), 0, 0, text.is_cut())
             })
         });
         let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
-        event_inside(local, session, &draft);
+        record_event_inside(local, session, &draft);
         local.busy.set(false);
     });
 }
 
 /// The name goes in place of this number by kind.
-pub(crate) fn named_event_inside(
-    local: &Local,
+pub(crate) fn record_named_event_inside(
+    local: &ThreadState,
     session: &'static Session,
     draft: &Draft,
-    (name, place): (&Name, usize),
+    (name, place): (&EventName, usize),
 ) {
     let id = local.block(session).and_then(|block| {
         let _inside = session.go_inside(block.lane.index())?;
@@ -187,10 +191,10 @@ pub(crate) fn named_event_inside(
     });
     let mut draft = *draft;
     draft.aux[place] = id.map_or(0, |id| u64::from(id.0));
-    event_inside(local, session, &draft);
+    record_event_inside(local, session, &draft);
 }
 
-fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Option<CodeId> {
+fn define_name(session: &Session, block: &mut ThreadBlock, name: &EventName) -> Option<CodeId> {
     // No code object lies at this address.
     let key = FrameKey { code: 1, instr: 0, tag: name.hash() };
     if let Some(id) = block.codes.lookup(&key) {
@@ -220,23 +224,23 @@ pub fn trace_path() -> Option<&'static Path> {
 }
 
 /// Counts something outside of any event.
-pub fn count(counter: Counter) {
+pub fn increment_counter(counter: Counter) {
     if let Some(session) = running() {
         session.shared.count(counter);
     }
 }
 
 /// After a panic was caught at an entry point: the thread must not stay marked as inside.
-pub fn leave_after_panic() {
-    count(Counter::InternalErrors);
+pub fn reset_hook_after_panic() {
+    increment_counter(Counter::InternalErrors);
     with_local(|local| local.busy.set(false));
 }
 
 /// Marks the thread as inside a hook, unless it is already or recording is off.
 #[inline]
-pub(crate) fn enter(local: &Local) -> Option<&'static Session> {
+pub(crate) fn enter(local: &ThreadState) -> Option<&'static Session> {
     if local.busy.get() {
-        count(Counter::NestedCalls);
+        increment_counter(Counter::NestedCalls);
         return None;
     }
     local.busy.set(true);
@@ -265,7 +269,12 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
 
 /// The ids of the calling thread's stacks. Without Python frames of its own, it may work for a line that has some.
 #[inline]
-fn stacks(local: &Local, session: &Session, block: &mut ThreadBlock, kind: EventKind) -> (NodeId, NodeId) {
+fn stacks(
+    local: &ThreadState,
+    session: &Session,
+    block: &mut ThreadBlock,
+    kind: EventKind,
+) -> (NodeId, NodeId) {
     let own = match &session.python {
         Some(interpreter) => python_stack(session, interpreter, block),
         None => NodeId::NONE,
@@ -315,7 +324,7 @@ pub(crate) fn python_stack(session: &Session, interpreter: &Interpreter, block: 
 fn define_code(
     session: &Session,
     interpreter: &Interpreter,
-    lane: &mut Lane,
+    lane: &mut ThreadRingProducer,
     frame: &FrameKey,
     scratch: &mut [u8; crate::stacks::python::code::SCRATCH_BYTES],
 ) -> Option<CodeId> {
@@ -332,7 +341,7 @@ fn define_code(
 /// Records a definition of several records under a new id.
 fn define_payload(
     session: &Session,
-    lane: &mut Lane,
+    lane: &mut ThreadRingProducer,
     payload: &[u8],
     head: impl FnOnce(CodeId) -> [u64; RECORD_WORDS],
 ) -> Option<CodeId> {
@@ -370,7 +379,7 @@ fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
     found.node
 }
 
-pub(crate) fn define(session: &Session, lane: &mut Lane, words: &[u64; 8]) -> bool {
+pub(crate) fn define(session: &Session, lane: &mut ThreadRingProducer, words: &[u64; 8]) -> bool {
     let room = lane.reserve(session, 1);
     if room {
         lane.push(words);

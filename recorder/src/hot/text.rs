@@ -11,13 +11,13 @@ const HEAD_BYTES: usize = 12;
 
 /// A text as it is recorded.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct EventText {
     payload: [u8; HEAD_BYTES + MAX_TEXT_BYTES],
     len: usize,
     cut: bool,
 }
 
-impl Text {
+impl EventText {
     /// Of these bytes, which are UTF-8.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut len = bytes.len().min(MAX_TEXT_BYTES);
@@ -48,12 +48,12 @@ mod tests {
 
     #[test]
     fn a_text_is_kept_as_it_is_and_cut_between_characters() {
-        let text = Text::new("step 17 of µ".as_bytes());
+        let text = EventText::new("step 17 of µ".as_bytes());
         assert!(!text.is_cut() && &text.payload()[HEAD_BYTES..] == "step 17 of µ".as_bytes());
         let long = "µ".repeat(MAX_TEXT_BYTES);
-        let text = Text::new(format!("x{long}").as_bytes());
+        let text = EventText::new(format!("x{long}").as_bytes());
         assert!(text.is_cut() && std::str::from_utf8(&text.payload()[HEAD_BYTES..]).is_ok());
         assert_eq!(text.payload().len(), HEAD_BYTES + MAX_TEXT_BYTES - 1);
-        assert_eq!(Text::new(b"").payload(), [0; HEAD_BYTES]);
+        assert_eq!(EventText::new(b"").payload(), [0; HEAD_BYTES]);
     }
 }

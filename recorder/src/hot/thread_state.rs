@@ -10,20 +10,20 @@ use std::cell::Cell;
 use gpumemtrace_format::event::RECORD_WORDS;
 use gpumemtrace_format::{CodeId, Counter, NodeId};
 
-use crate::config::OnFull;
-use crate::diagnostics::say;
+use crate::config::FullRingPolicy;
+use crate::diagnostics::print_diagnostic;
 use crate::per_thread;
-use crate::ring::mapping::Ring;
-use crate::ring::protocol::ring::{self, Room};
-use crate::session::{Session, Wake};
+use crate::ring::mapping::MappedRing;
+use crate::ring::protocol::ring::{self, Space};
+use crate::session::{Session, WakeReason};
 use crate::stacks::cache::FrameKey;
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::code::SCRATCH_BYTES;
-use crate::stacks::python::memo::Trail;
+use crate::stacks::python::memo::PythonStackMemo;
 
 /// The thread-local words.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub(crate) struct ThreadState {
     /// Session the block belongs to; another value means the block is stale (a fork, a new session).
     generation: Cell<u32>,
     /// Set while the thread is inside a hook.
@@ -37,7 +37,7 @@ pub(crate) struct Local {
 
 per_thread! {
     /// Runs `body` with the thread-local words.
-    pub(crate) fn with_local(&Local) = Local {
+    pub(crate) fn with_local(&ThreadState) = ThreadState {
         generation: Cell::new(0),
         busy: Cell::new(false),
         block: Cell::new(std::ptr::null_mut()),
@@ -50,9 +50,9 @@ per_thread! {
 #[derive(Debug)]
 pub(crate) struct ThreadBlock {
     /// The ring and how far it is filled.
-    pub(crate) lane: Lane,
+    pub(crate) lane: ThreadRingProducer,
     /// The Python stack.
-    pub(crate) python: Trail,
+    pub(crate) python: PythonStackMemo,
     /// The native stack.
     pub(crate) native: NativeStack,
     /// Code objects this thread has defined.
@@ -62,7 +62,7 @@ pub(crate) struct ThreadBlock {
 }
 
 /// The producing end of a ring of the mapping.
-pub(crate) type Lane = ring::Lane<Ring, RECORD_WORDS>;
+pub(crate) type ThreadRingProducer = ring::RingProducer<MappedRing, RECORD_WORDS>;
 
 /// Code objects by address and tag; direct-mapped, forgets what collides.
 #[derive(Debug)]
@@ -97,35 +97,35 @@ impl CodeCache {
     }
 }
 
-impl Lane {
+impl ThreadRingProducer {
     /// Room for `records`; false if they must be dropped. May wait, by the session's policy.
     #[inline]
     pub(crate) fn reserve(&mut self, session: &Session, records: u64) -> bool {
         match self.room(records) {
-            Room::Plenty => true,
-            Room::Low => {
-                session.wake_writer(Wake::RingIsLow);
+            Space::Ample => true,
+            Space::Low => {
+                session.wake_writer(WakeReason::RingIsLow);
                 true
             }
-            Room::None => self.wait_for_room(session, records),
+            Space::Full => self.wait_for_room(session, records),
         }
     }
 
     #[cold]
     fn wait_for_room(&mut self, session: &Session, records: u64) -> bool {
-        session.wake_writer(Wake::SomebodyWaits);
-        if session.on_full == OnFull::Drop || self.ring().is_none() {
+        session.wake_writer(WakeReason::ThreadWaits);
+        if session.on_full == FullRingPolicy::Drop || self.ring().is_none() {
             return false;
         }
         session.shared.count(Counter::RingWaits);
         let begin = crate::platform::clock::now_ns();
         let mut nap_us = SHORTEST_NAP_US;
         loop {
-            session.wake_writer(Wake::SomebodyWaits);
+            session.wake_writer(WakeReason::ThreadWaits);
             // SAFETY: a plain sleep; the time is valid.
             unsafe { libc::usleep(nap_us) };
             nap_us = (nap_us * 2).min(LONGEST_NAP_US);
-            if self.room(records) != Room::None {
+            if self.room(records) != Space::Full {
                 return true;
             }
             if session.is_stopped() {
@@ -139,7 +139,7 @@ impl Lane {
     }
 }
 
-impl Local {
+impl ThreadState {
     /// The calling thread's block, claimed at its first event. `None`: this event cannot be recorded (and was counted).
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the block is behind a pointer that only this thread holds")]
@@ -178,13 +178,13 @@ impl Local {
                 block_ref.python.forget();
                 block_ref.native.limit(session.depth);
                 block_ref.python.limit(session.depth);
-                block_ref.lane = Lane::resume(ring, index);
+                block_ref.lane = ThreadRingProducer::resume(ring, index);
                 self.block.set(block);
             }
             None if first_try => {
                 session.shared.count(Counter::ThreadsWithoutRing);
                 if session.say_once() {
-                    say(&[
+                    print_diagnostic(&[
                         "no room for another thread's events (96 threads at a time, or the disk is full); ",
                         "they are counted as dropped.",
                     ]);

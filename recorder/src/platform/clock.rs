@@ -39,7 +39,7 @@ pub(crate) fn event_ns() -> u64 {
 }
 
 /// Two, so that one can be changed while hooks read the other.
-static LINES: [SharedLine; 2] = [SharedLine::new(), SharedLine::new()];
+static LINES: [SharedClockLine; 2] = [SharedClockLine::new(), SharedClockLine::new()];
 /// Which of them is valid; [`NO_LINE`] if none is.
 static CURRENT: AtomicUsize = AtomicUsize::new(NO_LINE);
 const NO_LINE: usize = usize::MAX;
@@ -59,21 +59,21 @@ fn ticks() -> u64 {
 
 /// Nanoseconds by ticks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Line {
+struct ClockLine {
     /// Where it begins.
-    begin: Moment,
+    begin: ClockSample,
     /// Nanoseconds of 2^32 ticks.
     rate: u64,
 }
 
 /// One moment on both clocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Moment {
+struct ClockSample {
     ticks: u64,
     ns: u64,
 }
 
-impl Line {
+impl ClockLine {
     #[inline]
     fn at(&self, ticks: u64) -> u64 {
         let since = ticks.saturating_sub(self.begin.ticks);
@@ -82,12 +82,12 @@ impl Line {
 
     /// The line that goes on from this one at `now` and meets the kernel's clock when as much time again has passed, if that
     /// goes on as fast as it did since `before`. `None` if the counter does not run as it did, or time has jumped.
-    fn bend(&self, before: Moment, now: Moment) -> Option<Self> {
+    fn bend(&self, before: ClockSample, now: ClockSample) -> Option<Self> {
         let rate = rate(before, now)?;
         if rate.abs_diff(self.rate) > self.rate / 100 {
             return None;
         }
-        let begin = Moment { ticks: now.ticks, ns: self.at(now.ticks) };
+        let begin = ClockSample { ticks: now.ticks, ns: self.at(now.ticks) };
         let ahead_ns = i128::from(begin.ns) - i128::from(now.ns);
         let correction = (ahead_ns << 32) / i128::from(now.ticks - before.ticks);
         let rate = u64::try_from(i128::from(rate) - correction).ok()?;
@@ -95,7 +95,7 @@ impl Line {
     }
 }
 
-fn rate(from: Moment, to: Moment) -> Option<u64> {
+fn rate(from: ClockSample, to: ClockSample) -> Option<u64> {
     let ticks = to.ticks.checked_sub(from.ticks).filter(|ticks| *ticks > 0)?;
     let ns = to.ns.checked_sub(from.ns)?;
     u64::try_from((u128::from(ns) << 32) / u128::from(ticks)).ok()
@@ -103,24 +103,25 @@ fn rate(from: Moment, to: Moment) -> Option<u64> {
 
 /// A line that one thread writes and all may read.
 #[derive(Debug)]
-struct SharedLine {
+struct SharedClockLine {
     ticks: AtomicU64,
     ns: AtomicU64,
     rate: AtomicU64,
 }
 
-impl SharedLine {
+impl SharedClockLine {
     const fn new() -> Self {
         Self { ticks: AtomicU64::new(0), ns: AtomicU64::new(0), rate: AtomicU64::new(0) }
     }
 
     #[inline]
-    fn load(&self) -> Line {
-        let begin = Moment { ticks: self.ticks.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) };
-        Line { begin, rate: self.rate.load(Ordering::Relaxed) }
+    fn load(&self) -> ClockLine {
+        let begin =
+            ClockSample { ticks: self.ticks.load(Ordering::Relaxed), ns: self.ns.load(Ordering::Relaxed) };
+        ClockLine { begin, rate: self.rate.load(Ordering::Relaxed) }
     }
 
-    fn store(&self, line: Line) {
+    fn store(&self, line: ClockLine) {
         self.ticks.store(line.begin.ticks, Ordering::Relaxed);
         self.ns.store(line.begin.ns, Ordering::Relaxed);
         self.rate.store(line.rate, Ordering::Relaxed);
@@ -134,12 +135,12 @@ const FIRST_LOOK_NS: u64 = 20_000_000;
 
 /// Keeps the line; the writer thread has it.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct ClockCalibrator {
     /// The last look; `None` if the counter is not used.
-    last: Option<Moment>,
+    last: Option<ClockSample>,
 }
 
-impl Keeper {
+impl ClockCalibrator {
     /// `use_counter` is what the user wants.
     pub(crate) fn new(use_counter: bool) -> Self {
         Self { last: (use_counter && platform::is_counter_trusted()).then(look) }
@@ -161,7 +162,7 @@ impl Keeper {
         let current = CURRENT.load(Ordering::Relaxed);
         let line = match LINES.get(current) {
             Some(line) => line.load().bend(last, now),
-            None => rate(last, now).map(|rate| Line { begin: now, rate }),
+            None => rate(last, now).map(|rate| ClockLine { begin: now, rate }),
         };
         let next = usize::from(current == 0);
         if let Some(line) = line {
@@ -173,12 +174,12 @@ impl Keeper {
 }
 
 /// Both clocks at once: the closest of a few tries, because the thread may be interrupted between the two.
-fn look() -> Moment {
+fn look() -> ClockSample {
     let tries = (0..5).map(|_| {
         let (before, ns, after) = (ticks(), now_ns(), ticks());
-        (after.saturating_sub(before), Moment { ticks: before.midpoint(after), ns })
+        (after.saturating_sub(before), ClockSample { ticks: before.midpoint(after), ns })
     });
-    let (_, moment) = tries.min_by_key(|(width, _)| *width).unwrap_or((0, Moment { ticks: 0, ns: 0 }));
+    let (_, moment) = tries.min_by_key(|(width, _)| *width).unwrap_or((0, ClockSample { ticks: 0, ns: 0 }));
     moment
 }
 
@@ -187,8 +188,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn moment(ticks: u64, ns: u64) -> Moment {
-        Moment { ticks, ns }
+    fn moment(ticks: u64, ns: u64) -> ClockSample {
+        ClockSample { ticks, ns }
     }
 
     proptest! {
@@ -200,7 +201,7 @@ mod tests {
         ) {
             let (mut ticks, mut ns) = (1u64 << 40, 5_000_000_000u64);
             let mut last = moment(ticks, ns);
-            let mut line: Option<Line> = None;
+            let mut line: Option<ClockLine> = None;
             let mut latest = 0;
             for (seconds, ppm, late_ns) in steps {
                 let (before, before_ns) = (ticks, ns);
@@ -219,7 +220,7 @@ mod tests {
                 // A look may be a little late.
                 let now = moment(ticks, ns - late_ns);
                 line = match line {
-                    None => rate(last, now).map(|rate| Line { begin: now, rate }),
+                    None => rate(last, now).map(|rate| ClockLine { begin: now, rate }),
                     Some(line) => line.bend(last, now),
                 };
                 prop_assert!(line.is_some());
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_steady_clock_is_followed_closely() {
-        let mut line = Line { begin: moment(0, 0), rate: (1 << 32) / 3 + 100_000 };
+        let mut line = ClockLine { begin: moment(0, 0), rate: (1 << 32) / 3 + 100_000 };
         for second in 1..20u64 {
             let (before, now) = (
                 moment((second - 1) * 3_000_000_000, (second - 1) * 1_000_000_000),
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_changes_its_pace_is_not_used_any_more() {
-        let line = Line { begin: moment(0, 0), rate: 1 << 32 };
+        let line = ClockLine { begin: moment(0, 0), rate: 1 << 32 };
         assert!(line.bend(moment(0, 0), moment(1_000_000_000, 1_020_000_000)).is_none(), "2 percent slower");
         assert!(
             line.bend(moment(0, 0), moment(1_000_000_000, 60_000_000_000)).is_none(),
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_time_of_events_is_the_kernels() {
-        let mut keeper = Keeper::new(true);
+        let mut keeper = ClockCalibrator::new(true);
         if keeper.last.is_none() {
             // No such counter here: events take the kernel's clock as it is.
             assert_eq!(CURRENT.load(Ordering::Relaxed), NO_LINE);
@@ -268,7 +269,7 @@ mod tests {
         let spent = moment(look().ticks, now_ns());
         std::thread::sleep(std::time::Duration::from_millis(20));
         let now = look();
-        LINES[0].store(Line { begin: now, rate: rate(spent, now).unwrap() });
+        LINES[0].store(ClockLine { begin: now, rate: rate(spent, now).unwrap() });
         CURRENT.store(0, Ordering::Release);
         for _ in 0..1000 {
             let (before, at, after) = (now_ns(), event_ns(), now_ns());

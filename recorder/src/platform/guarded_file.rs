@@ -21,12 +21,12 @@ const ATTEMPTS: u32 = 8;
 
 /// Which file, whatever its name or number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
+struct FileIdentity {
     device: u64,
     inode: u64,
 }
 
-impl Identity {
+impl FileIdentity {
     fn of(file: &File) -> io::Result<Self> {
         file.metadata().map(|data| Self { device: data.dev(), inode: data.ino() })
     }
@@ -43,17 +43,17 @@ impl Identity {
 
 /// An open file of ours.
 #[derive(Debug)]
-pub(crate) struct OwnFile {
-    identity: Identity,
+pub(crate) struct GuardedFile {
+    identity: FileIdentity,
     path: PathBuf,
     descriptor: AtomicI32,
-    place: Option<&'static Listed>,
+    place: Option<&'static DescriptorEntry>,
 }
 
-impl OwnFile {
+impl GuardedFile {
     /// Takes over an open file, whose name is `path` from now on.
     pub(crate) fn adopt(file: File, path: &Path) -> io::Result<Self> {
-        let identity = Identity::of(&file)?;
+        let identity = FileIdentity::of(&file)?;
         let descriptor = raise(file).into_raw_fd();
         let place = LIST.iter().find(|place| place.take(descriptor, identity));
         Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), place })
@@ -65,14 +65,14 @@ impl OwnFile {
     pub(crate) fn with<R>(&self, body: impl Fn(&File) -> io::Result<R>) -> io::Result<R> {
         for _ in 0..ATTEMPTS {
             let descriptor = self.descriptor.load(Ordering::Acquire);
-            if Identity::of_descriptor(descriptor) != Some(self.identity) {
+            if FileIdentity::of_descriptor(descriptor) != Some(self.identity) {
                 self.open_again(descriptor)?;
                 continue;
             }
             // SAFETY: the number was just seen to be our file's; the wrapper does not close it.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             let result = body(&file);
-            if Identity::of_descriptor(descriptor) == Some(self.identity) {
+            if FileIdentity::of_descriptor(descriptor) == Some(self.identity) {
                 return result;
             }
         }
@@ -91,7 +91,7 @@ impl OwnFile {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.path)
             .map_err(closed)?;
-        if Identity::of(&file)? != self.identity {
+        if FileIdentity::of(&file)? != self.identity {
             return Err(closed(io::Error::from_raw_os_error(libc::ENOENT)));
         }
         // Its lock went with the old descriptor. If somebody holds it now, they only look.
@@ -119,11 +119,11 @@ impl OwnFile {
     /// True if this path names our file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         std::fs::symlink_metadata(path)
-            .is_ok_and(|there| Identity { device: there.dev(), inode: there.ino() } == self.identity)
+            .is_ok_and(|there| FileIdentity { device: there.dev(), inode: there.ino() } == self.identity)
     }
 }
 
-impl Drop for OwnFile {
+impl Drop for GuardedFile {
     fn drop(&mut self) {
         if let Some(place) = self.place {
             place.descriptor.store(FREE, Ordering::Release);
@@ -149,8 +149,8 @@ fn write_anywhere(file: &File) {
     }
 }
 
-fn close_if(descriptor: i32, identity: Identity) {
-    if Identity::of_descriptor(descriptor) == Some(identity) {
+fn close_if(descriptor: i32, identity: FileIdentity) {
+    if FileIdentity::of_descriptor(descriptor) == Some(identity) {
         // SAFETY: the number means our file.
         unsafe { libc::close(descriptor) };
     }
@@ -158,7 +158,7 @@ fn close_if(descriptor: i32, identity: Identity) {
 
 /// A descriptor of ours, readable in a child without locks.
 #[derive(Debug)]
-struct Listed {
+struct DescriptorEntry {
     descriptor: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
@@ -168,12 +168,12 @@ const FREE: i32 = -1;
 const TAKEN: i32 = -2;
 
 /// A session has two files. More than these are never open at a time outside of tests, and are then not listed.
-static LIST: [Listed; 4] = [const {
-    Listed { descriptor: AtomicI32::new(FREE), device: AtomicU64::new(0), inode: AtomicU64::new(0) }
+static LIST: [DescriptorEntry; 4] = [const {
+    DescriptorEntry { descriptor: AtomicI32::new(FREE), device: AtomicU64::new(0), inode: AtomicU64::new(0) }
 }; 4];
 
-impl Listed {
-    fn take(&self, descriptor: i32, identity: Identity) -> bool {
+impl DescriptorEntry {
+    fn take(&self, descriptor: i32, identity: FileIdentity) -> bool {
         if self.descriptor.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
@@ -190,7 +190,7 @@ pub(crate) fn close_inherited() {
         let descriptor = place.descriptor.swap(FREE, Ordering::AcqRel);
         if descriptor >= 0 {
             let (device, inode) = (place.device.load(Ordering::Relaxed), place.inode.load(Ordering::Relaxed));
-            close_if(descriptor, Identity { device, inode });
+            close_if(descriptor, FileIdentity { device, inode });
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
     fn a_number_that_now_means_another_file_is_not_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
-        let own = OwnFile::adopt(file, &path).unwrap();
+        let own = GuardedFile::adopt(file, &path).unwrap();
         let number = own.descriptor.load(Ordering::Acquire);
         assert!(number >= HIGH);
         let (precious, precious_path) = file_in(folder.path(), "precious");
@@ -234,7 +234,7 @@ mod tests {
     fn a_file_that_was_opened_again_is_written_where_it_is_meant_to() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
-        let own = OwnFile::adopt(file, &path).unwrap();
+        let own = GuardedFile::adopt(file, &path).unwrap();
         own.with(|file| file.write_all_at(b"first", 0)).unwrap();
         // SAFETY: closes our own descriptor, as a program may that closes all.
         unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
@@ -246,11 +246,11 @@ mod tests {
     fn a_file_of_ours_is_closed_when_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
-        let own = OwnFile::adopt(file, &path).unwrap();
+        let own = GuardedFile::adopt(file, &path).unwrap();
         let identity = own.identity;
         let number = own.descriptor.load(Ordering::Acquire);
         assert!(own.is_at(&path));
         drop(own);
-        assert_ne!(Identity::of_descriptor(number), Some(identity));
+        assert_ne!(FileIdentity::of_descriptor(number), Some(identity));
     }
 }

@@ -23,7 +23,7 @@ const MOST_PATH_BYTES: usize = 1024;
 
 /// What is told of a module.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Image {
+pub(crate) struct MachImage {
     /// Where its code is, in the addresses that it was linked at. Those of the system's own libraries have their data far away.
     pub(crate) code: Range<u64>,
     /// What tells it from every other build.
@@ -31,7 +31,7 @@ pub(crate) struct Image {
 }
 
 /// The module whose header is there; `None` if it has no code.
-pub(crate) fn image(memory: &impl Memory, header_at: usize) -> Option<Image> {
+pub(crate) fn image(memory: &impl Memory, header_at: usize) -> Option<MachImage> {
     if memory.half(header_at)? != MAGIC_64 {
         return None;
     }
@@ -58,7 +58,7 @@ pub(crate) fn image(memory: &impl Memory, header_at: usize) -> Option<Image> {
         // Shorter than its own head: nothing that follows is known.
         at = at.checked_add(bytes).filter(|_| bytes >= 8)?;
     }
-    Some(Image { code: code?, uuid })
+    Some(MachImage { code: code?, uuid })
 }
 
 /// A name that ends with a NUL; `None` if it cannot be read to its end.
@@ -86,9 +86,9 @@ mod tests {
     const AT: usize = 0x1_0000_0000;
 
     /// Bytes at [`AT`], and nothing else.
-    struct Bytes<'a>(&'a [u8]);
+    struct ImageBytes<'a>(&'a [u8]);
 
-    impl Memory for Bytes<'_> {
+    impl Memory for ImageBytes<'_> {
         fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
             let from = at.checked_sub(AT)?;
             out.copy_from_slice(self.0.get(from..from.checked_add(out.len())?)?);
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_library_is_what_another_reader_says() {
-        let ours = image(&Bytes(LIBRARY), AT).unwrap();
+        let ours = image(&ImageBytes(LIBRARY), AT).unwrap();
         let header = MachHeader64::<LittleEndian>::parse(LIBRARY, 0).unwrap();
         assert_eq!(header.filetype(LittleEndian), object::macho::MH_DYLIB);
         let (mut code, mut uuid) = (Vec::new(), None);
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn wherever_memory_ends_nothing_is_made_up() {
-        let whole = image(&Bytes(LIBRARY), AT).unwrap();
+        let whole = image(&ImageBytes(LIBRARY), AT).unwrap();
         let commands = u32::from_le_bytes(LIBRARY[20..24].try_into().unwrap()) as usize;
         for len in 0..LIBRARY.len() {
-            let cut = image(&Bytes(&LIBRARY[..len]), AT);
+            let cut = image(&ImageBytes(&LIBRARY[..len]), AT);
             assert!(cut.is_none() || cut.as_ref() == Some(&whole), "{len}");
             assert!(len + 64 > HEADER_BYTES + commands || cut.is_none(), "{len}");
         }
@@ -129,11 +129,11 @@ mod tests {
 
     #[test]
     fn a_name_is_read_to_its_end_or_not_at_all() {
-        assert_eq!(text(&Bytes(b"/usr/lib/a.dylib\0rest"), AT).as_deref(), Some("/usr/lib/a.dylib"));
-        assert_eq!(text(&Bytes(b"/usr/lib/a.dylib"), AT), None);
-        assert_eq!(text(&Bytes(b"\0"), AT).as_deref(), Some(""));
-        assert_eq!(text(&Bytes(b"\0"), 0), None);
-        assert_eq!(text(&Bytes(&[b'a'; 2 * MOST_PATH_BYTES]), AT), None);
+        assert_eq!(text(&ImageBytes(b"/usr/lib/a.dylib\0rest"), AT).as_deref(), Some("/usr/lib/a.dylib"));
+        assert_eq!(text(&ImageBytes(b"/usr/lib/a.dylib"), AT), None);
+        assert_eq!(text(&ImageBytes(b"\0"), AT).as_deref(), Some(""));
+        assert_eq!(text(&ImageBytes(b"\0"), 0), None);
+        assert_eq!(text(&ImageBytes(&[b'a'; 2 * MOST_PATH_BYTES]), AT), None);
     }
 
     proptest! {
@@ -145,8 +145,8 @@ mod tests {
             if header {
                 bytes[32..64].copy_from_slice(&noise);
             }
-            let _ = image(&Bytes(&bytes), AT);
-            let _ = image(&Bytes(&noise), AT);
+            let _ = image(&ImageBytes(&bytes), AT);
+            let _ = image(&ImageBytes(&noise), AT);
         }
     }
 }

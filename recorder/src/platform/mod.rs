@@ -29,11 +29,11 @@ mod macho;
 /// What somebody waits for who wants a file of ours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(target_os = "macos", allow(dead_code, reason = "there are no leases"))]
-pub(crate) enum Asked {
+pub(crate) enum LeaseRequest {
     /// Nobody does, or there is no lease.
-    Nothing,
+    None,
     /// To read the file.
-    ToRead,
+    Read,
     /// To write to it, or to cut it.
-    ToWrite,
+    Write,
 }

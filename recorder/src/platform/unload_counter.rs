@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 /// To be called after modules may have been unloaded: another one may lie at the same addresses.
-pub fn modules_went() {
+pub fn note_module_unload() {
     GENERATION.fetch_add(1, Ordering::Release);
 }
 
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn a_generation_is_never_nothing() {
         let before = generation();
-        modules_went();
+        note_module_unload();
         assert!(before != 0 && generation() != before);
     }
 }

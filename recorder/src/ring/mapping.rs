@@ -21,16 +21,16 @@ use gpumemtrace_format::ring::{
 use gpumemtrace_format::{Counter, EndReason};
 
 use crate::platform;
-use crate::platform::guarded_file::OwnFile;
+use crate::platform::guarded_file::GuardedFile;
 use crate::platform::signals::without_write_signals;
 use crate::ring::geometry::{RINGS, shape_within};
 use crate::ring::protocol::ring::RingWords;
 
 /// The mapping. Never unmapped: a thread may be in the hook at any time.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct RingMapping {
     base: *mut u8,
-    file: OwnFile,
+    file: GuardedFile,
     /// Sparse: a ring takes room on disk when a thread first uses it.
     shape: Shape,
     /// The mapping is not of the file (any more): what is in it dies with the process.
@@ -40,22 +40,22 @@ pub(crate) struct Shared {
 }
 
 // SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
-unsafe impl Send for Shared {}
+unsafe impl Send for RingMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for RingMapping {}
 
 /// One ring of the mapping.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring {
+pub(crate) struct MappedRing {
     base: *mut u8,
     /// Its records less one: a mask.
     last_slot: u64,
 }
 
 // SAFETY: points into `Shared`, which is never unmapped.
-unsafe impl Send for Ring {}
+unsafe impl Send for MappedRing {}
 // SAFETY: all access is by atomics.
-unsafe impl Sync for Ring {}
+unsafe impl Sync for MappedRing {}
 
 /// Refuses to make files where the program's own limit is below what the ring file needs.
 pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
@@ -68,9 +68,14 @@ pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-impl Shared {
+impl RingMapping {
     /// Sizes, maps and heads the file. `memory_bytes`: what the recorder may need.
-    pub(crate) fn create(file: OwnFile, trace_id: [u8; 16], pid: u32, memory_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn create(
+        file: GuardedFile,
+        trace_id: [u8; 16],
+        pid: u32,
+        memory_bytes: u64,
+    ) -> io::Result<Self> {
         let shape = shape_within(memory_bytes);
         let len = shape.file_bytes() as usize;
         file.with(|file| file.set_len(len as u64))?;
@@ -179,7 +184,7 @@ impl Shared {
     }
 
     /// The ring file, for what is not done through the mapping.
-    pub(crate) fn file(&self) -> &OwnFile {
+    pub(crate) fn file(&self) -> &GuardedFile {
         &self.file
     }
 
@@ -215,12 +220,12 @@ impl Shared {
     }
 
     /// A ring. `index` is less than [`RINGS`].
-    pub(crate) fn ring(&self, index: usize) -> Ring {
+    pub(crate) fn ring(&self, index: usize) -> MappedRing {
         debug_assert!(index < RINGS);
         let (at, records) = self.place(index);
         // SAFETY: inside the mapping for every index below RINGS.
         let base = unsafe { self.base.add(at) };
-        Ring { base, last_slot: u64::from(records) - 1 }
+        MappedRing { base, last_slot: u64::from(records) - 1 }
     }
 
     /// True if a ring may be looked at.
@@ -283,7 +288,7 @@ fn memory(len: usize) -> io::Result<*mut u8> {
     if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
 }
 
-impl Ring {
+impl MappedRing {
     /// The thread that owns the ring; 0 if it was never used.
     pub(crate) fn thread(self) -> &'static AtomicU32 {
         // SAFETY: an aligned offset inside the ring.
@@ -291,7 +296,7 @@ impl Ring {
     }
 }
 
-impl RingWords<RECORD_WORDS> for Ring {
+impl RingWords<RECORD_WORDS> for MappedRing {
     #[inline]
     fn capacity(&self) -> u64 {
         self.last_slot + 1

@@ -8,11 +8,11 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::platform::{self, clock, guarded_file};
-use crate::ring::protocol::start::{IDLE, OFF, Start};
+use crate::ring::protocol::start::{IDLE, OFF, StartState};
 use crate::session::{self, Session};
 
 /// What is in the page that is empty again in a child.
-type ForkGuard = Start<Session>;
+type ForkGuard = StartState<Session>;
 
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
 /// Not wiped by a fork: tells a child that its parent recorded.

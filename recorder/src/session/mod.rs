@@ -16,20 +16,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::config::{Config, NativeStacks, OnFull};
-use crate::diagnostics::{describe, say};
+use crate::config::{Config, FullRingPolicy, NativeStacks};
+use crate::diagnostics::{error_text, print_diagnostic};
 use crate::hot::thread_state::ThreadBlock;
-use crate::platform::guarded_file::OwnFile;
+use crate::platform::guarded_file::GuardedFile;
 use crate::platform::signals::without_write_signals;
 use crate::platform::{self, clock};
 use crate::ring::geometry::{FIRST_SMALL_RING, RINGS};
-use crate::ring::mapping::{self, Ring, Shared};
-use crate::ring::protocol::ownership::Owners;
-use crate::ring::protocol::shutdown::{Ending, Inside};
+use crate::ring::mapping::{self, MappedRing, RingMapping};
+use crate::ring::protocol::ownership::RingOwnership;
+use crate::ring::protocol::shutdown::{HookGuard, Shutdown};
 use crate::stacks::python::Interpreter;
-use crate::writer::block_file::{BlockFile, TraceFile};
-use crate::writer::paths::{self, Names, Output};
-use crate::writer::rotation::Parts;
+use crate::writer::block_file::{BlockFile, RotatingTrace};
+use crate::writer::paths::{self, PatternValues, ReservedOutput};
+use crate::writer::rotation::Rotation;
 use crate::{metadata, writer};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT, END_STOPPED};
@@ -40,9 +40,9 @@ pub(crate) struct Session {
     /// Tells sessions of one process apart (a child that starts its own after a fork).
     pub(crate) generation: u32,
     /// The mapped ring file.
-    pub(crate) shared: Shared,
+    pub(crate) shared: RingMapping,
     /// What to do when a ring is full.
-    pub(crate) on_full: OnFull,
+    pub(crate) on_full: FullRingPolicy,
     /// Which native stacks are recorded.
     pub(crate) native: NativeStacks,
     /// Most frames of a stack.
@@ -60,8 +60,8 @@ pub(crate) struct Session {
     /// Where the trace is.
     pub(crate) path: PathBuf,
     pid: u32,
-    owners: Owners<RINGS>,
-    ending: Ending<RINGS>,
+    owners: RingOwnership<RINGS>,
+    ending: Shutdown<RINGS>,
     is_crowded: AtomicBool,
     blocks: *mut ThreadBlock,
     wake: CachePadded<AtomicU32>,
@@ -80,21 +80,21 @@ unsafe impl Sync for Session {}
 
 pub(crate) fn start() -> Option<&'static Session> {
     let config = Config::from_env();
-    let names = Names {
+    let names = PatternValues {
         pid: std::process::id(),
         rank: std::env::var("RANK").unwrap_or_default(),
-        host: metadata::host(),
+        host: metadata::host_name(),
     };
     let path = PathBuf::from(names.expand(&config.output));
     let path = std::env::current_dir().map(|folder| folder.join(&path)).unwrap_or(path);
     match without_write_signals(|| start_at(&config, &names, &path)) {
         Ok(session) => Some(session),
         Err(error) => {
-            say(&[
+            print_diagnostic(&[
                 "cannot record to ",
                 &path.to_string_lossy(),
                 ": ",
-                &describe(&error),
+                &error_text(&error),
                 ". The program goes on without a trace; set GPUMEMTRACE_OUTPUT to a file in a writable folder.",
             ]);
             None
@@ -102,13 +102,13 @@ pub(crate) fn start() -> Option<&'static Session> {
     }
 }
 
-fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'static Session> {
+fn start_at(config: &Config, names: &PatternValues, path: &Path) -> std::io::Result<&'static Session> {
     // What is created below may not exceed the limit: the kernel would answer with a signal to the program.
     mapping::check_file_size_limit(config.memory_bytes)?;
     let output = paths::create(path, names.pid)?;
     let name = output.path.clone();
     if output.wanted_is_foreign {
-        say(&[
+        print_diagnostic(&[
             &path.to_string_lossy(),
             " is there and is not a trace; recording to ",
             &name.to_string_lossy(),
@@ -129,23 +129,23 @@ fn start_at(config: &Config, names: &Names, path: &Path) -> std::io::Result<&'st
 }
 
 fn start_in(
-    output: Output,
+    output: ReservedOutput,
     config: &Config,
-    names: &Names,
+    names: &PatternValues,
     trace_id: [u8; 16],
 ) -> std::io::Result<&'static Session> {
     let (python, note) = match config.stacks.python.then(Interpreter::find) {
         None => (None, None),
         Some(Ok(interpreter)) => (interpreter, None),
         Some(Err(why)) => {
-            say(&["Python call sites are not recorded: ", &why, ". Allocations are."]);
+            print_diagnostic(&["Python call sites are not recorded: ", &why, ". Allocations are."]);
             (None, Some(format!("Python call sites were not recorded: {why}")))
         }
     };
-    let meta = metadata::first(config, names, trace_id, note);
-    let ring = OwnFile::adopt(output.ring, &paths::ring_path(&output.path))?;
+    let meta = metadata::header(config, names, trace_id, note);
+    let ring = GuardedFile::adopt(output.ring, &paths::ring_path(&output.path))?;
     let blocks = map_blocks()?;
-    let shared = Shared::create(ring, trace_id, names.pid, config.memory_bytes)
+    let shared = RingMapping::create(ring, trace_id, names.pid, config.memory_bytes)
         .inspect_err(|_| unmap_blocks(blocks))?;
     // A trace that has a beginning has a ring: who is killed in between leaves an empty one.
     let notes = meta.list("notes").to_vec();
@@ -166,8 +166,8 @@ fn start_in(
         next_native_node: CachePadded::new(AtomicU32::new(1)),
         path: output.path,
         pid: names.pid,
-        owners: Owners::new(),
-        ending: Ending::new(),
+        owners: RingOwnership::new(),
+        ending: Shutdown::new(),
         is_crowded: AtomicBool::new(false),
         blocks,
         wake: CachePadded::new(AtomicU32::new(0)),
@@ -198,15 +198,15 @@ fn begin_trace(
     config: &Config,
     trace_id: [u8; 16],
     meta: Meta,
-) -> std::io::Result<TraceFile> {
+) -> std::io::Result<RotatingTrace> {
     let (parts, meta) = match config.parts {
         Some(wanted) => {
-            let (parts, first) = Parts::begin(wanted, path, trace_id, &meta)?;
+            let (parts, first) = Rotation::begin(wanted, path, trace_id, &meta)?;
             (Some(parts), first)
         }
         None => (None, meta),
     };
-    Ok(TraceFile::new(BlockFile::begin(file, path, &meta)?, parts))
+    Ok(RotatingTrace::new(BlockFile::begin(file, path, &meta)?, parts))
 }
 
 fn map_blocks() -> std::io::Result<*mut ThreadBlock> {
@@ -232,13 +232,13 @@ fn unmap_blocks(blocks: *mut ThreadBlock) {
 impl Session {
     /// A ring, its number and a block for the calling thread. If all are taken, some may be of threads that have ended, and
     /// the writer finds out; who `may_wait` waits for it, unless somebody has waited in vain since a ring was given back.
-    pub(crate) fn claim_ring(&self, may_wait: bool) -> Option<(usize, Ring, *mut ThreadBlock)> {
+    pub(crate) fn claim_ring(&self, may_wait: bool) -> Option<(usize, MappedRing, *mut ThreadBlock)> {
         let begin = clock::now_ns();
         loop {
             if let Some(claimed) = self.take_ring() {
                 return Some(claimed);
             }
-            self.wake_writer(Wake::SomebodyWaits);
+            self.wake_writer(WakeReason::ThreadWaits);
             if !may_wait || self.is_crowded.load(Ordering::Relaxed) {
                 return None;
             }
@@ -251,7 +251,7 @@ impl Session {
         }
     }
 
-    fn take_ring(&self) -> Option<(usize, Ring, *mut ThreadBlock)> {
+    fn take_ring(&self) -> Option<(usize, MappedRing, *mut ThreadBlock)> {
         let thread = platform::this_thread();
         let claim = |first| {
             self.owners.claim(thread, first, |index| {
@@ -282,7 +282,7 @@ impl Session {
 
     /// Marks the owner of a ring as busy with it; `None` once recording is over. Waits while the rings are moved.
     #[inline]
-    pub(crate) fn go_inside(&'static self, index: usize) -> Option<Inside<'static>> {
+    pub(crate) fn go_inside(&'static self, index: usize) -> Option<HookGuard<'static>> {
         self.ending.go_inside(index, || {
             // SAFETY: a plain sleep.
             unsafe { libc::usleep(50) };
@@ -312,7 +312,7 @@ impl Session {
 
     /// Asks the writer for something. One system call a round at most.
     #[inline]
-    pub(crate) fn wake_writer(&self, why: Wake) {
+    pub(crate) fn wake_writer(&self, why: WakeReason) {
         if self.wake.fetch_max(why as u32, Ordering::AcqRel) == NOT_WOKEN {
             platform::wake(&self.wake);
         }
@@ -324,14 +324,14 @@ impl Session {
     }
 
     /// The writer's sleep; says why it was woken, if it was.
-    pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> Option<Wake> {
+    pub(crate) fn wait_for_work(&self, timeout_ns: u64) -> Option<WakeReason> {
         if self.wake.load(Ordering::Acquire) == NOT_WOKEN && !self.is_close_asked() {
             platform::wait(&self.wake, NOT_WOKEN, timeout_ns);
         }
         match self.wake.swap(NOT_WOKEN, Ordering::AcqRel) {
             NOT_WOKEN => None,
-            RING_IS_LOW => Some(Wake::RingIsLow),
-            _ => Some(Wake::SomebodyWaits),
+            RING_IS_LOW => Some(WakeReason::RingIsLow),
+            _ => Some(WakeReason::ThreadWaits),
         }
     }
 
@@ -361,7 +361,7 @@ impl Session {
             line.push(". The program goes on; what was recorded until now is in ");
             let path = self.path.to_string_lossy();
             line.push(&path);
-            say(&line);
+            print_diagnostic(&line);
         }
     }
 
@@ -390,11 +390,11 @@ impl Session {
 /// Why the writer is woken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(crate) enum Wake {
+pub(crate) enum WakeReason {
     /// A ring has got fuller than it should, when that was looked at.
     RingIsLow = RING_IS_LOW,
     /// A thread, or the end of the program, waits for the rings to be emptied.
-    SomebodyWaits = 2,
+    ThreadWaits = 2,
 }
 
 const NOT_WOKEN: u32 = 0;
@@ -436,7 +436,7 @@ fn end(kind: u32, status: i32, patience_ns: u64) {
     }
     session.shared.set_end(kind, status, clock::now_ns());
     session.close_asked.store(true, Ordering::Release);
-    session.wake_writer(Wake::SomebodyWaits);
+    session.wake_writer(WakeReason::ThreadWaits);
     let begin = clock::now_ns();
     while session.closed.load(Ordering::Acquire) == 0 {
         let waited = clock::now_ns() - begin;

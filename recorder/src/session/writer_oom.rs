@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Session;
-use crate::diagnostics::say;
+use crate::diagnostics::print_diagnostic;
 use crate::platform;
 
 /// The session that a writer thread has begun to write, also after its end.
@@ -38,7 +38,7 @@ impl Session {
             return;
         }
         if self.stop() {
-            say(&[
+            print_diagnostic(&[
                 "recording stopped: there is no memory for the trace to be written. The program goes on; what was recorded until now \
                    is in the trace and its ring file.",
             ]);

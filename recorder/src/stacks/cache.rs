@@ -5,7 +5,7 @@
 //! frames below it are looked up in [`NodeCache`]. A full table forgets: the frame is then defined again under a new id, which
 //! replay merges by content. So memory is constant, and no stack is ever "too many".
 //!
-//! A node is looked up by what it *is*, all frames from the outermost one on ([`Path`]), not by the id of its caller: so where one is
+//! A node is looked up by what it *is*, all frames from the outermost one on ([`StackHash`]), not by the id of its caller: so where one is
 //! forgotten and defined again, those below it are still found, and finding one need not wait for finding its caller. The path is a hash
 //! of 64 bits; that two of a million stacks have the same is less likely than one in ten million.
 
@@ -28,9 +28,9 @@ pub struct FrameKey {
 
 /// A stack, from its outermost frame to one of its frames. No frames: 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Path(u64);
+pub(crate) struct StackHash(u64);
 
-impl Path {
+impl StackHash {
     /// One frame further in.
     #[must_use]
     #[inline(always)]
@@ -46,9 +46,9 @@ impl Path {
 
 /// The last stack of a thread, outermost frame first, with the node of each frame.
 #[derive(Debug)]
-pub(crate) struct Memo {
+pub(crate) struct LastStack {
     len: usize,
-    frames: [(Path, NodeId); MAX_DEPTH],
+    frames: [(StackHash, NodeId); MAX_DEPTH],
 }
 
 /// Nodes by path, each in one of two sets: the second one takes what the first has no room for, so that hardly anything is forgotten
@@ -56,7 +56,7 @@ pub(crate) struct Memo {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeCache {
-    sets: [[(Path, NodeId); NODE_WAYS]; NODE_SETS],
+    sets: [[(StackHash, NodeId); NODE_WAYS]; NODE_SETS],
 }
 
 /// One cache line.
@@ -66,7 +66,11 @@ const NODE_SETS: usize = 8192;
 impl NodeCache {
     /// The node of a path; `define` gives it one if it is not known, or `None` if that could not be recorded.
     #[inline]
-    pub(crate) fn find_or(&mut self, path: Path, define: impl FnOnce() -> Option<NodeId>) -> Option<NodeId> {
+    pub(crate) fn find_or(
+        &mut self,
+        path: StackHash,
+        define: impl FnOnce() -> Option<NodeId>,
+    ) -> Option<NodeId> {
         let [first, second] = Self::sets_of(path);
         for set in [first, second] {
             let set = &self.sets[set];
@@ -87,7 +91,7 @@ impl NodeCache {
         Some(node)
     }
 
-    fn sets_of(path: Path) -> [usize; 2] {
+    fn sets_of(path: StackHash) -> [usize; 2] {
         [48, 32].map(|shift| (path.0 >> shift) as usize % NODE_SETS)
     }
 }
@@ -96,7 +100,7 @@ impl NodeCache {
 /// from the kernel and is never initialised by hand.
 #[derive(Debug)]
 pub struct StackCache {
-    memo: Memo,
+    memo: LastStack,
     nodes: NodeCache,
     /// The frames of the stack being captured, innermost first.
     pub frames: [FrameKey; MAX_DEPTH],
@@ -112,7 +116,7 @@ impl StackCache {
         depth: usize,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
-        let (mut parent, mut path) = (NodeId::NONE, Path::default());
+        let (mut parent, mut path) = (NodeId::NONE, StackHash::default());
         let old_len = std::mem::take(&mut self.memo.len);
         for frame in self.frames[..depth].iter().rev() {
             path = path.then(frame);
@@ -203,8 +207,8 @@ mod tests {
         fill(&mut cache, 100);
         assert_eq!(intern(&mut cache, 4), 4);
         // The outermost one goes.
-        let path = Path::default().then(&key(1));
-        cache.nodes.sets[NodeCache::sets_of(path)[0]] = [(Path::default(), NodeId::NONE); NODE_WAYS];
+        let path = StackHash::default().then(&key(1));
+        cache.nodes.sets[NodeCache::sets_of(path)[0]] = [(StackHash::default(), NodeId::NONE); NODE_WAYS];
         cache.memo.len = 0;
         assert_eq!(intern(&mut cache, 4), 1);
     }
@@ -213,7 +217,7 @@ mod tests {
     fn a_table_with_room_forgets_nothing() {
         let mut cache = empty();
         let paths: Vec<_> =
-            (0..NODE_SETS * NODE_WAYS / 2).map(|code| Path::default().then(&key(code))).collect();
+            (0..NODE_SETS * NODE_WAYS / 2).map(|code| StackHash::default().then(&key(code))).collect();
         for (number, path) in paths.iter().enumerate() {
             cache.nodes.find_or(*path, || Some(NodeId(number as u32 + 1)));
         }
@@ -233,7 +237,7 @@ mod tests {
         let mut paths = std::collections::HashSet::new();
         for code in 0..100usize {
             for line in 0..100usize {
-                let outer = Path::default().then(&FrameKey {
+                let outer = StackHash::default().then(&FrameKey {
                     code: 0x7f00_0000 + code * 64,
                     instr: 2 * line,
                     tag: 5,
@@ -254,8 +258,8 @@ mod tests {
         }
         assert_eq!(paths.len(), 100 * 100 * 21);
         assert_ne!(
-            Path::default().then(&key(1)).then(&key(2)),
-            Path::default().then(&key(2)).then(&key(1)),
+            StackHash::default().then(&key(1)).then(&key(2)),
+            StackHash::default().then(&key(2)).then(&key(1)),
             "the order counts"
         );
     }

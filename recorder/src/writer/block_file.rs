@@ -17,8 +17,8 @@ use gpumemtrace_format::rows::Encoder;
 use gpumemtrace_format::{End, Event, Meta};
 
 use crate::platform;
-use crate::platform::guarded_file::OwnFile;
-use crate::writer::rotation::Parts;
+use crate::platform::guarded_file::GuardedFile;
+use crate::writer::rotation::Rotation;
 
 const ZSTD_LEVEL: i32 = 3;
 /// Times are told in units of 2^10 ns, as PyTorch's own history tells them in microseconds: an event of PyTorch takes about as
@@ -30,7 +30,7 @@ const BLOCKS_PER_INDEX: usize = 16;
 /// One file.
 #[derive(Debug)]
 pub(crate) struct BlockFile {
-    file: OwnFile,
+    file: GuardedFile,
     path: PathBuf,
     /// The first bytes, without which it is no trace.
     head: Vec<u8>,
@@ -49,7 +49,7 @@ pub(crate) struct BlockFile {
 impl BlockFile {
     /// Takes over an empty file, which is `path` from now on, and says in it what it is.
     pub(crate) fn begin(file: File, path: &Path, meta: &Meta) -> io::Result<Self> {
-        let file = OwnFile::adopt(file, path)?;
+        let file = GuardedFile::adopt(file, path)?;
         let mut this = Self {
             file,
             path: path.to_owned(),
@@ -172,14 +172,14 @@ impl BlockFile {
 
 /// The trace of a session: a file, or parts and what they refer to.
 #[derive(Debug)]
-pub(crate) struct TraceFile {
+pub(crate) struct RotatingTrace {
     events: BlockFile,
-    parts: Option<Parts>,
+    parts: Option<Rotation>,
 }
 
-impl TraceFile {
+impl RotatingTrace {
     /// A trace in `events`; in parts, if there are to be any.
-    pub(crate) fn new(events: BlockFile, parts: Option<Parts>) -> Self {
+    pub(crate) fn new(events: BlockFile, parts: Option<Rotation>) -> Self {
         Self { events, parts }
     }
 

@@ -18,9 +18,9 @@ const EVENTS_AT_A_TIME: usize = 4096;
 
 /// How far a round goes in each ring: to where they stood when it began. Who fills its ring all the time cannot keep the writer
 /// from the others.
-pub(crate) struct Round([u64; RINGS]);
+pub(crate) struct DrainLimit([u64; RINGS]);
 
-impl Round {
+impl DrainLimit {
     /// Begins one.
     pub(crate) fn begin(session: &Session) -> Self {
         let mut heads = [0; RINGS];
@@ -33,7 +33,7 @@ impl Round {
 
 /// Records, by what they are.
 #[derive(Default, Debug)]
-pub(crate) struct Batch {
+pub(crate) struct RecordBatch {
     events: Vec<Event>,
     pub(crate) codes: Vec<CodeDef>,
     pub(crate) py_nodes: Vec<PyNode>,
@@ -44,12 +44,12 @@ pub(crate) struct Batch {
     pub(crate) malformed: u64,
 }
 
-impl Batch {
+impl RecordBatch {
     /// Takes what is complete in the rings from number `first` on, and gives the events to `put`; returns where to go on, `None`
     /// after the last. When closing, a call that has not returned is taken as it is: nobody will wait for it.
     pub(crate) fn fill(
         &mut self,
-        (session, round): (&Session, &Round),
+        (session, round): (&Session, &DrainLimit),
         first: usize,
         is_closing: bool,
         put: &mut dyn FnMut(&[Event]),

@@ -10,9 +10,9 @@ use std::io;
 use gpumemtrace_format::Meta;
 
 use super::{LAST_WORDS_NS, NAP_NS, Writer};
-use crate::diagnostics::say;
+use crate::diagnostics::print_diagnostic;
 use crate::platform::clock;
-use crate::platform::{self, Asked};
+use crate::platform::{self, LeaseRequest};
 use crate::session::Session;
 use crate::writer::paths;
 
@@ -22,14 +22,14 @@ const PROMPT_NAP_NS: u64 = 20_000_000;
 const OPENING_US: u32 = 5_000;
 
 /// What is known of our files.
-pub(super) struct Care {
+pub(super) struct FileWatch {
     notes: Vec<String>,
     has_lease: bool,
     is_ring_lost: bool,
     is_cut_said: bool,
 }
 
-impl Care {
+impl FileWatch {
     pub(super) fn new(notes: Vec<String>) -> Self {
         Self { notes, has_lease: false, is_ring_lost: false, is_cut_said: false }
     }
@@ -57,7 +57,11 @@ impl Writer {
                 return Ok(());
             }
             if self.session.stop() {
-                say(&["recording stopped: ", &path, " was removed. The program goes on without a trace."]);
+                print_diagnostic(&[
+                    "recording stopped: ",
+                    &path,
+                    " was removed. The program goes on without a trace.",
+                ]);
             }
             self.remove_ring();
             return Ok(());
@@ -83,7 +87,7 @@ impl Writer {
             return Ok(());
         }
         match ring.with(|file| Ok(platform::asked(file))) {
-            Ok(Asked::ToRead) => {
+            Ok(LeaseRequest::Read) => {
                 self.files.has_lease = false;
                 ring.with(|file| {
                     platform::give(file);
@@ -93,14 +97,14 @@ impl Writer {
                 unsafe { libc::usleep(OPENING_US) };
                 self.files.begin(self.session);
             }
-            Ok(Asked::ToWrite) => {
+            Ok(LeaseRequest::Write) => {
                 self.move_rings()?;
                 self.session.shared.spoil_file()?;
                 self.give_lease();
                 self.lose_ring("another program has its ring file open for writing")?;
             }
             // Our descriptor may be gone, or nobody is there.
-            Ok(Asked::Nothing) | Err(_) => {}
+            Ok(LeaseRequest::None) | Err(_) => {}
         }
         Ok(())
     }
@@ -125,7 +129,7 @@ impl Writer {
     fn lose_ring(&mut self, why: &str) -> io::Result<()> {
         self.files.is_ring_lost = true;
         let path = self.session.path.to_string_lossy();
-        say(&[
+        print_diagnostic(&[
             &path,
             ": ",
             why,
@@ -147,7 +151,7 @@ impl Writer {
     pub(super) fn mend_trace(&mut self) -> io::Result<()> {
         let Some(path) = self.trace.mend()? else { return Ok(()) };
         if !std::mem::replace(&mut self.files.is_cut_said, true) {
-            say(&[
+            print_diagnostic(&[
                 &path.to_string_lossy(),
                 " was cut by another program: what it held is lost. Recording goes on, and the report says what is missing.",
             ]);

@@ -23,9 +23,9 @@ use crate::metadata;
 use crate::platform::signals::with_all_blocked;
 use crate::platform::{self, clock, signals};
 use crate::ring::protocol::ring::RingWords;
-use crate::session::{Session, Wake};
-use crate::writer::block_file::TraceFile;
-use crate::writer::drain::{Batch, Round};
+use crate::session::{Session, WakeReason};
+use crate::writer::block_file::RotatingTrace;
+use crate::writer::drain::{DrainLimit, RecordBatch};
 
 /// How long the writer sleeps when nobody wakes it.
 const NAP_NS: u64 = 250_000_000;
@@ -39,17 +39,17 @@ const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
 /// Starts the thread. `notes` are in the trace already.
-pub(crate) fn spawn(session: &'static Session, trace: TraceFile, notes: Vec<String>) -> io::Result<()> {
+pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<String>) -> io::Result<()> {
     start(Writer {
         session,
         trace,
         modules: None,
         mode: None,
-        clock: clock::Keeper::new(session.uses_counter),
+        clock: clock::ClockCalibrator::new(session.uses_counter),
         last_write_ns: clock::now_ns(),
         last_sample_ns: 0,
-        batch: Batch::default(),
-        files: file_watch::Care::new(notes),
+        batch: RecordBatch::default(),
+        files: file_watch::FileWatch::new(notes),
     })
 }
 
@@ -58,8 +58,8 @@ fn start(mut writer: Writer) -> io::Result<()> {
         let session = writer.session;
         // A bug of ours must not leave the program waiting for room in its rings.
         match catch_unwind(AssertUnwindSafe(|| writer.run())) {
-            Ok(After::Closed) => {}
-            Ok(After::Alone) => end_in_place_of_the_last_thread(writer),
+            Ok(WriterExit::Closed) => {}
+            Ok(WriterExit::ProgramExiting) => end_in_place_of_the_last_thread(writer),
             Err(_) => {
                 session.shared.count(Counter::InternalErrors);
                 session.stop_with(&["an internal error of gpumemtrace; please report it"]);
@@ -74,11 +74,11 @@ fn start(mut writer: Writer) -> io::Result<()> {
 }
 
 /// Why [`Writer::run`] returned.
-enum After {
+enum WriterExit {
     /// The recording is over.
     Closed,
     /// All threads of the program have ended.
-    Alone,
+    ProgramExiting,
 }
 
 /// The last thread of a process ends it with `exit`, whose handlers may still use the GPU, so another thread writes on.
@@ -96,22 +96,22 @@ fn end_in_place_of_the_last_thread(mut writer: Writer) {
 
 struct Writer {
     session: &'static Session,
-    trace: TraceFile,
+    trace: RotatingTrace,
     modules: Option<(u64, u64)>,
     mode: Option<u8>,
-    clock: clock::Keeper,
+    clock: clock::ClockCalibrator,
     last_write_ns: u64,
     last_sample_ns: u64,
-    batch: Batch,
-    files: file_watch::Care,
+    batch: RecordBatch,
+    files: file_watch::FileWatch,
 }
 
 impl Writer {
-    fn run(&mut self) -> After {
+    fn run(&mut self) -> WriterExit {
         platform::step_behind();
         platform::prepare_barrier();
         self.session.set_writer();
-        let second = metadata::second(metadata::python_version());
+        let second = metadata::late_metadata(metadata::python_version());
         self.trace.add_meta(&second);
         self.add_late_facts();
         let mut result = self.flush();
@@ -130,14 +130,14 @@ impl Writer {
             self.clock.keep();
             if clock::now_ns() - self.last_sample_ns > SAMPLE_EVERY_NS {
                 self.last_sample_ns = clock::now_ns();
-                metadata::sample();
+                metadata::record_samples();
             }
-            if woken == Some(Wake::SomebodyWaits) || self.is_worth_writing() {
+            if woken == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
                 result = self.write_round(false);
             }
             self.release_rings_of_ended_threads();
             if woken.is_none() && platform::is_last_thread(self.session.pid()) {
-                return After::Alone;
+                return WriterExit::ProgramExiting;
             }
             if result.is_ok() {
                 result = self.look_after_files();
@@ -147,11 +147,11 @@ impl Writer {
             self.session.shared.count(Counter::WriteErrors);
             self.trace.cut_off();
             let path = self.session.path.to_string_lossy();
-            self.session.stop_with(&["cannot write ", &path, ": ", &crate::diagnostics::describe(&error)]);
+            self.session.stop_with(&["cannot write ", &path, ": ", &crate::diagnostics::error_text(&error)]);
         }
         self.let_go_at_the_end();
         self.session.mark_closed();
-        After::Closed
+        WriterExit::Closed
     }
 
     fn is_worth_writing(&self) -> bool {
@@ -166,7 +166,7 @@ impl Writer {
     /// Empties all rings into the trace, batch by batch.
     fn write_round(&mut self, closing: bool) -> io::Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
-        let round = Round::begin(self.session);
+        let round = DrainLimit::begin(self.session);
         let mut next = Some(0);
         while let Some(first) = next {
             let trace = &mut self.trace;
@@ -180,7 +180,7 @@ impl Writer {
         Ok(())
     }
 
-    fn write_batch(&mut self, batch: &Batch) -> io::Result<()> {
+    fn write_batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
         self.add_late_facts();
         self.add_modules();
         let trace = &mut self.trace;
@@ -220,14 +220,14 @@ impl Writer {
 
     /// What became known late: whose allocator asks, and which functions went past the hooks, when more did.
     fn add_late_facts(&mut self) {
-        if let Some(meta) = metadata::mode(&mut self.mode) {
+        if let Some(meta) = metadata::mode_if_changed(&mut self.mode) {
             self.trace.add_meta(&meta);
         }
         let calls = metadata::uncovered_calls();
         let more = calls.saturating_sub(self.session.shared.counter(Counter::UncoveredCalls));
         if more > 0 {
             self.session.shared.count_more(Counter::UncoveredCalls, more);
-            self.trace.add_meta(&metadata::uncovered());
+            self.trace.add_meta(&metadata::uncovered_names());
         }
     }
 
@@ -241,7 +241,7 @@ impl Writer {
             return;
         }
         if self.modules.is_some_and(|(_, gone)| gone != generation.1) {
-            platform::unload_counter::modules_went();
+            platform::unload_counter::note_module_unload();
         }
         self.modules = Some(generation);
         let modules = platform::loaded();

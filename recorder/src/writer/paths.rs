@@ -17,7 +17,7 @@ use gpumemtrace_format::block::FILE_MAGIC;
 
 /// A trace file of our own: created, locked, named.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct ReservedOutput {
     /// The locked trace file, empty.
     pub(crate) trace: File,
     /// The ring file, empty.
@@ -30,7 +30,7 @@ pub(crate) struct Output {
 
 /// Values for the placeholders of a pattern.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub(crate) struct PatternValues {
     /// `%p`.
     pub(crate) pid: u32,
     /// `%r`; empty if there is no rank.
@@ -39,7 +39,7 @@ pub(crate) struct Names {
     pub(crate) host: String,
 }
 
-impl Names {
+impl PatternValues {
     /// Fills a pattern. `%%` is a percent sign; other sequences stay as they are.
     pub(crate) fn expand(&self, pattern: &str) -> String {
         let mut out = String::new();
@@ -91,7 +91,7 @@ pub(crate) fn create_locked(path: &Path) -> io::Result<File> {
 }
 
 /// Creates the trace and its ring file.
-pub(crate) fn create(path: &Path, pid: u32) -> io::Result<Output> {
+pub(crate) fn create(path: &Path, pid: u32) -> io::Result<ReservedOutput> {
     // Pids repeat (containers that share a folder), so the private name has some chance in it.
     let temporary = with_suffix(path, &format!("new.{pid}-{}", random_word()));
     let trace = create_locked(&temporary)?;
@@ -99,7 +99,7 @@ pub(crate) fn create(path: &Path, pid: u32) -> io::Result<Output> {
     let result = create_new(&ring_temporary)
         .and_then(|ring| publish(&temporary, path, pid).map(|(path, foreign)| (ring, path, foreign)));
     match result {
-        Ok((ring, path, wanted_is_foreign)) => Ok(Output { trace, ring, path, wanted_is_foreign }),
+        Ok((ring, path, wanted_is_foreign)) => Ok(ReservedOutput { trace, ring, path, wanted_is_foreign }),
         Err(error) => {
             let _ = std::fs::remove_file(&temporary);
             let _ = std::fs::remove_file(&ring_temporary);
@@ -120,12 +120,12 @@ fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, bo
                 return Ok((name.to_owned(), wanted_is_foreign));
             }
             match move_aside(name)? {
-                Moved::Away => {}
-                Moved::NotOurs => {
+                MoveAside::NameIsFree => {}
+                MoveAside::NotATrace => {
                     wanted_is_foreign |= name == wanted;
                     break;
                 }
-                Moved::NotYet => break,
+                MoveAside::StillTaken => break,
             }
         }
     }
@@ -146,23 +146,23 @@ fn link_both(temporary: &Path, name: &Path) -> io::Result<bool> {
 }
 
 /// What became of a trace that had our name.
-enum Moved {
+enum MoveAside {
     /// The name is free.
-    Away,
+    NameIsFree,
     /// Its process is alive, or there are very many.
-    NotYet,
+    StillTaken,
     /// It is not a trace.
-    NotOurs,
+    NotATrace,
 }
 
 /// Numbers that are tried for a finished trace.
 const MOST_KEPT: u32 = 10_000;
 
 /// Moves a finished trace to `name.1.ext`, `name.2.ext`, ...; nothing else is ever moved.
-fn move_aside(path: &Path) -> io::Result<Moved> {
+fn move_aside(path: &Path) -> io::Result<MoveAside> {
     let there = match std::fs::symlink_metadata(path) {
         Ok(there) => there,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
         Err(error) => return Err(error),
     };
     if !there.is_file() {
@@ -171,14 +171,16 @@ fn move_aside(path: &Path) -> io::Result<Moved> {
     let mut held =
         match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
             Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
             // Somebody else's, perhaps a trace.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Moved::NotYet),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Ok(MoveAside::StillTaken);
+            }
             Err(error) => return Err(error),
         };
     match held.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(Moved::NotYet),
+        Err(TryLockError::WouldBlock) => return Ok(MoveAside::StillTaken),
         Err(TryLockError::Error(error)) => return Err(error),
     }
     // Between looking, opening and locking, another newcomer may have moved this file and put its own, live one here. From
@@ -186,12 +188,12 @@ fn move_aside(path: &Path) -> io::Result<Moved> {
     let ours = held.metadata()?;
     match std::fs::symlink_metadata(path) {
         Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {}
-        Ok(_) => return Ok(Moved::Away),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Moved::Away),
+        Ok(_) => return Ok(MoveAside::NameIsFree),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MoveAside::NameIsFree),
         Err(error) => return Err(error),
     }
     if !ours.is_file() || !is_trace_or_empty(&mut held)? {
-        return Ok(Moved::NotOurs);
+        return Ok(MoveAside::NotATrace);
     }
     for number in 1..=MOST_KEPT {
         let aside = with_suffix(path, &number.to_string());
@@ -199,11 +201,11 @@ fn move_aside(path: &Path) -> io::Result<Moved> {
             continue;
         }
         if rename_to_new(path, &aside)? {
-            return Ok(Moved::Away);
+            return Ok(MoveAside::NameIsFree);
         }
         let _ = std::fs::remove_file(ring_path(&aside));
     }
-    Ok(Moved::NotYet)
+    Ok(MoveAside::StillTaken)
 }
 
 /// Gives the ring its new name before the trace gets it: a newcomer may put its own ring here as soon as the trace is away.
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn patterns_are_filled() {
-        let names = Names { pid: 7, rank: "3".into(), host: "node".into() };
+        let names = PatternValues { pid: 7, rank: "3".into(), host: "node".into() };
         assert_eq!(names.expand("run.%p.rank%r@%h.%%.%x%"), "run.7.rank3@node.%.%x%");
     }
 
@@ -336,7 +338,7 @@ mod tests {
     fn a_pid_seen_before_still_finds_a_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
-        let outputs: Vec<Output> = (0..3).map(|_| create(&path, 1).unwrap()).collect();
+        let outputs: Vec<ReservedOutput> = (0..3).map(|_| create(&path, 1).unwrap()).collect();
         assert_eq!(outputs[1].path, folder.path().join("run.1.trace"));
         assert!(outputs[2].path.file_name().unwrap().to_string_lossy().starts_with("run.1-"));
     }
@@ -348,7 +350,7 @@ mod tests {
         drop(create(&path, 1).unwrap());
         std::fs::write(ring_path(&path), "ring").unwrap();
         std::fs::write(ring_path(&with_suffix(&path, "1")), "a ring that lost its trace").unwrap();
-        assert!(matches!(move_aside(&path).unwrap(), Moved::Away));
+        assert!(matches!(move_aside(&path).unwrap(), MoveAside::NameIsFree));
         let aside = with_suffix(&path, "2");
         assert_eq!(std::fs::read(ring_path(&aside)).unwrap(), b"ring");
         assert!(aside.exists() && !path.exists());
@@ -373,7 +375,7 @@ mod tests {
     fn a_hundred_newcomers_at_once_all_get_a_file_of_their_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
-        let outputs: Vec<Output> = std::thread::scope(|scope| {
+        let outputs: Vec<ReservedOutput> = std::thread::scope(|scope| {
             let threads: Vec<_> = (1..=100)
                 .map(|pid| {
                     scope.spawn({

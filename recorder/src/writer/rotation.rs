@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::amount::PartLimit;
 
-use crate::diagnostics::{describe, say};
+use crate::diagnostics::{error_text, print_diagnostic};
 use crate::platform::clock;
 use crate::writer::block_file::BlockFile;
 use crate::writer::paths::{create_locked, part_path, stacks_path};
@@ -24,14 +24,14 @@ const PARTS_IN_KEPT: u64 = 8;
 
 /// What the user wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct RotationPolicy {
     /// When a part ends.
     pub(crate) limit: PartLimit,
     /// Bytes that all files of the trace may have together, about.
     pub(crate) keep_bytes: Option<u64>,
 }
 
-impl Wanted {
+impl RotationPolicy {
     /// `None`: one file.
     pub(crate) fn new(limit: Option<PartLimit>, keep_bytes: Option<u64>) -> Option<Self> {
         let mut limit = limit.or_else(|| keep_bytes.map(|_| PartLimit::default()))?;
@@ -45,7 +45,7 @@ impl Wanted {
 
 /// A full part.
 #[derive(Debug)]
-struct Full {
+struct CompletedPart {
     path: PathBuf,
     len_bytes: u64,
     events: u64,
@@ -53,10 +53,10 @@ struct Full {
 
 /// All parts of a trace but the one that is written.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct Rotation {
     /// What events refer to, and metadata.
     pub(crate) definitions: BlockFile,
-    wanted: Wanted,
+    wanted: RotationPolicy,
     /// Name of the part that is written.
     path: PathBuf,
     trace_id: [u8; 16],
@@ -65,16 +65,16 @@ pub(crate) struct Parts {
     /// Number of the part that is written, from 1.
     number: u64,
     begun_ns: u64,
-    full: VecDeque<Full>,
+    full: VecDeque<CompletedPart>,
     dropped: u64,
     events_in_dropped: u64,
     has_said: bool,
 }
 
-impl Parts {
+impl Rotation {
     /// Makes the file for definitions, beside the trace `path`, and the name of the first part: its metadata.
     pub(crate) fn begin(
-        wanted: Wanted,
+        wanted: RotationPolicy,
         path: &Path,
         trace_id: [u8; 16],
         meta: &Meta,
@@ -126,18 +126,22 @@ impl Parts {
             Ok(next) => {
                 let full = std::mem::replace(current, next);
                 let path = part_path(&self.path, self.trace_id, self.number);
-                self.full.push_back(Full { path, len_bytes: full.len_bytes(), events: full.events() });
+                self.full.push_back(CompletedPart {
+                    path,
+                    len_bytes: full.len_bytes(),
+                    events: full.events(),
+                });
                 self.number += 1;
                 self.drop_oldest(current.len_bytes())
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.has_said, true) {
                     let path = self.path.to_string_lossy();
-                    say(&[
+                    print_diagnostic(&[
                         "no new part of ",
                         &path,
                         " could be begun: ",
-                        &describe(&error),
+                        &error_text(&error),
                         ". Recording goes on in the same file, which may get larger than was wished for.",
                     ]);
                 }

@@ -11,32 +11,32 @@ use gpumemtrace_recorder::internals::{self as native, MAX_DEPTH, NativeStack};
 
 /// What one thread has seen.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Tally {
+pub(crate) struct CaptureTally {
     pub(crate) captures: u64,
     pub(crate) truncated: u64,
     /// Left to the complete unwinder.
     pub(crate) slow: u64,
 }
 
-struct Witness {
+struct UnwinderPair {
     stack: Box<NativeStack>,
     nodes: HashMap<NodeId, (NodeId, usize)>,
-    tally: Tally,
+    tally: CaptureTally,
 }
 
 thread_local! {
-    static WITNESS: RefCell<Witness> = RefCell::new(Witness::new());
+    static WITNESS: RefCell<UnwinderPair> = RefCell::new(UnwinderPair::new());
     static SEED: Cell<u64> = const { Cell::new(1) };
 }
 
-impl Witness {
+impl UnwinderPair {
     fn new() -> Self {
         native::prepare();
         // SAFETY: zero bytes are the documented empty state, and the layout is its own.
         let stack = unsafe {
             Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast())
         };
-        Self { stack, nodes: HashMap::new(), tally: Tally::default() }
+        Self { stack, nodes: HashMap::new(), tally: CaptureTally::default() }
     }
 
     /// The calling thread's stack as we find it, and whether it was truncated.
@@ -137,7 +137,7 @@ fn name(address: usize) -> String {
 }
 
 /// What the calling thread has seen so far.
-pub(crate) fn tally() -> Tally {
+pub(crate) fn tally() -> CaptureTally {
     WITNESS.with(|witness| witness.borrow().tally)
 }
 
@@ -206,7 +206,7 @@ impl Library {
     pub(crate) fn close(self) {
         // SAFETY: our own handle, of which no function is in use.
         unsafe { libc::dlclose(self.0) };
-        native::modules_went();
+        native::note_module_unload();
     }
 }
 

@@ -13,11 +13,11 @@ pub(crate) use loom::sync::atomic::Ordering;
 use loom::thread::ThreadId;
 
 /// A place in the protocol: file, line, column.
-pub(crate) type Site = (&'static str, u32, u32);
+pub(crate) type SourceSite = (&'static str, u32, u32);
 
 /// What is wrong with one line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Break {
+pub(crate) enum Breakage {
     /// The ordering is relaxed; a fence is not there.
     Weaken,
     /// The store comes after what the thread does next.
@@ -26,22 +26,22 @@ pub(crate) enum Break {
 
 // All threads of a model run on the thread of its test.
 thread_local! {
-    static BROKEN: RefCell<Option<(Site, Break)>> = const { RefCell::new(None) };
-    static SEEN: RefCell<BTreeSet<(Site, Break)>> = const { RefCell::new(BTreeSet::new()) };
-    static HELD_BACK: RefCell<Vec<(ThreadId, Later)>> = const { RefCell::new(Vec::new()) };
+    static BROKEN: RefCell<Option<(SourceSite, Breakage)>> = const { RefCell::new(None) };
+    static SEEN: RefCell<BTreeSet<(SourceSite, Breakage)>> = const { RefCell::new(BTreeSet::new()) };
+    static HELD_BACK: RefCell<Vec<(ThreadId, DelayedStore)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A store that is still to come.
-type Later = Box<dyn FnOnce()>;
+type DelayedStore = Box<dyn FnOnce()>;
 
 /// Breaks one line from now on, or none.
-pub(crate) fn set_broken(broken: Option<(Site, Break)>) {
+pub(crate) fn set_broken(broken: Option<(SourceSite, Breakage)>) {
     HELD_BACK.with_borrow_mut(Vec::clear);
     BROKEN.set(broken);
 }
 
 /// Everything that could be broken in the lines that have run.
-pub(crate) fn seen() -> BTreeSet<(Site, Break)> {
+pub(crate) fn seen() -> BTreeSet<(SourceSite, Breakage)> {
     SEEN.with_borrow(Clone::clone)
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn catch_up() {
 
 /// True if this way of breaking is asked for here.
 #[track_caller]
-fn is_broken(how: Break) -> bool {
+fn is_broken(how: Breakage) -> bool {
     let here = Location::caller();
     let site = (here.file(), here.line(), here.column());
     SEEN.with_borrow_mut(|seen| seen.insert((site, how)));
@@ -75,7 +75,7 @@ fn is_broken(how: Break) -> bool {
 
 #[track_caller]
 fn weaken(order: Ordering) -> Ordering {
-    if order != Ordering::Relaxed && is_broken(Break::Weaken) { Ordering::Relaxed } else { order }
+    if order != Ordering::Relaxed && is_broken(Breakage::Weaken) { Ordering::Relaxed } else { order }
 }
 
 macro_rules! atomic {
@@ -100,10 +100,10 @@ macro_rules! atomic {
             #[track_caller]
             pub(crate) fn store(&self, value: $value, order: Ordering) {
                 let order = weaken(order);
-                if is_broken(Break::HoldBack) {
+                if is_broken(Breakage::HoldBack) {
                     catch_up();
                     let inner = Arc::clone(&self.0);
-                    let later: Later = Box::new(move || inner.store(value, order));
+                    let later: DelayedStore = Box::new(move || inner.store(value, order));
                     let me = loom::thread::current().id();
                     HELD_BACK.with_borrow_mut(|held| held.push((me, later)));
                     return;
@@ -143,7 +143,7 @@ atomic!(AtomicPtr, loom::sync::atomic::AtomicPtr<T>, *mut T, T);
 /// Stands for both sides of the asymmetric fence, of which loom knows none: a whole one on each.
 #[track_caller]
 pub(crate) fn light_fence() {
-    if !is_broken(Break::Weaken) {
+    if !is_broken(Breakage::Weaken) {
         loom::sync::atomic::fence(Ordering::SeqCst);
     }
     catch_up();

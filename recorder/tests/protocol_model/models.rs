@@ -8,10 +8,10 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering, catch_up};
-use crate::protocol::ownership::Owners;
-use crate::protocol::ring::{Lane, RingWords, Room};
-use crate::protocol::shutdown::Ending;
-use crate::protocol::start::{OFF, Start};
+use crate::protocol::ownership::RingOwnership;
+use crate::protocol::ring::{RingProducer, RingWords, Space};
+use crate::protocol::shutdown::Shutdown;
+use crate::protocol::start::{OFF, StartState};
 
 /// All models, by name.
 pub(crate) const MODELS: &[(&str, fn())] = &[
@@ -32,12 +32,12 @@ const PLACES: usize = 2;
 
 /// A ring that says it has `CLAIMED` places.
 #[derive(Clone, Debug)]
-struct RingOf<const CLAIMED: u64>(Arc<Places>);
+struct ModelRing<const CLAIMED: u64>(Arc<ModelRingState>);
 
-type Ring = RingOf<{ PLACES as u64 }>;
+type TwoSlotRing = ModelRing<{ PLACES as u64 }>;
 
 #[derive(Debug)]
-struct Places {
+struct ModelRingState {
     head: AtomicU64,
     tail: AtomicU64,
     tail_again: AtomicU64,
@@ -47,11 +47,11 @@ struct Places {
     turns: [UnsafeCell<()>; PLACES],
 }
 
-impl<const CLAIMED: u64> RingOf<CLAIMED> {
+impl<const CLAIMED: u64> ModelRing<CLAIMED> {
     fn new() -> Self {
         let word = || AtomicU64::new(0);
         let slot = || std::array::from_fn(|_| word());
-        Self(Arc::new(Places {
+        Self(Arc::new(ModelRingState {
             head: word(),
             tail: word(),
             tail_again: word(),
@@ -71,7 +71,7 @@ impl<const CLAIMED: u64> RingOf<CLAIMED> {
     }
 }
 
-impl<const CLAIMED: u64> RingWords<WORDS> for RingOf<CLAIMED> {
+impl<const CLAIMED: u64> RingWords<WORDS> for ModelRing<CLAIMED> {
     fn capacity(&self) -> u64 {
         CLAIMED
     }
@@ -121,14 +121,14 @@ fn wait() {
     thread::yield_now();
 }
 
-fn reserve<R: RingWords<WORDS>>(lane: &mut Lane<R, WORDS>, records: u64) {
-    while lane.room(records) == Room::None {
+fn reserve<R: RingWords<WORDS>>(lane: &mut RingProducer<R, WORDS>, records: u64) {
+    while lane.room(records) == Space::Full {
         wait();
     }
 }
 
 /// What the writer does until it has this many records.
-fn write_until<const CLAIMED: u64>(ring: &RingOf<CLAIMED>, count: u64) {
+fn write_until<const CLAIMED: u64>(ring: &ModelRing<CLAIMED>, count: u64) {
     let mut written = 0;
     while written < count {
         let number = ring.take(false, |words| {
@@ -148,11 +148,11 @@ fn write_until<const CLAIMED: u64>(ring: &RingOf<CLAIMED>, count: u64) {
 
 /// Definitions of several records appear as one; what is seen is whole.
 fn ring() {
-    let ring = Ring::new();
+    let ring = TwoSlotRing::new();
     let producer = thread::spawn({
         let ring = ring.clone();
         move || {
-            let mut lane = Lane::resume(ring, 0);
+            let mut lane = RingProducer::resume(ring, 0);
             reserve(&mut lane, 2);
             lane.put(&done(0));
             lane.put(&done(1));
@@ -171,19 +171,19 @@ fn ring() {
 
 /// More records than there are places.
 fn full_ring() {
-    fill(&Ring::new());
+    fill(&TwoSlotRing::new());
 }
 
 /// And the owner does not wait for the last of them.
 pub(crate) fn overfull_ring() {
-    fill(&RingOf::<{ PLACES as u64 + 1 }>::new());
+    fill(&ModelRing::<{ PLACES as u64 + 1 }>::new());
 }
 
-fn fill<const CLAIMED: u64>(ring: &RingOf<CLAIMED>) {
+fn fill<const CLAIMED: u64>(ring: &ModelRing<CLAIMED>) {
     let producer = thread::spawn({
         let ring = ring.clone();
         move || {
-            let mut lane = Lane::resume(ring, 0);
+            let mut lane = RingProducer::resume(ring, 0);
             for number in 0..3 {
                 reserve(&mut lane, 1);
                 lane.ring().unwrap().is_written(number);
@@ -199,11 +199,11 @@ fn fill<const CLAIMED: u64>(ring: &RingOf<CLAIMED>) {
 
 /// A record that is shown before it is done, and one behind it.
 fn in_flight() {
-    let ring = Ring::new();
+    let ring = TwoSlotRing::new();
     let producer = thread::spawn({
         let ring = ring.clone();
         move || {
-            let mut lane = Lane::resume(ring, 0);
+            let mut lane = RingProducer::resume(ring, 0);
             reserve(&mut lane, 1);
             let number = lane.push(&record(0, STATE_IN_FLIGHT));
             lane.ring().unwrap().complete(number, &done(0));
@@ -218,8 +218,8 @@ fn in_flight() {
 
 /// One ring, two threads after each other. What the thread keeps of the ring is no atomic.
 fn owners() {
-    let owners = Arc::new(Owners::<1>::new());
-    let ring = Ring::new();
+    let owners = Arc::new(RingOwnership::<1>::new());
+    let ring = TwoSlotRing::new();
     let block = Arc::new(UnsafeCell::new(0u64));
     let prepared = Arc::new(UnsafeCell::new(0));
     let gone: Arc<[AtomicU32; 2]> = Arc::new(std::array::from_fn(|_| AtomicU32::new(0)));
@@ -236,8 +236,8 @@ fn owners() {
                 };
                 let is_mine = owners.claim(id, 0, prepare).is_some();
                 if is_mine {
-                    let mut lane = Lane::resume(ring, 0);
-                    assert_eq!(lane.room(2), Room::Low, "an empty ring");
+                    let mut lane = RingProducer::resume(ring, 0);
+                    assert_eq!(lane.room(2), Space::Low, "an empty ring");
                     // SAFETY: loom checks that nobody else is there.
                     block.with_mut(|block| unsafe { *block += 1 });
                     lane.push(&[u64::from(id), 0, u64::from(STATE_DONE) << 48]);
@@ -285,7 +285,7 @@ pub(crate) fn hasty_ending() {
 }
 
 fn end(waits: bool) {
-    let shared = Arc::new((Ending::<2>::new(), [UnsafeCell::new(0u64), UnsafeCell::new(0u64)]));
+    let shared = Arc::new((Shutdown::<2>::new(), [UnsafeCell::new(0u64), UnsafeCell::new(0u64)]));
     let threads: Vec<_> = (0..2)
         .map(|index| {
             let shared = Arc::clone(&shared);
@@ -318,7 +318,7 @@ fn end(waits: bool) {
 
 /// Who pauses changes what the others write to, which is no atomic; and they all do write.
 fn pausing() {
-    let shared = Arc::new((Ending::<1>::new(), UnsafeCell::new(0u64)));
+    let shared = Arc::new((Shutdown::<1>::new(), UnsafeCell::new(0u64)));
     let owner = thread::spawn({
         let shared = Arc::clone(&shared);
         move || {
@@ -343,7 +343,7 @@ fn pausing() {
 
 /// A pause does not take back an end that comes meanwhile, and nobody waits for ever.
 fn end_in_pause() {
-    let ending = Arc::new(Ending::<1>::new());
+    let ending = Arc::new(Shutdown::<1>::new());
     let others = [true, false].map(|is_end| {
         let ending = Arc::clone(&ending);
         thread::spawn(move || {
@@ -365,11 +365,11 @@ fn end_in_pause() {
 
 /// A call that returns while the recording ends is in the trace once: as it was before, or as it is after.
 fn closing() {
-    let (ending, ring) = (Arc::new(Ending::<1>::new()), Ring::new());
+    let (ending, ring) = (Arc::new(Shutdown::<1>::new()), TwoSlotRing::new());
     let producer = thread::spawn({
         let (ending, ring) = (Arc::clone(&ending), ring.clone());
         move || {
-            let mut lane = Lane::resume(ring, 0);
+            let mut lane = RingProducer::resume(ring, 0);
             let number = match ending.go_inside(0, wait) {
                 Some(_inside) => lane.push(&record(0, STATE_IN_FLIGHT)),
                 None => return catch_up(),
@@ -408,7 +408,7 @@ fn start_in_vain() {
 }
 
 fn start_by_two(in_vain: bool) {
-    let start = Arc::new(Start::<UnsafeCell<u64>>::idle());
+    let start = Arc::new(StartState::<UnsafeCell<u64>>::idle());
     let made = Arc::new(AtomicU32::new(0));
     let first_events: Vec<_> = (0..2)
         .map(|_| {

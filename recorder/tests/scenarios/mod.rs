@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, begin};
+use gpumemtrace_recorder::{Draft, begin_call};
 
 use crate::support::{block, call};
 
@@ -60,7 +60,7 @@ pub fn play(name: &str) -> ! {
             std::thread::spawn(|| {
                 let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
                 draft.addr = 0x1000;
-                let _never_finished = begin(&draft);
+                let _never_finished = begin_call(&draft);
                 loop {
                     std::thread::sleep(Duration::from_secs(1));
                 }
@@ -68,7 +68,7 @@ pub fn play(name: &str) -> ! {
             std::thread::sleep(Duration::from_millis(100));
             let mut draft = Draft::new(EventKind::DEVICE_ALLOC, ApiId(1));
             draft.size = 4096;
-            let _never_finished = begin(&draft);
+            let _never_finished = begin_call(&draft);
             // SAFETY: kills this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
@@ -242,9 +242,9 @@ pub fn play(name: &str) -> ! {
             }
         }
         "nested" => {
-            let outer = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
+            let outer = begin_call(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).unwrap();
             call(EventKind::DEVICE_ALLOC, 1, 1);
-            outer.finish(0, |event| event.addr = 9);
+            outer.complete(0, |event| event.addr = 9);
             gpumemtrace_recorder::end_at_exit();
         }
         "nothing" => {}
@@ -264,21 +264,23 @@ fn reuse_addresses() {
             scope.spawn(|| {
                 let mut made = 0;
                 while made < 1000 {
-                    let shown = begin(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).expect("recording");
+                    let shown =
+                        begin_call(&Draft::new(EventKind::DEVICE_ALLOC, ApiId(1))).expect("recording");
                     let taken = free.lock().unwrap().pop();
-                    shown
-                        .finish(if taken.is_some() { 0 } else { 2 }, |event| event.addr = taken.unwrap_or(0));
+                    shown.complete(if taken.is_some() { 0 } else { 2 }, |event| {
+                        event.addr = taken.unwrap_or(0)
+                    });
                     let Some(addr) = taken else {
                         std::thread::yield_now();
                         continue;
                     };
                     let mut draft = Draft::new(EventKind::DEVICE_FREE, ApiId(2));
                     draft.addr = addr;
-                    let shown = begin(&draft).expect("recording");
+                    let shown = begin_call(&draft).expect("recording");
                     free.lock().unwrap().push(addr);
                     // Somebody else takes it before this call has returned.
                     std::thread::yield_now();
-                    shown.finish(0, |_| ());
+                    shown.complete(0, |_| ());
                     made += 1;
                 }
             });

@@ -10,14 +10,14 @@ use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{
     ApiId, CodeDef, Counters, Detail, End, Event, EventKind, Meta, NO_SEQ, NativeNode, PyNode,
 };
-use gpumemtrace_recorder::{Draft, begin, event};
+use gpumemtrace_recorder::{Draft, begin_call, record_event};
 
 /// Units of time in a block: 2^10 ns, as `recorder/src/trace_file.rs` has it.
 const TIME_SHIFT: u8 = 10;
 
 /// Everything a process left, put together as a reader must.
 #[derive(Default)]
-pub struct Left {
+pub struct TraceLeftovers {
     pub meta: Meta,
     /// By place in the order; what is in block and ring stands once.
     pub events: BTreeMap<u64, Event>,
@@ -31,7 +31,7 @@ pub struct Left {
     pub event_blocks: usize,
 }
 
-impl Left {
+impl TraceLeftovers {
     pub fn read(trace: &Path) -> Self {
         let mut left = Self::default();
         let bytes = std::fs::read(trace).unwrap();
@@ -139,8 +139,8 @@ pub fn call(kind: EventKind, addr: u64, size: u64) {
     let mut draft = Draft::new(kind, ApiId(1));
     draft.addr = addr;
     draft.size = size;
-    if let Some(call) = begin(&draft) {
-        call.finish(0, |event| event.addr = addr);
+    if let Some(call) = begin_call(&draft) {
+        call.complete(0, |event| event.addr = addr);
     }
 }
 
@@ -151,5 +151,5 @@ pub fn block(kind: EventKind, addr: u64, size: u64) {
     draft.addr = addr;
     draft.size = size;
     draft.detail = Some(Detail { requested_bytes: size, stream: 7, pool: 0 });
-    event(&draft);
+    record_event(&draft);
 }

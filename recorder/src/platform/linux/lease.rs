@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use crate::platform::Asked;
+use crate::platform::LeaseRequest;
 
 const F_SETOWN_EX: i32 = 15;
 const F_SETSIG: i32 = 10;
@@ -19,14 +19,14 @@ const QUESTION: i32 = libc::SIGURG;
 
 /// `struct f_owner_ex`.
 #[repr(C)]
-struct Owner {
+struct FileOwner {
     kind: i32,
     id: i32,
 }
 
 /// Takes the lease, for the calling thread; false if there can be none now.
 pub(crate) fn take(file: &File) -> bool {
-    let owner = Owner { kind: F_OWNER_TID, id: super::this_thread() as i32 };
+    let owner = FileOwner { kind: F_OWNER_TID, id: super::this_thread() as i32 };
     // Without these two the question would be asked of the program, whose default is to end.
     // SAFETY: our own descriptor; the structure lives across the call.
     let is_ours = unsafe { libc::fcntl(file.as_raw_fd(), F_SETOWN_EX, &raw const owner) } == 0
@@ -37,12 +37,12 @@ pub(crate) fn take(file: &File) -> bool {
 }
 
 /// Whether somebody waits.
-pub(crate) fn asked(file: &File) -> Asked {
+pub(crate) fn asked(file: &File) -> LeaseRequest {
     // SAFETY: our own descriptor.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLEASE) } {
-        libc::F_UNLCK => Asked::ToWrite,
-        libc::F_RDLCK => Asked::ToRead,
-        _ => Asked::Nothing,
+        libc::F_UNLCK => LeaseRequest::Write,
+        libc::F_RDLCK => LeaseRequest::Read,
+        _ => LeaseRequest::None,
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    type Open = fn(&std::path::Path) -> std::io::Result<File>;
+    type OpenFn = fn(&std::path::Path) -> std::io::Result<File>;
 
     #[test]
     fn who_cuts_the_file_waits_for_us_and_who_reads_it_is_told_apart() {
@@ -70,17 +70,17 @@ mod tests {
             if !take(&file) {
                 return; // No leases here; the suites require them.
             }
-            assert_eq!(asked(&file), Asked::Nothing);
-            let read: Open = |path| File::open(path);
-            let write: Open = |path| File::options().write(true).truncate(true).open(path);
-            for (open, expected) in [(read, Asked::ToRead), (write, Asked::ToWrite)] {
+            assert_eq!(asked(&file), LeaseRequest::None);
+            let read: OpenFn = |path| File::open(path);
+            let write: OpenFn = |path| File::options().write(true).truncate(true).open(path);
+            for (open, expected) in [(read, LeaseRequest::Read), (write, LeaseRequest::Write)] {
                 let path = path.clone();
                 let other = std::thread::spawn(move || {
                     let begin = Instant::now();
                     open(&path).unwrap();
                     begin.elapsed()
                 });
-                while asked(&file) == Asked::Nothing {
+                while asked(&file) == LeaseRequest::None {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 assert_eq!(asked(&file), expected);

@@ -58,7 +58,7 @@ pub(crate) unsafe fn populate(at: *mut u8, len: usize) -> io::Result<()> {
 pub(crate) fn read_memory(at: usize, out: &mut [u8]) -> Option<()> {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: out.len() };
-    // SAFETY: both vectors describe one buffer each; the kernel checks the remote address itself.
+    // SAFETY: both vectors error_text one buffer each; the kernel checks the remote address itself.
     let read =
         unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     if read == out.len() as isize {

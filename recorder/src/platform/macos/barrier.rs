@@ -10,11 +10,11 @@ use super::mach;
 const REGISTERS: usize = 128;
 /// A store leaves the processor's buffer in far less.
 const LONG_ENOUGH_US: u32 = 20_000;
-const SUCCESS: mach::Answer = 0;
+const SUCCESS: mach::KernReturn = 0;
 /// `KERN_TERMINATED`: there is no such thread any more, and what it stored is there.
-const GONE: mach::Answer = 37;
+const GONE: mach::KernReturn = 37;
 /// `KERN_INSUFFICIENT_BUFFER_SIZE`: it was asked all the same.
-const TOO_MANY: mach::Answer = 52;
+const TOO_MANY: mach::KernReturn = 52;
 
 /// Nothing to prepare.
 pub(crate) fn prepare_barrier() {}
@@ -44,13 +44,13 @@ fn interrupt_all() -> bool {
             mach::mach_port_deallocate(mach::this_task(), thread);
         }
     }
-    let bytes = count as usize * size_of::<mach::Port>();
+    let bytes = count as usize * size_of::<mach::MachPort>();
     // SAFETY: the list that the kernel made for us.
     unsafe { mach::mach_vm_deallocate(mach::this_task(), threads as u64, bytes as u64) };
     were_all_asked
 }
 
-fn interrupt(thread: mach::Port) -> bool {
+fn interrupt(thread: mach::MachPort) -> bool {
     let (mut stack_pointer, mut values, mut registers) = (0, REGISTERS, [0; REGISTERS]);
     // SAFETY: there is room for as many registers as is said.
     let answer = unsafe {

@@ -23,7 +23,7 @@ extern "C" fn added(_: *const c_void, _: isize) {
 extern "C" fn removed(_: *const c_void, _: isize) {
     REMOVED.fetch_add(1, Ordering::Relaxed);
     // Here, and not when the writer looks: the loader says it before anything else can lie there.
-    crate::platform::unload_counter::modules_went();
+    crate::platform::unload_counter::note_module_unload();
 }
 
 /// How many modules have been added and removed so far: equal values mean an unchanged list.

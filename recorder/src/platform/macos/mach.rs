@@ -3,42 +3,42 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// A right to a task, a thread or anything else.
-pub(super) type Port = u32;
+pub(super) type MachPort = u32;
 /// `kern_return_t`; 0 is success.
-pub(super) type Answer = c_int;
+pub(super) type KernReturn = c_int;
 
 unsafe extern "C" {
-    static mach_task_self_: Port;
+    static mach_task_self_: MachPort;
 
     pub(super) fn mach_vm_read_overwrite(
-        task: Port,
+        task: MachPort,
         address: u64,
         bytes: u64,
         data: u64,
         read_bytes: *mut u64,
-    ) -> Answer;
+    ) -> KernReturn;
     pub(super) fn mach_vm_remap(
-        target: Port,
+        target: MachPort,
         address: *mut u64,
         bytes: u64,
         mask: u64,
         flags: c_int,
-        source: Port,
+        source: MachPort,
         source_address: u64,
         copy: c_int,
         current: *mut c_int,
         most: *mut c_int,
         inheritance: u32,
-    ) -> Answer;
-    pub(super) fn mach_vm_deallocate(task: Port, address: u64, bytes: u64) -> Answer;
-    pub(super) fn mach_port_deallocate(task: Port, name: Port) -> Answer;
-    pub(super) fn task_threads(task: Port, threads: *mut *mut Port, count: *mut u32) -> Answer;
+    ) -> KernReturn;
+    pub(super) fn mach_vm_deallocate(task: MachPort, address: u64, bytes: u64) -> KernReturn;
+    pub(super) fn mach_port_deallocate(task: MachPort, name: MachPort) -> KernReturn;
+    pub(super) fn task_threads(task: MachPort, threads: *mut *mut MachPort, count: *mut u32) -> KernReturn;
     pub(super) fn thread_get_register_pointer_values(
-        thread: Port,
+        thread: MachPort,
         stack_pointer: *mut usize,
         count: *mut usize,
         values: *mut usize,
-    ) -> Answer;
+    ) -> KernReturn;
     pub(super) fn minherit(address: *mut c_void, bytes: usize, inheritance: c_int) -> c_int;
 
     pub(super) fn __ulock_wait(operation: u32, address: *mut c_void, value: u64, timeout_us: u32) -> c_int;
@@ -54,7 +54,7 @@ unsafe extern "C" {
 
 /// This process.
 #[inline]
-pub(super) fn this_task() -> Port {
+pub(super) fn this_task() -> MachPort {
     // SAFETY: set by the C library before any code of ours runs, and never changed.
     unsafe { mach_task_self_ }
 }

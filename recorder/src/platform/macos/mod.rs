@@ -20,7 +20,7 @@ pub(crate) use threads::{
     errno_place, forget_signal, is_gone, is_last_thread, stack_of_this_thread, step_behind, this_thread,
 };
 
-use super::Asked;
+use super::LeaseRequest;
 
 /// As `CLOCK_MONOTONIC` of Linux: it counts no sleep of the machine. (The one of that name here does, in microseconds.)
 pub(crate) const CLOCK: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
@@ -47,8 +47,8 @@ pub(crate) fn take(_: &File) -> bool {
 }
 
 /// See [`take`].
-pub(crate) fn asked(_: &File) -> Asked {
-    Asked::Nothing
+pub(crate) fn asked(_: &File) -> LeaseRequest {
+    LeaseRequest::None
 }
 
 /// See [`take`].

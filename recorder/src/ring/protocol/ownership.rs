@@ -9,13 +9,13 @@ use super::super::atomics::{AtomicU32, Ordering};
 
 /// Owners of `N` rings, as thread ids.
 #[derive(Debug)]
-pub(crate) struct Owners<const N: usize>([AtomicU32; N]);
+pub(crate) struct RingOwnership<const N: usize>([AtomicU32; N]);
 
 const FREE: u32 = 0;
 /// Reserved and not ready yet; no thread has this id.
 const RESERVED: u32 = u32::MAX;
 
-impl<const N: usize> Owners<N> {
+impl<const N: usize> RingOwnership<N> {
     /// All free.
     pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU32::new(FREE)))

@@ -124,7 +124,7 @@ pub(crate) trait RingWords<const N: usize> {
 
 /// The producing end of a ring.
 #[derive(Debug)]
-pub(crate) struct Lane<R, const N: usize> {
+pub(crate) struct RingProducer<R, const N: usize> {
     ring: Option<R>,
     /// The ring's number.
     index: usize,
@@ -137,13 +137,13 @@ pub(crate) struct Lane<R, const N: usize> {
 
 /// Whether there is room in a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Room {
+pub(crate) enum Space {
     /// More than the writer needs to be told about.
-    Plenty,
+    Ample,
     /// There is, and the writer should be woken.
     Low,
     /// There is not.
-    None,
+    Full,
 }
 
 /// Records that wait for the writer before it is woken. A ring this large has room for a burst when it is three quarters full, and
@@ -152,7 +152,7 @@ fn wake_at(capacity: u64) -> u64 {
     if capacity >= LARGE_RECORDS { capacity / 4 * 3 } else { capacity / 4 }
 }
 
-impl<R: RingWords<N>, const N: usize> Lane<R, N> {
+impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
     /// Goes on where the ring's last owner ended.
     pub(crate) fn resume(ring: R, index: usize) -> Self {
         let (head, tail) = (ring.head().load(Ordering::Relaxed), ring.tail().load(Ordering::Relaxed));
@@ -162,16 +162,16 @@ impl<R: RingWords<N>, const N: usize> Lane<R, N> {
 
     /// Whether `records` can be stored now.
     #[inline]
-    pub(crate) fn room(&mut self, records: u64) -> Room {
-        let Some(ring) = &self.ring else { return Room::None };
+    pub(crate) fn room(&mut self, records: u64) -> Space {
+        let Some(ring) = &self.ring else { return Space::Full };
         if self.head + records - self.tail <= self.wake_at {
-            return Room::Plenty;
+            return Space::Ample;
         }
         self.tail = ring.tail().load(Ordering::Acquire);
         match self.head + records - self.tail {
-            used if used > ring.capacity() => Room::None,
-            used if used > self.wake_at => Room::Low,
-            _ => Room::Plenty,
+            used if used > ring.capacity() => Space::Full,
+            used if used > self.wake_at => Space::Low,
+            _ => Space::Ample,
         }
     }
 

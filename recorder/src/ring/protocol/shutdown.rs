@@ -15,23 +15,23 @@ const ENDED: u32 = 2;
 
 /// Marks of the owners of `N` rings.
 #[derive(Debug)]
-pub(crate) struct Ending<const N: usize> {
+pub(crate) struct Shutdown<const N: usize> {
     inside: [CachePadded<AtomicBool>; N],
     state: CachePadded<AtomicU32>,
 }
 
 /// The owner of a ring is writing to it.
 #[derive(Debug)]
-pub(crate) struct Inside<'a>(&'a AtomicBool);
+pub(crate) struct HookGuard<'a>(&'a AtomicBool);
 
-impl Drop for Inside<'_> {
+impl Drop for HookGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
 }
 
-impl<const N: usize> Ending<N> {
+impl<const N: usize> Shutdown<N> {
     /// Nobody inside, not ended.
     pub(crate) fn new() -> Self {
         Self {
@@ -42,12 +42,12 @@ impl<const N: usize> Ending<N> {
 
     /// Marks the owner of a ring as busy with it; `None` once recording is over. In a pause it runs `wait` until that is over.
     #[inline]
-    pub(crate) fn go_inside(&self, index: usize, wait: impl Fn()) -> Option<Inside<'_>> {
+    pub(crate) fn go_inside(&self, index: usize, wait: impl Fn()) -> Option<HookGuard<'_>> {
         let flag = &*self.inside[index];
         loop {
             flag.store(true, Ordering::Relaxed);
             light_fence();
-            let inside = Inside(flag);
+            let inside = HookGuard(flag);
             match self.state.load(Ordering::Acquire) {
                 GOES_ON => return Some(inside),
                 PAUSED => drop(inside),

@@ -7,7 +7,7 @@ use super::super::atomics::{AtomicPtr, AtomicU32, Ordering};
 
 /// What runs, if anything. Zero bytes are its beginning: nothing was started.
 #[derive(Debug)]
-pub(crate) struct Start<T> {
+pub(crate) struct StartState<T> {
     running: AtomicPtr<T>,
     state: AtomicU32,
 }
@@ -19,7 +19,7 @@ const RUNNING: u32 = 2;
 /// Nothing will be started any more.
 pub(crate) const OFF: u32 = 3;
 
-impl<T: 'static> Start<T> {
+impl<T: 'static> StartState<T> {
     /// As zero bytes.
     pub(crate) fn idle() -> Self {
         Self { running: AtomicPtr::new(std::ptr::null_mut()), state: AtomicU32::new(IDLE) }

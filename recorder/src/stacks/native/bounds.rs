@@ -24,22 +24,22 @@ impl StackBounds {
 
     /// The part from a stack pointer outwards; `None` if that points elsewhere.
     #[inline]
-    pub(crate) fn above(&self, sp: usize) -> Option<Bounded> {
+    pub(crate) fn above(&self, sp: usize) -> Option<BoundedStack> {
         // The words of one's own frames are there; those further in need not be.
         let bytes = self.high.checked_sub(sp).filter(|_| sp >= self.low)? & !7;
-        Some(Bounded { low: sp, last: bytes.checked_sub(8)? })
+        Some(BoundedStack { low: sp, last: bytes.checked_sub(8)? })
     }
 }
 
 /// Plain loads from one part of a stack.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounded {
+pub(crate) struct BoundedStack {
     low: usize,
     /// How far from there the last word is.
     last: usize,
 }
 
-impl Memory for Bounded {
+impl Memory for BoundedStack {
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
         let offset = at.checked_sub(self.low)?;
         if out.len() > (self.last + 8).checked_sub(offset)? {

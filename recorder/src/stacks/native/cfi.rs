@@ -1,8 +1,8 @@
 //! From the unwind tables of a module to a rule.
 //!
 //! Constraint: the tables are read inside the hook, where nothing may be allocated, and they were written by many compilers.
-//! Consequence: `gimli` reads them in place, with room for its rows on the stack. What does not have the form of a [`Rule`]
-//! becomes [`Rule::SLOWLY`]: a frame is never guessed. Expressions are followed as far as their result is a register plus a
+//! Consequence: `gimli` reads them in place, with room for its rows on the stack. What does not have the form of a [`UnwindRule`]
+//! becomes [`UnwindRule::FALLBACK`]: a frame is never guessed. Expressions are followed as far as their result is a register plus a
 //! constant, or the word there plus a constant; that covers procedure linkage tables, functions that align their stack, and
 //! the kernel's signal frames.
 
@@ -12,11 +12,11 @@ use gimli::{
     UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
-use super::rule::{How, Rule};
+use super::rule::{UnwindMethod, UnwindRule};
 
 /// The registers that matter here, by their DWARF numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Registers {
+pub(crate) struct DwarfRegisters {
     fp: Register,
     sp: Register,
     ra: Register,
@@ -24,7 +24,7 @@ pub(crate) struct Registers {
     links: bool,
 }
 
-impl Registers {
+impl DwarfRegisters {
     /// x86-64.
     pub(crate) const X86_64: Self = Self { fp: Register(6), sp: Register(7), ra: Register(16), links: false };
     /// aarch64.
@@ -34,17 +34,17 @@ impl Registers {
     pub(crate) const HERE: Self = if cfg!(target_arch = "aarch64") { Self::AARCH64 } else { Self::X86_64 };
 }
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
+type TableBytes<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Room for more rules than a function has registers to save, and for states that it may push.
-struct OnTheStack;
+struct OnStackStorage;
 
-impl UnwindContextStorage<usize> for OnTheStack {
+impl UnwindContextStorage<usize> for OnStackStorage {
     type Rules = [(Register, RegisterRule<usize>); 36];
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
-type Row = UnwindTableRow<usize, OnTheStack>;
+type UnwindRow = UnwindTableRow<usize, OnStackStorage>;
 
 /// `mov rax, 15; syscall`.
 const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -53,15 +53,15 @@ const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 ///
 /// `header_at` is where `.eh_frame_hdr` is loaded; `bytes_from` gives what is loaded from an address on.
 pub(crate) fn rule_at<'a>(
-    registers: Registers,
+    registers: DwarfRegisters,
     header_at: usize,
     bytes_from: impl Fn(usize) -> Option<&'a [u8]>,
     (pc, is_interrupted): (usize, bool),
-) -> Option<Rule> {
+) -> Option<UnwindRule> {
     let table = bytes_from(header_at)?;
     // Numbers of entries of more than 32 bits, or below 0, which no linker writes: gimli multiplies them.
     if ![DW_EH_PE_udata2, DW_EH_PE_udata4].contains(&DwEhPe(table.get(2)? & 0x0f)) {
-        return Some(Rule::SLOWLY);
+        return Some(UnwindRule::FALLBACK);
     }
     let header = EhFrameHdr::new(table, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame_hdr(header_at as u64);
@@ -81,72 +81,75 @@ pub(crate) fn rule_at<'a>(
     if !entry.contains(wanted) {
         // No frame leads further, unless it is the one that a signal's handler returns to.
         let code = bytes_from(pc)?;
-        return (!registers.links && !code.starts_with(&SIGNAL_RETURN)).then_some(Rule::END);
+        return (!registers.links && !code.starts_with(&SIGNAL_RETURN)).then_some(UnwindRule::OUTERMOST);
     }
-    let mut context = UnwindContext::<usize, OnTheStack>::new_in();
+    let mut context = UnwindContext::<usize, OnStackStorage>::new_in();
     let Ok(row) = entry.unwind_info_for_address(&frames, &bases, &mut context, wanted) else {
-        return Some(Rule::SLOWLY);
+        return Some(UnwindRule::FALLBACK);
     };
     if entry.cie().return_address_register() != registers.ra {
-        return Some(Rule::SLOWLY);
+        return Some(UnwindRule::FALLBACK);
     }
     let is_signal = entry.is_signal_trampoline();
-    let reader = Expressions { frames: &frames, registers, pc, encoding: entry.cie().encoding() };
-    Some(from_row(registers, row, &reader, is_signal, is_interrupted).unwrap_or(Rule::SLOWLY))
+    let reader = ExpressionReader { frames: &frames, registers, pc, encoding: entry.cie().encoding() };
+    Some(from_row(registers, row, &reader, is_signal, is_interrupted).unwrap_or(UnwindRule::FALLBACK))
 }
 
 /// `None`: not in this form.
 fn from_row(
-    registers: Registers,
-    row: &Row,
-    expressions: &Expressions<'_, '_>,
+    registers: DwarfRegisters,
+    row: &UnwindRow,
+    expressions: &ExpressionReader<'_, '_>,
     is_signal: bool,
     is_interrupted: bool,
-) -> Option<Rule> {
-    let mut rule = Rule::default();
+) -> Option<UnwindRule> {
+    let mut rule = UnwindRule::default();
     let base = match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => {
             rule.offset = i32::try_from(*offset).ok()?;
             rule.how = match *register {
-                register if register == registers.sp => How::FromSp,
-                register if register == registers.fp => How::FromFp,
+                register if register == registers.sp => UnwindMethod::FromSp,
+                register if register == registers.fp => UnwindMethod::FromFp,
                 _ => return None,
             };
             *register
         }
         CfaRule::Expression(expression) => match expressions.value(expression)? {
-            Value::Register { register, add } => {
+            ExpressionValue::Register { register, add } => {
                 rule.offset = i32::try_from(add).ok()?;
-                rule.how = if register == registers.sp { How::FromSp } else { How::FromFp };
+                rule.how = if register == registers.sp { UnwindMethod::FromSp } else { UnwindMethod::FromFp };
                 register
             }
-            Value::Loaded { register, at, add } => {
+            ExpressionValue::Loaded { register, at, add } => {
                 rule.offset = i32::try_from(at).ok()?;
                 rule.then = i16::try_from(add).ok()?;
-                rule.how = if register == registers.sp { How::ThroughSp } else { How::ThroughFp };
+                rule.how =
+                    if register == registers.sp { UnwindMethod::DerefSp } else { UnwindMethod::DerefFp };
                 register
             }
-            Value::Known(_) => return None,
+            ExpressionValue::NativeMemoEntry(_) => return None,
         },
     };
     // Where something was saved: the offset, and whether it counts from the base and not from the caller's frame.
     let place = |saved: &RegisterRule<usize>| match saved {
         RegisterRule::Offset(offset) => Some((i16::try_from(*offset).ok()?, false)),
         RegisterRule::Expression(expression) => match expressions.value(expression)? {
-            Value::Register { register, add } if register == base => Some((i16::try_from(add).ok()?, true)),
+            ExpressionValue::Register { register, add } if register == base => {
+                Some((i16::try_from(add).ok()?, true))
+            }
             _ => None,
         },
         _ => None,
     };
     match row.register(registers.ra) {
-        Some(RegisterRule::Undefined) => return Some(Rule::END),
+        Some(RegisterRule::Undefined) => return Some(UnwindRule::OUTERMOST),
         // The register itself holds it still: in no frame that has called another.
         None | Some(RegisterRule::SameValue) if registers.links || is_interrupted => return None,
         None => return None,
         Some(saved) => {
             let (at, from_base) = place(&saved)?;
             rule.ra_at = at;
-            rule.flags |= if from_base { Rule::RA_FROM_BASE } else { 0 };
+            rule.flags |= if from_base { UnwindRule::RA_FROM_BASE } else { 0 };
         }
     }
     match row.register(registers.fp) {
@@ -154,7 +157,7 @@ fn from_row(
         Some(saved) => {
             let (at, from_base) = place(&saved)?;
             rule.fp_at = at;
-            rule.flags |= Rule::SAVES_FP | if from_base { Rule::FP_FROM_BASE } else { 0 };
+            rule.flags |= UnwindRule::SAVES_FP | if from_base { UnwindRule::FP_FROM_BASE } else { 0 };
         }
     }
     match row.register(registers.sp) {
@@ -162,21 +165,24 @@ fn from_row(
         // A signal frame says where the stack pointer was saved, and that the caller's frame begins where it points.
         Some(RegisterRule::Expression(expression)) => {
             let saved = expressions.value(&expression)?;
-            let same = Value::Register { register: base, add: i64::from(rule.offset) };
-            if saved != same || !matches!(rule.how, How::ThroughSp | How::ThroughFp) || rule.then != 0 {
+            let same = ExpressionValue::Register { register: base, add: i64::from(rule.offset) };
+            if saved != same
+                || !matches!(rule.how, UnwindMethod::DerefSp | UnwindMethod::DerefFp)
+                || rule.then != 0
+            {
                 return None;
             }
         }
         Some(_) => return None,
     }
-    rule.flags |= if is_signal { Rule::IS_SIGNAL } else { 0 };
+    rule.flags |= if is_signal { UnwindRule::IS_SIGNAL } else { 0 };
     Some(rule)
 }
 
 /// What an expression stands for, without any memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Value {
-    Known(i64),
+enum ExpressionValue {
+    NativeMemoEntry(i64),
     /// The stack or frame pointer plus a constant.
     Register {
         register: Register,
@@ -190,32 +196,32 @@ enum Value {
     },
 }
 
-impl Value {
+impl ExpressionValue {
     fn plus(self, more: i64) -> Self {
         match self {
-            Self::Known(value) => Self::Known(value.wrapping_add(more)),
+            Self::NativeMemoEntry(value) => Self::NativeMemoEntry(value.wrapping_add(more)),
             Self::Register { register, add } => Self::Register { register, add: add.wrapping_add(more) },
             Self::Loaded { register, at, add } => Self::Loaded { register, at, add: add.wrapping_add(more) },
         }
     }
 }
 
-struct Expressions<'a, 'f> {
-    frames: &'f EhFrame<Slice<'a>>,
-    registers: Registers,
+struct ExpressionReader<'a, 'f> {
+    frames: &'f EhFrame<TableBytes<'a>>,
+    registers: DwarfRegisters,
     /// What the program counter is in an expression.
     pc: usize,
     encoding: gimli::Encoding,
 }
 
-impl Expressions<'_, '_> {
-    fn value(&self, expression: &UnwindExpression<usize>) -> Option<Value> {
+impl ExpressionReader<'_, '_> {
+    fn value(&self, expression: &UnwindExpression<usize>) -> Option<ExpressionValue> {
         self.follow(expression.get(self.frames).ok()?)
     }
 
-    fn follow(&self, expression: Expression<Slice<'_>>) -> Option<Value> {
+    fn follow(&self, expression: Expression<TableBytes<'_>>) -> Option<ExpressionValue> {
         const DEEPEST: usize = 8;
-        let mut stack = [Value::Known(0); DEEPEST];
+        let mut stack = [ExpressionValue::NativeMemoEntry(0); DEEPEST];
         let mut depth = 0;
         let mut operations = expression.operations(self.encoding);
         while let Some(operation) = operations.next().ok()? {
@@ -223,24 +229,36 @@ impl Expressions<'_, '_> {
                 (Operation::RegisterOffset { register, offset, .. }, _) => {
                     (0, self.register(register, offset)?)
                 }
-                (Operation::UnsignedConstant { value }, _) => (0, Value::Known(value as i64)),
-                (Operation::SignedConstant { value }, _) => (0, Value::Known(value)),
+                (Operation::UnsignedConstant { value }, _) => {
+                    (0, ExpressionValue::NativeMemoEntry(value as i64))
+                }
+                (Operation::SignedConstant { value }, _) => (0, ExpressionValue::NativeMemoEntry(value)),
                 (Operation::PlusConstant { value }, [.., top]) => (1, top.plus(value as i64)),
-                (Operation::Deref { size: 8, space: false, .. }, [.., Value::Register { register, add }]) => {
-                    (1, Value::Loaded { register: *register, at: *add, add: 0 })
+                (
+                    Operation::Deref { size: 8, space: false, .. },
+                    [.., ExpressionValue::Register { register, add }],
+                ) => (1, ExpressionValue::Loaded { register: *register, at: *add, add: 0 }),
+                (Operation::Plus, [.., left, ExpressionValue::NativeMemoEntry(right)]) => {
+                    (2, left.plus(*right))
                 }
-                (Operation::Plus, [.., left, Value::Known(right)]) => (2, left.plus(*right)),
-                (Operation::Plus, [.., Value::Known(left), right]) => (2, right.plus(*left)),
-                (Operation::Minus, [.., left, Value::Known(right)]) => (2, left.plus(right.wrapping_neg())),
-                (Operation::And, [.., Value::Known(left), Value::Known(right)]) => {
-                    (2, Value::Known(left & right))
+                (Operation::Plus, [.., ExpressionValue::NativeMemoEntry(left), right]) => {
+                    (2, right.plus(*left))
                 }
-                (Operation::Ge, [.., Value::Known(left), Value::Known(right)]) => {
-                    (2, Value::Known(i64::from(left >= right)))
+                (Operation::Minus, [.., left, ExpressionValue::NativeMemoEntry(right)]) => {
+                    (2, left.plus(right.wrapping_neg()))
                 }
-                (Operation::Shl, [.., Value::Known(left), Value::Known(right)]) => {
-                    (2, Value::Known(left.checked_shl(u32::try_from(*right).ok()?)?))
-                }
+                (
+                    Operation::And,
+                    [.., ExpressionValue::NativeMemoEntry(left), ExpressionValue::NativeMemoEntry(right)],
+                ) => (2, ExpressionValue::NativeMemoEntry(left & right)),
+                (
+                    Operation::Ge,
+                    [.., ExpressionValue::NativeMemoEntry(left), ExpressionValue::NativeMemoEntry(right)],
+                ) => (2, ExpressionValue::NativeMemoEntry(i64::from(left >= right))),
+                (
+                    Operation::Shl,
+                    [.., ExpressionValue::NativeMemoEntry(left), ExpressionValue::NativeMemoEntry(right)],
+                ) => (2, ExpressionValue::NativeMemoEntry(left.checked_shl(u32::try_from(*right).ok()?)?)),
                 _ => return None,
             };
             depth -= taken;
@@ -250,12 +268,12 @@ impl Expressions<'_, '_> {
         depth.checked_sub(1).map(|top| stack[top])
     }
 
-    fn register(&self, register: Register, add: i64) -> Option<Value> {
+    fn register(&self, register: Register, add: i64) -> Option<ExpressionValue> {
         if register == self.registers.ra && !self.registers.links {
-            return Some(Value::Known((self.pc as i64).wrapping_add(add)));
+            return Some(ExpressionValue::NativeMemoEntry((self.pc as i64).wrapping_add(add)));
         }
         (register == self.registers.sp || register == self.registers.fp)
-            .then_some(Value::Register { register, add })
+            .then_some(ExpressionValue::Register { register, add })
     }
 }
 

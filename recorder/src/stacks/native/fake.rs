@@ -6,25 +6,25 @@ use crate::platform::process_memory::Memory;
 
 /// Words by address; what is not there cannot be read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Words {
+pub(super) struct FakeWords {
     pub(super) words: HashMap<usize, usize>,
     otherwise: Option<usize>,
 }
 
-impl Words {
+impl FakeWords {
     /// The same word everywhere.
     pub(super) fn all(word: usize) -> Self {
         Self { words: HashMap::new(), otherwise: Some(word) }
     }
 }
 
-impl<const N: usize> From<[(usize, usize); N]> for Words {
+impl<const N: usize> From<[(usize, usize); N]> for FakeWords {
     fn from(words: [(usize, usize); N]) -> Self {
         Self { words: words.into(), otherwise: None }
     }
 }
 
-impl Memory for Words {
+impl Memory for FakeWords {
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
         let word = self.words.get(&at).copied().or(self.otherwise)?;
         out.copy_from_slice(&word.to_le_bytes()[..out.len()]);

@@ -6,27 +6,27 @@
 use gpumemtrace_format::NodeId;
 
 use crate::stacks::cache::{FrameKey, MAX_DEPTH};
-use crate::stacks::python::walk::Walk;
+use crate::stacks::python::walk::WalkExtent;
 
 /// The last native stack of a thread. All zero bytes are a valid, empty value.
 #[derive(Debug)]
-pub(crate) struct Unchanged {
+pub(crate) struct FallbackMemo {
     /// Where the walk began.
     from: usize,
     depth: usize,
-    slots: [Slot; MAX_DEPTH],
+    slots: [ReturnAddressSlot; MAX_DEPTH],
     node: NodeId,
     is_truncated: bool,
 }
 
 /// A place on the stack, and the return address that lay there.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct ReturnAddressSlot {
     at: usize,
     return_address: usize,
 }
 
-impl Unchanged {
+impl FallbackMemo {
     /// The node of the last stack, if a walk from `from` would find the same.
     #[inline]
     pub(crate) fn node(&self, from: usize) -> Option<NodeId> {
@@ -57,8 +57,8 @@ impl Unchanged {
     }
 
     /// Writes the return addresses of the calling thread, innermost first, as many as there is room for. `from` is an address in the caller's frame.
-    pub(crate) fn capture(&mut self, from: usize, frames: &mut [FrameKey]) -> Walk {
-        let mut walk = Walk { depth: 0, truncated: false };
+    pub(crate) fn capture(&mut self, from: usize, frames: &mut [FrameKey]) -> WalkExtent {
+        let mut walk = WalkExtent { depth: 0, truncated: false };
         let mut is_regular = true;
         let mut slots = 0;
         // SAFETY: the unsynchronised form only forbids symbol resolution at the same time, which this process never does
@@ -74,7 +74,7 @@ impl Unchanged {
                     return false;
                 }
                 let return_address = frame.ip() as usize;
-                let slot = Slot { at: slot_below(frame.sp() as usize), return_address };
+                let slot = ReturnAddressSlot { at: slot_below(frame.sp() as usize), return_address };
                 // What lies below the caller belongs to this walk, not to the stack.
                 if slot.at > from {
                     // SAFETY: the word below a frame is where its return address was pushed; aligned, and above `from`.
@@ -104,9 +104,9 @@ fn slot_below(stack_pointer: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn empty() -> Box<Unchanged> {
-        let slot = Slot { at: 0, return_address: 0 };
-        Box::new(Unchanged {
+    fn empty() -> Box<FallbackMemo> {
+        let slot = ReturnAddressSlot { at: 0, return_address: 0 };
+        Box::new(FallbackMemo {
             from: 0,
             depth: 0,
             slots: [slot; MAX_DEPTH],
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[inline(never)]
-    fn look(last: &mut Unchanged, walks: &mut u32, frames: &mut [FrameKey; MAX_DEPTH]) -> (NodeId, usize) {
+    fn look(last: &mut FallbackMemo, walks: &mut u32, frames: &mut [FrameKey; MAX_DEPTH]) -> (NodeId, usize) {
         let here = 0u8;
         let from = std::ptr::from_ref(std::hint::black_box(&here)) as usize;
         if let Some(node) = last.node(from) {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[inline(never)]
-    fn deeper(last: &mut Unchanged, walks: &mut u32, frames: &mut [FrameKey; MAX_DEPTH]) -> NodeId {
+    fn deeper(last: &mut FallbackMemo, walks: &mut u32, frames: &mut [FrameKey; MAX_DEPTH]) -> NodeId {
         std::hint::black_box(look(last, walks, frames)).0
     }
 

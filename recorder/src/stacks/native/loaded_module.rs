@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What `_dl_find_object` fills in (`struct dl_find_object` of glibc, 64 bit).
 #[repr(C)]
-struct Found {
+struct DlFindObjectResult {
     flags: u64,
     map_start: usize,
     map_end: usize,
@@ -19,7 +19,7 @@ struct Found {
     reserved: [u64; 7],
 }
 
-type FindObject = unsafe extern "C" fn(usize, *mut Found) -> i32;
+type FindObject = unsafe extern "C" fn(usize, *mut DlFindObjectResult) -> i32;
 
 /// The function; 0 where there is none.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
@@ -32,14 +32,14 @@ pub fn prepare() {
 
 /// A loaded module.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Object {
+pub(crate) struct LoadedModule {
     /// Where `.eh_frame_hdr` is.
     pub header_at: usize,
     start: usize,
     end: usize,
 }
 
-impl Object {
+impl LoadedModule {
     /// The module that an address of code lies in, if it has unwind tables.
     pub(crate) fn of(address: usize) -> Option<Self> {
         match FIND_OBJECT.load(Ordering::Relaxed) {
@@ -53,8 +53,14 @@ impl Object {
     }
 
     fn by_question(find: FindObject, address: usize) -> Option<Self> {
-        let mut found =
-            Found { flags: 0, map_start: 0, map_end: 0, link_map: 0, eh_frame_header: 0, reserved: [0; 7] };
+        let mut found = DlFindObjectResult {
+            flags: 0,
+            map_start: 0,
+            map_end: 0,
+            link_map: 0,
+            eh_frame_header: 0,
+            reserved: [0; 7],
+        };
         // SAFETY: the structure is the one that the function fills in.
         let is_found = unsafe { find(address, &raw mut found) } == 0;
         (is_found && found.eh_frame_header != 0).then_some(Self {
@@ -85,7 +91,7 @@ impl Object {
 
 unsafe extern "C" fn meet(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
     // SAFETY: the loader passes a valid info, and `data` is the pair given to dl_iterate_phdr.
-    let (info, (address, found)) = unsafe { (&*info, &mut *data.cast::<(usize, Option<Object>)>()) };
+    let (info, (address, found)) = unsafe { (&*info, &mut *data.cast::<(usize, Option<LoadedModule>)>()) };
     // SAFETY: dlpi_phdr points to dlpi_phnum headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let range = |header: &libc::Elf64_Phdr| {
@@ -99,7 +105,7 @@ unsafe extern "C" fn meet(info: *mut libc::dl_phdr_info, _: usize, data: *mut li
     let start = loaded().map(|range| range.start).min().unwrap_or_default();
     let end = loaded().map(|range| range.end).max().unwrap_or_default();
     let tables = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
-    *found = tables.map(|header| Object { header_at: range(header).start, start, end });
+    *found = tables.map(|header| LoadedModule { header_at: range(header).start, start, end });
     1
 }
 
@@ -113,7 +119,7 @@ mod tests {
         let addresses = [both_ways_find_the_same as *const () as usize, libc::malloc as *const () as usize];
         for address in addresses {
             let (question, iteration) =
-                (Object::of(address).unwrap(), Object::by_iteration(address).unwrap());
+                (LoadedModule::of(address).unwrap(), LoadedModule::by_iteration(address).unwrap());
             assert_eq!(question.header_at, iteration.header_at);
             assert!(question.start <= iteration.start && question.end >= iteration.end);
             let bytes = question.bytes_from(question.header_at).unwrap();
@@ -125,7 +131,7 @@ mod tests {
     fn what_is_no_module_is_not_found() {
         prepare();
         let on_the_heap = Box::new([0u8; 64]);
-        assert!(Object::of(on_the_heap.as_ptr() as usize).is_none());
-        assert!(Object::by_iteration(on_the_heap.as_ptr() as usize).is_none());
+        assert!(LoadedModule::of(on_the_heap.as_ptr() as usize).is_none());
+        assert!(LoadedModule::by_iteration(on_the_heap.as_ptr() as usize).is_none());
     }
 }

@@ -10,10 +10,10 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::rule::{Frame, Rule, Seen, Step, Stop, without_signature};
+use super::rule::{CheckedWords, UnwindFrame, UnwindRule, UnwindStep, UnwindStop, without_signature};
 use super::rule_cache::RuleCache;
 use crate::platform::process_memory::Memory;
-use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, Path};
+use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
 
 /// Frames, and the words that frames were found through.
 const MAX_TRAIL: usize = MAX_DEPTH + 64;
@@ -23,7 +23,7 @@ const MAX_TRAIL: usize = MAX_DEPTH + 64;
 /// Without padding, and compared word by word: the processor is slow to load what was stored in other pieces.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Known {
+struct NativeMemoEntry {
     sp: usize,
     fp: usize,
     node: NodeId,
@@ -31,7 +31,7 @@ struct Known {
     depth: u16,
     /// [`COUNTS`], [`IS_INTERRUPTED`].
     flags: u16,
-    path: Path,
+    path: StackHash,
 }
 
 /// It has a place in a stack. A word that a frame was found through has none.
@@ -39,12 +39,12 @@ const COUNTS: u16 = 1;
 /// As in the frame.
 const IS_INTERRUPTED: u16 = 2;
 
-impl Known {
+impl NativeMemoEntry {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-    fn new(frame: &Frame, counts: bool) -> Self {
+    fn new(frame: &UnwindFrame, counts: bool) -> Self {
         let flags = u16::from(counts) * COUNTS + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
-        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, path: Path::default() }
+        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, path: StackHash::default() }
     }
 
     fn counts(&self) -> bool {
@@ -54,9 +54,9 @@ impl Known {
 
 /// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
 #[derive(Debug)]
-pub(crate) struct Trail {
+pub(crate) struct NativeStackMemo {
     /// Where the walk began: [`Self::node`] is its answer. An address of 0: nowhere.
-    from: Frame,
+    from: UnwindFrame,
     generation: u32,
     /// Whether outer frames were left out.
     is_truncated: bool,
@@ -64,31 +64,31 @@ pub(crate) struct Trail {
     len: usize,
     /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
     fewer: usize,
-    seen: [Seen; MAX_TRAIL],
+    seen: [CheckedWords; MAX_TRAIL],
     /// Apart from what is compared at every event.
-    known: [Known; MAX_TRAIL],
+    known: [NativeMemoEntry; MAX_TRAIL],
     nodes: NodeCache,
     /// What is new, innermost first.
-    fresh: [(Seen, Known); MAX_TRAIL],
+    fresh: [(CheckedWords, NativeMemoEntry); MAX_TRAIL],
 }
 
 /// What has changed since the last walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Change {
-    from: Frame,
+pub(crate) struct NativeStackChange {
+    from: UnwindFrame,
     generation: u32,
     /// Entries of the trail that still stand.
     kept: usize,
-    /// Entries that are new, in `Trail::fresh`.
+    /// Entries that are new, in `NativeStackMemo::fresh`.
     fresh: usize,
     /// Whether outer frames were left out.
     pub is_truncated: bool,
 }
 
-impl Trail {
+impl NativeStackMemo {
     /// Forgets the stack of the thread that had this trail before. Its nodes stay known.
     pub(crate) fn forget(&mut self) {
-        self.from = Frame::default();
+        self.from = UnwindFrame::default();
         self.len = 0;
     }
 
@@ -108,7 +108,7 @@ impl Trail {
     pub(crate) fn unchanged<M: Memory>(
         &self,
         memory: &M,
-        from: &Frame,
+        from: &UnwindFrame,
         generation: u32,
     ) -> Option<(NodeId, bool)> {
         if self.from != *from || self.generation != generation {
@@ -129,16 +129,17 @@ impl Trail {
         &mut self,
         (within, memory): (&B, &M),
         cache: &mut RuleCache,
-        from: &Frame,
+        from: &UnwindFrame,
         generation: u32,
-        read: impl Fn(usize, bool) -> Option<Rule>,
-    ) -> Result<Change, Stop> {
+        read: impl Fn(usize, bool) -> Option<UnwindRule>,
+    ) -> Result<NativeStackChange, UnwindStop> {
         if self.is_truncated || self.generation != generation {
             // Its outermost frame has callers, or may have others by now.
             self.forget();
             self.is_truncated = false;
         }
-        let mut change = Change { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
+        let mut change =
+            NativeStackChange { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
         cache.begin(generation);
         let (mut frame, mut depth, mut callee) = (*from, 0, 0);
         let mut place = self.standing(memory, from.sp);
@@ -148,15 +149,15 @@ impl Trail {
             callee = rule_at;
             let step = match rule.step(within, &frame) {
                 Ok(step) => step,
-                Err(Stop::Slowly) => return Err(Stop::Slowly),
+                Err(UnwindStop::Fallback) => return Err(UnwindStop::Fallback),
                 Err(stop) => {
-                    change.is_truncated = stop == Stop::Astray;
+                    change.is_truncated = stop == UnwindStop::Astray;
                     return Ok(change);
                 }
             };
             if let Some(at) = rule.through(&frame) {
-                let held = within.word(at).ok_or(Stop::Astray)?;
-                self.note(&mut change, &frame, &Seen { at: [at; 2], held: [held; 2] });
+                let held = within.word(at).ok_or(UnwindStop::Astray)?;
+                self.note(&mut change, &frame, &CheckedWords { at: [at; 2], held: [held; 2] });
             }
             // Where a thread begins there may be no caller's address.
             if step.frame.pc == 0 {
@@ -175,7 +176,7 @@ impl Trail {
                 }
             }
             frame = step.frame;
-            if !self.push(&mut change, &mut depth, &step.seen, &Known::new(&frame, true)) {
+            if !self.push(&mut change, &mut depth, &step.seen, &NativeMemoEntry::new(&frame, true)) {
                 return Ok(change);
             }
         }
@@ -192,19 +193,25 @@ impl Trail {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of `walk`")]
     fn standing<M: Memory>(&self, memory: &M, sp: usize) -> usize {
-        let stands = |seen: &&Seen| seen.at[0].min(seen.at[1]) >= sp && holds(memory, seen);
+        let stands = |seen: &&CheckedWords| seen.at[0].min(seen.at[1]) >= sp && holds(memory, seen);
         self.seen[..self.len].iter().take_while(stands).count()
     }
 
     /// Whether a stack of so many old entries and the new ones fits.
-    fn has_room(&self, kept: usize, change: &Change, depth: usize) -> bool {
+    fn has_room(&self, kept: usize, change: &NativeStackChange, depth: usize) -> bool {
         self.known[kept - 1].depth as usize + depth <= self.most() && kept + change.fresh <= MAX_TRAIL
     }
 
     /// False, and truncated, if there is no room.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
-    fn push(&mut self, change: &mut Change, depth: &mut usize, seen: &Seen, known: &Known) -> bool {
+    fn push(
+        &mut self,
+        change: &mut NativeStackChange,
+        depth: &mut usize,
+        seen: &CheckedWords,
+        known: &NativeMemoEntry,
+    ) -> bool {
         if change.fresh == MAX_TRAIL || known.counts() && *depth == self.most() {
             change.is_truncated = true;
             return false;
@@ -218,14 +225,14 @@ impl Trail {
     /// A word that the rest depends on and that is no frame's: one that a frame was found through, or the one that says that
     /// there is no caller. Where there is no room for it, there is none for the frame.
     #[cold]
-    fn note(&mut self, change: &mut Change, frame: &Frame, seen: &Seen) {
-        self.push(change, &mut 0, seen, &Known::new(frame, false));
+    fn note(&mut self, change: &mut NativeStackChange, frame: &UnwindFrame, seen: &CheckedWords) {
+        self.push(change, &mut 0, seen, &NativeMemoEntry::new(frame, false));
     }
 
     /// Whether a step came to where an entry is, with the same registers.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    fn is_at(&self, place: usize, step: &Step) -> bool {
+    fn is_at(&self, place: usize, step: &UnwindStep) -> bool {
         let (seen, known) = (&self.seen[place], &self.known[place]);
         let frame = &step.frame;
         let is_same = known.flags == u16::from(frame.is_interrupted) * IS_INTERRUPTED + COUNTS;
@@ -244,12 +251,12 @@ impl Trail {
     #[inline]
     pub(crate) fn follow(
         &mut self,
-        change: &Change,
+        change: &NativeStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
         let (mut parent, mut path, mut depth) = match change.kept {
-            0 => (NodeId::NONE, Path::default(), 0),
+            0 => (NodeId::NONE, StackHash::default(), 0),
             kept => {
                 let known = &self.known[kept - 1];
                 (known.node, known.path, known.depth)
@@ -275,7 +282,7 @@ impl Trail {
                 depth += 1;
             }
             self.seen[self.len] = *seen;
-            self.known[self.len] = Known { node: parent, depth, path, ..*known };
+            self.known[self.len] = NativeMemoEntry { node: parent, depth, path, ..*known };
             self.len += 1;
         }
         (self.from, self.node) = (change.from, parent);
@@ -285,7 +292,7 @@ impl Trail {
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-fn holds<M: Memory>(memory: &M, seen: &Seen) -> bool {
+fn holds<M: Memory>(memory: &M, seen: &CheckedWords) -> bool {
     memory.word(seen.at[0]) == Some(seen.held[0]) && memory.word(seen.at[1]) == Some(seen.held[1])
 }
 

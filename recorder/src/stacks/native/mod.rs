@@ -13,7 +13,7 @@
 //! the code itself, and where a coroutine library has left a stack that leads nowhere, that ends the program.
 //!
 //! A rule is wrong when its module was unloaded and another one lies at the same address. Nobody tells, and asking for every
-//! frame would cost as much as walking. So whoever notices says so ([`modules_went`]), and all rules are read again: the hook
+//! frame would cost as much as walking. So whoever notices says so ([`note_module_unload`]), and all rules are read again: the hook
 //! of `dlclose`, and the writer when the loader has counted a module less, for what the loader unloads by itself. A rule that is
 //! out of date nevertheless can only end or misname a stack: it reads nothing but the stack.
 
@@ -37,9 +37,9 @@ use crate::platform::process_memory::{Direct, Guarded};
 use crate::platform::unload_counter::generation;
 use crate::stacks::cache::{FrameKey, StackCache};
 use bounds::StackBounds;
-use fallback::Unchanged;
-use memo::Trail;
-use rule::{Frame, Rule, Stop};
+use fallback::FallbackMemo;
+use memo::NativeStackMemo;
+use rule::{UnwindFrame, UnwindRule, UnwindStop};
 use rule_cache::RuleCache;
 
 /// The native stack of one thread. All zero bytes are a valid, empty value.
@@ -53,15 +53,15 @@ pub struct NativeStack {
     needs_fp: bool,
     /// Whether the last stack was found by the complete unwinder.
     was_slow: bool,
-    trail: Trail,
+    trail: NativeStackMemo,
     rules: RuleCache,
-    unchanged: Unchanged,
+    unchanged: FallbackMemo,
     slow: StackCache,
 }
 
 /// What a look at the stack gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct CapturedStack {
     /// The stack.
     pub node: NodeId,
     /// Whether outer frames were left out.
@@ -92,7 +92,7 @@ impl NativeStack {
     /// could not be recorded: the stack is then cut there (its outer part is returned).
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the frame that asks must outlive the walk")]
-    pub fn find(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> Found {
+    pub fn find(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> CapturedStack {
         let mut here = here();
         let fp = here.fp;
         if !self.needs_fp {
@@ -101,7 +101,7 @@ impl NativeStack {
         // SAFETY: only words that a walk of this thread has read within its stack, further out than where we are.
         let memory = unsafe { Direct::new() };
         match self.trail.unchanged(&memory, &here, generation()) {
-            Some((node, is_truncated)) => Found { node, is_truncated },
+            Some((node, is_truncated)) => CapturedStack { node, is_truncated },
             None => self.walk(here, fp, define),
         }
     }
@@ -109,14 +109,14 @@ impl NativeStack {
     #[inline(never)]
     fn walk(
         &mut self,
-        mut here: Frame,
+        mut here: UnwindFrame,
         fp: usize,
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
-    ) -> Found {
+    ) -> CapturedStack {
         if self.was_slow
             && let Some(node) = self.unchanged.node(here.sp)
         {
-            return Found { node, is_truncated: self.unchanged.is_truncated() };
+            return CapturedStack { node, is_truncated: self.unchanged.is_truncated() };
         }
         if !self.has_bounds {
             self.bounds = StackBounds::of_this_thread();
@@ -127,8 +127,7 @@ impl NativeStack {
         let memory = unsafe { Direct::new() };
         let generation = generation();
         let mut change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
-        let is_astray =
-            |change: &Result<memo::Change, Stop>| matches!(change, Ok(change) if change.is_truncated);
+        let is_astray = |change: &Result<memo::NativeStackChange, UnwindStop>| matches!(change, Ok(change) if change.is_truncated);
         if is_astray(&change) && !self.needs_fp {
             self.needs_fp = true;
             here.fp = fp;
@@ -137,7 +136,7 @@ impl NativeStack {
         let Ok(change) = change else { return self.walk_slowly(here.sp, define) };
         self.was_slow = false;
         let node = self.trail.follow(&change, define);
-        Found { node, is_truncated: change.is_truncated }
+        CapturedStack { node, is_truncated: change.is_truncated }
     }
 
     /// On an alternate signal stack, a fibre, a coroutine: nobody knows where such a stack ends, and what lies there may lead
@@ -146,41 +145,45 @@ impl NativeStack {
     #[inline(never)]
     fn walk_elsewhere(
         &mut self,
-        here: Frame,
+        here: UnwindFrame,
         fp: usize,
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
-    ) -> Found {
+    ) -> CapturedStack {
         self.trail.forget();
         self.rules.begin(generation());
         self.was_slow = false;
-        let (mut frame, mut depth, mut place, mut is_truncated) = (Frame { fp, ..here }, 0, 0, true);
+        let (mut frame, mut depth, mut place, mut is_truncated) = (UnwindFrame { fp, ..here }, 0, 0, true);
         while depth < self.trail.most() {
             let (rule, at) = self.rules.rule(place, (frame.pc, frame.is_interrupted), read_rule);
             match rule.step(&Guarded, &frame) {
                 Ok(step) if step.frame.pc != 0 => (frame, place) = (step.frame, at),
-                Ok(_) | Err(Stop::End) => {
+                Ok(_) | Err(UnwindStop::Outermost) => {
                     is_truncated = false;
                     break;
                 }
                 // Until here there was sense in it: a signal's frame, whose caller lies on another stack.
-                Err(Stop::Slowly) => return self.walk_slowly(here.sp, define),
-                Err(Stop::Astray) => break,
+                Err(UnwindStop::Fallback) => return self.walk_slowly(here.sp, define),
+                Err(UnwindStop::Astray) => break,
             }
             self.slow.frames[depth] = FrameKey { code: 0, instr: frame.pc, tag: 0 };
             depth += 1;
         }
-        Found { node: self.slow.intern(depth, define), is_truncated }
+        CapturedStack { node: self.slow.intern(depth, define), is_truncated }
     }
 
     #[cold]
     #[inline(never)]
-    fn walk_slowly(&mut self, from: usize, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> Found {
+    fn walk_slowly(
+        &mut self,
+        from: usize,
+        define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
+    ) -> CapturedStack {
         self.trail.forget();
         let walk = self.unchanged.capture(from, &mut self.slow.frames[..self.trail.most()]);
         let node = self.slow.intern(walk.depth, define);
         self.unchanged.remember(node, walk.truncated);
         self.was_slow = true;
-        Found { node, is_truncated: walk.truncated }
+        CapturedStack { node, is_truncated: walk.truncated }
     }
 }
 
@@ -188,17 +191,22 @@ impl NativeStack {
 #[cfg(not(target_vendor = "apple"))]
 #[cold]
 #[inline(never)]
-fn read_rule(pc: usize, is_interrupted: bool) -> Option<Rule> {
-    let object = loaded_module::Object::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
-    cfi::rule_at(cfi::Registers::HERE, object.header_at, |at| object.bytes_from(at), (pc, is_interrupted))
+fn read_rule(pc: usize, is_interrupted: bool) -> Option<UnwindRule> {
+    let object = loaded_module::LoadedModule::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
+    cfi::rule_at(
+        cfi::DwarfRegisters::HERE,
+        object.header_at,
+        |at| object.bytes_from(at),
+        (pc, is_interrupted),
+    )
 }
 
 /// <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>: "The frame pointer register (x29) must always
 /// address a valid frame record."
 #[cfg(target_vendor = "apple")]
 #[allow(clippy::unnecessary_wraps, reason = "elsewhere there may be none")]
-fn read_rule(_: usize, _: bool) -> Option<Rule> {
-    Some(Rule::FRAME_POINTER)
+fn read_rule(_: usize, _: bool) -> Option<UnwindRule> {
+    Some(UnwindRule::FRAME_POINTER)
 }
 
 /// There is nothing to learn.
@@ -208,7 +216,7 @@ pub fn prepare() {}
 /// The registers of the function that this becomes part of.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "a function of its own would have other registers")]
-fn here() -> Frame {
+fn here() -> UnwindFrame {
     let (pc, sp, fp): (usize, usize, usize);
     // SAFETY: reads three registers.
     #[cfg(target_arch = "x86_64")]
@@ -236,7 +244,7 @@ fn here() -> Frame {
             options(nomem, nostack, preserves_flags),
         );
     }
-    Frame { pc, sp, fp, is_interrupted: true }
+    UnwindFrame { pc, sp, fp, is_interrupted: true }
 }
 
 #[cfg(all(test, not(miri), any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -280,12 +288,12 @@ mod tests {
     }
 
     unsafe extern "C" fn walk(out: *mut usize, pc: usize, sp: usize, fp: usize) {
-        let mut frame = Frame { pc, sp, fp, is_interrupted: true };
+        let mut frame = UnwindFrame { pc, sp, fp, is_interrupted: true };
         let within = StackBounds::of_this_thread().above(sp).unwrap();
         for at in 0..4 {
             // SAFETY: the caller has room for four.
             unsafe { *out.add(at) = frame.pc };
-            match Rule::FRAME_POINTER.step(&within, &frame) {
+            match UnwindRule::FRAME_POINTER.step(&within, &frame) {
                 Ok(step) => frame = step.frame,
                 Err(_) => break,
             }

@@ -7,14 +7,14 @@
 //! A slot also holds where the caller's slot was the last time. That is only a guess, held against the address; but where it is right,
 //! the processor need not wait for one frame to begin the next.
 
-use super::rule::Rule;
+use super::rule::UnwindRule;
 
 /// Rules of one thread. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub(crate) struct RuleCache {
     /// In which the rules were read.
     generation: u32,
-    slots: [Slot; SLOTS],
+    slots: [RuleCacheSlot; SLOTS],
 }
 
 const SLOTS: usize = 8192;
@@ -23,15 +23,15 @@ const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
-struct Slot {
+struct RuleCacheSlot {
     /// Twice the address, plus one if it was interrupted. 0: empty.
     key: usize,
-    rule: Rule,
+    rule: UnwindRule,
     /// The slot of the caller.
     next: u32,
 }
 
-const EMPTY: Slot = Slot { key: 0, rule: Rule::END, next: 0 };
+const EMPTY: RuleCacheSlot = RuleCacheSlot { key: 0, rule: UnwindRule::OUTERMOST, next: 0 };
 
 fn key_of(pc: usize, is_interrupted: bool) -> usize {
     pc << 1 | usize::from(is_interrupted)
@@ -75,8 +75,8 @@ impl RuleCache {
         &mut self,
         callee: usize,
         (pc, is_interrupted): (usize, bool),
-        read: impl FnOnce(usize, bool) -> Option<Rule>,
-    ) -> (Rule, usize) {
+        read: impl FnOnce(usize, bool) -> Option<UnwindRule>,
+    ) -> (UnwindRule, usize) {
         let key = key_of(pc, is_interrupted);
         let guess = self.slots[callee % SLOTS].next as usize % SLOTS;
         if self.slots[guess].key == key {
@@ -86,7 +86,7 @@ impl RuleCache {
             Some(place) => place,
             None => match read(pc, is_interrupted) {
                 Some(rule) => self.insert(key, rule),
-                None => return (Rule::UNKNOWN, callee),
+                None => return (UnwindRule::NO_TABLES, callee),
             },
         };
         self.slots[callee % SLOTS].next = place as u32;
@@ -94,7 +94,7 @@ impl RuleCache {
     }
 
     #[cold]
-    fn insert(&mut self, key: usize, rule: Rule) -> usize {
+    fn insert(&mut self, key: usize, rule: UnwindRule) -> usize {
         let first = first_of(key);
         let set = &mut self.slots[first..first + WAYS];
         let way = set.iter().position(|slot| slot.key == 0).unwrap_or_else(|| {
@@ -102,14 +102,14 @@ impl RuleCache {
             set.rotate_right(1);
             0
         });
-        set[way] = Slot { key, rule, ..EMPTY };
+        set[way] = RuleCacheSlot { key, rule, ..EMPTY };
         first + way
     }
 }
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use super::super::rule::How;
+    use super::super::rule::UnwindMethod;
     use super::*;
 
     fn empty() -> Box<RuleCache> {
@@ -117,11 +117,11 @@ mod tests {
         unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<RuleCache>()).cast()) }
     }
 
-    fn rule(offset: i32) -> Rule {
-        Rule { how: How::FromSp, offset, ..Rule::default() }
+    fn rule(offset: i32) -> UnwindRule {
+        UnwindRule { how: UnwindMethod::FromSp, offset, ..UnwindRule::default() }
     }
 
-    fn ask(cache: &mut RuleCache, pc: usize, answer: Option<Rule>) -> (Rule, usize, usize) {
+    fn ask(cache: &mut RuleCache, pc: usize, answer: Option<UnwindRule>) -> (UnwindRule, usize, usize) {
         let mut asked = 0;
         let (rule, place) = cache.rule(0, (pc, false), |_, _| {
             asked += 1;
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_rule_is_read_once_in_a_generation() {
         let mut cache = empty();
-        assert_eq!(size_of::<Slot>(), 32);
+        assert_eq!(size_of::<RuleCacheSlot>(), 32);
         for (generation, reads) in [(1, 1), (1, 0), (2, 1), (2, 0)] {
             cache.begin(generation);
             let (found, _, asked) = ask(&mut cache, 0x1234, Some(rule(8)));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn what_has_no_rule_is_asked_again() {
         let mut cache = empty();
-        assert_eq!(ask(&mut cache, 0x99, None).0, Rule::UNKNOWN);
+        assert_eq!(ask(&mut cache, 0x99, None).0, UnwindRule::NO_TABLES);
         assert_eq!(ask(&mut cache, 0x99, Some(rule(8))).0, rule(8));
     }
 

@@ -6,7 +6,7 @@
 
 use gpumemtrace_format::NOT_BEGUN;
 
-use super::layout::{Instruction, Layout};
+use super::layout::{InstructionKind, PythonLayout};
 use super::text;
 use crate::platform::process_memory::Memory;
 
@@ -27,7 +27,7 @@ pub(crate) const SCRATCH_BYTES: usize = LENGTHS_BYTES + MAX_FILE_BYTES + MAX_NAM
 
 /// Addresses of the types that fields must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Types {
+pub(crate) struct TypeAddresses {
     /// `PyCode_Type`.
     pub code: usize,
     /// `PyUnicode_Type`.
@@ -40,7 +40,7 @@ pub(crate) struct Types {
 
 /// What was copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Copied {
+pub(crate) struct CopiedCode {
     /// Bytes used in the scratch buffer: lengths, file, name, table.
     pub len: usize,
     /// `co_firstlineno`.
@@ -52,11 +52,11 @@ pub(crate) struct Copied {
 /// Copies the code object at `code`; `None` if it is not what it should be.
 pub(crate) fn copy_code<M: Memory>(
     memory: &M,
-    layout: &Layout,
-    types: &Types,
+    layout: &PythonLayout,
+    types: &TypeAddresses,
     code: usize,
     scratch: &mut [u8; SCRATCH_BYTES],
-) -> Option<Copied> {
+) -> Option<CopiedCode> {
     if memory.word(code + layout.object.ob_type)? != types.code {
         return None;
     }
@@ -80,14 +80,14 @@ pub(crate) fn copy_code<M: Memory>(
     let len = stored.min(MAX_TABLE_BYTES);
     memory.read(table + layout.object.bytes_data, &mut scratch[end..end + len])?;
     scratch[8..12].copy_from_slice(&(len as u32).to_le_bytes());
-    Some(Copied { len: end + len, first_line, truncated: truncated || len < stored })
+    Some(CopiedCode { len: end + len, first_line, truncated: truncated || len < stored })
 }
 
 /// Copies a string as UTF-8; returns its length and whether it is whole. A missing name (null) is empty.
 fn copy_string<M: Memory>(
     memory: &M,
-    layout: &Layout,
-    types: &Types,
+    layout: &PythonLayout,
+    types: &TypeAddresses,
     string: usize,
     out: &mut [u8],
 ) -> Option<(usize, bool)> {
@@ -118,7 +118,13 @@ fn copy_string<M: Memory>(
 }
 
 /// Where the thread's copy of the bytecode begins, in builds that have one for each thread.
-fn copy_of<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize, bytes: usize) -> Option<usize> {
+fn copy_of<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    code: usize,
+    instr: usize,
+    bytes: usize,
+) -> Option<usize> {
     let array = memory.word(code + layout.code.copies?.array)?;
     let count = memory.word(array)?.min(MOST_COPIES);
     let mut chunk = [0; 512];
@@ -135,15 +141,15 @@ fn copy_of<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize, by
 
 /// Offset of an instruction in the bytecode of its code object, in bytes; [`NOT_BEGUN`] right before the first one; -1 if it
 /// lies anywhere else.
-pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &Layout, code: usize, instr: usize) -> i32 {
+pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &PythonLayout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
-        Instruction::Pointer => {
+        InstructionKind::Pointer => {
             let bytes =
                 memory.word(code + layout.object.ob_size).unwrap_or(0).saturating_mul(CODE_UNIT_BYTES);
             let start = copy_of(memory, layout, code, instr, bytes).unwrap_or(code + layout.code.bytecode);
             (instr.wrapping_sub(start) as isize, bytes)
         }
-        Instruction::Index { unit } => {
+        InstructionKind::Index { unit } => {
             let bytecode = memory.word(code + layout.code.bytecode);
             let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + layout.object.ob_size));
             // A number of 32 bits with a sign.

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::layout::{self, CodeLayout, Copies, Instruction, Layout, ObjectLayout};
+use super::layout::{self, BytecodeCopies, CodeLayout, InstructionKind, ObjectLayout, PythonLayout};
 use crate::platform::process_memory::Memory;
 
 /// An interpreter made of a map of bytes.
 #[derive(Default)]
-pub(super) struct Fake(pub(super) HashMap<usize, u8>);
+pub(super) struct FakeInterpreter(pub(super) HashMap<usize, u8>);
 
-impl Fake {
+impl FakeInterpreter {
     pub(super) fn put(&mut self, at: usize, value: usize) {
         for (offset, byte) in value.to_le_bytes().into_iter().enumerate() {
             self.0.insert(at + offset, byte);
@@ -17,24 +17,24 @@ impl Fake {
     }
 
     /// A frame whose fields are all readable.
-    pub(super) fn put_frame(&mut self, layout: &Layout, frame: usize) {
+    pub(super) fn put_frame(&mut self, layout: &PythonLayout, frame: usize) {
         (frame..frame + 0x80).step_by(8).for_each(|at| self.put(at, 0x33));
         self.put(frame + layout.object.ob_type, FRAME_TYPE);
     }
 
     /// A frame's instruction, counted in code units.
-    pub(super) fn put_instruction(&mut self, layout: &Layout, frame: usize, code: usize, units: usize) {
+    pub(super) fn put_instruction(&mut self, layout: &PythonLayout, frame: usize, code: usize, units: usize) {
         let value = match layout.instruction {
             // Threads after the first one run copies.
-            Instruction::Pointer if layout.code.copies.is_some() => code + COPY + 2 * units,
-            Instruction::Pointer => code + layout.code.bytecode + 2 * units,
-            Instruction::Index { unit } => 2 * units / unit,
+            InstructionKind::Pointer if layout.code.copies.is_some() => code + COPY + 2 * units,
+            InstructionKind::Pointer => code + layout.code.bytecode + 2 * units,
+            InstructionKind::Index { unit } => 2 * units / unit,
         };
         self.put(frame + layout.frame_instr, value);
     }
 
     /// A string that nobody has asked for its hash.
-    pub(super) fn put_string(&mut self, layout: &Layout, at: usize, text: &str) {
+    pub(super) fn put_string(&mut self, layout: &PythonLayout, at: usize, text: &str) {
         let ascii = text.is_ascii();
         let width = if ascii { 1 } else { 4 };
         let data = at + if ascii { layout.ascii_data } else { layout.compact_data };
@@ -54,7 +54,7 @@ impl Fake {
     }
 
     /// A code object of eight instructions. Its name is the string `of`, its line table begins with that number.
-    pub(super) fn put_code(&mut self, layout: &Layout, code: usize, of: usize) {
+    pub(super) fn put_code(&mut self, layout: &PythonLayout, code: usize, of: usize) {
         let (table, bytecode, name) = (0x900_0000 + of * 0x100, 0x980_0000, STRINGS + of * 0x100);
         for at in (0..0x100).step_by(8) {
             self.put(code + at, 0x77 + of);
@@ -85,13 +85,13 @@ impl Fake {
             self.put(code + at, name);
         }
         self.put(code + layout.code.line_table, table);
-        if matches!(layout.instruction, Instruction::Index { .. }) {
+        if matches!(layout.instruction, InstructionKind::Index { .. }) {
             self.put(code + layout.code.bytecode, bytecode);
         }
     }
 }
 
-impl Memory for Fake {
+impl Memory for FakeInterpreter {
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
         for (offset, byte) in out.iter_mut().enumerate() {
             *byte = *self.0.get(&(at + offset))?;
@@ -120,7 +120,7 @@ pub(super) const VERSIONS: [u16; 9] =
     [0x0308, 0x0309, 0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
 
 /// How a version from 3.13 on describes itself, nearly: fields lie as in 3.12, behind the heads of its objects.
-fn described(version: u16) -> Layout {
+fn described(version: u16) -> PythonLayout {
     let base = layout::of_version(0x030c, &[]).unwrap();
     let is_threaded = version & FREE_THREADED != 0;
     let version = version & !FREE_THREADED;
@@ -131,9 +131,9 @@ fn described(version: u16) -> Layout {
     } else {
         (layout::OBJECT, 0)
     };
-    let copies = Copies { array: base.code.bytecode + further, prologue: [97, 60] };
+    let copies = BytecodeCopies { array: base.code.bytecode + further, prologue: [97, 60] };
     let copies = (is_threaded && is_3_14).then_some(copies);
-    Layout {
+    PythonLayout {
         version,
         tstate_frame: 72,
         cframe_frame: None,
@@ -158,12 +158,12 @@ fn described(version: u16) -> Layout {
 }
 
 /// Frames at 0x2_0000, 0x2_0100, ..., each running a code object at 0x500_0000, 0x500_0400, ...
-pub(super) fn python(version: u16, frames: usize) -> (Fake, Layout) {
+pub(super) fn python(version: u16, frames: usize) -> (FakeInterpreter, PythonLayout) {
     let layout = match version {
         0x030d.. => described(version),
         _ => layout::of_version(version, &[]).unwrap(),
     };
-    let mut fake = Fake::default();
+    let mut fake = FakeInterpreter::default();
     let first = if frames == 0 { 0 } else { 0x2_0000 };
     match layout.cframe_frame {
         Some(inner) => {

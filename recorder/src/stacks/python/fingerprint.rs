@@ -6,7 +6,7 @@
 //! carries, or by some of its characters where nobody has asked for one (all of them up to 48 bytes); the line table by its
 //! length and both ends; the first line.
 
-use super::layout::Layout;
+use super::layout::PythonLayout;
 use super::text;
 use crate::platform::process_memory::Memory;
 
@@ -15,7 +15,7 @@ const SAMPLES: usize = 6;
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "before 3.12 part of the loop over all frames")]
-pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
     let table = memory.word(code + layout.code.line_table)?;
     let filename = memory.word(code + layout.code.filename)?;
     let qualname = memory.word(code + layout.code.qualname)?;
@@ -42,15 +42,15 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &Layout, code: usize) -
 /// Fingerprints that were just taken: deep stacks run few functions, many times over. For one look at a stack, during which nothing
 /// that runs can change.
 #[derive(Default)]
-pub(crate) struct Recent([(usize, u64); RECENT]);
+pub(crate) struct RecentFingerprints([(usize, u64); RECENT]);
 
 const RECENT: usize = 8;
 
-impl Recent {
+impl RecentFingerprints {
     /// The fingerprint of the code object at this address.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    pub(super) fn of<M: Memory>(&mut self, memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+    pub(super) fn of<M: Memory>(&mut self, memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
         let entry = &mut self.0[(code >> 6 ^ code >> 9) % RECENT];
         if entry.0 != code {
             *entry = (code, fingerprint(memory, layout, code)?);
@@ -62,7 +62,7 @@ impl Recent {
 /// A number for the content of a string.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn text_mark<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u64> {
+fn text_mark<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
     if string == 0 {
         return Some(0);
     }
@@ -72,7 +72,7 @@ fn text_mark<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u6
     }
 }
 
-fn sampled<M: Memory>(memory: &M, layout: &Layout, string: usize) -> Option<u64> {
+fn sampled<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
     let Some((width, ascii)) =
         text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)
     else {

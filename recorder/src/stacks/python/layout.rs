@@ -1,7 +1,7 @@
 //! Where CPython keeps what we read, by version.
 //!
 //! Constraint: the frames of a running thread can be read without the GIL only by their memory layout, and a wrong offset
-//! would read garbage. Consequence: 3.13 and later describe themselves (`described`, cookie checked); 3.8 to 3.12 have a
+//! would read garbage. Consequence: 3.13 and later error_text themselves (`described`, cookie checked); 3.8 to 3.12 have a
 //! table here, which `scripts/python-abi` holds against the headers of installed releases; either way the first capture
 //! of a session is checked against the types it must find (`selftest`) before any frame is believed. The suites compare
 //! every stack with the one CPython itself sees.
@@ -17,7 +17,7 @@ pub(crate) use described::DEBUG_OFFSETS_BYTES;
 
 /// How a frame says where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Instruction {
+pub enum InstructionKind {
     /// By a pointer into the bytecode, which is part of the code object.
     Pointer,
     /// By a 32-bit number, -1 before the first instruction; the bytecode is a bytes object.
@@ -29,7 +29,7 @@ pub enum Instruction {
 
 /// How the interpreter stores what we need. All offsets in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Layout {
+pub struct PythonLayout {
     /// (major, minor) as 0x030b.
     pub version: u16,
     /// In `_PyRuntime`: the thread state that is finalizing the interpreter, or null.
@@ -47,7 +47,7 @@ pub struct Layout {
     /// The current instruction.
     pub frame_instr: usize,
     /// What is found there.
-    pub instruction: Instruction,
+    pub instruction: InstructionKind,
     /// Two parts of a frame that hold its caller, its code and its instruction: what is compared to see whether it changed.
     pub frame_windows: [usize; 2],
     /// One byte that says whose frame it is.
@@ -89,12 +89,12 @@ pub struct CodeLayout {
     /// Start of the bytecode; before 3.11 the pointer to it, `co_code`.
     pub bytecode: usize,
     /// `co_tlbc`, in free-threaded builds from 3.14 on: the pointer to an array of copies of the bytecode, one for each thread.
-    pub copies: Option<Copies>,
+    pub copies: Option<BytecodeCopies>,
 }
 
 /// Bytecode of which each thread has a copy of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Copies {
+pub struct BytecodeCopies {
     /// `co_tlbc` of a code object: pointer to a word with the number of copies, and as many pointers to them.
     pub array: usize,
     /// Operations that come before the first line of a function.
@@ -139,7 +139,7 @@ pub(crate) const OBJECT_FREE_THREADED: ObjectLayout = ObjectLayout {
 };
 
 /// CPython 3.8. Its frames are objects, and their instruction is a number of bytes.
-pub(crate) const PYTHON_3_8: Layout = Layout {
+pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
     version: 0x0308,
     runtime_finalizing: 16,
     tstate_frame: 24,
@@ -148,7 +148,7 @@ pub(crate) const PYTHON_3_8: Layout = Layout {
     frame_code: 32,
     frame_code_tags: 0,
     frame_instr: 104,
-    instruction: Instruction::Index { unit: 1 },
+    instruction: InstructionKind::Index { unit: 1 },
     frame_windows: [24, 96],
     // There are no owners: every frame runs a code object.
     frame_owner: 0,
@@ -172,17 +172,21 @@ pub(crate) const PYTHON_3_8: Layout = Layout {
 };
 
 /// CPython 3.9.
-pub(crate) const PYTHON_3_9: Layout = Layout { version: 0x0309, ..PYTHON_3_8 };
+pub(crate) const PYTHON_3_9: PythonLayout = PythonLayout { version: 0x0309, ..PYTHON_3_8 };
 
 /// CPython 3.10. The instruction is a number of code units.
-pub(crate) const PYTHON_3_10: Layout =
-    Layout { version: 0x030a, frame_instr: 96, instruction: Instruction::Index { unit: 2 }, ..PYTHON_3_8 };
+pub(crate) const PYTHON_3_10: PythonLayout = PythonLayout {
+    version: 0x030a,
+    frame_instr: 96,
+    instruction: InstructionKind::Index { unit: 2 },
+    ..PYTHON_3_8
+};
 
 /// Owner of the frame of a generator.
 pub(crate) const OWNER_GENERATOR: u8 = 1;
 
 /// CPython 3.11.
-pub(crate) const PYTHON_3_11: Layout = Layout {
+pub(crate) const PYTHON_3_11: PythonLayout = PythonLayout {
     version: 0x030b,
     runtime_finalizing: 24,
     tstate_frame: 56,
@@ -191,7 +195,7 @@ pub(crate) const PYTHON_3_11: Layout = Layout {
     frame_code: 32,
     frame_code_tags: 0,
     frame_instr: 56,
-    instruction: Instruction::Pointer,
+    instruction: InstructionKind::Pointer,
     frame_windows: [32, 48],
     frame_owner: 69,
     frame_runs_any_object: false,
@@ -214,7 +218,7 @@ pub(crate) const PYTHON_3_11: Layout = Layout {
 };
 
 /// CPython 3.12.
-pub const PYTHON_3_12: Layout = Layout {
+pub const PYTHON_3_12: PythonLayout = PythonLayout {
     version: 0x030c,
     runtime_finalizing: 24,
     tstate_frame: 56,
@@ -223,7 +227,7 @@ pub const PYTHON_3_12: Layout = Layout {
     frame_code: 0,
     frame_code_tags: 0,
     frame_instr: 56,
-    instruction: Instruction::Pointer,
+    instruction: InstructionKind::Pointer,
     frame_windows: [0, 48],
     frame_owner: 70,
     frame_runs_any_object: false,
@@ -248,7 +252,7 @@ pub const PYTHON_3_12: Layout = Layout {
 /// The layout of a version.
 ///
 /// `debug_offsets` are the first bytes of `_PyRuntime`, used from 3.13 on. The error says why there is none.
-pub(crate) fn of_version(version: u16, debug_offsets: &[u8]) -> Result<Layout, &'static str> {
+pub(crate) fn of_version(version: u16, debug_offsets: &[u8]) -> Result<PythonLayout, &'static str> {
     match version {
         0x0308 => Ok(PYTHON_3_8),
         0x0309 => Ok(PYTHON_3_9),

@@ -10,11 +10,11 @@
 
 use gpumemtrace_format::NodeId;
 
-use super::fingerprint::Recent;
-use super::layout::Layout;
-use super::walk::{MAX_LINKS, Met, Seen, innermost, is_unchanged, meet};
+use super::fingerprint::RecentFingerprints;
+use super::layout::PythonLayout;
+use super::walk::{FrameFingerprint, FrameRecord, MAX_LINKS, innermost, is_unchanged, meet};
 use crate::platform::process_memory::Memory;
-use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, Path};
+use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
 
 /// Links of one stack: its frames, and entries from C between them.
 const MAX_TRAIL: usize = MAX_DEPTH + MAX_DEPTH / 4;
@@ -25,8 +25,8 @@ const MOST_LEFT: usize = 4;
 
 /// What is known of a frame, and of the stack up to it.
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    path: Path,
+struct PythonMemoEntry {
+    path: StackHash,
     node: NodeId,
     /// Frames that count.
     depth: u32,
@@ -34,45 +34,45 @@ struct Known {
 
 /// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
 #[derive(Debug)]
-pub struct Trail {
+pub struct PythonStackMemo {
     len: usize,
     /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
     fewer: usize,
-    seen: [Seen; MAX_TRAIL],
+    seen: [FrameFingerprint; MAX_TRAIL],
     /// Apart from what is compared at every event.
-    known: [Known; MAX_TRAIL],
+    known: [PythonMemoEntry; MAX_TRAIL],
     /// The stack that was followed last.
-    path: Path,
+    path: StackHash,
     nodes: NodeCache,
     /// What is new, innermost first.
-    fresh: [Met; MAX_TRAIL],
+    fresh: [FrameRecord; MAX_TRAIL],
 }
 
 /// What has changed since the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Change {
+pub struct PythonStackChange {
     /// Entries of the trail that still stand.
     kept: usize,
-    /// Entries that are new, in `Trail::fresh`.
+    /// Entries that are new, in `PythonStackMemo::fresh`.
     fresh: usize,
     /// Whether outer frames were left out.
     pub truncated: bool,
 }
 
 /// What is left of the trail.
-enum Standing {
+enum ValidPrefix {
     /// So many entries, from the outermost one on.
-    Up(usize),
+    Entries(usize),
     /// The links lead elsewhere.
-    Elsewhere,
+    Relinked,
 }
 
-impl Change {
+impl PythonStackChange {
     /// Of a thread without frames.
     pub const NOTHING: Self = Self { kept: 0, fresh: 0, truncated: false };
 }
 
-impl Trail {
+impl PythonStackMemo {
     /// Forgets the stack of the thread that had this trail before. Its nodes stay known.
     pub(crate) fn forget(&mut self) {
         self.len = 0;
@@ -96,22 +96,22 @@ impl Trail {
     pub fn look<M: Memory>(
         &mut self,
         memory: &M,
-        layout: &Layout,
+        layout: &PythonLayout,
         tstate: usize,
         code_type: usize,
-    ) -> Option<Change> {
+    ) -> Option<PythonStackChange> {
         let first = innermost(memory, layout, tstate)?;
         let mut frame = first;
         let mut depth = 0;
         for fresh in 0..MOST_NEW {
             if frame == 0 && depth <= self.most() {
-                return Some(Change { kept: 0, fresh, truncated: false });
+                return Some(PythonStackChange { kept: 0, fresh, truncated: false });
             }
             if frame == 0 {
                 break;
             }
             if let Some(at) = self.place_of(frame) {
-                let Standing::Up(kept) = self.standing(memory, layout, at)? else { break };
+                let ValidPrefix::Entries(kept) = self.standing(memory, layout, at)? else { break };
                 let change = self.meet_between(memory, layout, code_type, (kept, at), (fresh, depth))?;
                 if change.truncated {
                     break;
@@ -136,8 +136,8 @@ impl Trail {
     /// How many entries stand, from the outermost one on, if the links still lead from `at` to the end.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    fn standing<M: Memory>(&self, memory: &M, layout: &Layout, at: usize) -> Option<Standing> {
-        let (mut kept, mut recent) = (at + 1, Recent::default());
+    fn standing<M: Memory>(&self, memory: &M, layout: &PythonLayout, at: usize) -> Option<ValidPrefix> {
+        let (mut kept, mut recent) = (at + 1, RecentFingerprints::default());
         for (place, seen) in self.seen[..kept].iter().enumerate().rev() {
             // The link is part of what is compared. The next frame is read where it was, so that the processor need not wait
             // for the link; it branches only where something has changed.
@@ -147,10 +147,10 @@ impl Trail {
             kept = place;
             let caller = if place == 0 { 0 } else { self.seen[place - 1].frame };
             if memory.word(seen.frame + layout.frame_previous)? != caller {
-                return Some(Standing::Elsewhere);
+                return Some(ValidPrefix::Relinked);
             }
         }
-        Some(Standing::Up(kept))
+        Some(ValidPrefix::Entries(kept))
     }
 
     /// Reads the entries from `at` down to `kept` again. `truncated` if the stack has become too deep for the trail.
@@ -159,15 +159,15 @@ impl Trail {
     fn meet_between<M: Memory>(
         &mut self,
         memory: &M,
-        layout: &Layout,
+        layout: &PythonLayout,
         code_type: usize,
         (kept, at): (usize, usize),
         (mut fresh, mut depth): (usize, usize),
-    ) -> Option<Change> {
+    ) -> Option<PythonStackChange> {
         for place in (kept..=at).rev() {
             let met = meet(memory, layout, code_type, self.seen[place].frame)?;
             if fresh == MAX_TRAIL {
-                return Some(Change { kept, fresh, truncated: true });
+                return Some(PythonStackChange { kept, fresh, truncated: true });
             }
             self.fresh[fresh] = met;
             fresh += 1;
@@ -175,25 +175,25 @@ impl Trail {
         }
         let below = if kept == 0 { 0 } else { self.known[kept - 1].depth as usize };
         let fits = below + depth <= self.most() && kept + fresh <= MAX_TRAIL;
-        Some(Change { kept, fresh, truncated: !fits })
+        Some(PythonStackChange { kept, fresh, truncated: !fits })
     }
 
     #[inline(never)]
     fn read_all<M: Memory>(
         &mut self,
         memory: &M,
-        layout: &Layout,
+        layout: &PythonLayout,
         code_type: usize,
         mut frame: usize,
-    ) -> Option<Change> {
+    ) -> Option<PythonStackChange> {
         let (mut fresh, mut depth) = (0, 0);
         for _ in 0..MAX_LINKS {
             if frame == 0 {
-                return Some(Change { kept: 0, fresh, truncated: false });
+                return Some(PythonStackChange { kept: 0, fresh, truncated: false });
             }
             let met = meet(memory, layout, code_type, frame)?;
             if met.counts() && depth == self.most() || fresh == MAX_TRAIL {
-                return Some(Change { kept: 0, fresh, truncated: true });
+                return Some(PythonStackChange { kept: 0, fresh, truncated: true });
             }
             self.fresh[fresh] = met;
             fresh += 1;
@@ -215,13 +215,13 @@ impl Trail {
     #[inline]
     pub fn follow(
         &mut self,
-        change: Change,
+        change: PythonStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
         let (mut parent, mut depth);
         (parent, self.path, depth) = match change.kept {
-            0 => (NodeId::NONE, Path::default(), 0),
+            0 => (NodeId::NONE, StackHash::default(), 0),
             kept => {
                 let known = &self.known[kept - 1];
                 (known.node, known.path, known.depth)
@@ -244,7 +244,7 @@ impl Trail {
                 depth += 1;
             }
             self.seen[self.len] = met.seen;
-            self.known[self.len] = Known { path: self.path, node: parent, depth };
+            self.known[self.len] = PythonMemoEntry { path: self.path, node: parent, depth };
             self.len += 1;
         }
         if change.truncated {

@@ -17,10 +17,10 @@ pub(crate) mod walk;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::platform::process_memory::{Direct, Guarded, Memory};
-use code::{Copied, SCRATCH_BYTES, Types};
-use layout::Layout;
-use memo::{Change, Trail};
-use selftest::{Verdict, selftest};
+use code::{CopiedCode, SCRATCH_BYTES, TypeAddresses};
+use layout::PythonLayout;
+use memo::{PythonStackChange, PythonStackMemo};
+use selftest::{SelfTestOutcome, selftest};
 
 use crate::stacks::cache::FrameKey;
 use gpumemtrace_format::Link;
@@ -28,8 +28,8 @@ use gpumemtrace_format::Link;
 /// The interpreter in this process.
 #[derive(Debug)]
 pub(crate) struct Interpreter {
-    layout: Layout,
-    types: Types,
+    layout: PythonLayout,
+    types: TypeAddresses,
     thread_state: unsafe extern "C" fn() -> usize,
     /// Where the interpreter says that it is ending.
     finalizing: *const AtomicUsize,
@@ -70,7 +70,7 @@ impl Interpreter {
         }
         let layout = layout::of_version(version, &description)
             .map_err(|why| format!("Python {}.{}: {why}", version >> 8, version & 0xff))?;
-        let types = Types {
+        let types = TypeAddresses {
             code: symbol(c"PyCode_Type"),
             string: symbol(c"PyUnicode_Type"),
             bytes: symbol(c"PyBytes_Type"),
@@ -96,31 +96,31 @@ impl Interpreter {
 
     /// Finds out how the stack of the calling thread differs from the one it had before.
     #[inline]
-    pub(crate) fn look(&self, trail: &mut Trail) -> Change {
+    pub(crate) fn look(&self, trail: &mut PythonStackMemo) -> PythonStackChange {
         // SAFETY: a thread-local read inside the interpreter, allowed at any time on any thread.
         let tstate = unsafe { (self.thread_state)() };
         if tstate == 0 {
-            return Change::NOTHING;
+            return PythonStackChange::NOTHING;
         }
         // An ending interpreter frees the states and frames of its daemon threads while they still run native code.
         // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
         let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
         if finalizing != 0 && finalizing != tstate {
-            return Change::NOTHING;
+            return PythonStackChange::NOTHING;
         }
         match self.state.load(Ordering::Relaxed) {
             TRUSTED => {}
-            REFUSED => return Change::NOTHING,
+            REFUSED => return PythonStackChange::NOTHING,
             _ => match selftest(&Guarded, &self.layout, &self.types, tstate) {
-                Verdict::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
-                Verdict::NothingToSee => return Change::NOTHING,
-                Verdict::Refused => {
+                SelfTestOutcome::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
+                SelfTestOutcome::NoFrames => return PythonStackChange::NOTHING,
+                SelfTestOutcome::Refused => {
                     self.state.store(REFUSED, Ordering::Relaxed);
-                    crate::diagnostics::say(&[
+                    crate::diagnostics::print_diagnostic(&[
                         "the frames of this Python are not laid out as expected, so call sites are not recorded; ",
                         "allocations are. Please report the exact Python version.",
                     ]);
-                    return Change::NOTHING;
+                    return PythonStackChange::NOTHING;
                 }
             },
         }
@@ -135,11 +135,15 @@ impl Interpreter {
             0x030c => trail.look(&memory, &layout::PYTHON_3_12, tstate, 0),
             _ => trail.look(&memory, &self.layout, tstate, self.types.code),
         };
-        change.unwrap_or(Change::NOTHING)
+        change.unwrap_or(PythonStackChange::NOTHING)
     }
 
     /// Copies the code object of a frame that [`Self::look`] just found.
-    pub(crate) fn copy_code(&self, frame: &FrameKey, scratch: &mut [u8; SCRATCH_BYTES]) -> Option<Copied> {
+    pub(crate) fn copy_code(
+        &self,
+        frame: &FrameKey,
+        scratch: &mut [u8; SCRATCH_BYTES],
+    ) -> Option<CopiedCode> {
         // SAFETY: the frame was found on this thread's stack in this same call of the hook, so its code object is alive.
         let memory = unsafe { Direct::new() };
         code::copy_code(&memory, &self.layout, &self.types, frame.code, scratch)

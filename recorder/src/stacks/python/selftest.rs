@@ -4,16 +4,16 @@
 //! program's. Consequence: the first stack of a session is read without trusting anything, through the kernel; what is found
 //! must have the interpreter's own types at every step, and every frame an instruction of its bytecode.
 
-use super::code::{self, Types};
-use super::layout::{Instruction, Layout};
+use super::code::{self, TypeAddresses};
+use super::layout::{InstructionKind, PythonLayout};
 use super::{text, walk};
 use crate::platform::process_memory::Memory;
 use crate::stacks::cache::{FrameKey, MAX_DEPTH};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum SelfTestOutcome {
     Trusted,
-    NothingToSee,
+    NoFrames,
     Refused,
 }
 
@@ -21,20 +21,25 @@ pub(super) enum Verdict {
 /// must have strings as names and bytes as line table (programs may use subclasses, which are not read).
 #[cold]
 #[inline(never)]
-pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> Verdict {
+pub(super) fn selftest<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    types: &TypeAddresses,
+    tstate: usize,
+) -> SelfTestOutcome {
     let mut frames = [FrameKey::default(); MAX_DEPTH];
     let Some(walk) = walk::walk(memory, layout, tstate, types.code, &mut frames) else {
-        return Verdict::Refused;
+        return SelfTestOutcome::Refused;
     };
     if walk.depth == 0 {
-        return Verdict::NothingToSee;
+        return SelfTestOutcome::NoFrames;
     }
     let frames = &frames[..walk.depth];
     let is_of = |object: usize, wanted: usize| memory.word(object + layout.object.ob_type) == Some(wanted);
     let is_placed = |frame: &FrameKey| {
         let bytecode = match layout.instruction {
-            Instruction::Pointer => true,
-            Instruction::Index { .. } => memory
+            InstructionKind::Pointer => true,
+            InstructionKind::Index { .. } => memory
                 .word(frame.code + layout.code.bytecode)
                 .is_some_and(|bytecode| is_of(bytecode, types.bytes)),
         };
@@ -59,17 +64,17 @@ pub(super) fn selftest<M: Memory>(memory: &M, layout: &Layout, types: &Types, ts
     let is_sound = are_frames(memory, layout, types, tstate)
         && frames.iter().all(is_placed)
         && frames.iter().filter(has_names).count() * 2 > frames.len();
-    if is_sound { Verdict::Trusted } else { Verdict::Refused }
+    if is_sound { SelfTestOutcome::Trusted } else { SelfTestOutcome::Refused }
 }
 
-fn is_compact<M: Memory>(memory: &M, layout: &Layout, string: usize) -> bool {
+fn is_compact<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> bool {
     let state = memory.half(string + layout.object.string_state);
     state.and_then(|state| text::char_width(state, layout.object.string_kind_bit)).is_some()
 }
 
 /// Before 3.11 frames are objects, with a type of their own.
-fn are_frames<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usize) -> bool {
-    if layout.instruction == Instruction::Pointer {
+fn are_frames<M: Memory>(memory: &M, layout: &PythonLayout, types: &TypeAddresses, tstate: usize) -> bool {
+    if layout.instruction == InstructionKind::Pointer {
         return true;
     }
     let mut frame = walk::innermost(memory, layout, tstate);
@@ -88,13 +93,14 @@ fn are_frames<M: Memory>(memory: &M, layout: &Layout, types: &Types, tstate: usi
 #[cfg(test)]
 mod tests {
     use super::super::fake::{
-        BYTES_TYPE, CODE_TYPE, FRAME_TYPE, Fake, STRING_TYPE, STRINGS, TSTATE, VERSIONS, python,
+        BYTES_TYPE, CODE_TYPE, FRAME_TYPE, FakeInterpreter, STRING_TYPE, STRINGS, TSTATE, VERSIONS, python,
     };
     use super::*;
 
-    const TYPES: Types = Types { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
+    const TYPES: TypeAddresses =
+        TypeAddresses { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
 
-    fn verdict(fake: &Fake, layout: &Layout) -> Verdict {
+    fn verdict(fake: &FakeInterpreter, layout: &PythonLayout) -> SelfTestOutcome {
         selftest(fake, layout, &TYPES, TSTATE)
     }
 
@@ -102,9 +108,9 @@ mod tests {
     fn every_version_is_trusted_as_it_should_be() {
         for version in VERSIONS {
             let (fake, layout) = python(version, 3);
-            assert_eq!(verdict(&fake, &layout), Verdict::Trusted, "{version:x}");
+            assert_eq!(verdict(&fake, &layout), SelfTestOutcome::Trusted, "{version:x}");
             let (fake, layout) = python(version, 0);
-            assert_eq!(verdict(&fake, &layout), Verdict::NothingToSee, "{version:x}");
+            assert_eq!(verdict(&fake, &layout), SelfTestOutcome::NoFrames, "{version:x}");
         }
     }
 
@@ -113,12 +119,16 @@ mod tests {
         for version in VERSIONS {
             for other in VERSIONS {
                 let ((fake, layout), (_, wrong)) = (python(version, 3), python(other, 3));
-                // What the two describe themselves with is not part of this test, but for the heads of objects.
+                // What the two error_text themselves with is not part of this test, but for the heads of objects.
                 let are_described = layout.frame_runs_any_object
                     && wrong.frame_runs_any_object
                     && layout.object.ob_type == wrong.object.ob_type;
-                if !are_described && (Layout { version: layout.version, ..wrong }) != layout {
-                    assert_ne!(verdict(&fake, &wrong), Verdict::Trusted, "{version:x} read as {other:x}");
+                if !are_described && (PythonLayout { version: layout.version, ..wrong }) != layout {
+                    assert_ne!(
+                        verdict(&fake, &wrong),
+                        SelfTestOutcome::Trusted,
+                        "{version:x} read as {other:x}"
+                    );
                 }
             }
         }
@@ -137,7 +147,7 @@ mod tests {
                 (STRINGS + layout.object.string_state, 0),
                 (0x900_0000 + layout.object.ob_type, 0x1234),
             ];
-            if matches!(layout.instruction, Instruction::Index { .. }) {
+            if matches!(layout.instruction, InstructionKind::Index { .. }) {
                 wrong.push((0x2_0000 + layout.object.ob_type, 0x1234));
             }
             for (at, value) in wrong {
@@ -146,7 +156,7 @@ mod tests {
                 let verdict = verdict(&fake, &layout);
                 // From 3.13 on what is no code object may run.
                 let may_run = layout.frame_runs_any_object && at == code + layout.object.ob_type;
-                assert!(may_run || verdict == Verdict::Refused, "{version:x}: {at:x}");
+                assert!(may_run || verdict == SelfTestOutcome::Refused, "{version:x}: {at:x}");
             }
         }
     }

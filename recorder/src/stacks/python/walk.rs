@@ -9,14 +9,14 @@
 
 use gpumemtrace_format::Link;
 
-use super::fingerprint::{Recent, fingerprint};
-use super::layout::{Copies, Instruction, Layout, OWNER_GENERATOR};
+use super::fingerprint::{RecentFingerprints, fingerprint};
+use super::layout::{BytecodeCopies, InstructionKind, OWNER_GENERATOR, PythonLayout};
 use crate::platform::process_memory::{Memory, WINDOW_BYTES, Window};
 use crate::stacks::cache::{FrameKey, MAX_DEPTH};
 
 /// The outcome of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct WalkExtent {
     /// Frames found.
     pub depth: usize,
     /// True when there were more than fit.
@@ -26,7 +26,7 @@ pub(crate) struct Walk {
 /// What a frame held when it was met. One cache line: all of them are compared at every event.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Seen {
+pub(crate) struct FrameFingerprint {
     /// Its address.
     pub frame: usize,
     /// Where the number is that tells what it runs apart from what ran there before.
@@ -39,9 +39,9 @@ pub(crate) struct Seen {
 
 /// A frame that was met.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Met {
+pub(crate) struct FrameRecord {
     /// What it held.
-    pub seen: Seen,
+    pub seen: FrameFingerprint,
     /// What it runs; all zero in entries from C and other frames that have no place in a stack.
     pub key: FrameKey,
 }
@@ -50,17 +50,17 @@ pub(crate) struct Met {
 const ENTERED_FROM_C: usize = 1;
 
 /// The address of an instruction, or its index.
-pub(crate) fn instruction_of(layout: &Layout, key: &FrameKey) -> usize {
+pub(crate) fn instruction_of(layout: &PythonLayout, key: &FrameKey) -> usize {
     match layout.instruction {
-        Instruction::Pointer => key.instr & !ENTERED_FROM_C,
-        Instruction::Index { .. } => key.instr,
+        InstructionKind::Pointer => key.instr & !ENTERED_FROM_C,
+        InstructionKind::Index { .. } => key.instr,
     }
 }
 
 /// How the frame came to be under its caller.
-pub(crate) fn link_of(layout: &Layout, key: &FrameKey) -> Link {
+pub(crate) fn link_of(layout: &PythonLayout, key: &FrameKey) -> Link {
     match layout.instruction {
-        Instruction::Pointer if key.instr & ENTERED_FROM_C == 0 => Link::Python,
+        InstructionKind::Pointer if key.instr & ENTERED_FROM_C == 0 => Link::Python,
         _ => Link::C,
     }
 }
@@ -68,7 +68,7 @@ pub(crate) fn link_of(layout: &Layout, key: &FrameKey) -> Link {
 /// What a frame runs that has no place in a stack.
 const NOTHING: FrameKey = FrameKey { code: 0, instr: 0, tag: 0 };
 
-impl Met {
+impl FrameRecord {
     /// Whether it has a place in a stack.
     #[inline]
     pub(crate) fn counts(&self) -> bool {
@@ -82,7 +82,7 @@ pub(crate) const MAX_LINKS: usize = 1 << 16;
 /// The innermost frame of a thread; 0 if it has none.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
-pub(crate) fn innermost<M: Memory>(memory: &M, layout: &Layout, tstate: usize) -> Option<usize> {
+pub(crate) fn innermost<M: Memory>(memory: &M, layout: &PythonLayout, tstate: usize) -> Option<usize> {
     let frame = memory.word(tstate + layout.tstate_frame)?;
     match layout.cframe_frame {
         Some(inner) if frame != 0 => memory.word(frame + inner),
@@ -95,7 +95,12 @@ pub(crate) fn innermost<M: Memory>(memory: &M, layout: &Layout, tstate: usize) -
 /// `code_type` is the address of `PyCode_Type`: from 3.13 a frame may run something that is no code object.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-pub(crate) fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, frame: usize) -> Option<Met> {
+pub(crate) fn meet<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    code_type: usize,
+    frame: usize,
+) -> Option<FrameRecord> {
     let code = memory.word(frame + layout.frame_code)? & !layout.frame_code_tags;
     let from_c = match layout.owner_without_code {
         Some(owner) => memory.byte(frame + layout.frame_owner)? >= owner,
@@ -111,8 +116,8 @@ pub(crate) fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, fra
     let key = if runs_code {
         let at = frame + layout.frame_instr;
         let instr = match layout.instruction {
-            Instruction::Pointer => memory.word(at)?,
-            Instruction::Index { .. } => memory.half(at)? as usize,
+            InstructionKind::Pointer => memory.word(at)?,
+            InstructionKind::Index { .. } => memory.half(at)? as usize,
         };
         FrameKey { code, instr, tag: code_tag(memory, layout, code)? ^ entry_mark(memory, layout, frame)? }
     } else {
@@ -129,21 +134,21 @@ pub(crate) fn meet<M: Memory>(memory: &M, layout: &Layout, code_type: usize, fra
         (at, u64::from(memory.half(at)?))
     };
     let key = if is_shown { FrameKey { instr: key.instr | entered, ..key } } else { NOTHING };
-    Some(Met { seen: Seen { frame, mark_at, windows, mark }, key })
+    Some(FrameRecord { seen: FrameFingerprint { frame, mark_at, windows, mark }, key })
 }
 
 /// True for a frame that CPython itself does not show: it is still being made, or it is one of the interpreter's own, in
 /// which nothing comes so far (what lies between a class that is called and its `__init__`).
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &FrameKey) -> Option<bool> {
+fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key: &FrameKey) -> Option<bool> {
     let Some(at) = layout.code.first_traceable else { return Some(false) };
     let start = key.code + layout.code.bytecode;
     let first = start + 2 * memory.half(key.code + at)? as usize;
     let is_early = match layout.code.copies {
         None => key.instr < first,
         // Where the thread's copy begins is told by an array that other threads may replace; the operation itself tells as much.
-        Some(Copies { prologue, .. }) => {
+        Some(BytecodeCopies { prologue, .. }) => {
             (start..first).contains(&key.instr) || prologue.contains(&memory.byte(key.instr)?)
         }
     };
@@ -154,7 +159,7 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &Layout, frame: usize, key: &Fra
 /// one: that one is compared, like any other, before anything further in.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn is_entered_from_c<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<bool> {
+fn is_entered_from_c<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<bool> {
     match (layout.frame_is_entry, layout.owner_without_code) {
         (Some(at), _) => Some(memory.byte(frame + at)? != 0),
         (None, Some(owner)) => {
@@ -169,13 +174,13 @@ fn is_entered_from_c<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Op
 /// Where the frame itself says that C entered it: part of what is compared.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn entry_mark<M: Memory>(memory: &M, layout: &Layout, frame: usize) -> Option<u64> {
+fn entry_mark<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<u64> {
     layout.frame_is_entry.map_or(Some(0), |at| memory.byte(frame + at).map(u64::from))
 }
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn windows_at(layout: &Layout, frame: usize) -> [usize; 2] {
+fn windows_at(layout: &PythonLayout, frame: usize) -> [usize; 2] {
     [frame + layout.frame_windows[0], frame + layout.frame_windows[1]]
 }
 
@@ -184,9 +189,9 @@ fn windows_at(layout: &Layout, frame: usize) -> [usize; 2] {
 #[allow(clippy::inline_always, reason = "as above")]
 pub(crate) fn is_unchanged<M: Memory>(
     memory: &M,
-    layout: &Layout,
-    seen: &Seen,
-    recent: &mut Recent,
+    layout: &PythonLayout,
+    seen: &FrameFingerprint,
+    recent: &mut RecentFingerprints,
 ) -> Option<bool> {
     // What runs here is alive, so only after this may anything of it be read.
     if !memory.both_hold(windows_at(layout, seen.frame), &seen.windows)? {
@@ -202,21 +207,21 @@ pub(crate) fn is_unchanged<M: Memory>(
 /// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
 pub(crate) fn walk<M: Memory>(
     memory: &M,
-    layout: &Layout,
+    layout: &PythonLayout,
     tstate: usize,
     code_type: usize,
     frames: &mut [FrameKey; MAX_DEPTH],
-) -> Option<Walk> {
+) -> Option<WalkExtent> {
     let mut frame = innermost(memory, layout, tstate)?;
     let mut depth = 0;
     for _ in 0..MAX_LINKS {
         if frame == 0 {
-            return Some(Walk { depth, truncated: false });
+            return Some(WalkExtent { depth, truncated: false });
         }
         let met = meet(memory, layout, code_type, frame)?;
         if met.counts() {
             if depth == MAX_DEPTH {
-                return Some(Walk { depth, truncated: true });
+                return Some(WalkExtent { depth, truncated: true });
             }
             frames[depth] = met.key;
             depth += 1;
@@ -229,7 +234,7 @@ pub(crate) fn walk<M: Memory>(
 /// What tells this code object apart from another one at the same address.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
-fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+fn code_tag<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
     match layout.code.serial {
         None => fingerprint(memory, layout, code),
         Some(serial) => match memory.half(code + serial)? {
@@ -242,16 +247,16 @@ fn code_tag<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> 
 /// Serial numbers run out after 2^32 code objects, and are taken away from functions that are changed.
 #[cold]
 #[inline(never)]
-fn without_serial<M: Memory>(memory: &M, layout: &Layout, code: usize) -> Option<u64> {
+fn without_serial<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
     fingerprint(memory, layout, code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, VERSIONS, python};
+    use super::super::fake::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, VERSIONS, python};
     use super::*;
 
-    fn frames_of(fake: &Fake, layout: &Layout) -> Option<(Walk, Vec<FrameKey>)> {
+    fn frames_of(fake: &FakeInterpreter, layout: &PythonLayout) -> Option<(WalkExtent, Vec<FrameKey>)> {
         let mut frames = [FrameKey::default(); MAX_DEPTH];
         let walk = walk(fake, layout, TSTATE, CODE_TYPE, &mut frames)?;
         Some((walk, frames[..walk.depth].to_vec()))
@@ -262,7 +267,7 @@ mod tests {
         for version in VERSIONS {
             let (fake, layout) = python(version, 3);
             let (walk, frames) = frames_of(&fake, &layout).unwrap();
-            assert_eq!(walk, Walk { depth: 3, truncated: false });
+            assert_eq!(walk, WalkExtent { depth: 3, truncated: false });
             let codes: Vec<usize> = frames.iter().map(|frame| frame.code).collect();
             assert_eq!(codes, [0x500_0000, 0x500_0400, 0x500_0800], "{version:x}");
         }
@@ -325,7 +330,7 @@ mod tests {
     fn a_deep_stack_keeps_its_innermost_frames_and_says_so() {
         let (fake, layout) = python(0x030b, MAX_DEPTH + 1);
         let (walk, frames) = frames_of(&fake, &layout).unwrap();
-        assert_eq!(walk, Walk { depth: MAX_DEPTH, truncated: true });
+        assert_eq!(walk, WalkExtent { depth: MAX_DEPTH, truncated: true });
         assert_eq!(frames[0].code, 0x500_0000);
     }
 

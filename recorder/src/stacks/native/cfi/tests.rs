@@ -31,12 +31,12 @@ const LITERAL: u8 = 0x30;
 const BREG: u8 = 0x70;
 
 /// Tables for functions with the given instructions.
-struct Tables {
+struct FakeTables {
     frames: Vec<u8>,
     header: Vec<u8>,
 }
 
-impl Tables {
+impl FakeTables {
     fn x86_64(is_signal: bool, functions: &[&[u8]]) -> Self {
         // The stack pointer plus 8, and the return address below that.
         Self::new(16, is_signal, &[DEF_CFA, 7, 8, OFFSET | 16, 1], functions)
@@ -77,7 +77,7 @@ impl Tables {
         Self { frames, header }
     }
 
-    fn rule(&self, registers: Registers, at: (usize, bool)) -> Option<Rule> {
+    fn rule(&self, registers: DwarfRegisters, at: (usize, bool)) -> Option<UnwindRule> {
         let bytes_from = |address: usize| match address {
             FRAMES_AT.. if address < HEADER_AT => self.frames.get(address - FRAMES_AT..),
             HEADER_AT.. => self.header.get(address - HEADER_AT..),
@@ -87,8 +87,8 @@ impl Tables {
     }
 
     /// For a return address in the first function.
-    fn rule_x86(&self, offset: usize) -> Rule {
-        self.rule(Registers::X86_64, (CODE_AT + offset, false)).unwrap()
+    fn rule_x86(&self, offset: usize) -> UnwindRule {
+        self.rule(DwarfRegisters::X86_64, (CODE_AT + offset, false)).unwrap()
     }
 }
 
@@ -99,25 +99,29 @@ fn with_expression(head: &[u8], expression: &[u8]) -> Vec<u8> {
 
 #[test]
 fn each_row_of_a_function_is_its_own_rule() {
-    // push rbp; mov rbp, rsp, as compilers describe it.
-    let tables = Tables::x86_64(
+    // push rbp; mov rbp, rsp, as compilers error_text it.
+    let tables = FakeTables::x86_64(
         false,
         &[&[ADVANCE | 1, DEF_CFA_OFFSET, 16, OFFSET | 6, 2, ADVANCE | 3, DEF_CFA_REGISTER, 6]],
     );
-    let plain = Rule { how: How::FromSp, offset: 8, ra_at: -8, ..Rule::default() };
+    let plain = UnwindRule { how: UnwindMethod::FromSp, offset: 8, ra_at: -8, ..UnwindRule::default() };
     assert_eq!(tables.rule_x86(1), plain);
-    let pushed = Rule { offset: 16, flags: Rule::SAVES_FP, fp_at: -16, ..plain };
+    let pushed = UnwindRule { offset: 16, flags: UnwindRule::SAVES_FP, fp_at: -16, ..plain };
     assert_eq!(tables.rule_x86(2), pushed);
-    assert_eq!(tables.rule_x86(5), Rule { how: How::FromFp, ..pushed });
+    assert_eq!(tables.rule_x86(5), UnwindRule { how: UnwindMethod::FromFp, ..pushed });
     // An interrupted instruction is where it is; a return address belongs to the call before it.
-    assert_eq!(tables.rule(Registers::X86_64, (CODE_AT + 1, true)), Some(pushed));
-    assert_eq!(tables.rule_x86(FUNCTION), Rule { how: How::FromFp, ..pushed }, "the last instruction");
+    assert_eq!(tables.rule(DwarfRegisters::X86_64, (CODE_AT + 1, true)), Some(pushed));
+    assert_eq!(
+        tables.rule_x86(FUNCTION),
+        UnwindRule { how: UnwindMethod::FromFp, ..pushed },
+        "the last instruction"
+    );
 }
 
 #[test]
 fn of_many_functions_the_right_one_is_found() {
     let bodies: Vec<[u8; 2]> = (2..40).map(|words| [DEF_CFA_OFFSET, words]).collect();
-    let tables = Tables::x86_64(false, &bodies.iter().map(|body| &body[..]).collect::<Vec<_>>());
+    let tables = FakeTables::x86_64(false, &bodies.iter().map(|body| &body[..]).collect::<Vec<_>>());
     for (number, body) in bodies.iter().enumerate() {
         assert_eq!(tables.rule_x86(number * FUNCTION + 50).offset, i32::from(body[1]));
     }
@@ -125,15 +129,18 @@ fn of_many_functions_the_right_one_is_found() {
 
 #[test]
 fn the_outermost_function_says_so() {
-    assert_eq!(Tables::x86_64(false, &[&[UNDEFINED, 16]]).rule_x86(4), Rule::END);
+    assert_eq!(FakeTables::x86_64(false, &[&[UNDEFINED, 16]]).rule_x86(4), UnwindRule::OUTERMOST);
 }
 
 #[test]
 fn code_that_no_table_knows_is_the_end_as_for_everyone() {
-    let tables = Tables::x86_64(false, &[&[]]);
-    assert_eq!(tables.rule(Registers::X86_64, (CODE_AT + 2 * FUNCTION, false)), Some(Rule::END));
-    assert_eq!(tables.rule(Registers::X86_64, (CODE_AT - 64, false)), Some(Rule::END));
-    assert_eq!(tables.rule(Registers::AARCH64, (CODE_AT - 64, false)), None);
+    let tables = FakeTables::x86_64(false, &[&[]]);
+    assert_eq!(
+        tables.rule(DwarfRegisters::X86_64, (CODE_AT + 2 * FUNCTION, false)),
+        Some(UnwindRule::OUTERMOST)
+    );
+    assert_eq!(tables.rule(DwarfRegisters::X86_64, (CODE_AT - 64, false)), Some(UnwindRule::OUTERMOST));
+    assert_eq!(tables.rule(DwarfRegisters::AARCH64, (CODE_AT - 64, false)), None);
 }
 
 #[test]
@@ -144,9 +151,9 @@ fn a_function_that_aligns_its_stack() {
         with_expression(&[EXPRESSION, 6], &[BREG + 6, 0]),
     ]
     .concat();
-    let flags = Rule::SAVES_FP | Rule::FP_FROM_BASE;
-    let expected = Rule { how: How::ThroughFp, offset: -8, flags, then: 0, fp_at: 0, ra_at: -8 };
-    assert_eq!(Tables::x86_64(false, &[&body]).rule_x86(4), expected);
+    let flags = UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE;
+    let expected = UnwindRule { how: UnwindMethod::DerefFp, offset: -8, flags, then: 0, fp_at: 0, ra_at: -8 };
+    assert_eq!(FakeTables::x86_64(false, &[&body]).rule_x86(4), expected);
 }
 
 #[test]
@@ -161,9 +168,11 @@ fn a_signal_frame() {
         from_sp(16, [0xa8, 0x01]),
     ]
     .concat();
-    let flags = Rule::SAVES_FP | Rule::FP_FROM_BASE | Rule::RA_FROM_BASE | Rule::IS_SIGNAL;
-    let expected = Rule { how: How::ThroughSp, offset: 160, flags, then: 0, fp_at: 120, ra_at: 168 };
-    assert_eq!(Tables::x86_64(true, &[&body]).rule_x86(4), expected);
+    let flags =
+        UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE | UnwindRule::RA_FROM_BASE | UnwindRule::IS_SIGNAL;
+    let expected =
+        UnwindRule { how: UnwindMethod::DerefSp, offset: 160, flags, then: 0, fp_at: 120, ra_at: 168 };
+    assert_eq!(FakeTables::x86_64(true, &[&body]).rule_x86(4), expected);
 }
 
 #[test]
@@ -171,8 +180,8 @@ fn a_procedure_linkage_table() {
     // CFA = rsp + 8 + ((rip & 15) >= 11) * 8
     let expression = [BREG + 7, 8, BREG + 16, 0, LITERAL + 15, AND, LITERAL + 11, GE, LITERAL + 3, SHL, PLUS];
     let body = with_expression(&[DEF_CFA_EXPRESSION], &expression);
-    let tables = Tables::x86_64(false, &[&body]);
-    let offset = |at| tables.rule(Registers::X86_64, (CODE_AT + at, true)).unwrap().offset;
+    let tables = FakeTables::x86_64(false, &[&body]);
+    let offset = |at| tables.rule(DwarfRegisters::X86_64, (CODE_AT + at, true)).unwrap().offset;
     assert_eq!([offset(0), offset(10), offset(11), offset(16)], [8, 8, 16, 8]);
 }
 
@@ -186,43 +195,43 @@ fn what_has_another_form_is_left_to_the_complete_unwinder() {
         &[0x0a, 0x0b, 0x0b],                                       // states pushed and popped once too often
     ];
     for body in odd {
-        assert_eq!(Tables::x86_64(false, &[body]).rule_x86(4), Rule::SLOWLY, "{body:?}");
+        assert_eq!(FakeTables::x86_64(false, &[body]).rule_x86(4), UnwindRule::FALLBACK, "{body:?}");
     }
 }
 
 #[test]
 fn aarch64_saves_its_link_register() {
     // stp x29, x30, [sp, -32]!: both at the bottom of the frame.
-    let tables = Tables::aarch64(&[
+    let tables = FakeTables::aarch64(&[
         &[ADVANCE | 4, DEF_CFA_OFFSET, 32, OFFSET | FP, 4, OFFSET | LR, 3],
         &[UNDEFINED, 30],
     ]);
-    let rule = |at| tables.rule(Registers::AARCH64, (CODE_AT + at, false)).unwrap();
-    let flags = Rule::SAVES_FP;
-    let saved = Rule { how: How::FromSp, offset: 32, flags, then: 0, fp_at: -32, ra_at: -24 };
+    let rule = |at| tables.rule(DwarfRegisters::AARCH64, (CODE_AT + at, false)).unwrap();
+    let flags = UnwindRule::SAVES_FP;
+    let saved = UnwindRule { how: UnwindMethod::FromSp, offset: 32, flags, then: 0, fp_at: -32, ra_at: -24 };
     assert_eq!(rule(8), saved);
-    assert_eq!(rule(4), Rule::SLOWLY, "the register holds the address still");
-    assert_eq!(rule(FUNCTION + 8), Rule::END);
+    assert_eq!(rule(4), UnwindRule::FALLBACK, "the register holds the address still");
+    assert_eq!(rule(FUNCTION + 8), UnwindRule::OUTERMOST);
 }
 
 proptest! {
     #[test]
     fn any_instructions_are_read_without_panic(body: Vec<u8>, at in 0usize..FUNCTION, interrupted: bool) {
-        let tables = Tables::x86_64(false, &[&body]);
-        tables.rule(Registers::X86_64, (CODE_AT + at, interrupted));
+        let tables = FakeTables::x86_64(false, &[&body]);
+        tables.rule(DwarfRegisters::X86_64, (CODE_AT + at, interrupted));
     }
 
     #[test]
     fn so_are_any_tables(
         frames: Vec<u8>, header: Vec<u8>, changes: Vec<(usize, u8)>, at in 0usize..4 * FUNCTION
     ) {
-        let mut tables = Tables::x86_64(false, &[&[DEF_CFA_OFFSET, 16], &[OFFSET | 6, 2], &[]]);
+        let mut tables = FakeTables::x86_64(false, &[&[DEF_CFA_OFFSET, 16], &[OFFSET | 6, 2], &[]]);
         for (place, byte) in changes {
             let part = if place % 2 == 0 { &mut tables.frames } else { &mut tables.header };
             let place = place / 2 % part.len();
             part[place] = byte;
         }
-        tables.rule(Registers::X86_64, (CODE_AT + at, false));
-        Tables { frames, header }.rule(Registers::X86_64, (CODE_AT + at, false));
+        tables.rule(DwarfRegisters::X86_64, (CODE_AT + at, false));
+        FakeTables { frames, header }.rule(DwarfRegisters::X86_64, (CODE_AT + at, false));
     }
 }

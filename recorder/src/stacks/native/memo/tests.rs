@@ -2,8 +2,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-use super::super::fake::Words;
-use super::super::rule::How;
+use super::super::fake::FakeWords;
+use super::super::rule::UnwindMethod;
 use super::*;
 
 #[allow(clippy::unnecessary_box_returns, reason = "too large for the stack of a debug build")]
@@ -16,18 +16,24 @@ const TOP: usize = 0x10_0000;
 
 /// A stack that is made frame by frame, outermost first, as a program would: each frame runs one of a few functions.
 #[derive(Clone, Debug, Default)]
-struct Program {
-    words: Words,
+struct FakeProgram {
+    words: FakeWords,
     /// Return address, stack pointer and frame pointer inside each frame; the first is where the thread begins.
-    frames: Vec<Frame>,
+    frames: Vec<UnwindFrame>,
 }
 
 /// The functions: words of the frame, and what is done with the frame pointer.
-const FUNCTIONS: [Kind; 6] =
-    [Kind::Plain(1), Kind::Plain(4), Kind::Saves(3), Kind::Uses(2), Kind::Uses(5), Kind::Aligns(2)];
+const FUNCTIONS: [FunctionShape; 6] = [
+    FunctionShape::Plain(1),
+    FunctionShape::Plain(4),
+    FunctionShape::Saves(3),
+    FunctionShape::Uses(2),
+    FunctionShape::Uses(5),
+    FunctionShape::Aligns(2),
+];
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum FunctionShape {
     /// Leaves the frame pointer alone.
     Plain(usize),
     /// Saves it and has another value in it.
@@ -43,30 +49,38 @@ fn pc_in(function: usize, line: usize) -> usize {
     0x40_0000 + function * 0x100 + line * 8
 }
 
-fn rule_of(pc: usize) -> Option<Rule> {
+fn rule_of(pc: usize) -> Option<UnwindRule> {
     let function = (pc.checked_sub(0x40_0000)?) / 0x100;
     if function == FUNCTIONS.len() {
-        return Some(Rule::END);
+        return Some(UnwindRule::OUTERMOST);
     }
-    let rule = Rule { ra_at: -8, ..Rule::default() };
+    let rule = UnwindRule { ra_at: -8, ..UnwindRule::default() };
     Some(match *FUNCTIONS.get(function)? {
-        Kind::Plain(words) => Rule { how: How::FromSp, offset: words as i32 * 8 + 8, ..rule },
-        Kind::Saves(words) => {
-            let (offset, flags) = (words as i32 * 8 + 16, Rule::SAVES_FP);
-            Rule { how: How::FromSp, offset, flags, fp_at: -16, ..rule }
+        FunctionShape::Plain(words) => {
+            UnwindRule { how: UnwindMethod::FromSp, offset: words as i32 * 8 + 8, ..rule }
         }
-        Kind::Uses(_) => Rule { how: How::FromFp, offset: 16, flags: Rule::SAVES_FP, fp_at: -16, ..rule },
-        Kind::Aligns(_) => {
-            let flags = Rule::SAVES_FP | Rule::FP_FROM_BASE;
-            Rule { how: How::ThroughFp, offset: -8, flags, ..rule }
+        FunctionShape::Saves(words) => {
+            let (offset, flags) = (words as i32 * 8 + 16, UnwindRule::SAVES_FP);
+            UnwindRule { how: UnwindMethod::FromSp, offset, flags, fp_at: -16, ..rule }
+        }
+        FunctionShape::Uses(_) => UnwindRule {
+            how: UnwindMethod::FromFp,
+            offset: 16,
+            flags: UnwindRule::SAVES_FP,
+            fp_at: -16,
+            ..rule
+        },
+        FunctionShape::Aligns(_) => {
+            let flags = UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE;
+            UnwindRule { how: UnwindMethod::DerefFp, offset: -8, flags, ..rule }
         }
     })
 }
 
-impl Program {
+impl FakeProgram {
     fn new() -> Self {
-        let frame = Frame { pc: pc_in(FUNCTIONS.len(), 1), sp: TOP, fp: 0, is_interrupted: false };
-        Self { words: Words::default(), frames: vec![frame] }
+        let frame = UnwindFrame { pc: pc_in(FUNCTIONS.len(), 1), sp: TOP, fp: 0, is_interrupted: false };
+        Self { words: FakeWords::default(), frames: vec![frame] }
     }
 
     /// The innermost frame calls a function.
@@ -76,23 +90,23 @@ impl Program {
         words.insert(caller.sp - 8, caller.pc);
         let mut put = |at: usize, word: usize| words.insert(at, word);
         let (sp, fp) = match FUNCTIONS[function] {
-            Kind::Plain(words) => (caller.sp - 8 - words * 8, caller.fp),
-            Kind::Saves(words) => {
+            FunctionShape::Plain(words) => (caller.sp - 8 - words * 8, caller.fp),
+            FunctionShape::Saves(words) => {
                 put(caller.sp - 16, caller.fp);
                 (caller.sp - 16 - words * 8, 0xdead)
             }
-            Kind::Uses(words) => {
+            FunctionShape::Uses(words) => {
                 put(caller.sp - 16, caller.fp);
                 (caller.sp - 16 - words * 8, caller.sp - 16)
             }
-            Kind::Aligns(words) => {
+            FunctionShape::Aligns(words) => {
                 let fp = (caller.sp - 16) & !31;
                 put(fp, caller.fp);
                 put(fp - 8, caller.sp);
                 (fp - 8 - words * 8, fp)
             }
         };
-        self.frames.push(Frame { pc: pc_in(function, line), sp, fp, is_interrupted: false });
+        self.frames.push(UnwindFrame { pc: pc_in(function, line), sp, fp, is_interrupted: false });
     }
 
     fn leave(&mut self, frames: usize) {
@@ -107,7 +121,7 @@ impl Program {
 }
 
 struct Tracer {
-    trail: Box<Trail>,
+    trail: Box<NativeStackMemo>,
     rules: Box<RuleCache>,
     nodes: HashMap<NodeId, (NodeId, usize)>,
 }
@@ -118,7 +132,7 @@ impl Tracer {
     }
 
     /// The stack as it is found, and whether it was truncated.
-    fn look(&mut self, program: &Program, generation: u32) -> (Vec<usize>, bool) {
+    fn look(&mut self, program: &FakeProgram, generation: u32) -> (Vec<usize>, bool) {
         let here = program.frames.last().unwrap();
         let Self { trail, rules, nodes } = self;
         let memory = &program.words;
@@ -150,7 +164,7 @@ proptest! {
     fn whatever_a_program_calls_its_stack_is_found(
         turns in vec((0usize..6, vec((0usize..FUNCTIONS.len(), 0usize..2), 0..6), 1u32..20), 1..60)
     ) {
-        let (mut program, mut tracer) = (Program::new(), Tracer::new());
+        let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
         for (leaves, calls, generation) in turns {
             program.leave(leaves);
             for (function, line) in calls {
@@ -164,7 +178,7 @@ proptest! {
 
     #[test]
     fn also_when_it_is_too_deep(turns in vec((0usize..200, 0usize..200, 0usize..FUNCTIONS.len()), 1..30)) {
-        let (mut program, mut tracer) = (Program::new(), Tracer::new());
+        let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
         for (leaves, calls, function) in turns {
             program.leave(leaves);
             for _ in 0..calls.min(420 - program.frames.len().min(420)) {
@@ -183,8 +197,8 @@ proptest! {
 }
 
 /// Twenty frames of all kinds.
-fn twenty() -> Program {
-    let mut program = Program::new();
+fn twenty() -> FakeProgram {
+    let mut program = FakeProgram::new();
     for at in 0..20 {
         program.call(at % FUNCTIONS.len(), 0);
     }
@@ -215,7 +229,7 @@ fn a_changed_word_anywhere_is_noticed() {
     let (mut program, mut tracer) = (twenty(), Tracer::new());
     tracer.look(&program, 1);
     let here = *program.frames.last().unwrap();
-    let seen: Vec<Seen> = tracer.trail.seen[..tracer.trail.len].to_vec();
+    let seen: Vec<CheckedWords> = tracer.trail.seen[..tracer.trail.len].to_vec();
     assert!(seen.len() > 20, "frames, and the words that some were found through");
     for at in seen.iter().flat_map(|seen| seen.at) {
         let before = program.words.words[&at];
@@ -240,7 +254,7 @@ fn a_stack_that_leads_astray_ends_there_and_says_so() {
 
 #[test]
 fn no_caller_is_an_end_too() {
-    let (mut program, mut tracer) = (Program::new(), Tracer::new());
+    let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
     program.frames[0].pc = 0;
     for _ in 0..3 {
         program.call(0, 0);
@@ -253,7 +267,7 @@ fn no_caller_is_an_end_too() {
 
 #[test]
 fn a_stack_ends_where_an_address_is_of_no_known_code() {
-    let mut program = Program::new();
+    let mut program = FakeProgram::new();
     program.frames[0].pc = 0x99;
     program.call(0, 0);
     let mut tracer = Tracer::new();

@@ -6,14 +6,15 @@
 //! In free-threaded builds objects have longer heads, and from 3.14 on code runs from copies that belong to the threads.
 
 use super::{
-    CodeLayout, Copies, Instruction, Layout, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, windows_over,
+    BytecodeCopies, CodeLayout, InstructionKind, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, PythonLayout,
+    windows_over,
 };
 
 /// Bytes of `_PyRuntime` that are looked at.
 pub(crate) const DEBUG_OFFSETS_BYTES: usize = 648;
 
 /// Where the description of a version has what we read.
-struct Positions {
+struct DebugOffsetPositions {
     /// `runtime_state.finalizing`.
     finalizing: usize,
     /// `thread_state.current_frame`.
@@ -30,7 +31,7 @@ struct Positions {
     asciiobject_size: usize,
 }
 
-const IN_3_13: Positions = Positions {
+const IN_3_13: DebugOffsetPositions = DebugOffsetPositions {
     finalizing: 32,
     current_frame: 184,
     previous: 232,
@@ -40,7 +41,7 @@ const IN_3_13: Positions = Positions {
     asciiobject_size: 560,
 };
 
-const IN_3_14: Positions = Positions {
+const IN_3_14: DebugOffsetPositions = DebugOffsetPositions {
     finalizing: 32,
     current_frame: 208,
     previous: 256,
@@ -55,7 +56,7 @@ const MAKE_CELL: u8 = 97;
 const COPY_FREE_VARS: u8 = 60;
 
 /// Reads the self-description of 3.13 or 3.14.
-pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &'static str> {
+pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLayout, &'static str> {
     let word = |at: usize| -> Result<usize, &'static str> {
         let bytes = bytes.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
         Ok(u64::from_le_bytes(bytes.ok_or("its self-description is too short")?) as usize)
@@ -80,7 +81,10 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
         return Err("its self-description has an impossible offset");
     }
     let copies = if is_threaded && version != 0x030d {
-        Some(Copies { array: offset(at.co_code_adaptive + 8)?, prologue: [MAKE_CELL, COPY_FREE_VARS] })
+        Some(BytecodeCopies {
+            array: offset(at.co_code_adaptive + 8)?,
+            prologue: [MAKE_CELL, COPY_FREE_VARS],
+        })
     } else {
         None
     };
@@ -91,7 +95,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
         (true, _) => ObjectLayout { string_kind_bit: 8, ..OBJECT_FREE_THREADED },
     };
     let (previous, code, instr) = (offset(at.previous)?, offset(at.previous + 8)?, offset(at.previous + 16)?);
-    Ok(Layout {
+    Ok(PythonLayout {
         version,
         runtime_finalizing: offset(at.finalizing)?,
         tstate_frame: offset(at.current_frame)?,
@@ -100,7 +104,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<Layout, &
         frame_code: code,
         frame_code_tags,
         frame_instr: instr,
-        instruction: Instruction::Pointer,
+        instruction: InstructionKind::Pointer,
         frame_windows: windows_over([previous, code, instr])
             .ok_or("its frames have their fields too far apart")?,
         frame_owner: offset(at.owner)?,

@@ -4,21 +4,21 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::fake::{CODE_TYPE, Fake, STRINGS, TSTATE, python};
+use super::super::fake::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, python};
 use super::super::walk::walk;
 use super::*;
 
-fn empty() -> Box<Trail> {
-    let layout = std::alloc::Layout::new::<Trail>();
+fn empty() -> Box<PythonStackMemo> {
+    let layout = std::alloc::Layout::new::<PythonStackMemo>();
     // SAFETY: zero bytes are the documented empty state, and the memory is as large as the value.
     unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) }
 }
 
 /// A thread whose frames come and go, with the trail that follows it.
-struct Thread {
-    fake: Fake,
-    layout: Layout,
-    trail: Box<Trail>,
+struct FakeThread {
+    fake: FakeInterpreter,
+    layout: PythonLayout,
+    trail: Box<PythonStackMemo>,
     defined: HashMap<NodeId, (NodeId, FrameKey)>,
     /// Addresses of its frames, outermost first.
     frames: Vec<usize>,
@@ -30,7 +30,7 @@ fn frame_at(depth: usize) -> usize {
     0x20_0000 + depth * 0x100
 }
 
-impl Thread {
+impl FakeThread {
     fn new(version: u16) -> Self {
         let (mut fake, layout) = python(version, 1);
         // One more, for entries from C: they run a code object that nothing else runs.
@@ -124,7 +124,7 @@ fn code_at(code: usize) -> usize {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+enum StackAction {
     Push(usize, usize, usize, bool),
     Pop(usize),
     Advance(usize, usize),
@@ -132,28 +132,28 @@ enum Act {
     Look,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn act() -> impl Strategy<Value = StackAction> {
     prop_oneof![
-        4 => (0..2usize, 0..CODES, 0..4usize, prop::bool::weighted(0.1)).prop_map(|(p, c, i, s)| Act::Push(p, c, i, s)),
-        2 => (1..6usize).prop_map(Act::Pop),
-        3 => (0..12usize, 0..4usize).prop_map(|(b, i)| Act::Advance(b, i)),
-        1 => (0..CODES, 0..3usize).prop_map(|(c, m)| Act::Replace(c, m)),
-        4 => Just(Act::Look),
+        4 => (0..2usize, 0..CODES, 0..4usize, prop::bool::weighted(0.1)).prop_map(|(p, c, i, s)| StackAction::Push(p, c, i, s)),
+        2 => (1..6usize).prop_map(StackAction::Pop),
+        3 => (0..12usize, 0..4usize).prop_map(|(b, i)| StackAction::Advance(b, i)),
+        1 => (0..CODES, 0..3usize).prop_map(|(c, m)| StackAction::Replace(c, m)),
+        4 => Just(StackAction::Look),
     ]
 }
 
 proptest! {
     #[test]
     fn the_trail_finds_what_a_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x0308u16..=0x030e) {
-        let mut thread = Thread::new(version);
+        let mut thread = FakeThread::new(version);
         let has_entries_from_c = thread.layout.owner_without_code.is_some();
         for act in acts {
             match act {
-                Act::Push(place, code, instr, from_c) => thread.push(place, code, instr, from_c && has_entries_from_c),
-                Act::Pop(count) => (0..count).for_each(|_| thread.pop()),
-                Act::Advance(back, instr) => thread.advance(back, instr),
-                Act::Replace(code, mark) => thread.replace_code(code, mark),
-                Act::Look => thread.check(),
+                StackAction::Push(place, code, instr, from_c) => thread.push(place, code, instr, from_c && has_entries_from_c),
+                StackAction::Pop(count) => (0..count).for_each(|_| thread.pop()),
+                StackAction::Advance(back, instr) => thread.advance(back, instr),
+                StackAction::Replace(code, mark) => thread.replace_code(code, mark),
+                StackAction::Look => thread.check(),
             }
         }
         thread.check();
@@ -162,32 +162,32 @@ proptest! {
 
 #[test]
 fn a_stack_that_stands_is_not_read_again() {
-    let mut thread = Thread::new(0x030c);
+    let mut thread = FakeThread::new(0x030c);
     for depth in 0..40 {
         thread.push(0, depth % CODES, depth % 3, false);
     }
     thread.check();
     let look =
-        |thread: &mut Thread| thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
-    assert_eq!(look(&mut thread), Change { kept: 40, fresh: 0, truncated: false });
+        |thread: &mut FakeThread| thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    assert_eq!(look(&mut thread), PythonStackChange { kept: 40, fresh: 0, truncated: false });
     thread.advance(0, 3);
-    assert_eq!(look(&mut thread), Change { kept: 39, fresh: 1, truncated: false });
+    assert_eq!(look(&mut thread), PythonStackChange { kept: 39, fresh: 1, truncated: false });
     thread.push(0, 1, 1, false);
     assert_eq!(
         look(&mut thread),
-        Change { kept: 39, fresh: 2, truncated: false },
+        PythonStackChange { kept: 39, fresh: 2, truncated: false },
         "a call from another line"
     );
     thread.check();
     for _ in 0..3 {
         thread.pop();
     }
-    assert_eq!(look(&mut thread), Change { kept: 38, fresh: 0, truncated: false });
+    assert_eq!(look(&mut thread), PythonStackChange { kept: 38, fresh: 0, truncated: false });
 }
 
 #[test]
 fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
-    let mut thread = Thread::new(0x030b);
+    let mut thread = FakeThread::new(0x030b);
     for depth in 0..MAX_DEPTH + 10 {
         thread.push(0, depth % CODES, depth % 3, false);
         if depth > MAX_DEPTH - 5 {
@@ -204,7 +204,7 @@ fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
 
 #[test]
 fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
-    let mut thread = Thread::new(0x030c);
+    let mut thread = FakeThread::new(0x030c);
     for code in 0..4 {
         thread.push(0, code, 1, false);
     }
