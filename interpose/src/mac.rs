@@ -15,7 +15,7 @@ use crate::{metal, started};
 fn register() {
     gpumemtrace_recorder::register_callbacks(HookCallbacks {
         add_metadata: metal::facts,
-        mode,
+        add_hook_mode: mode,
         api_names: &metal::NAMES,
         uncovered_calls: || metal::uncovered(0),
         uncovered_names: Vec::new,
