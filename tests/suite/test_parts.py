@@ -204,9 +204,9 @@ def test_a_file_that_is_cut_while_it_is_written_is_told(tmp_path, what, least):
             time.sleep(0.001)
         os.truncate(path, 20)
     line = with_somebody_at(tmp_path, what, cut)
-    assert "was cut by another program" in line
+    assert "was truncated by another program" in line
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
-    assert "another program cut the trace" in head and "Incomplete" in head
+    assert "another program truncated the trace" in head and "Incomplete" in head
 
 
 def test_the_part_that_is_written_is_removed(tmp_path):

@@ -1,30 +1,31 @@
-//! What a program says before there is anything to record it in.
+//! Steps, phases and marks from before the recording started.
 //!
-//! Constraint: to say something is no use of a GPU and must begin no recording, so that a process that never uses one leaves no file; but
-//! a phase that lasts when the first GPU call is made is part of the run. Consequence: what is said until then is kept in one
-//! small fixed table, and the thread that starts the recording puts it in front of its first event. Nothing is allocated, nobody waits
-//! for longer than that thread takes to write it, and what does not fit is counted as dropped.
+//! A marker is no use of a GPU and must not start a recording, or every process would leave a file. But a
+//! phase that is open at the first GPU call belongs to the trace. Until then markers are kept in one
+//! fixed table, and the thread that starts the recording writes them in front of its first event. Nothing
+//! is allocated. A marker that finds no free slot is counted as dropped.
 //!
-//! Who says something while another thread starts the recording does one of two: it takes its own entry back and records it itself,
-//! or finds that it has been recorded. An entry that says it is open was seen by one of both ([`PendingMarker::take`]).
+//! A thread may enqueue a marker while another thread starts the recording. An open slot is taken by
+//! exactly one of the two ([`PendingMarker::take`]): the thread that enqueued it then records it itself,
+//! or the starting thread has recorded it.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::hot::name::EventName;
+use super::event_name::EventName;
 
-/// Phases that are open and marks, together.
-const PLACES: usize = 64;
-/// Steps that are recorded one by one; nobody waits for more.
-const MOST_STEPS: u64 = 1 << 16;
+/// Open phases and marks together.
+const SLOTS: usize = 64;
+/// Steps that are recorded one by one; steps beyond these are counted as dropped.
+const MAX_STEPS: u64 = 1 << 16;
 
-/// Something that was said and has a name.
+/// The two kinds of marker that have a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum MarkerKind {
-    /// A phase began, and lasts.
+    /// The begin of a phase that is still open.
     Phase = 1,
-    /// A moment.
+    /// A named moment.
     Mark = 2,
 }
 
@@ -35,40 +36,41 @@ const TAKEN: u32 = 3;
 
 struct PendingMarker {
     state: AtomicU32,
-    what: AtomicU32,
+    kind: AtomicU32,
     thread: AtomicU32,
-    /// How many steps had begun.
+    /// Steps that had begun before this marker.
     steps: AtomicU64,
-    /// Its place among all that was said.
+    /// Position among all markers.
     order: AtomicU64,
     name: UnsafeCell<EventName>,
 }
 
-// SAFETY: the name is written by whoever made the entry `WRITING`, and read by whoever made it `TAKEN`, from `OPEN`: one at a time.
+// SAFETY: the name is written by the thread that made the slot `WRITING`, and read by the thread that moved it from
+// `OPEN` to `TAKEN`: one at a time.
 unsafe impl Sync for PendingMarker {}
 
-/// What is said now, of a process.
+/// The markers of one process that are not recorded yet.
 pub(crate) struct PendingMarkers {
-    /// Whose all of this is: in a child of `fork` it is its parent's, and nothing.
+    /// The process the markers belong to. In a forked child they are the parent's and are discarded.
     pid: AtomicU32,
-    /// How many entries there are, so that who has none need not look.
+    /// Slots in use, so that a process without pending markers need not search.
     used: AtomicU32,
     steps: AtomicU64,
     order: AtomicU64,
-    /// Open phases that had no place.
+    /// Open phases that found no slot.
     lost_phases: AtomicU32,
     lost_marks: AtomicU32,
-    entries: [PendingMarker; PLACES],
+    slots: [PendingMarker; SLOTS],
 }
 
-/// Of this process.
+/// The pending markers of this process.
 pub(crate) static PENDING: PendingMarkers = PendingMarkers::new();
 
 impl PendingMarker {
     const fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),
-            what: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
             thread: AtomicU32::new(0),
             steps: AtomicU64::new(0),
             order: AtomicU64::new(0),
@@ -76,22 +78,22 @@ impl PendingMarker {
         }
     }
 
-    fn change(&self, from: u32, to: u32) -> bool {
+    fn change_state(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// True for the one that may have it, of who said it and who records it.
+    /// Takes an open slot. Returns true for exactly one of the threads that compete for it.
     fn take(&self) -> bool {
-        self.change(OPEN, TAKEN)
+        self.change_state(OPEN, TAKEN)
     }
 }
 
-/// What becomes of an entry once it was made.
+/// What became of a marker in [`PendingMarkers::enqueue`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Enqueued {
-    /// It is recorded with the first event.
+    /// It is recorded with the first event, or counted as dropped.
     Yes,
-    /// The recording has begun meanwhile without it: it is recorded as usual.
+    /// The recording has started meanwhile: the caller records the marker itself.
     TooLate,
 }
 
@@ -104,17 +106,17 @@ impl PendingMarkers {
             order: AtomicU64::new(0),
             lost_phases: AtomicU32::new(0),
             lost_marks: AtomicU32::new(0),
-            entries: [const { PendingMarker::new() }; PLACES],
+            slots: [const { PendingMarker::new() }; SLOTS],
         }
     }
 
-    /// Forgets what a parent said.
-    fn of_process(&self, pid: u32) {
+    /// Discards the markers of the parent if this process is a forked child.
+    fn discard_if_forked(&self, pid: u32) {
         if self.pid.load(Ordering::Relaxed) == pid || self.pid.swap(pid, Ordering::AcqRel) == pid {
             return;
         }
-        for entry in &self.entries {
-            entry.state.store(FREE, Ordering::SeqCst);
+        for slot in &self.slots {
+            slot.state.store(FREE, Ordering::SeqCst);
         }
         for number in [&self.used, &self.lost_phases, &self.lost_marks] {
             number.store(0, Ordering::SeqCst);
@@ -122,131 +124,136 @@ impl PendingMarkers {
         self.steps.store(0, Ordering::SeqCst);
     }
 
-    /// A step begins. How many there are to record, where somebody has started the recording by now.
-    pub(crate) fn step(&self, pid: u32, is_recorded: impl Fn() -> bool) -> u64 {
-        self.of_process(pid);
+    /// Counts a step. Returns the number of steps that the caller must record itself, because
+    /// `is_recorded` says that the recording has started meanwhile.
+    pub(crate) fn add_step(&self, pid: u32, is_recorded: impl Fn() -> bool) -> u64 {
+        self.discard_if_forked(pid);
         self.steps.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if is_recorded() { self.steps.swap(0, Ordering::SeqCst).min(MOST_STEPS) } else { 0 }
+        if is_recorded() { self.steps.swap(0, Ordering::SeqCst).min(MAX_STEPS) } else { 0 }
     }
 
-    /// Something is said. `is_recorded` tells whether somebody has started the recording by now.
-    pub(crate) fn keep(
+    /// Keeps a marker of the given process and thread until the recording starts. `is_recorded` returns
+    /// true if it has started meanwhile.
+    pub(crate) fn enqueue(
         &self,
-        what: MarkerKind,
+        kind: MarkerKind,
         (pid, thread): (u32, u32),
         name: &EventName,
         is_recorded: impl Fn() -> bool,
     ) -> Enqueued {
-        self.of_process(pid);
-        let Some(entry) = self.entries.iter().find(|entry| entry.change(FREE, WRITING)) else {
-            let lost = if what == MarkerKind::Phase { &self.lost_phases } else { &self.lost_marks };
+        self.discard_if_forked(pid);
+        let Some(slot) = self.slots.iter().find(|slot| slot.change_state(FREE, WRITING)) else {
+            let lost = if kind == MarkerKind::Phase { &self.lost_phases } else { &self.lost_marks };
             lost.fetch_add(1, Ordering::SeqCst);
             return Enqueued::Yes;
         };
-        entry.what.store(what as u32, Ordering::Relaxed);
-        entry.thread.store(thread, Ordering::Relaxed);
-        entry.steps.store(self.steps.load(Ordering::SeqCst), Ordering::Relaxed);
-        entry.order.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        // SAFETY: the entry is `WRITING`, and it was this thread that made it so.
-        unsafe { entry.name.get().write(*name) };
+        slot.kind.store(kind as u32, Ordering::Relaxed);
+        slot.thread.store(thread, Ordering::Relaxed);
+        slot.steps.store(self.steps.load(Ordering::SeqCst), Ordering::Relaxed);
+        slot.order.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        // SAFETY: the slot is `WRITING`, and it was this thread that made it so.
+        unsafe { slot.name.get().write(*name) };
         self.used.fetch_add(1, Ordering::SeqCst);
-        entry.state.store(OPEN, Ordering::SeqCst);
+        slot.state.store(OPEN, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        if is_recorded() && entry.take() {
-            self.give_back(entry);
+        if is_recorded() && slot.take() {
+            self.release(slot);
             return Enqueued::TooLate;
         }
         Enqueued::Yes
     }
 
-    /// True while there may be a phase that began before the recording and is not in it yet.
+    /// True while an open phase from before the recording may still be pending.
     #[inline]
     pub(crate) fn has_any(&self) -> bool {
         self.used.load(Ordering::SeqCst) > 0 || self.lost_phases.load(Ordering::SeqCst) > 0
     }
 
-    /// The phase that this thread began last ends; true if it was one that nobody has recorded, and nobody will. `wait` lets go of the
-    /// processor.
+    /// Ends the phase that the given thread began last. Returns true if that phase was still pending, so
+    /// that neither its begin nor its end is recorded.
+    ///
+    /// If another thread is recording the begin at this moment, `wait` is called until that is done or
+    /// `wait` returns false.
     pub(crate) fn end_phase(&self, (pid, thread): (u32, u32), mut wait: impl FnMut() -> bool) -> bool {
-        self.of_process(pid);
-        // What had no place began after all that had one.
-        let one_less = |lost: u32| lost.checked_sub(1);
-        if self.lost_phases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+        self.discard_if_forked(pid);
+        // A phase without a slot began after all phases that have one.
+        let decrement = |lost: u32| lost.checked_sub(1);
+        if self.lost_phases.fetch_update(Ordering::SeqCst, Ordering::SeqCst, decrement).is_ok() {
             return true;
         }
         loop {
-            let is_own = |entry: &&PendingMarker| {
-                matches!(entry.state.load(Ordering::SeqCst), OPEN | TAKEN)
-                    && entry.what.load(Ordering::Relaxed) == MarkerKind::Phase as u32
-                    && entry.thread.load(Ordering::Relaxed) == thread
+            let is_own_phase = |slot: &&PendingMarker| {
+                matches!(slot.state.load(Ordering::SeqCst), OPEN | TAKEN)
+                    && slot.kind.load(Ordering::Relaxed) == MarkerKind::Phase as u32
+                    && slot.thread.load(Ordering::Relaxed) == thread
             };
             let last =
-                self.entries.iter().filter(is_own).max_by_key(|entry| entry.order.load(Ordering::Relaxed));
-            let Some(entry) = last else { return false };
-            if entry.take() {
-                self.give_back(entry);
+                self.slots.iter().filter(is_own_phase).max_by_key(|slot| slot.order.load(Ordering::Relaxed));
+            let Some(slot) = last else { return false };
+            if slot.take() {
+                self.release(slot);
                 return true;
             }
-            // It is being recorded at this moment: its end comes after it.
+            // The begin is being recorded at this moment, and the end must come after it.
             if !wait() {
                 return false;
             }
         }
     }
 
-    /// The recording has started: hands out everything, in the order in which it was said, once.
-    pub(crate) fn hand_out(&self, pid: u32, recorder: &mut dyn MarkerSink) {
-        self.of_process(pid);
-        // Who says something from here on sees that it is recorded.
+    /// Passes all pending markers to `sink`, once and in order. To be called when the recording has
+    /// started.
+    pub(crate) fn flush(&self, pid: u32, sink: &mut dyn MarkerSink) {
+        self.discard_if_forked(pid);
+        // From here on, threads that add a marker see that the recording runs.
         fence(Ordering::SeqCst);
-        let mut told = 0;
-        while let Some(entry) = self.first_open() {
-            if !entry.take() {
+        let mut flushed_steps = 0;
+        while let Some(slot) = self.first_open() {
+            if !slot.take() {
                 continue;
             }
-            told = tell_steps(told, entry.steps.load(Ordering::Relaxed), recorder);
-            let what = if entry.what.load(Ordering::Relaxed) == MarkerKind::Phase as u32 {
+            flushed_steps = flush_steps(flushed_steps, slot.steps.load(Ordering::Relaxed), sink);
+            let kind = if slot.kind.load(Ordering::Relaxed) == MarkerKind::Phase as u32 {
                 MarkerKind::Phase
             } else {
                 MarkerKind::Mark
             };
-            // SAFETY: the entry is `TAKEN`, and it was this thread that made it so.
-            let name = unsafe { &*entry.name.get() };
-            recorder.named(what, entry.thread.load(Ordering::Relaxed), name);
-            self.give_back(entry);
+            // SAFETY: the slot is `TAKEN`, and it was this thread that made it so.
+            let name = unsafe { &*slot.name.get() };
+            sink.add_marker(kind, slot.thread.load(Ordering::Relaxed), name);
+            self.release(slot);
         }
         let all = self.steps.swap(0, Ordering::SeqCst);
-        tell_steps(told, all, recorder);
+        flush_steps(flushed_steps, all, sink);
         let lost = self.lost_phases.load(Ordering::SeqCst) + self.lost_marks.swap(0, Ordering::SeqCst);
-        recorder.lost(u64::from(lost) + all.saturating_sub(MOST_STEPS));
+        sink.count_lost(u64::from(lost) + all.saturating_sub(MAX_STEPS));
     }
 
     fn first_open(&self) -> Option<&PendingMarker> {
-        let open = self.entries.iter().filter(|entry| entry.state.load(Ordering::SeqCst) == OPEN);
-        open.min_by_key(|entry| entry.order.load(Ordering::Relaxed))
+        let open = self.slots.iter().filter(|slot| slot.state.load(Ordering::SeqCst) == OPEN);
+        open.min_by_key(|slot| slot.order.load(Ordering::Relaxed))
     }
 
-    fn give_back(&self, entry: &PendingMarker) {
-        entry.state.store(FREE, Ordering::SeqCst);
+    fn release(&self, slot: &PendingMarker) {
+        slot.state.store(FREE, Ordering::SeqCst);
         self.used.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-fn tell_steps(told: u64, until: u64, recorder: &mut dyn MarkerSink) -> u64 {
-    let until = until.min(MOST_STEPS).max(told);
-    (told..until).for_each(|_| recorder.step());
+fn flush_steps(flushed: u64, until: u64, sink: &mut dyn MarkerSink) -> u64 {
+    let until = until.min(MAX_STEPS).max(flushed);
+    (flushed..until).for_each(|_| sink.add_step());
     until
 }
 
-/// Who records what was said.
+/// Receives the pending markers in order.
 pub(crate) trait MarkerSink {
-    /// A step began.
-    fn step(&mut self);
-    /// A phase began, or a mark was made, by this thread.
-    fn named(&mut self, what: MarkerKind, thread: u32, name: &EventName);
-    /// So much was said and is not kept.
-    fn lost(&mut self, count: u64);
+    fn add_step(&mut self);
+    /// A phase or mark of the given thread.
+    fn add_marker(&mut self, kind: MarkerKind, thread: u32, name: &EventName);
+    /// Markers that found no slot.
+    fn count_lost(&mut self, count: u64);
 }
 
 #[cfg(test)]
@@ -254,95 +261,99 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct CollectedMarkers(Vec<String>, u64);
+    struct CollectedMarkers {
+        texts: Vec<String>,
+        lost: u64,
+    }
 
     impl MarkerSink for CollectedMarkers {
-        fn step(&mut self) {
-            self.0.push("step".to_owned());
+        fn add_step(&mut self) {
+            self.texts.push("step".to_owned());
         }
 
-        fn named(&mut self, what: MarkerKind, thread: u32, name: &EventName) {
-            self.0.push(format!("{what:?} {thread} {}", String::from_utf8_lossy(name.text())));
+        fn add_marker(&mut self, kind: MarkerKind, thread: u32, name: &EventName) {
+            self.texts.push(format!("{kind:?} {thread} {}", String::from_utf8_lossy(name.text())));
         }
 
-        fn lost(&mut self, count: u64) {
-            self.1 += count;
+        fn count_lost(&mut self, count: u64) {
+            self.lost += count;
         }
     }
 
-    fn written(said: &PendingMarkers, pid: u32) -> (Vec<String>, u64) {
-        let mut written = CollectedMarkers::default();
-        said.hand_out(pid, &mut written);
-        (written.0, written.1)
+    fn flush(pending: &PendingMarkers, pid: u32) -> (Vec<String>, u64) {
+        let mut collected = CollectedMarkers::default();
+        pending.flush(pid, &mut collected);
+        (collected.texts, collected.lost)
     }
 
-    fn keep(said: &PendingMarkers, what: MarkerKind, who: (u32, u32), name: &str) {
-        assert_eq!(said.keep(what, who, &EventName::literal(name.as_bytes()), || false), Enqueued::Yes);
+    fn enqueue(pending: &PendingMarkers, kind: MarkerKind, caller: (u32, u32), name: &str) {
+        let name = EventName::literal(name.as_bytes());
+        assert_eq!(pending.enqueue(kind, caller, &name, || false), Enqueued::Yes);
     }
 
     #[test]
-    fn everything_that_lasts_is_handed_out_once_in_order() {
-        let said = PendingMarkers::new();
-        keep(&said, MarkerKind::Phase, (1, 7), "over");
-        keep(&said, MarkerKind::Phase, (1, 7), "outer");
-        keep(&said, MarkerKind::Phase, (1, 8), "other thread");
-        keep(&said, MarkerKind::Phase, (1, 7), "inner");
-        assert_eq!(said.step(1, || false), 0);
-        keep(&said, MarkerKind::Mark, (1, 7), "moment 3");
-        said.step(1, || false);
-        assert!(said.has_any());
-        assert!(said.end_phase((1, 7), || panic!("nobody is recording it")));
-        assert!(!said.end_phase((1, 9), || panic!("it has none")));
+    fn flush_passes_open_phases_marks_and_steps_once_in_order() {
+        let pending = PendingMarkers::new();
+        enqueue(&pending, MarkerKind::Phase, (1, 7), "over");
+        enqueue(&pending, MarkerKind::Phase, (1, 7), "outer");
+        enqueue(&pending, MarkerKind::Phase, (1, 8), "other thread");
+        enqueue(&pending, MarkerKind::Phase, (1, 7), "inner");
+        assert_eq!(pending.add_step(1, || false), 0);
+        enqueue(&pending, MarkerKind::Mark, (1, 7), "moment 3");
+        pending.add_step(1, || false);
+        assert!(pending.has_any());
+        assert!(pending.end_phase((1, 7), || panic!("no other thread is recording it")));
+        assert!(!pending.end_phase((1, 9), || panic!("thread 9 has no phase")));
         let expected =
             ["Phase 7 over", "Phase 7 outer", "Phase 8 other thread", "step", "Mark 7 moment 3", "step"];
-        assert_eq!(written(&said, 1), (expected.map(str::to_owned).to_vec(), 0));
-        assert!(!said.has_any());
-        assert_eq!(written(&said, 1), (Vec::new(), 0));
-        assert!(!said.end_phase((1, 7), || panic!("it is recorded")));
+        assert_eq!(flush(&pending, 1), (expected.map(str::to_owned).to_vec(), 0));
+        assert!(!pending.has_any());
+        assert_eq!(flush(&pending, 1), (Vec::new(), 0));
+        assert!(!pending.end_phase((1, 7), || panic!("the phase is recorded")));
     }
 
     #[test]
-    fn what_is_said_while_the_recording_starts_is_recorded_by_who_says_it() {
-        let said = PendingMarkers::new();
+    fn marker_enqueued_during_start_is_recorded_by_its_own_thread() {
+        let pending = PendingMarkers::new();
         let name = EventName::literal(b"late");
-        assert_eq!(said.keep(MarkerKind::Mark, (1, 1), &name, || true), Enqueued::TooLate);
-        assert_eq!(written(&said, 1), (Vec::new(), 0));
-        assert_eq!(said.step(1, || true), 1);
-        assert_eq!(written(&said, 1), (Vec::new(), 0));
-        // Somebody has it in hand, and is done before the patience of the other is over.
-        keep(&said, MarkerKind::Phase, (1, 1), "in hand");
-        let entry = said.first_open().unwrap();
-        assert!(entry.take());
+        assert_eq!(pending.enqueue(MarkerKind::Mark, (1, 1), &name, || true), Enqueued::TooLate);
+        assert_eq!(flush(&pending, 1), (Vec::new(), 0));
+        assert_eq!(pending.add_step(1, || true), 1);
+        assert_eq!(flush(&pending, 1), (Vec::new(), 0));
+        // Another thread has taken the slot, and releases it while `end_phase` waits.
+        enqueue(&pending, MarkerKind::Phase, (1, 1), "taken");
+        let slot = pending.first_open().unwrap();
+        assert!(slot.take());
         let mut waits = 0;
-        let ended = said.end_phase((1, 1), || {
+        let was_pending = pending.end_phase((1, 1), || {
             waits += 1;
-            said.give_back(entry);
+            pending.release(slot);
             true
         });
-        assert_eq!((ended, waits), (false, 1));
+        assert_eq!((was_pending, waits), (false, 1));
     }
 
     #[test]
-    fn what_does_not_fit_is_counted_and_its_ends_are_its_own() {
-        let said = PendingMarkers::new();
-        (0..PLACES + 2).for_each(|number| keep(&said, MarkerKind::Phase, (1, 1), &format!("p{number}")));
-        keep(&said, MarkerKind::Mark, (1, 1), "no place");
-        assert!(said.end_phase((1, 1), || false));
-        (0..=MOST_STEPS).for_each(|_| assert_eq!(said.step(1, || false), 0));
-        let (texts, lost) = written(&said, 1);
-        assert_eq!((texts.len() as u64, lost), (PLACES as u64 + MOST_STEPS, 3));
-        assert_eq!(texts[PLACES - 1], format!("Phase 1 p{}", PLACES - 1));
-        // The end of the one that had no place is not that of the one before it.
-        assert!(said.has_any() && said.end_phase((1, 1), || false) && !said.has_any());
+    fn markers_beyond_the_table_are_counted_and_their_ends_match() {
+        let pending = PendingMarkers::new();
+        (0..SLOTS + 2).for_each(|number| enqueue(&pending, MarkerKind::Phase, (1, 1), &format!("p{number}")));
+        enqueue(&pending, MarkerKind::Mark, (1, 1), "no slot");
+        assert!(pending.end_phase((1, 1), || false));
+        (0..=MAX_STEPS).for_each(|_| assert_eq!(pending.add_step(1, || false), 0));
+        let (texts, lost) = flush(&pending, 1);
+        assert_eq!((texts.len() as u64, lost), (SLOTS as u64 + MAX_STEPS, 3));
+        assert_eq!(texts[SLOTS - 1], format!("Phase 1 p{}", SLOTS - 1));
+        // This ends the phase that found no slot, not the one before it.
+        assert!(pending.has_any() && pending.end_phase((1, 1), || false) && !pending.has_any());
     }
 
     #[test]
-    fn a_child_knows_nothing_of_what_its_parent_said() {
-        let said = PendingMarkers::new();
-        keep(&said, MarkerKind::Phase, (1, 1), "of the parent");
-        said.step(1, || false);
-        said.step(2, || false);
-        keep(&said, MarkerKind::Mark, (2, 2), "of the child");
-        assert_eq!(written(&said, 2).0, ["step", "Mark 2 of the child"]);
+    fn forked_child_discards_the_markers_of_its_parent() {
+        let pending = PendingMarkers::new();
+        enqueue(&pending, MarkerKind::Phase, (1, 1), "of the parent");
+        pending.add_step(1, || false);
+        pending.add_step(2, || false);
+        enqueue(&pending, MarkerKind::Mark, (2, 2), "of the child");
+        assert_eq!(flush(&pending, 2).0, ["step", "Mark 2 of the child"]);
     }
 }

@@ -1,63 +1,70 @@
-//! The hot path: from a hook to a record in the ring.
+//! Builds event records and stores them in the calling thread's ring buffer.
 //!
-//! Constraint: this runs inside the program's own calls, possibly under its locks. Consequence: no lock, no allocation, no
-//! system call in the steady state; what cannot be recorded is counted. A driver call is shown in the ring *before* it is
-//! made and completed after it returned, so that a process killed in between has still left the call.
+//! This code runs inside the program's own driver calls, possibly under the program's locks. In the
+//! steady state it takes no lock, allocates nothing and makes no system call
+//! (`tests/steady_state.rs` runs it under seccomp). An event that cannot be recorded is counted.
 //!
-//! Order: what gives memory back takes its place in the order before the call, everything else after it. So whatever the
-//! threads do, an address is freed in the trace before it is handed out again.
+//! A driver call is published in the ring before it is made and completed after it returns. If the
+//! process is killed in between, the trace still contains the call, marked as in flight.
+//!
+//! Order: a call that releases memory takes its sequence number before the call; everything else takes
+//! it afterwards. So an address is always freed in the trace before it is handed out again.
 
-use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use gpumemtrace_format::event::{Event, RECORD_WORDS, STATE_DONE};
+use gpumemtrace_format::event::{Event, MARK_NAMED, MARK_STEP, RECORD_WORDS, STATE_DONE};
 use gpumemtrace_format::ring::{code_head_words, native_node_words, py_node_words};
 use gpumemtrace_format::{
     ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode,
 };
 
+use super::event_name::EventName;
+use super::event_text::EventText;
+use super::pending_markers::{MarkerKind, MarkerSink};
+use super::thread_state::{ThreadState, with_thread_state};
 use crate::config::NativeStacks;
-use crate::hot::name::EventName;
-use crate::hot::text::EventText;
-use crate::hot::thread_state::{ThreadBlock, ThreadRingProducer, ThreadState, with_local};
 use crate::platform::clock::event_ns;
+use crate::platform::this_thread;
 use crate::ring::mapping::MappedRing;
 use crate::ring::protocol::ring::RingWords;
 use crate::session::Session;
-use crate::session::current::running;
+use crate::session::thread_block::{ThreadBlock, ThreadRingProducer};
 use crate::stacks::cache::FrameKey;
 use crate::stacks::python::Interpreter;
+use crate::stacks::python::code::SCRATCH_BYTES;
 
-/// What a hook knows before the call.
+/// What a hook knows about an event before the recorder adds order, time, thread and stacks.
 #[derive(Clone, Copy, Debug)]
 pub struct Draft {
-    /// What.
+    /// The kind of event to record.
     pub kind: EventKind,
-    /// Entry point.
+    /// The driver entry point that was called.
     pub api: ApiId,
-    /// Device ordinal, if known.
+    /// Device ordinal, or `NO_DEVICE` if unknown.
     pub device: u8,
-    /// Address.
+    /// Address of the memory concerned, or 0.
     pub addr: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// By kind.
+    /// Two numbers with a meaning of their own for each kind; see the specification of the format.
     pub aux: [u64; 2],
-    /// As in the event.
+    /// Flag bits, stored in the event unchanged.
     pub flags: u8,
-    /// What PyTorch's tracker knows of it. For [`event`] only.
+    /// What PyTorch's tracker adds to a block. [`crate::begin_call`] ignores it.
     pub detail: Option<Detail>,
 }
 
 impl Draft {
-    /// A draft of which only this much is known.
+    /// A draft with a kind and an entry point, without a device, and with zeros elsewhere.
     pub fn new(kind: EventKind, api: ApiId) -> Self {
         Self { kind, api, device: NO_DEVICE, addr: 0, size: 0, aux: [0; 2], flags: 0, detail: None }
     }
 }
 
-/// A driver call that has been shown and is about to be made. Must be finished; a call that never returns is left as it is,
-/// which is the truth.
+/// A driver call that is published in the ring and not completed yet.
+///
+/// Call [`CallGuard::complete`] when the driver returns. A call that never returns stays in the trace as
+/// in flight.
 #[derive(Debug)]
 #[must_use]
 pub struct CallGuard {
@@ -68,187 +75,173 @@ pub struct CallGuard {
     event: Event,
 }
 
-/// Shows a driver call. `None`: not recorded (recording is off, or this is a call within a call); just make the call.
-#[inline]
-pub fn begin_call(draft: &Draft) -> Option<CallGuard> {
-    with_local(|local| {
-        let session = enter(local)?;
-        let call = begin_call_inside(local, session, draft);
-        // Stays set while the driver runs: calls it makes itself are not the program's.
-        local.busy.set(call.is_some());
-        call
-    })
-}
-
-fn begin_call_inside(local: &ThreadState, session: &'static Session, draft: &Draft) -> Option<CallGuard> {
-    let block = local.block(session)?;
-    let index = block.lane.index();
-    let _inside = session.go_inside(index)?;
-    let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
-    if !block.lane.reserve(session, 1) {
-        session.shared.count(Counter::DroppedEvents);
+pub(crate) fn begin_call_inside(
+    state: &ThreadState,
+    session: &'static Session,
+    draft: &Draft,
+) -> Option<CallGuard> {
+    let block = state.block(session)?;
+    let index = block.producer.index();
+    let _guard = session.enter_hook(index)?;
+    let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
+    if !block.producer.reserve(session, 1) {
+        session.rings.count(Counter::DroppedEvents);
         return None;
     }
-    let ring = *block.lane.ring()?;
+    let ring = *block.producer.ring()?;
     let mut event = event_from(draft, python_stack, native_stack);
     event.in_flight = true;
     if draft.kind.is_ordered_before_call() {
-        event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+        event.seq = session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
     }
-    let number = block.lane.push(&event.to_words());
+    let number = block.producer.push(&event.to_words());
     Some(CallGuard { session, ring, index, number, event })
 }
 
 impl CallGuard {
-    /// Completes the record of a call that returned. `fill` adds what the call gave.
+    /// Completes the record of a call that returned `result`. `fill` adds what the call gave back.
     #[inline]
     pub fn complete(mut self, result: u16, fill: impl FnOnce(&mut Event)) {
-        // When the recording ended meanwhile, the call stays in the trace as one that had not returned.
-        if let Some(_inside) = self.session.go_inside(self.index) {
+        // If the recording has ended meanwhile, the call stays in the trace as in flight.
+        if let Some(_guard) = self.session.enter_hook(self.index) {
             self.event.result = result;
             self.event.in_flight = false;
             fill(&mut self.event);
             if self.event.seq == NO_SEQ {
-                self.event.seq = self.session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+                self.event.seq = self.session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
                 self.event.time_ns = event_ns();
             }
             self.ring.complete(self.number, &self.event.to_words());
         }
-        with_local(|local| local.busy.set(false));
+        with_thread_state(|state| state.in_hook.set(false));
     }
 }
 
-/// Records something that has happened.
-#[inline]
-pub fn record_event(draft: &Draft) {
-    with_local(|local| {
-        let Some(session) = enter(local) else { return };
-        record_event_inside(local, session, draft);
-        local.busy.set(false);
-    });
-}
-
+/// Records an event. Returns `None` if the thread has no ring or the recording has ended.
 #[inline]
 pub(crate) fn record_event_inside(
-    local: &ThreadState,
+    state: &ThreadState,
     session: &'static Session,
     draft: &Draft,
 ) -> Option<()> {
-    let block = local.block(session)?;
-    let _inside = session.go_inside(block.lane.index())?;
-    let (python_stack, native_stack) = stacks(local, session, block, draft.kind);
-    if block.lane.reserve(session, 1 + u64::from(draft.detail.is_some())) {
+    let block = state.block(session)?;
+    let _guard = session.enter_hook(block.producer.index())?;
+    let (python_stack, native_stack) = capture_stacks(state, session, block, draft.kind);
+    if block.producer.reserve(session, 1 + u64::from(draft.detail.is_some())) {
         let mut event = event_from(draft, python_stack, native_stack);
-        event.seq = session.shared.next_seq().fetch_add(1, Ordering::Relaxed);
+        event.seq = session.rings.next_seq().fetch_add(1, Ordering::Relaxed);
         if let Some(detail) = event.detail_apart() {
-            block.lane.put(&detail);
+            block.producer.put(&detail);
         }
-        block.lane.push(&event.to_words());
+        block.producer.push(&event.to_words());
     } else {
-        session.shared.count(Counter::DroppedEvents);
+        session.rings.count(Counter::DroppedEvents);
     }
     Some(())
 }
 
-/// Records something that has happened and has a name, which goes in place of the first number by kind. Numbers in the name
-/// become `#`: what counts up would be another name each time.
-pub fn record_named_event(draft: &Draft, name: &[u8]) {
-    with_local(|local| {
-        let Some(session) = enter(local) else { return };
-        record_named_event_inside(local, session, draft, (&EventName::new(name), 0));
-        local.busy.set(false);
-    });
-}
-
-/// Records something that has happened and has a text, as it is, which goes in place of the first number by kind.
-pub fn record_text_event(draft: &Draft, text: &[u8]) {
-    with_local(|local| {
-        let Some(session) = enter(local) else { return };
-        let id = local.block(session).and_then(|block| {
-            let _inside = session.go_inside(block.lane.index())?;
-            let text = EventText::new(text);
-            let payload = text.payload();
-            define_payload(session, &mut block.lane, payload, |id| {
-                code_head_words(id, payload.len(), 0, 0, text.is_cut())
-            })
-        });
-        let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
-        record_event_inside(local, session, &draft);
-        local.busy.set(false);
-    });
-}
-
-/// The name goes in place of this number by kind.
+/// Records an event with a name. The id of the name goes into `aux[place]`.
 pub(crate) fn record_named_event_inside(
-    local: &ThreadState,
+    state: &ThreadState,
     session: &'static Session,
     draft: &Draft,
     (name, place): (&EventName, usize),
 ) {
-    let id = local.block(session).and_then(|block| {
-        let _inside = session.go_inside(block.lane.index())?;
+    let id = state.block(session).and_then(|block| {
+        let _guard = session.enter_hook(block.producer.index())?;
         define_name(session, block, name)
     });
     let mut draft = *draft;
     draft.aux[place] = id.map_or(0, |id| u64::from(id.0));
-    record_event_inside(local, session, &draft);
+    record_event_inside(state, session, &draft);
+}
+
+/// Records an event with a text. The id of the text goes into `aux[0]`.
+pub(crate) fn record_text_event_inside(
+    state: &ThreadState,
+    session: &'static Session,
+    draft: &Draft,
+    text: &[u8],
+) {
+    let id = state.block(session).and_then(|block| {
+        let _guard = session.enter_hook(block.producer.index())?;
+        let text = EventText::new(text);
+        let payload = text.payload();
+        define_payload(session, &mut block.producer, payload, |id| {
+            code_head_words(id, payload.len(), 0, 0, text.is_truncated())
+        })
+    });
+    let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
+    record_event_inside(state, session, &draft);
+}
+
+/// The event that begins a step.
+pub(crate) fn step_draft() -> Draft {
+    Draft { aux: [MARK_STEP, 0], ..Draft::new(EventKind::MARK, ApiId::default()) }
+}
+
+/// Records the begin of a phase, or a mark. `thread` is the thread that made it; 0 stands for the
+/// calling thread.
+pub(crate) fn record_marker_inside(
+    state: &ThreadState,
+    session: &'static Session,
+    (kind, thread): (MarkerKind, u32),
+    name: &EventName,
+) {
+    let (draft, place) = match kind {
+        MarkerKind::Phase => {
+            let draft = Draft::new(EventKind::PHASE_BEGIN, ApiId::default());
+            (Draft { aux: [0, u64::from(thread)], ..draft }, 0)
+        }
+        MarkerKind::Mark => {
+            (Draft { aux: [MARK_NAMED, 0], ..Draft::new(EventKind::MARK, ApiId::default()) }, 1)
+        }
+    };
+    record_named_event_inside(state, session, &draft, (name, place));
+}
+
+/// Records pending markers in front of a session's first event.
+pub(crate) struct PendingMarkerWriter<'a> {
+    state: &'a ThreadState,
+    session: &'static Session,
+    thread: u32,
+}
+
+impl<'a> PendingMarkerWriter<'a> {
+    pub(crate) fn new(state: &'a ThreadState, session: &'static Session) -> Self {
+        Self { state, session, thread: this_thread() }
+    }
+}
+
+impl MarkerSink for PendingMarkerWriter<'_> {
+    fn add_step(&mut self) {
+        record_event_inside(self.state, self.session, &step_draft());
+    }
+
+    fn add_marker(&mut self, kind: MarkerKind, thread: u32, name: &EventName) {
+        let thread = if thread == self.thread { 0 } else { thread };
+        record_marker_inside(self.state, self.session, (kind, thread), name);
+    }
+
+    fn count_lost(&mut self, count: u64) {
+        for _ in 0..count.min(1 << 20) {
+            self.session.rings.count(Counter::DroppedEvents);
+        }
+    }
 }
 
 fn define_name(session: &Session, block: &mut ThreadBlock, name: &EventName) -> Option<CodeId> {
-    // No code object lies at this address.
+    // No code object lies at address 1.
     let key = FrameKey { code: 1, instr: 0, tag: name.hash() };
     if let Some(id) = block.codes.lookup(&key) {
         return Some(id);
     }
     let payload = name.payload();
-    let id = define_payload(session, &mut block.lane, payload, |id| {
-        code_head_words(id, payload.len(), 0, 0, name.is_cut())
+    let id = define_payload(session, &mut block.producer, payload, |id| {
+        code_head_words(id, payload.len(), 0, 0, name.is_truncated())
     })?;
     block.codes.insert(&key, id);
     Some(id)
-}
-
-/// True while something is being recorded: what is no use of a GPU must not begin it.
-pub fn is_recording() -> bool {
-    running().is_some()
-}
-
-/// True while a recording may still begin, or runs.
-pub fn may_record() -> bool {
-    is_recording() || crate::session::current::may_start()
-}
-
-/// Where what is being recorded goes: the trace's own name, which with parts is that of the last.
-pub fn trace_path() -> Option<&'static Path> {
-    running().map(|session| session.path.as_path())
-}
-
-/// Counts something outside of any event.
-pub fn increment_counter(counter: Counter) {
-    if let Some(session) = running() {
-        session.shared.count(counter);
-    }
-}
-
-/// After a panic was caught at an entry point: the thread must not stay marked as inside.
-pub fn reset_hook_after_panic() {
-    increment_counter(Counter::InternalErrors);
-    with_local(|local| local.busy.set(false));
-}
-
-/// Marks the thread as inside a hook, unless it is already or recording is off.
-#[inline]
-pub(crate) fn enter(local: &ThreadState) -> Option<&'static Session> {
-    if local.busy.get() {
-        increment_counter(Counter::NestedCalls);
-        return None;
-    }
-    local.busy.set(true);
-    let session = running().or_else(|| crate::hot::markers::start(local));
-    if session.is_none() {
-        local.busy.set(false);
-    }
-    session
 }
 
 fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Event {
@@ -267,43 +260,50 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
     }
 }
 
-/// The ids of the calling thread's stacks. Without Python frames of its own, it may work for a line that has some.
+/// Captures the Python and the native stack of the calling thread, as far as they are recorded.
+///
+/// A thread without Python frames that computes a node of the backward pass gets the forward stack of
+/// that node ([`super::autograd`]).
 #[inline]
-fn stacks(
-    local: &ThreadState,
+fn capture_stacks(
+    state: &ThreadState,
     session: &Session,
     block: &mut ThreadBlock,
     kind: EventKind,
 ) -> (NodeId, NodeId) {
     let own = match &session.python {
-        Some(interpreter) => python_stack(session, interpreter, block),
+        Some(interpreter) => capture_python_stack(session, interpreter, block),
         None => NodeId::NONE,
     };
-    let python = if own == NodeId::NONE { local.works_for.get() } else { own };
+    let python = if own == NodeId::NONE { state.autograd_stack.get() } else { own };
     let is_wanted = match session.native {
         NativeStacks::None => false,
         NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
-        // Whose line it was tells where a block went back; through which functions of PyTorch's it went costs as much again.
+        // The Python line tells where a block was freed. PyTorch's functions below it would cost as much again.
         NativeStacks::All => {
             python == NodeId::NONE || !matches!(kind, EventKind::BLOCK_FREE | EventKind::BLOCK_FREE_COMPLETED)
         }
     };
-    let native = if is_wanted { native_stack(session, block) } else { NodeId::NONE };
+    let native = if is_wanted { capture_native_stack(session, block) } else { NodeId::NONE };
     (python, native)
 }
 
 #[inline]
-pub(crate) fn python_stack(session: &Session, interpreter: &Interpreter, block: &mut ThreadBlock) -> NodeId {
-    let ThreadBlock { lane, python, codes, scratch, .. } = block;
-    let change = interpreter.look(python);
-    if change.truncated {
-        session.shared.count(Counter::TruncatedStacks);
+pub(crate) fn capture_python_stack(
+    session: &Session,
+    interpreter: &Interpreter,
+    block: &mut ThreadBlock,
+) -> NodeId {
+    let ThreadBlock { producer, python, codes, scratch, .. } = block;
+    let change = interpreter.find_change(python);
+    if change.is_truncated {
+        session.rings.count(Counter::TruncatedStacks);
     }
-    python.follow(change, |parent, frame| {
+    python.apply(change, |parent, frame| {
         let code = if let Some(code) = codes.lookup(frame) {
             code
         } else {
-            let code = define_code(session, interpreter, lane, frame, scratch)?;
+            let code = define_code(session, interpreter, producer, frame, scratch)?;
             codes.insert(frame, code);
             code
         };
@@ -315,42 +315,43 @@ pub(crate) fn python_stack(session: &Session, interpreter: &Interpreter, block: 
             offset_bytes: interpreter.offset_in_code(frame),
             link: interpreter.link_of(frame),
         };
-        define(session, lane, &py_node_words(node)).then_some(id)
+        push_definition(session, producer, &py_node_words(node)).then_some(id)
     })
 }
 
-/// Records a code object under a new id; the id of "unknown" if it cannot be read, `None` if there is no room.
+/// Records a code object under a new id. Returns the id of "unknown" if it cannot be read, and `None` if
+/// the ring has no space.
 #[cold]
 fn define_code(
     session: &Session,
     interpreter: &Interpreter,
-    lane: &mut ThreadRingProducer,
+    producer: &mut ThreadRingProducer,
     frame: &FrameKey,
-    scratch: &mut [u8; crate::stacks::python::code::SCRATCH_BYTES],
+    scratch: &mut [u8; SCRATCH_BYTES],
 ) -> Option<CodeId> {
     let Some(copied) = interpreter.copy_code(frame, scratch) else {
-        session.shared.count(Counter::UnreadableFrames);
+        session.rings.count(Counter::UnreadableFrames);
         return Some(CodeId::UNKNOWN);
     };
     let payload = &scratch[..copied.len];
-    define_payload(session, lane, payload, |id| {
-        code_head_words(id, copied.len, copied.first_line, interpreter.version(), copied.truncated)
+    define_payload(session, producer, payload, |id| {
+        code_head_words(id, copied.len, copied.first_line, interpreter.version(), copied.is_truncated)
     })
 }
 
-/// Records a definition of several records under a new id.
+/// Records a definition that takes several records under a new id. They become visible together.
 fn define_payload(
     session: &Session,
-    lane: &mut ThreadRingProducer,
+    producer: &mut ThreadRingProducer,
     payload: &[u8],
     head: impl FnOnce(CodeId) -> [u64; RECORD_WORDS],
 ) -> Option<CodeId> {
     let chunks = payload.chunks(gpumemtrace_format::ring::DATA_BYTES_PER_RECORD);
-    if !lane.reserve(session, 1 + chunks.len() as u64) {
+    if !producer.reserve(session, 1 + chunks.len() as u64) {
         return None;
     }
     let id = CodeId(session.next_code.fetch_add(1, Ordering::Relaxed));
-    lane.put(&head(id));
+    producer.put(&head(id));
     for chunk in chunks {
         let mut words = [0u64; 8];
         for (word, bytes) in words.iter_mut().zip(chunk.chunks(8)) {
@@ -359,30 +360,35 @@ fn define_payload(
             *word = u64::from_le_bytes(full);
         }
         words[7] = u64::from(EventKind::CODE_DATA.0) | u64::from(STATE_DONE) << 48;
-        lane.put(&words);
+        producer.put(&words);
     }
-    lane.publish();
+    producer.publish();
     Some(id)
 }
 
 #[inline(never)]
-fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
-    let ThreadBlock { lane, native, .. } = block;
-    let found = native.find(|parent, frame| {
+fn capture_native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
+    let ThreadBlock { producer, native, .. } = block;
+    let captured = native.capture(|parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
-        define(session, lane, &native_node_words(node)).then_some(id)
+        push_definition(session, producer, &native_node_words(node)).then_some(id)
     });
-    if found.is_truncated {
-        session.shared.count(Counter::TruncatedStacks);
+    if captured.is_truncated {
+        session.rings.count(Counter::TruncatedStacks);
     }
-    found.node
+    captured.node
 }
 
-pub(crate) fn define(session: &Session, lane: &mut ThreadRingProducer, words: &[u64; 8]) -> bool {
-    let room = lane.reserve(session, 1);
-    if room {
-        lane.push(words);
+/// Records a definition of one record. Returns false if the ring has no space.
+pub(crate) fn push_definition(
+    session: &Session,
+    producer: &mut ThreadRingProducer,
+    words: &[u64; 8],
+) -> bool {
+    let has_space = producer.reserve(session, 1);
+    if has_space {
+        producer.push(words);
     }
-    room
+    has_space
 }

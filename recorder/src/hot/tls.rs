@@ -1,15 +1,15 @@
-//! Words of a thread's own, found without a call.
+//! Thread-local words that are reached without a function call.
 //!
-//! Constraint: Rust's thread-local variables in a shared library are found through a call into the loader, several times an
-//! event. Consequence: on x86-64 Linux ours lie in the library's static thread-local block, at a distance from the thread
-//! pointer that the loader writes down once (the "initial exec" model of the ELF specification for thread-local storage; the
-//! compiler's option for it is not stable). The block is part of what the loader gives a process when it starts; a library
-//! that is opened late takes it from a reserve of glibc, of which these few words are a small part. Elsewhere: the
-//! language's own variables.
+//! Rust finds the thread-local variables of a shared library through a call into the loader, and an
+//! event would make several of them. On x86-64 Linux our words lie in the library's static thread-local
+//! block instead, at an offset from the thread pointer that the loader computes once (the "initial exec"
+//! model of the ELF specification for thread-local storage; the compiler option for it is not stable).
+//! A library that is loaded late takes its block from a reserve of glibc, which these few words fit
+//! into. Other systems use Rust's own thread-local variables.
 
-/// Declares a function that runs a closure with a reference to a value of the calling thread's own.
+/// Declares a function that runs a closure with a reference to a thread-local value.
 ///
-/// The value must be the one that zero bytes are, and the symbol unique.
+/// All zero bytes must be the value's initial state, and the symbol must be unique in the program.
 #[macro_export]
 macro_rules! per_thread {
     ($(#[$attribute:meta])* $visibility:vis fn $name:ident(&$type:ty) = $first:expr, $symbol:literal) => {
@@ -27,7 +27,7 @@ macro_rules! per_thread {
             size = const size_of::<$type>(),
         );
 
-        // Also where it is not needed: it must not go stale.
+        // Compiled on every system, so that the initial value cannot go stale.
         const _: $type = $first;
 
         $(#[$attribute])*
@@ -47,7 +47,7 @@ macro_rules! per_thread {
                         options(pure, readonly, nostack),
                     );
                 }
-                // SAFETY: as large and aligned as the type, zero at first, and only this thread's.
+                // SAFETY: as large and aligned as the type, zero at first, and visible to this thread alone.
                 body(unsafe { &*here })
             }
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]

@@ -1,9 +1,10 @@
-//! A file of ours in a process that is not.
+//! Files that survive a program that closes descriptors it did not open.
 //!
-//! Constraint: programs close descriptors they did not open (daemons close all of them), the number is then given to a file
-//! of theirs, and a child made by `fork` holds a copy of each, with its lock. Consequence: our descriptors stand high,
-//! where nobody expects any; before each use we look whether the number still means our file, and open it again by name if
-//! not; all are listed, so that a child can close those that are ours, and no other.
+//! Some programs close all descriptors (daemons do), and the number is then given to one of their own
+//! files. A child made by `fork` holds a copy of each descriptor, with its lock. So our descriptors are
+//! high, where programs do not expect any. Each use first checks that the descriptor is still our file,
+//! and reopens the file by name if not. All descriptors are listed, so that a child closes ours and no
+//! other.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,13 +14,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Where our descriptors begin, if the limit allows it.
-const HIGH: i32 = 512;
+/// Our descriptors are at least this high, if the limit on descriptors allows it.
+const FIRST_DESCRIPTOR: i32 = 512;
 
-/// How often a use is begun again.
+/// How often an operation is tried.
 const ATTEMPTS: u32 = 8;
 
-/// Which file, whatever its name or number.
+/// Identifies a file independently of names and descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FileIdentity {
     device: u64,
@@ -31,7 +32,7 @@ impl FileIdentity {
         file.metadata().map(|data| Self { device: data.dev(), inode: data.ino() })
     }
 
-    /// Async-signal-safe.
+    /// Returns `None` if the descriptor is not open. Async-signal-safe.
     fn of_descriptor(descriptor: i32) -> Option<Self> {
         // SAFETY: an all-zero stat is a valid buffer.
         let mut data: libc::stat = unsafe { std::mem::zeroed() };
@@ -41,52 +42,53 @@ impl FileIdentity {
     }
 }
 
-/// An open file of ours.
+/// An open file whose descriptor the program may close or reuse at any time.
 #[derive(Debug)]
 pub(crate) struct GuardedFile {
     identity: FileIdentity,
     path: PathBuf,
     descriptor: AtomicI32,
-    place: Option<&'static DescriptorEntry>,
+    entry: Option<&'static DescriptorEntry>,
 }
 
 impl GuardedFile {
-    /// Takes over an open file, whose name is `path` from now on.
+    /// Takes over an open file with the name `path`.
     pub(crate) fn adopt(file: File, path: &Path) -> io::Result<Self> {
         let identity = FileIdentity::of(&file)?;
-        let descriptor = raise(file).into_raw_fd();
-        let place = LIST.iter().find(|place| place.take(descriptor, identity));
-        Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), place })
+        let descriptor = move_up(file).into_raw_fd();
+        let entry = DESCRIPTORS.iter().find(|entry| entry.register(descriptor, identity));
+        Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry })
     }
 
-    /// Runs `body` with the open file; again if the program took the descriptor away meanwhile, so `body` must be something
-    /// that can be repeated. Such a program may get one write of ours into the file that then had the number: that is the
-    /// race of anybody who closes what another thread uses.
+    /// Runs `body` with the open file, and again if the program has taken the descriptor away meanwhile. So `body`
+    /// must be repeatable.
+    ///
+    /// A program that closes a descriptor in use may get one of our writes into the file that then gets the number.
     pub(crate) fn with<R>(&self, body: impl Fn(&File) -> io::Result<R>) -> io::Result<R> {
         for _ in 0..ATTEMPTS {
             let descriptor = self.descriptor.load(Ordering::Acquire);
             if FileIdentity::of_descriptor(descriptor) != Some(self.identity) {
-                self.open_again(descriptor)?;
+                self.reopen(descriptor)?;
                 continue;
             }
-            // SAFETY: the number was just seen to be our file's; the wrapper does not close it.
+            // SAFETY: the descriptor was just checked to be our file's; the wrapper does not close it.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             let result = body(&file);
             if FileIdentity::of_descriptor(descriptor) == Some(self.identity) {
                 return result;
             }
         }
-        Err(io::Error::other("the program keeps closing its descriptor"))
+        Err(io::Error::other("the program keeps closing the file descriptor"))
     }
 
     #[cold]
-    fn open_again(&self, lost: i32) -> io::Result<()> {
+    fn reopen(&self, lost: i32) -> io::Result<()> {
         let closed =
-            |_| io::Error::other("the program closed the descriptor, and the file is not there any more");
+            |_| io::Error::other("the program closed the file descriptor, and the file no longer exists");
         let file = OpenOptions::new()
             .read(true)
-            // For a moment it has a number that the program may still take for a file of its own, which it closed: what it writes
-            // there must not be put over what we wrote.
+            // For a moment the file has a low descriptor, which the program may confuse with one that it closed. Append mode
+            // keeps such a write from overwriting ours.
             .append(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.path)
@@ -94,15 +96,15 @@ impl GuardedFile {
         if FileIdentity::of(&file)? != self.identity {
             return Err(closed(io::Error::from_raw_os_error(libc::ENOENT)));
         }
-        // Its lock went with the old descriptor. If somebody holds it now, they only look.
+        // The lock went with the old descriptor. Another process that holds it now only checks the file.
         let _ = file.try_lock();
-        let file = raise(file);
-        write_anywhere(&file);
+        let file = move_up(file);
+        clear_append_mode(&file);
         let descriptor = file.into_raw_fd();
         match self.descriptor.compare_exchange(lost, descriptor, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                if let Some(place) = self.place {
-                    place.descriptor.store(descriptor, Ordering::Release);
+                if let Some(entry) = self.entry {
+                    entry.descriptor.store(descriptor, Ordering::Release);
                 }
             }
             // Another thread was first.
@@ -111,37 +113,37 @@ impl GuardedFile {
         Ok(())
     }
 
-    /// True if no path names our file any more.
-    pub(crate) fn is_nameless(&self) -> bool {
+    /// True if no path names this file any more.
+    pub(crate) fn is_unlinked(&self) -> bool {
         self.with(File::metadata).is_ok_and(|data| data.nlink() == 0)
     }
 
-    /// True if this path names our file.
+    /// True if `path` names this file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         std::fs::symlink_metadata(path)
-            .is_ok_and(|there| FileIdentity { device: there.dev(), inode: there.ino() } == self.identity)
+            .is_ok_and(|found| FileIdentity { device: found.dev(), inode: found.ino() } == self.identity)
     }
 }
 
 impl Drop for GuardedFile {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            place.descriptor.store(FREE, Ordering::Release);
+        if let Some(entry) = self.entry {
+            entry.descriptor.store(FREE, Ordering::Release);
         }
         close_if(self.descriptor.load(Ordering::Acquire), self.identity);
     }
 }
 
-/// Moves a descriptor up. Where the limit is lower it stays where it is.
-fn raise(file: File) -> File {
+/// Moves a file to a high descriptor. If the limit is lower, the descriptor stays as it is.
+fn move_up(file: File) -> File {
     // SAFETY: our own descriptor.
-    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, HIGH) };
-    // SAFETY: a new descriptor that nobody else knows.
+    let high = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FIRST_DESCRIPTOR) };
+    // SAFETY: a new descriptor that no other code knows.
     if high < 0 { file } else { unsafe { File::from_raw_fd(high) } }
 }
 
-/// From now on writes go where they are meant to, not behind the end.
-fn write_anywhere(file: &File) {
+/// Makes positioned writes go to their position again, not to the end of the file.
+fn clear_append_mode(file: &File) {
     // SAFETY: our own descriptor.
     unsafe {
         let flags = libc::fcntl(file.as_raw_fd(), libc::F_GETFL);
@@ -151,12 +153,12 @@ fn write_anywhere(file: &File) {
 
 fn close_if(descriptor: i32, identity: FileIdentity) {
     if FileIdentity::of_descriptor(descriptor) == Some(identity) {
-        // SAFETY: the number means our file.
+        // SAFETY: the descriptor is our file's.
         unsafe { libc::close(descriptor) };
     }
 }
 
-/// A descriptor of ours, readable in a child without locks.
+/// One of our descriptors, in a form that a forked child reads without locks.
 #[derive(Debug)]
 struct DescriptorEntry {
     descriptor: AtomicI32,
@@ -165,16 +167,16 @@ struct DescriptorEntry {
 }
 
 const FREE: i32 = -1;
-const TAKEN: i32 = -2;
+const RESERVED: i32 = -2;
 
-/// A session has two files. More than these are never open at a time outside of tests, and are then not listed.
-static LIST: [DescriptorEntry; 4] = [const {
+/// A session has up to three files. Only tests open more; those are not listed.
+static DESCRIPTORS: [DescriptorEntry; 4] = [const {
     DescriptorEntry { descriptor: AtomicI32::new(FREE), device: AtomicU64::new(0), inode: AtomicU64::new(0) }
 }; 4];
 
 impl DescriptorEntry {
-    fn take(&self, descriptor: i32, identity: FileIdentity) -> bool {
-        if self.descriptor.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    fn register(&self, descriptor: i32, identity: FileIdentity) -> bool {
+        if self.descriptor.compare_exchange(FREE, RESERVED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return false;
         }
         self.device.store(identity.device, Ordering::Relaxed);
@@ -184,12 +186,14 @@ impl DescriptorEntry {
     }
 }
 
-/// In a child just made by `fork`: closes the copies of our files, so that it does not hold its parent's locks.
+/// Closes the copies of our files in a forked child, so that it does not keep its parent's locks.
+///
+/// Async-signal-safe.
 pub(crate) fn close_inherited() {
-    for place in &LIST {
-        let descriptor = place.descriptor.swap(FREE, Ordering::AcqRel);
+    for entry in &DESCRIPTORS {
+        let descriptor = entry.descriptor.swap(FREE, Ordering::AcqRel);
         if descriptor >= 0 {
-            let (device, inode) = (place.device.load(Ordering::Relaxed), place.inode.load(Ordering::Relaxed));
+            let (device, inode) = (entry.device.load(Ordering::Relaxed), entry.inode.load(Ordering::Relaxed));
             close_if(descriptor, FileIdentity { device, inode });
         }
     }
@@ -208,42 +212,42 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_now_means_another_file_is_not_written_to() {
+    fn descriptor_reused_by_the_program_is_not_written_to() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
         let own = GuardedFile::adopt(file, &path).unwrap();
         let number = own.descriptor.load(Ordering::Acquire);
-        assert!(number >= HIGH);
+        assert!(number >= FIRST_DESCRIPTOR);
         let (precious, precious_path) = file_in(folder.path(), "precious");
-        // SAFETY: gives the number to another file, as a program may that closes all descriptors.
+        // SAFETY: gives the descriptor to another file, as programs do that close all descriptors.
         unsafe { libc::dup2(precious.as_raw_fd(), number) };
         own.with(|file| file.write_all_at(b"event", 0)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"event");
         assert_eq!(std::fs::read(&precious_path).unwrap(), b"");
         std::fs::remove_file(&path).unwrap();
-        // SAFETY: closes the descriptor that was opened again.
+        // SAFETY: closes the reopened descriptor.
         unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
-        assert!(own.with(|_| Ok(())).is_err(), "a file without a name cannot be found again");
+        assert!(own.with(|_| Ok(())).is_err(), "an unlinked file cannot be reopened");
         drop(own);
-        // SAFETY: the program's own number, still open: dropping ours did not close it.
+        // SAFETY: the program's own descriptor, still open: dropping ours did not close it.
         let mut still = unsafe { File::from_raw_fd(number) };
         assert_eq!(still.read(&mut [0; 1]).unwrap(), 0);
     }
 
     #[test]
-    fn a_file_that_was_opened_again_is_written_where_it_is_meant_to() {
+    fn reopened_file_is_written_at_the_given_offset() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
         let own = GuardedFile::adopt(file, &path).unwrap();
         own.with(|file| file.write_all_at(b"first", 0)).unwrap();
-        // SAFETY: closes our own descriptor, as a program may that closes all.
+        // SAFETY: closes our own descriptor, as programs do that close all descriptors.
         unsafe { libc::close(own.descriptor.load(Ordering::Acquire)) };
         own.with(|file| file.write_all_at(b"2nd", 0)).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"2ndst");
     }
 
     #[test]
-    fn a_file_of_ours_is_closed_when_it_is_dropped() {
+    fn dropped_file_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let (file, path) = file_in(folder.path(), "ours");
         let own = GuardedFile::adopt(file, &path).unwrap();

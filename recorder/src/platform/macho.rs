@@ -1,7 +1,7 @@
-//! The header of a Mach-O module, where it lies in memory.
+//! Reads the header of a Mach-O module in memory.
 //!
-//! Constraint: the module may be unloaded while it is looked at. Consequence: every word comes through [`Memory`], which refuses what is
-//! not there, and no number that was read is believed: a header that makes no sense is no module.
+//! The module may be unloaded meanwhile. So every word comes through [`Memory`], which refuses addresses
+//! that are not mapped, and no number in the header is trusted.
 //!
 //! Layout: `mach-o/loader.h`.
 
@@ -14,28 +14,28 @@ const HEADER_BYTES: usize = 32;
 const COMMANDS_AT: usize = 16;
 const SEGMENT_64: u32 = 0x19;
 const UUID: u32 = 0x1b;
-/// `VM_PROT_EXECUTE`.
+/// `VM_PROT_EXECUTE` of `mach/vm_prot.h`.
 const EXECUTES: u32 = 4;
-/// Real ones have a few dozen.
-const MOST_COMMANDS: u32 = 4096;
-/// `MAXPATHLEN`.
-const MOST_PATH_BYTES: usize = 1024;
+/// Limit for damaged headers; real ones have a few dozen commands.
+const MAX_COMMANDS: u32 = 4096;
+/// `MAXPATHLEN` of macOS.
+const MAX_PATH_BYTES: usize = 1024;
 
-/// What is told of a module.
+/// The facts about a module that its header contains.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MachImage {
-    /// Where its code is, in the addresses that it was linked at. Those of the system's own libraries have their data far away.
+    /// The linked address range of its executable segments only: system libraries keep their data far away.
     pub(crate) code: Range<u64>,
-    /// What tells it from every other build.
+    /// The `LC_UUID` of the build.
     pub(crate) uuid: Option<[u8; 16]>,
 }
 
-/// The module whose header is there; `None` if it has no code.
-pub(crate) fn image(memory: &impl Memory, header_at: usize) -> Option<MachImage> {
+/// Parses the Mach-O header at `header_at`. Returns `None` if it is not valid or the module has no code.
+pub(crate) fn read_image(memory: &impl Memory, header_at: usize) -> Option<MachImage> {
     if memory.half(header_at)? != MAGIC_64 {
         return None;
     }
-    let commands = memory.half(header_at.checked_add(COMMANDS_AT)?)?.min(MOST_COMMANDS);
+    let commands = memory.half(header_at.checked_add(COMMANDS_AT)?)?.min(MAX_COMMANDS);
     let (mut code, mut uuid): (Option<Range<u64>>, _) = (None, None);
     let mut at = header_at.checked_add(HEADER_BYTES)?;
     for _ in 0..commands {
@@ -55,16 +55,16 @@ pub(crate) fn image(memory: &impl Memory, header_at: usize) -> Option<MachImage>
             }
             _ => {}
         }
-        // Shorter than its own head: nothing that follows is known.
+        // A command shorter than its own header: the position of the next one is unknown.
         at = at.checked_add(bytes).filter(|_| bytes >= 8)?;
     }
     Some(MachImage { code: code?, uuid })
 }
 
-/// A name that ends with a NUL; `None` if it cannot be read to its end.
-pub(crate) fn text(memory: &impl Memory, at: usize) -> Option<String> {
+/// Reads a NUL-terminated string. Returns `None` if it cannot be read to its end.
+pub(crate) fn read_c_string(memory: &impl Memory, at: usize) -> Option<String> {
     let mut bytes = Vec::new();
-    while bytes.len() < MOST_PATH_BYTES && at != 0 {
+    while bytes.len() < MAX_PATH_BYTES && at != 0 {
         match memory.byte(at.checked_add(bytes.len())?)? {
             0 => return Some(String::from_utf8_lossy(&bytes).into_owned()),
             byte => bytes.push(byte),
@@ -81,11 +81,11 @@ mod tests {
     use object::read::macho::MachHeader as _;
     use proptest::prelude::*;
 
-    /// The beginning of a library that zig has linked for macOS from `int f(void) { return 1; }`.
+    /// The first bytes of a library that zig linked for macOS from `int f(void) { return 1; }`.
     const LIBRARY: &[u8] = include_bytes!("../../tests/data/header.dylib");
     const AT: usize = 0x1_0000_0000;
 
-    /// Bytes at [`AT`], and nothing else.
+    /// An address space with these bytes at [`AT`] and no other memory.
     struct ImageBytes<'a>(&'a [u8]);
 
     impl Memory for ImageBytes<'_> {
@@ -97,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_what_another_reader_says() {
-        let ours = image(&ImageBytes(LIBRARY), AT).unwrap();
+    fn header_agrees_with_the_object_crate() {
+        let ours = read_image(&ImageBytes(LIBRARY), AT).unwrap();
         let header = MachHeader64::<LittleEndian>::parse(LIBRARY, 0).unwrap();
         assert_eq!(header.filetype(LittleEndian), object::macho::MH_DYLIB);
         let (mut code, mut uuid) = (Vec::new(), None);
@@ -117,36 +117,39 @@ mod tests {
     }
 
     #[test]
-    fn wherever_memory_ends_nothing_is_made_up() {
-        let whole = image(&ImageBytes(LIBRARY), AT).unwrap();
+    fn header_cut_at_any_byte_gives_nothing_or_the_same() {
+        let whole = read_image(&ImageBytes(LIBRARY), AT).unwrap();
         let commands = u32::from_le_bytes(LIBRARY[20..24].try_into().unwrap()) as usize;
         for len in 0..LIBRARY.len() {
-            let cut = image(&ImageBytes(&LIBRARY[..len]), AT);
+            let cut = read_image(&ImageBytes(&LIBRARY[..len]), AT);
             assert!(cut.is_none() || cut.as_ref() == Some(&whole), "{len}");
             assert!(len + 64 > HEADER_BYTES + commands || cut.is_none(), "{len}");
         }
     }
 
     #[test]
-    fn a_name_is_read_to_its_end_or_not_at_all() {
-        assert_eq!(text(&ImageBytes(b"/usr/lib/a.dylib\0rest"), AT).as_deref(), Some("/usr/lib/a.dylib"));
-        assert_eq!(text(&ImageBytes(b"/usr/lib/a.dylib"), AT), None);
-        assert_eq!(text(&ImageBytes(b"\0"), AT).as_deref(), Some(""));
-        assert_eq!(text(&ImageBytes(b"\0"), 0), None);
-        assert_eq!(text(&ImageBytes(&[b'a'; 2 * MOST_PATH_BYTES]), AT), None);
+    fn c_string_is_read_to_its_end_or_not_at_all() {
+        assert_eq!(
+            read_c_string(&ImageBytes(b"/usr/lib/a.dylib\0rest"), AT).as_deref(),
+            Some("/usr/lib/a.dylib")
+        );
+        assert_eq!(read_c_string(&ImageBytes(b"/usr/lib/a.dylib"), AT), None);
+        assert_eq!(read_c_string(&ImageBytes(b"\0"), AT).as_deref(), Some(""));
+        assert_eq!(read_c_string(&ImageBytes(b"\0"), 0), None);
+        assert_eq!(read_c_string(&ImageBytes(&[b'a'; 2 * MAX_PATH_BYTES]), AT), None);
     }
 
     proptest! {
         #[test]
-        fn bytes_of_any_kind_are_read_without_panic(at in 0usize..1024, byte: u8, header: bool, noise: [u8; 32]) {
+        fn damaged_header_is_read_without_panic(at in 0usize..1024, byte: u8, header: bool, noise: [u8; 32]) {
             let mut bytes = LIBRARY.to_vec();
             let at = at % bytes.len();
             bytes[at] = byte;
             if header {
                 bytes[32..64].copy_from_slice(&noise);
             }
-            let _ = image(&ImageBytes(&bytes), AT);
-            let _ = image(&ImageBytes(&noise), AT);
+            let _ = read_image(&ImageBytes(&bytes), AT);
+            let _ = read_image(&ImageBytes(&noise), AT);
         }
     }
 }

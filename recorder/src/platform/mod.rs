@@ -1,10 +1,10 @@
 //! What the recorder asks of the operating system beyond POSIX.
 //!
-//! Constraint: Linux and macOS answer the same questions (whose thread is this, is that one gone, is this address readable, put this
-//! memory over that) with calls that have nothing in common. Consequence: each question is a function here, once for each
-//! system under the same name, and no other file of the recorder asks which system it is on.
-//!
-//! What has no answer on macOS says so where it is asked: there are no leases on files, and the kernel empties no page in a child.
+//! Linux and macOS answer the same questions with calls that have nothing in common: has that thread
+//! ended, is this address readable, replace this mapping by that one. So each question is a function in
+//! `linux` and in `macos`, under the same name, and no other module of the recorder asks which system it
+//! runs on. macOS has no file leases, and its kernel cannot zero a page in a forked child; the functions
+//! for these say so.
 
 pub(crate) mod clock;
 pub(crate) mod guarded_file;
@@ -22,18 +22,18 @@ mod macos;
 #[cfg(target_os = "macos")]
 pub use macos::*;
 
-// Elsewhere than on macOS only its tests need it.
+// On other systems only the tests of this module need it.
 #[cfg(any(target_os = "macos", all(test, not(miri))))]
 mod macho;
 
-/// What somebody waits for who wants a file of ours.
+/// What another process waits for that opens or truncates a leased file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(target_os = "macos", allow(dead_code, reason = "there are no leases"))]
 pub(crate) enum LeaseRequest {
-    /// Nobody does, or there is no lease.
+    /// No process waits, or there is no lease.
     None,
-    /// To read the file.
+    /// A process wants to read the file.
     Read,
-    /// To write to it, or to cut it.
+    /// A process wants to write to the file or to truncate it.
     Write,
 }

@@ -1,43 +1,43 @@
-//! How interpreter memory is read: directly, or carefully.
+//! Reading memory of this process: with plain loads, or through the kernel.
 //!
-//! Constraint: the same walk must be fast when the layout is proven and must not crash the program while it is not.
-//! Consequence: the walk is generic over [`Memory`]. [`Direct`] is a plain load; [`Guarded`] asks the kernel, which
-//! answers an error where a load would fault; tests use a map of words.
+//! Stack walks must be fast once the layout of the data is known to be right, and must not crash the
+//! program before that. So a walk is generic over [`Memory`]. [`Direct`] is a plain load; [`Guarded`]
+//! asks the kernel, which returns an error where a load would fault; tests use a map of words.
 
-/// Bytes that the processor compares at once.
+/// Bytes that one SSE instruction compares.
 pub(crate) const WINDOW_BYTES: usize = 16;
 
-/// What so many bytes held.
+/// The content of [`WINDOW_BYTES`] bytes of memory.
 pub(crate) type Window = [u8; WINDOW_BYTES];
 
-/// Read access to an address space. `None` means the address cannot be read.
+/// Read access to an address space. All methods return `None` if an address cannot be read.
 pub trait Memory {
-    /// Fills `out` from `at`.
+    /// Reads `out.len()` bytes from address `at`.
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()>;
 
-    /// A pointer-sized word.
+    /// Reads a pointer-sized word.
     fn word(&self, at: usize) -> Option<usize> {
         let mut bytes = [0; 8];
         self.read(at, &mut bytes)?;
         Some(u64::from_le_bytes(bytes) as usize)
     }
 
-    /// A 32-bit word.
+    /// Reads a 32-bit word.
     fn half(&self, at: usize) -> Option<u32> {
         let mut bytes = [0; 4];
         self.read(at, &mut bytes)?;
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// One byte.
+    /// Reads one byte from address `at`.
     fn byte(&self, at: usize) -> Option<u8> {
         let mut bytes = [0; 1];
         self.read(at, &mut bytes)?;
         Some(bytes[0])
     }
 
-    /// Whether two places hold what they held.
-    fn both_hold(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
+    /// Whether both addresses still hold the content of the given windows.
+    fn are_windows_unchanged(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
         let mut now = [[0; WINDOW_BYTES]; 2];
         self.read(at[0], &mut now[0])?;
         self.read(at[1], &mut now[1])?;
@@ -45,16 +45,16 @@ pub trait Memory {
     }
 }
 
-/// Plain loads.
+/// Reads with plain loads, without any check.
 #[derive(Clone, Copy, Debug)]
 pub struct Direct(());
 
 impl Direct {
-    /// Plain loads.
+    /// Creates a reader without checks.
     ///
     /// # Safety
-    /// Every address read through it must be valid: the layout in use has passed the self-test, and the frames that are
-    /// read belong to the calling thread, so that they and what they hold stay alive meanwhile.
+    /// Every address read through it must be valid. For Python frames that means: the layout in use has passed the
+    /// self-test, and the frames belong to the calling thread, so that they stay alive meanwhile.
     pub unsafe fn new() -> Self {
         Self(())
     }
@@ -68,11 +68,12 @@ impl Memory for Direct {
         Some(())
     }
 
-    /// By hand: the compiler makes twice as many instructions of it, for every frame of every event.
+    /// Written with intrinsics, because this runs for every frame of every event and the compiler generates twice as
+    /// many instructions for the default method.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    #[allow(clippy::cast_ptr_alignment, reason = "the loads are those that need none")]
-    fn both_hold(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
+    #[allow(clippy::cast_ptr_alignment, reason = "these loads need no alignment")]
+    fn are_windows_unchanged(&self, at: [usize; 2], windows: &[Window; 2]) -> Option<bool> {
         use std::arch::x86_64::{__m128i, _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8};
         let [first, second] = at.map(|at| at as *const __m128i);
         let [held_first, held_second] =
@@ -88,7 +89,7 @@ impl Memory for Direct {
     }
 }
 
-/// Reads through the kernel, which refuses instead of faulting.
+/// Reads through the kernel, which returns an error where a load would fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guarded;
 

@@ -1,34 +1,36 @@
-//! Signals that our own system calls could raise, kept from the program.
+//! Keeps signals of our own system calls away from the program.
 //!
-//! Constraint: writing to a closed pipe or beyond a file-size limit raises a signal in the thread that writes, whose
-//! default is to end the process; and a program's handler must never run on a thread of ours. Consequence: both signals
-//! are blocked around such calls, and what they raised is taken back; our thread is made with all signals blocked.
+//! A write to a closed pipe or beyond the file-size limit raises a signal in the writing thread, and the
+//! default action ends the process. Both signals are blocked around such calls and discarded afterwards.
+//! The writer thread is created with all signals blocked, so that the program's handlers never run on it.
 
 #![cfg_attr(
     target_vendor = "apple",
     allow(
         clippy::trivially_copy_pass_by_ref,
-        reason = "sets of signals have four bytes there, and many elsewhere"
+        reason = "a signal set has four bytes on Apple systems, and more elsewhere"
     )
 )]
 
-/// Runs `body`; if it raises `SIGPIPE` or `SIGXFSZ` in this thread, nobody hears of it. Async-signal-safe if `body` is.
+/// Runs `body` and discards any `SIGPIPE` or `SIGXFSZ` that it raises in this thread.
+///
+/// Async-signal-safe if `body` is.
 pub(crate) fn without_write_signals<R>(body: impl FnOnce() -> R) -> R {
-    let ours = set_of(&[libc::SIGPIPE, libc::SIGXFSZ]);
+    let blocked = set_of(&[libc::SIGPIPE, libc::SIGXFSZ]);
     let pending_before = pending();
-    let old = change_mask(libc::SIG_BLOCK, &ours);
+    let old = change_mask(libc::SIG_BLOCK, &blocked);
     let result = body();
     for signal in [libc::SIGPIPE, libc::SIGXFSZ] {
-        // One that waited already is the program's.
+        // A signal that was already pending belongs to the program.
         if !contains(&pending_before, signal) && contains(&pending(), signal) {
-            take_back(signal);
+            discard_pending(signal);
         }
     }
     change_mask(libc::SIG_SETMASK, &old);
     result
 }
 
-/// Runs `body` with all signals blocked: a thread inherits the mask of its maker.
+/// Runs `body` with all signals blocked. A thread that `body` creates inherits the mask.
 pub(crate) fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     let mut all = set_of(&[]);
     // SAFETY: the set is ours.
@@ -39,7 +41,7 @@ pub(crate) fn with_all_blocked<R>(body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// In a thread of ours that goes on as one of the program's.
+/// Unblocks all signals, in a thread of ours that continues as a thread of the program.
 pub(crate) fn unblock_all() {
     change_mask(libc::SIG_SETMASK, &set_of(&[]));
 }
@@ -75,9 +77,9 @@ fn contains(set: &libc::sigset_t, signal: i32) -> bool {
     unsafe { libc::sigismember(set, signal) == 1 }
 }
 
-/// Forgets a signal that waits in this thread, where it is blocked.
-pub(crate) fn take_back(signal: i32) {
-    crate::platform::forget_signal(&set_of(&[signal]));
+/// Discards a pending signal of the calling thread. The signal must be blocked.
+pub(crate) fn discard_pending(signal: i32) {
+    crate::platform::discard_pending_signal(&set_of(&[signal]));
 }
 
 #[cfg(all(test, not(miri)))]
@@ -85,29 +87,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_raise_is_taken_back_and_what_waited_stays() {
-        // On a thread of its own: a mask is a thread's.
+    fn raised_signal_is_discarded_and_earlier_one_stays_pending() {
+        // On a thread of its own, because a signal mask belongs to a thread.
         std::thread::spawn(|| {
             // SAFETY: raises a signal in this thread, where it is blocked.
             let raise = || unsafe { libc::raise(libc::SIGXFSZ) };
             without_write_signals(raise);
-            assert!(!contains(&pending(), libc::SIGXFSZ), "ours is gone, and this thread is alive");
+            assert!(
+                !contains(&pending(), libc::SIGXFSZ),
+                "our own signal is discarded, and this thread is alive"
+            );
 
             let blocked = set_of(&[libc::SIGXFSZ]);
             change_mask(libc::SIG_BLOCK, &blocked);
             raise();
             without_write_signals(raise);
-            assert!(contains(&pending(), libc::SIGXFSZ), "the program's own is not ours to take");
-            take_back(libc::SIGXFSZ);
+            assert!(contains(&pending(), libc::SIGXFSZ), "the program's signal stays pending");
+            discard_pending(libc::SIGXFSZ);
         })
         .join()
         .unwrap();
     }
 
     #[test]
-    fn a_write_to_a_closed_pipe_ends_nothing() {
+    fn write_to_closed_pipe_does_not_end_the_process() {
         let mut ends = [0; 2];
-        // SAFETY: two descriptors of our own; the read end is closed so that writing fails.
+        // SAFETY: two descriptors of our own; the read end is closed, so the write fails.
         let result = unsafe {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
             libc::close(ends[0]);

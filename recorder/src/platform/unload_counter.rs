@@ -1,20 +1,21 @@
-//! How often modules may have gone.
+//! Counts how often modules may have been unloaded.
 //!
-//! Constraint: what is known of code is kept by its address, and another module may lie there later. Consequence: whoever notices that
-//! one may have gone counts here, and what was learned under another count is learned again.
+//! Unwind rules are cached by code address, and after an unload another module may lie at the same
+//! address. So each unload that is noticed increments this counter, and rules that were read under
+//! another count are read again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// To be called after modules may have been unloaded: another one may lie at the same addresses.
+/// Notes that a module was unloaded: what is known about code at its addresses is no longer valid.
 pub fn note_module_unload() {
     GENERATION.fetch_add(1, Ordering::Release);
 }
 
-/// Changes when modules may have been unloaded; never 0.
+/// A number that changes when modules may have been unloaded. Never 0.
 #[inline]
-pub(crate) fn generation() -> u32 {
+pub(crate) fn unload_generation() -> u32 {
     GENERATION.load(Ordering::Acquire) | 1 << 31
 }
 
@@ -23,9 +24,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generation_is_never_nothing() {
-        let before = generation();
+    fn generation_changes_and_is_never_zero() {
+        let before = unload_generation();
         note_module_unload();
-        assert!(before != 0 && generation() != before);
+        assert!(before != 0 && unload_generation() != before);
     }
 }

@@ -1,18 +1,19 @@
-//! The atomics that [`crate::ring::protocol`] is written in.
+//! The atomics and fences that [`super::protocol`] is written with.
 //!
-//! Constraint: what the protocol promises must hold in every order that the machine may choose, which no test on one machine
-//! shows. Consequence: the protocol takes its atomics from here, and `tests/protocol_model.rs` compiles the same files with
-//! others, that try all orders.
+//! The protocol must hold in every order that the memory model allows, and no test on one machine shows
+//! that. So the protocol imports its atomics from here, and `tests/protocol_model.rs` compiles the same
+//! files with loom's atomics, which try all orders.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// The cheap side of an asymmetric fence: keeps the compiler from reordering.
+/// The cheap side of an asymmetric fence: only keeps the compiler from reordering.
 #[inline]
 pub(crate) fn light_fence() {
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
 }
 
-/// The dear side: all threads' stores are visible, as if each [`light_fence`] were a whole one.
+/// The expensive side: makes all threads' earlier stores visible, as if each [`light_fence`] were a full
+/// fence.
 pub(crate) fn heavy_fence() {
-    crate::platform::all_threads();
+    crate::platform::barrier_on_all_threads();
 }

@@ -1,9 +1,10 @@
-//! The mapped ring file: what survives the process.
+//! The memory-mapped ring file, which survives the process.
 //!
-//! Constraint: the hook stores to it with plain instructions, the writer thread reads it concurrently, and neither a full
-//! disk nor a fork may turn a store into a signal. Consequence: the blocks behind a ring are allocated on disk before the
-//! ring is used; the mapping is not inherited by children; all access is by atomics at the offsets of
-//! `gpumemtrace_format::ring`. Where the file cannot be mapped, or must be let go, the same addresses are plain memory.
+//! Hooks store to the mapping with plain instructions while the writer thread reads it, and neither a
+//! full disk nor a fork may turn a store into a signal. So the disk blocks of a ring are allocated before
+//! the ring is used, children do not inherit the mapping, and all access is by atomics at the offsets of
+//! `gpumemtrace_format::ring`. If the file cannot be mapped or must be given up, the same addresses hold
+//! anonymous memory.
 
 use std::fs::File;
 use std::io;
@@ -26,20 +27,20 @@ use crate::platform::signals::without_write_signals;
 use crate::ring::geometry::{RINGS, shape_within};
 use crate::ring::protocol::ring::RingWords;
 
-/// The mapping. Never unmapped: a thread may be in the hook at any time.
+/// The mapped ring file of a session. Never unmapped: a thread may be inside a hook at any time.
 #[derive(Debug)]
 pub(crate) struct RingMapping {
     base: *mut u8,
     file: GuardedFile,
-    /// Sparse: a ring takes room on disk when a thread first uses it.
+    /// The file is sparse: a ring takes disk space when a thread first uses it.
     shape: Shape,
-    /// The mapping is not of the file (any more): what is in it dies with the process.
+    /// The mapping is anonymous memory, not the file: its content dies with the process.
     is_memory: AtomicBool,
-    /// Rings with room on disk. Others may not even be read: on a full tmpfs that raises a signal too.
-    has_room: [AtomicBool; RINGS],
+    /// Rings with disk space. Other rings may not even be read: on a full tmpfs that raises a signal too.
+    is_allocated: [AtomicBool; RINGS],
 }
 
-// SAFETY: the mapping is shared memory that is only touched through atomics, from any thread.
+// SAFETY: the mapping is shared memory that all threads touch through atomics only.
 unsafe impl Send for RingMapping {}
 // SAFETY: as above.
 unsafe impl Sync for RingMapping {}
@@ -48,7 +49,7 @@ unsafe impl Sync for RingMapping {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MappedRing {
     base: *mut u8,
-    /// Its records less one: a mask.
+    /// Capacity in records minus one, used as a mask.
     last_slot: u64,
 }
 
@@ -57,7 +58,7 @@ unsafe impl Send for MappedRing {}
 // SAFETY: all access is by atomics.
 unsafe impl Sync for MappedRing {}
 
-/// Refuses to make files where the program's own limit is below what the ring file needs.
+/// Returns `EFBIG` if the process's limit on file sizes is below the size of the ring file.
 pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
@@ -69,7 +70,10 @@ pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
 }
 
 impl RingMapping {
-    /// Sizes, maps and heads the file. `memory_bytes`: what the recorder may need.
+    /// Sets the size of the file, maps it and writes its header.
+    ///
+    /// `memory_bytes` is the memory limit of the recorder. A file system without shared mappings gives
+    /// anonymous memory instead; [`Self::is_memory`] then returns true.
     pub(crate) fn create(
         file: GuardedFile,
         trace_id: [u8; 16],
@@ -79,53 +83,52 @@ impl RingMapping {
         let shape = shape_within(memory_bytes);
         let len = shape.file_bytes() as usize;
         file.with(|file| file.set_len(len as u64))?;
-        file.with(|file| platform::allocate(file, 0, PAGE_BYTES))?;
-        let (base, is_memory) = match file.with(|file| map(file, len)) {
+        file.with(|file| platform::allocate_file_range(file, 0, PAGE_BYTES))?;
+        let (base, is_memory) = match file.with(|file| map_file(file, len)) {
             Ok(base) => (base, false),
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => return Err(error),
             // Some file systems have no shared mappings.
-            Err(_) => (memory(len)?, true),
+            Err(_) => (map_anonymous(len)?, true),
         };
-        // A child must not write into its parent's trace. Refusal (old kernels) is harmless: the child's session is reset.
+        // A child must not write into its parent's trace. Old kernels refuse; the child's session is reset anyway.
         // SAFETY: exactly the mapping made above.
         unsafe { platform::hide_from_children(base, len) };
         let header = encode_header(trace_id, pid, &shape);
-        // SAFETY: page 0 is allocated and nobody else knows the mapping yet.
+        // SAFETY: page 0 is allocated, and no other thread knows the mapping yet.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, header.len()) };
         Ok(Self {
             base,
             file,
             shape,
             is_memory: AtomicBool::new(is_memory),
-            has_room: [const { AtomicBool::new(false) }; RINGS],
+            is_allocated: [const { AtomicBool::new(false) }; RINGS],
         })
     }
 
-    /// Gives the addresses back, when nobody has learned of them.
+    /// Unmaps the file. No other thread may know the mapping.
     pub(crate) fn unmap(&self) {
-        // SAFETY: exactly our mapping; by the caller's word nobody uses it.
-        unsafe { libc::munmap(self.base.cast(), self.len()) };
+        // SAFETY: exactly our mapping; by the caller's promise no other thread uses it.
+        unsafe { libc::munmap(self.base.cast(), self.len_bytes()) };
     }
 
-    /// Length of the mapping.
-    fn len(&self) -> usize {
+    fn len_bytes(&self) -> usize {
         self.shape.file_bytes() as usize
     }
 
-    /// Records in the largest ring.
-    pub(crate) fn largest_ring(&self) -> usize {
-        self.place(0).1 as usize
+    /// Capacity of the largest ring, in records.
+    pub(crate) fn largest_ring_records(&self) -> usize {
+        self.offset_and_records(0).1 as usize
     }
 
-    /// Where a ring begins, and its records.
-    fn place(&self, index: usize) -> (usize, u32) {
+    /// Offset and capacity (in records) of a ring.
+    fn offset_and_records(&self, index: usize) -> (usize, u32) {
         let (at, records) = self.shape.ring(index).unwrap_or((PAGE_BYTES as u64, 0));
         (at as usize, records)
     }
 
-    /// Where a ring begins, and how many bytes it has.
+    /// Offset and length of a ring, in bytes.
     fn span(&self, index: usize) -> (usize, usize) {
-        let (at, records) = self.place(index);
+        let (at, records) = self.offset_and_records(index);
         (at, ring_bytes(records) as usize)
     }
 
@@ -134,131 +137,135 @@ impl RingMapping {
         unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    /// The counter that orders all events of the process.
+    /// The counter that gives each event of the process its sequence number.
     #[inline]
     pub(crate) fn next_seq(&self) -> &AtomicU64 {
         self.word(NEXT_SEQ_AT)
     }
 
-    /// One loss counter.
     #[inline]
     pub(crate) fn counter(&self, counter: Counter) -> u64 {
         self.word(COUNTERS_AT + 8 * counter as usize).load(Ordering::Relaxed)
     }
 
-    /// Counts something.
+    /// Adds one to a counter.
     #[inline]
     pub(crate) fn count(&self, counter: Counter) {
-        self.count_more(counter, 1);
+        self.add_count(counter, 1);
     }
 
-    /// Counts something so many times. Twice: a reader of the file compares.
+    /// Adds `times` to a counter and to its copy, which readers of the file compare.
     #[inline]
-    pub(crate) fn count_more(&self, counter: Counter, times: u64) {
+    pub(crate) fn add_count(&self, counter: Counter, times: u64) {
         for at in [COUNTERS_AT, COUNTERS_AGAIN_AT] {
             self.word(at + 8 * counter as usize).fetch_add(times, Ordering::Relaxed);
         }
     }
 
-    /// Notes how the process ends, for a reader that finds nothing but this file.
+    /// Stores how the process ends, for a reader that finds only the ring file.
     pub(crate) fn set_end(&self, kind: u32, status: i32, time_ns: u64) {
         self.word(END_TIME_AT).store(time_ns, Ordering::Relaxed);
         self.word(END_AT).store(end_word(kind, status, time_ns), Ordering::Release);
     }
 
-    /// What [`Self::set_end`] noted.
-    pub(crate) fn end_as_set(&self) -> Option<(EndReason, u64)> {
+    /// The end that [`Self::set_end`] stored, with its time.
+    pub(crate) fn stored_end(&self) -> Option<(EndReason, u64)> {
         let end = self.word(END_AT).load(Ordering::Acquire);
         let time_ns = self.word(END_TIME_AT).load(Ordering::Relaxed);
         Some((end_of(end, time_ns)?, time_ns))
     }
 
-    /// Notes how long the file of the trace is, for who finds it shorter; 0 while that is changing.
+    /// Stores the length of the trace file, so that a reader detects a truncated one. 0 means unknown.
     pub(crate) fn set_trace_bytes(&self, bytes: u64) {
         self.word(TRACE_BYTES_AT).store(bytes, Ordering::Release);
     }
 
-    /// True if what is in the rings dies with the process.
+    /// True if the content of the rings dies with the process.
     pub(crate) fn is_memory(&self) -> bool {
         self.is_memory.load(Ordering::Acquire)
     }
 
-    /// The ring file, for what is not done through the mapping.
+    /// The ring file, for operations other than loads and stores.
     pub(crate) fn file(&self) -> &GuardedFile {
         &self.file
     }
 
-    /// Puts memory with the same content in place of the mapped file. Nobody may be in the middle of a store.
+    /// Replaces the mapped file by anonymous memory with the same content, at the same addresses.
+    ///
+    /// No hook may be recording meanwhile.
     pub(crate) fn move_to_memory(&self) -> io::Result<()> {
         if self.is_memory() {
             return Ok(());
         }
-        let copy = memory(self.len())?;
-        let used = (0..RINGS).filter(|index| self.has_room(*index));
-        let parts = used.map(|index| self.span(index));
-        // The first page last: who is not inside may still count in it.
+        let copy = map_anonymous(self.len_bytes())?;
+        let allocated = (0..RINGS).filter(|index| self.is_allocated(*index));
+        let parts = allocated.map(|index| self.span(index));
+        // The first page comes last: threads outside of hooks may still increment its counters.
         for (at, len) in parts.chain([(0, PAGE_BYTES)]) {
             // SAFETY: both mappings have this length and do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), copy.add(at), len) };
         }
-        // SAFETY: moves a mapping that nobody else knows over one of the same length that is ours.
-        unsafe { platform::move_over(copy, self.base, self.len()) }?;
+        // SAFETY: moves a mapping that no other thread knows over one of the same length that is ours.
+        unsafe { platform::replace_mapping(copy, self.base, self.len_bytes()) }?;
         // SAFETY: exactly our mapping.
-        unsafe { platform::hide_from_children(self.base, self.len()) };
+        unsafe { platform::hide_from_children(self.base, self.len_bytes()) };
         self.is_memory.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// What was in the file is in the trace or in memory now: no reader may take it for what the process left.
-    pub(crate) fn spoil_file(&self) -> io::Result<()> {
+    /// Overwrites the header of the file after its content has moved, so that no reader uses the file.
+    pub(crate) fn invalidate_file(&self) -> io::Result<()> {
         self.file.with(|file| file.write_all_at(&[0; 64], 0))
     }
 
-    /// True if this path still names our file.
+    /// True if `path` still names the ring file.
     pub(crate) fn is_file_at(&self, path: &Path) -> bool {
         self.file.is_at(path)
     }
 
-    /// A ring. `index` is less than [`RINGS`].
+    /// The ring with number `index`, which must be below [`RINGS`].
     pub(crate) fn ring(&self, index: usize) -> MappedRing {
         debug_assert!(index < RINGS);
-        let (at, records) = self.place(index);
+        let (at, records) = self.offset_and_records(index);
         // SAFETY: inside the mapping for every index below RINGS.
         let base = unsafe { self.base.add(at) };
         MappedRing { base, last_slot: u64::from(records) - 1 }
     }
 
-    /// True if a ring may be looked at.
-    fn has_room(&self, index: usize) -> bool {
-        self.has_room[index].load(Ordering::Acquire)
+    /// True if ring `index` may be read and written.
+    fn is_allocated(&self, index: usize) -> bool {
+        self.is_allocated[index].load(Ordering::Acquire)
     }
 
-    /// Makes sure the file system has room for a ring, so that storing to it cannot fail.
+    /// Allocates disk space for a ring, so that storing to it cannot fail.
     pub(crate) fn allocate_ring(&self, index: usize) -> io::Result<()> {
-        if !self.has_room(index) {
-            self.make_room(index)?;
-            self.has_room[index].store(true, Ordering::Release);
+        if !self.is_allocated(index) {
+            self.allocate_disk_space(index)?;
+            self.is_allocated[index].store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    fn make_room(&self, index: usize) -> io::Result<()> {
+    fn allocate_disk_space(&self, index: usize) -> io::Result<()> {
         if self.is_memory() {
             return Ok(());
         }
         let (at, len) = self.span(index);
-        // The limit on file sizes may have been lowered since the start.
-        let result = without_write_signals(|| self.file.with(|file| platform::allocate(file, at, len)));
+        // The program may have lowered its limit on file sizes since the start.
+        let result =
+            without_write_signals(|| self.file.with(|file| platform::allocate_file_range(file, at, len)));
         match result.as_ref().map_err(io::Error::raw_os_error) {
-            // The program closed our descriptor, and our own lease keeps us from opening the file again.
+            // The program closed our descriptor, and our own lease prevents opening the file again.
             // SAFETY: a part of our mapping.
-            Err(Some(libc::EWOULDBLOCK) | None) => unsafe { platform::populate(self.base.add(at), len) },
+            Err(Some(libc::EWOULDBLOCK) | None) => unsafe {
+                platform::populate_for_writing(self.base.add(at), len)
+            },
             _ => result,
         }
     }
 }
 
-fn map(file: &File, len: usize) -> io::Result<*mut u8> {
+fn map_file(file: &File, len: usize) -> io::Result<*mut u8> {
     // SAFETY: a new mapping of our own file; nothing else is affected.
     let base = unsafe {
         libc::mmap(
@@ -273,7 +280,7 @@ fn map(file: &File, len: usize) -> io::Result<*mut u8> {
     if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base.cast()) }
 }
 
-fn memory(len: usize) -> io::Result<*mut u8> {
+fn map_anonymous(len: usize) -> io::Result<*mut u8> {
     // SAFETY: a new private mapping; pages appear when first touched, all zero.
     let base = unsafe {
         libc::mmap(
@@ -289,7 +296,7 @@ fn memory(len: usize) -> io::Result<*mut u8> {
 }
 
 impl MappedRing {
-    /// The thread that owns the ring; 0 if it was never used.
+    /// The id of the thread that owns the ring; 0 if it was never used.
     pub(crate) fn thread(self) -> &'static AtomicU32 {
         // SAFETY: an aligned offset inside the ring.
         unsafe { AtomicU32::from_ptr(self.base.add(RING_THREAD_AT).cast()) }
@@ -315,7 +322,7 @@ impl RingWords<RECORD_WORDS> for MappedRing {
     }
 
     #[inline]
-    fn tail_again(&self) -> &AtomicU64 {
+    fn tail_copy(&self) -> &AtomicU64 {
         // SAFETY: an aligned offset inside the ring.
         unsafe { AtomicU64::from_ptr(self.base.add(RING_TAIL_AGAIN_AT).cast()) }
     }

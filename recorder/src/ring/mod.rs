@@ -1,4 +1,4 @@
-//! The per-thread ring buffers: geometry, mapping, and the lock-free protocol.
+//! The per-thread ring buffers: their sizes, the mapped file they lie in, and the lock-free protocol.
 
 pub(crate) mod atomics;
 pub(crate) mod geometry;

@@ -1,28 +1,29 @@
-//! Which session records, if any: started by the first event, never copied by a fork.
+//! Which session is running in this process, if any.
 //!
-//! Constraint: any thread may make the first GPU call, and a child made by `fork` shares nothing but looks the same.
-//! Consequence: the pointer to the session lives in a page that the kernel zeroes in a child (`MADV_WIPEONFORK`; an atfork
-//! handler does the same on old kernels); starting is a small state machine in that page. A child of a process that already
-//! recorded never records: CUDA does not work there, and the driver says so itself.
+//! Any thread may make the first GPU call, and a child made by `fork` has a copy of everything but must
+//! not write to its parent's trace. So the pointer to the session and the start-up state machine
+//! ([`StartState`]) live in one page that the kernel zeroes in a child (`MADV_WIPEONFORK`). On old
+//! kernels an atfork handler does the same. A child of a process that has recorded never records: CUDA
+//! does not work in such a child, and the driver reports that itself.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use super::Session;
+use crate::diagnostics::{errno, set_errno};
 use crate::platform::{self, clock, guarded_file};
 use crate::ring::protocol::start::{IDLE, OFF, StartState};
-use crate::session::{self, Session};
 
-/// What is in the page that is empty again in a child.
+/// The content of the page that is empty in a forked child.
 type ForkGuard = StartState<Session>;
 
 static GUARD: AtomicPtr<ForkGuard> = AtomicPtr::new(std::ptr::null_mut());
-/// Not wiped by a fork: tells a child that its parent recorded.
-static SESSIONS: AtomicU32 = AtomicU32::new(0);
-/// Longest wait for another thread that is just starting the session.
+/// Sessions started. A fork does not reset it, so a child knows whether its parent has recorded.
+static SESSIONS_STARTED: AtomicU32 = AtomicU32::new(0);
+/// How long a thread waits for another thread that is starting the session.
 const START_PATIENCE_NS: u64 = 5_000_000_000;
 
-/// The number of the next session.
-pub(crate) fn next_generation() -> u32 {
-    SESSIONS.load(Ordering::Acquire) + 1
+pub(super) fn next_generation() -> u32 {
+    SESSIONS_STARTED.load(Ordering::Acquire) + 1
 }
 
 fn guard() -> Option<&'static ForkGuard> {
@@ -30,28 +31,30 @@ fn guard() -> Option<&'static ForkGuard> {
     unsafe { GUARD.load(Ordering::Acquire).as_ref() }
 }
 
-/// The session, if one is running. Never starts one.
+/// The running session; `None` if none was started or it has ended. Never starts one.
 #[inline]
 pub(crate) fn running() -> Option<&'static Session> {
     guard().and_then(ForkGuard::running)
 }
 
-/// True where the next event starts a session, if nothing goes wrong.
+/// True if the next event would start a session.
 pub(crate) fn may_start() -> bool {
-    SESSIONS.load(Ordering::Acquire) == 0 && guard().is_none_or(ForkGuard::is_to_come)
+    SESSIONS_STARTED.load(Ordering::Acquire) == 0 && guard().is_none_or(ForkGuard::may_start)
 }
 
-/// The session, started if this is the first event.
+/// The running session. The first caller creates it with `make`; others wait for that caller.
+///
+/// Leaves `errno` as it was.
 #[cold]
-pub(crate) fn start_once() -> Option<&'static Session> {
+pub(crate) fn start_once(make: impl FnOnce() -> Option<&'static Session>) -> Option<&'static Session> {
     let guard = guard().or_else(make_guard)?;
     let make = || {
-        let saved_errno = crate::diagnostics::errno();
-        let session = if SESSIONS.load(Ordering::Acquire) == 0 { session::start() } else { None };
+        let saved_errno = errno();
+        let session = if SESSIONS_STARTED.load(Ordering::Acquire) == 0 { make() } else { None };
         if session.is_some() {
-            SESSIONS.fetch_add(1, Ordering::AcqRel);
+            SESSIONS_STARTED.fetch_add(1, Ordering::AcqRel);
         }
-        crate::diagnostics::set_errno(saved_errno);
+        set_errno(saved_errno);
         session
     };
     let mut begin_ns = None;
@@ -80,17 +83,17 @@ fn make_guard() -> Option<&'static ForkGuard> {
         return None;
     }
     // SAFETY: exactly our page; zero bytes are the documented start of `ForkGuard`.
-    unsafe { platform::empty_in_children(page.cast(), PAGE) };
+    unsafe { platform::zero_in_children(page.cast(), PAGE) };
     let page = page.cast::<ForkGuard>();
-    // SAFETY: our page, which nobody else knows yet.
+    // SAFETY: our page, which no other thread knows yet.
     unsafe { page.write(ForkGuard::idle()) };
     match GUARD.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: a handler without arguments that only uses atomics and `close`.
         Ok(_) => unsafe {
-            libc::pthread_atfork(None, None, Some(in_child));
+            libc::pthread_atfork(None, None, Some(reset_in_child));
         },
         // Another thread was first.
-        // SAFETY: exactly our page, which nobody else knows.
+        // SAFETY: exactly our page, which no other thread knows.
         Err(_) => unsafe {
             libc::munmap(page.cast(), PAGE);
         },
@@ -98,23 +101,23 @@ fn make_guard() -> Option<&'static ForkGuard> {
     guard()
 }
 
-extern "C" fn in_child() {
+extern "C" fn reset_in_child() {
     if let Some(guard) = guard() {
-        let recorded = SESSIONS.load(Ordering::Acquire) != 0;
-        guard.end(if recorded { OFF } else { IDLE });
+        let has_recorded = SESSIONS_STARTED.load(Ordering::Acquire) != 0;
+        guard.end(if has_recorded { OFF } else { IDLE });
     }
     guarded_file::close_inherited();
 }
 
-/// Nothing is recorded in this process any more, also if nothing has been.
-pub(crate) fn forget_for_good() {
+/// Rules out any recording in this process from now on, even if none was started.
+pub(crate) fn disable() {
     if let Some(guard) = guard().or_else(make_guard) {
         guard.end(OFF);
     }
 }
 
-/// From now on no hook records.
-pub(crate) fn forget() {
+/// Hides the session from hooks that begin from now on.
+pub(super) fn clear() {
     if let Some(guard) = guard() {
         guard.end(OFF);
     }

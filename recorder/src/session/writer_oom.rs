@@ -1,7 +1,8 @@
-//! What becomes of the writer where no memory is left for it.
+//! What happens when the writer thread runs out of memory.
 //!
-//! Constraint: an allocation that fails returns to nobody who could go on. Consequence: the writer thread stays where it is; the
-//! recording ends, and an ending process does not wait for it.
+//! Rust aborts the process after a failed allocation, and the tracer must never end its host. So the
+//! recording ends, and the writer thread blocks until the process exits. An exiting process does not
+//! wait for it. Records that were not written stay in the ring file.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,42 +11,39 @@ use super::Session;
 use crate::diagnostics::print_diagnostic;
 use crate::platform;
 
-/// The session that a writer thread has begun to write, also after its end.
-static WRITTEN: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
+/// The session whose writer thread has started; it stays set after the session has ended.
+static WRITER_SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
-/// See [`WRITTEN`].
-pub(crate) fn written() -> Option<&'static Session> {
+/// The session whose writer thread has started, also after that session has ended.
+pub(crate) fn writer_session() -> Option<&'static Session> {
     // SAFETY: sessions are never freed.
-    unsafe { WRITTEN.load(Ordering::Acquire).as_ref() }
+    unsafe { WRITER_SESSION.load(Ordering::Acquire).as_ref() }
 }
 
 impl Session {
-    /// True on the writer thread.
-    fn is_writer(&self) -> bool {
+    fn is_writer_thread(&self) -> bool {
         self.writer.load(Ordering::Acquire) == platform::this_thread()
     }
 
-    /// Notes which thread writes: the calling one.
+    /// Makes the calling thread the writer thread.
     pub(crate) fn set_writer(&'static self) {
         self.writer.store(platform::this_thread(), Ordering::Release);
-        WRITTEN.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
+        WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// There is no memory for the writer, which is the calling thread if this is about us at all: then it stays here for good.
-    /// What it had not written stays in the ring file.
-    pub(crate) fn stay_without_memory(&self) {
-        if !self.is_writer() {
+    /// After a failed allocation: does nothing, unless the calling thread is the writer. The writer ends
+    /// the recording and never returns.
+    pub(crate) fn park_writer_without_memory(&self) {
+        if !self.is_writer_thread() {
             return;
         }
         if self.stop() {
             print_diagnostic(&[
-                "recording stopped: there is no memory for the trace to be written. The program goes on; what was recorded until now \
-                   is in the trace and its ring file.",
+                "recording stopped: out of host memory while writing the trace. The program goes on; everything ",
+                "recorded so far is in the trace and its ring file.",
             ]);
         }
         self.mark_closed();
-        loop {
-            platform::wait(&self.closed, 1, u64::MAX >> 1);
-        }
+        self.park_forever();
     }
 }

@@ -1,4 +1,4 @@
-//! Stack capture: Python frames, native frames, and the cache that turns both into node ids.
+//! Stack capture: Python frames, native frames, and the cache that maps stacks to node ids.
 
 pub(crate) mod cache;
 pub(crate) mod native;

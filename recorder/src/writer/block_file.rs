@@ -1,10 +1,9 @@
-//! The trace on disk: blocks, and sums of them.
+//! An append-only file of blocks, with an index every few blocks.
 //!
-//! Constraint: a process may be killed between any two writes, and a disk may fill up in the middle of one. Consequence: a file
-//! is only appended to, at our own offset, whole blocks at a time; what did not get whole into it is cut off again.
-//! Every few blocks a sum goes with them, so that nobody has to read it all to know what it holds.
-//!
-//! Where the trace is written in parts, what events refer to stands in a file of its own: parts may be dropped, it may not.
+//! The process may be killed between any two writes, and a disk may fill up in the middle of one. So the
+//! file only grows, by complete blocks, at an offset that this process keeps itself. A partial write is
+//! truncated again. Every [`BLOCKS_PER_INDEX`] blocks an index with totals is written, so that a reader
+//! need not decompress the whole file to know what it contains.
 
 use std::fs::File;
 use std::io;
@@ -18,27 +17,29 @@ use gpumemtrace_format::{End, Event, Meta};
 
 use crate::platform;
 use crate::platform::guarded_file::GuardedFile;
-use crate::writer::rotation::Rotation;
 
 const ZSTD_LEVEL: i32 = 3;
-/// Times are told in units of 2^10 ns, as PyTorch's own history tells them in microseconds: an event of PyTorch takes about as
-/// long, what is below is the clock's noise, and noise is what cannot be packed. The order of events is no matter of time.
+/// Times are stored in units of 2^10 ns. PyTorch's own history has microseconds, and one event takes about
+/// as long; lower bits are clock noise, which does not compress. The order of events does not depend on
+/// their times.
 const TIME_SHIFT: u8 = 10;
-/// Blocks from one sum to the next: what a reader in a hurry must unpack at most, and a thousandth of the file.
+/// Blocks between two index blocks: the most that a reader of totals must decompress. Indexes take about a
+/// thousandth of the file.
 const BLOCKS_PER_INDEX: usize = 16;
 
-/// One file.
+/// One append-only file of blocks.
 #[derive(Debug)]
 pub(crate) struct BlockFile {
     file: GuardedFile,
     path: PathBuf,
-    /// The first bytes, without which it is no trace.
+    /// The first bytes, without which readers do not accept the file.
     head: Vec<u8>,
-    /// Somebody has cut it: no last block may lead a reader past the gap, to sums over what it held before.
-    is_cut: bool,
-    /// Length up to the last whole block.
-    written: u64,
-    /// Blocks that are not in the file yet.
+    /// Another process has truncated the file. It then gets no tail block, which would lead readers to an index
+    /// that covers lost blocks.
+    is_truncated: bool,
+    /// Length up to the last complete block.
+    written_bytes: u64,
+    /// Blocks that are not written yet.
     pending: Vec<u8>,
     index: IndexBuilder,
     events: u64,
@@ -47,15 +48,15 @@ pub(crate) struct BlockFile {
 }
 
 impl BlockFile {
-    /// Takes over an empty file, which is `path` from now on, and says in it what it is.
+    /// Takes over an empty file with the name `path`, and writes file header and metadata.
     pub(crate) fn begin(file: File, path: &Path, meta: &Meta) -> io::Result<Self> {
         let file = GuardedFile::adopt(file, path)?;
         let mut this = Self {
             file,
             path: path.to_owned(),
             head: Vec::new(),
-            is_cut: false,
-            written: 0,
+            is_truncated: false,
+            written_bytes: 0,
             pending: file_header().to_vec(),
             index: IndexBuilder::default(),
             events: 0,
@@ -68,9 +69,10 @@ impl BlockFile {
         Ok(this)
     }
 
-    fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
+    /// Adds a block with `rows` rows.
+    pub(super) fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
         let block = encode_block(kind, payload, ZSTD_LEVEL);
-        self.index.note(kind, self.end(), block.len(), rows);
+        self.index.note(kind, self.end_offset(), block.len(), rows);
         self.pending.extend(block);
     }
 
@@ -78,13 +80,13 @@ impl BlockFile {
         self.add(BlockKind::META, &meta.encode(), 0);
     }
 
-    fn push_events(&mut self, events: &[Event]) {
+    pub(super) fn push_events(&mut self, events: &[Event]) {
         self.encoder.push(events);
         self.index.note_rows(events);
         self.events += events.len() as u64;
     }
 
-    fn end_block(&mut self) {
+    pub(super) fn end_block(&mut self) {
         let count = self.encoder.rows();
         if count == 0 {
             return;
@@ -95,17 +97,18 @@ impl BlockFile {
         self.pending.extend(block);
     }
 
-    /// Where the next block will begin.
-    fn end(&self) -> u64 {
-        self.written + self.pending.len() as u64
+    /// The offset of the next block.
+    fn end_offset(&self) -> u64 {
+        self.written_bytes + self.pending.len() as u64
     }
 
     fn add_index(&mut self) {
-        let payload = self.index.encode(self.end());
+        let payload = self.index.encode(self.end_offset());
         self.pending.extend(encode_block(BlockKind::INDEX, &payload, ZSTD_LEVEL));
     }
 
-    /// Writes what is pending, with one system call, at our own offset: whoever else holds this file open cannot move it.
+    /// Writes the pending blocks with one system call, at an explicit offset. So another process that has the
+    /// file open cannot move the position.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -113,173 +116,69 @@ impl BlockFile {
         if self.index.pending() >= BLOCKS_PER_INDEX {
             self.add_index();
         }
-        if !platform::may_be_long(self.end()) {
+        if !platform::is_file_size_allowed(self.end_offset()) {
             return Err(io::Error::from_raw_os_error(libc::EFBIG));
         }
-        self.file.with(|file| file.write_all_at(&self.pending, self.written))?;
-        self.written += self.pending.len() as u64;
+        self.file.with(|file| file.write_all_at(&self.pending, self.written_bytes))?;
+        self.written_bytes += self.pending.len() as u64;
         self.pending.clear();
         Ok(())
     }
 
-    /// The last blocks: sums, the end if there is one, and where they are.
+    /// Writes the last blocks: the index, the end (if given), and the tail that points to both.
     pub(crate) fn finish(&mut self, end: Option<&End>) -> io::Result<()> {
-        let index_at = self.end();
+        let index_at = self.end_offset();
         self.add_index();
-        let end_at = self.end();
+        let end_at = self.end_offset();
         if let Some(end) = end {
             self.pending.extend(encode_block(BlockKind::END, &end.encode(), ZSTD_LEVEL));
         }
-        if !self.is_cut {
-            let at = self.end();
+        if !self.is_truncated {
+            let at = self.end_offset();
             let tail = Tail { index_bytes: at - index_at, end_bytes: end.map_or(0, |_| at - end_at) };
             self.pending.extend(tail.encode_block());
         }
         self.flush()
     }
 
-    /// Gives it its first bytes again if somebody has cut them off; true if anything is missing.
-    fn mend(&mut self) -> io::Result<bool> {
+    /// Restores the first bytes if another process has truncated the file. Returns true if it has.
+    pub(super) fn repair(&mut self) -> io::Result<bool> {
         let len = self.file.with(|file| file.metadata().map(|data| data.len()))?;
-        let is_cut = len < self.written;
+        let is_truncated = len < self.written_bytes;
         if len < self.head.len() as u64 {
             self.file.with(|file| file.write_all_at(&self.head, 0))?;
         }
-        self.is_cut |= is_cut;
-        Ok(is_cut)
+        self.is_truncated |= is_truncated;
+        Ok(is_truncated)
     }
 
-    /// After a write that failed: what is in the file of it must not look like damage.
-    fn cut_off(&self) {
-        let _ = self.file.with(|file| file.set_len(self.written));
+    /// After a failed write: removes what was written of it, so that it does not look like damage.
+    pub(super) fn truncate_partial_write(&self) {
+        let _ = self.file.with(|file| file.set_len(self.written_bytes));
     }
 
-    /// Bytes written.
+    /// Number of bytes written.
     pub(crate) fn len_bytes(&self) -> u64 {
-        self.written
+        self.written_bytes
     }
 
-    /// Events written.
+    /// Number of events written.
     pub(crate) fn events(&self) -> u64 {
         self.events
     }
 
-    /// True if this path names this file.
+    /// True if `path` names this file.
     pub(crate) fn is_at(&self, path: &Path) -> bool {
         self.file.is_at(path)
     }
-}
 
-/// The trace of a session: a file, or parts and what they refer to.
-#[derive(Debug)]
-pub(crate) struct RotatingTrace {
-    events: BlockFile,
-    parts: Option<Rotation>,
-}
-
-impl RotatingTrace {
-    /// A trace in `events`; in parts, if there are to be any.
-    pub(crate) fn new(events: BlockFile, parts: Option<Rotation>) -> Self {
-        Self { events, parts }
+    /// True if no path names this file any more.
+    pub(super) fn is_unlinked(&self) -> bool {
+        self.file.is_unlinked()
     }
 
-    fn definitions(&mut self) -> &mut BlockFile {
-        match &mut self.parts {
-            Some(parts) => &mut parts.definitions,
-            None => &mut self.events,
-        }
-    }
-
-    /// Adds a block of definitions, so many of them.
-    pub(crate) fn add(&mut self, kind: BlockKind, payload: &[u8], rows: usize) {
-        self.definitions().add(kind, payload, rows);
-    }
-
-    /// Adds metadata.
-    pub(crate) fn add_meta(&mut self, meta: &Meta) {
-        self.definitions().add_meta(meta);
-    }
-
-    /// More events of the block that is being made.
-    pub(crate) fn push_events(&mut self, events: &[Event]) {
-        self.events.push_events(events);
-    }
-
-    /// Adds the block of the events that were pushed.
-    pub(crate) fn end_block(&mut self) {
-        self.events.end_block();
-    }
-
-    /// Writes what was added: definitions first.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if let Some(parts) = &mut self.parts {
-            parts.definitions.flush()?;
-        }
-        self.events.flush()
-    }
-
-    /// True if the part that is written is full.
-    pub(crate) fn is_another_part_due(&self) -> bool {
-        self.parts.as_ref().is_some_and(|parts| parts.is_full(&self.events))
-    }
-
-    /// Begins the next part.
-    pub(crate) fn begin_another_part(&mut self) -> io::Result<()> {
-        match &mut self.parts {
-            Some(parts) => parts.begin_another(&mut self.events),
-            None => Ok(()),
-        }
-    }
-
-    /// Bytes written to the file of the trace's own name.
-    pub(crate) fn len_bytes(&self) -> u64 {
-        self.events.len_bytes()
-    }
-
-    /// Writes the last blocks.
-    pub(crate) fn finish(&mut self, end: &End) -> io::Result<()> {
-        if let Some(parts) = &mut self.parts {
-            parts.definitions.finish(None)?;
-        }
-        self.events.finish(Some(end))
-    }
-
-    fn files(&mut self) -> impl Iterator<Item = &mut BlockFile> {
-        std::iter::once(&mut self.events).chain(self.parts.as_mut().map(|parts| &mut parts.definitions))
-    }
-
-    /// A file that is written and that no path names any more, by the name it had.
-    pub(crate) fn removed(&mut self) -> Option<&Path> {
-        self.files().find(|file| file.file.is_nameless()).map(|file| file.path.as_path())
-    }
-
-    /// Gives files that somebody has cut their first bytes again; returns the name of one.
-    pub(crate) fn mend(&mut self) -> io::Result<Option<&Path>> {
-        let mut cut = None;
-        for file in self.files() {
-            if file.mend()? {
-                cut = Some(file.path.as_path());
-            }
-        }
-        Ok(cut)
-    }
-
-    /// Replaces the notes: where they are read first, and in what later parts say of themselves.
-    pub(crate) fn set_notes(&mut self, notes: &[String]) {
-        let mut meta = Meta::default();
-        meta.set_list("notes", notes.to_vec());
-        self.add_meta(&meta);
-        if let Some(parts) = &mut self.parts {
-            self.events.add_meta(&meta);
-            parts.merge_meta(meta);
-        }
-    }
-
-    /// After a write that failed.
-    pub(crate) fn cut_off(&self) {
-        self.events.cut_off();
-        if let Some(parts) = &self.parts {
-            parts.definitions.cut_off();
-        }
+    /// The name under which the file was created.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }

@@ -1,8 +1,9 @@
-//! What the writer takes from the rings at a time.
+//! Moves complete records from the rings into batches.
 //!
-//! Constraint: the rings hold 47 MiB when all are full (where nothing else was asked for), decoded it is twice as much, and the
-//! program's memory is not ours. Consequence: a batch is bounded, by records and so by the bytes of definitions too; its events go
-//! into their block a few at a time; and it is written, and its tails are moved, before the next one is taken.
+//! Full rings hold 47 MiB with default settings, decoded records take twice as much, and the memory
+//! belongs to the program. So a batch has a maximum number of records, which also limits the bytes of
+//! its definitions. Events leave the batch in small slices while it is filled. The writer saves a batch
+//! and advances the tails before it fills the next one.
 
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
@@ -11,60 +12,62 @@ use crate::ring::geometry::RINGS;
 use crate::ring::protocol::ring::RingWords;
 use crate::session::Session;
 
-/// Records in one batch, and one definition more, where the largest ring does not have fewer.
-const MOST_RECORDS: usize = 1 << 17;
-/// Events that are held at a time.
-const EVENTS_AT_A_TIME: usize = 4096;
+/// Records in one batch, or the capacity of the largest ring if that is less. The definition that
+/// crosses the limit is completed.
+const MAX_RECORDS: usize = 1 << 17;
+/// Events that are buffered before they are passed on.
+const EVENTS_PER_SLICE: usize = 4096;
 
-/// How far a round goes in each ring: to where they stood when it began. Who fills its ring all the time cannot keep the writer
-/// from the others.
+/// How far one drain goes in each ring: to the head as it was when the drain began. A thread that fills
+/// its ring all the time cannot keep the writer from the other rings.
 pub(crate) struct DrainLimit([u64; RINGS]);
 
 impl DrainLimit {
-    /// Begins one.
-    pub(crate) fn begin(session: &Session) -> Self {
+    pub(crate) fn at_current_heads(session: &Session) -> Self {
         let mut heads = [0; RINGS];
-        for (index, _) in session.owners() {
-            heads[index] = session.shared.ring(index).shown();
+        for (index, _) in session.rings_in_use() {
+            heads[index] = session.rings.ring(index).published();
         }
         Self(heads)
     }
 }
 
-/// Records, by what they are.
+/// Records of one batch, by kind.
 #[derive(Default, Debug)]
 pub(crate) struct RecordBatch {
     events: Vec<Event>,
     pub(crate) codes: Vec<CodeDef>,
     pub(crate) py_nodes: Vec<PyNode>,
     pub(crate) native_nodes: Vec<NativeNode>,
-    /// Rings, and up to where they may be emptied when this is written.
+    /// Ring numbers, each with the tail to set once this batch is saved.
     pub(crate) tails: Vec<(usize, u64)>,
-    /// Records that made no sense.
+    /// Number of records that could not be decoded.
     pub(crate) malformed: u64,
 }
 
 impl RecordBatch {
-    /// Takes what is complete in the rings from number `first` on, and gives the events to `put`; returns where to go on, `None`
-    /// after the last. When closing, a call that has not returned is taken as it is: nobody will wait for it.
+    /// Fills the batch with complete records from ring `first` on, and passes the events to `put`.
+    ///
+    /// Returns the ring to continue with, or `None` after the last one. If the recording is closing, a
+    /// call in flight is taken as it is, because the writer will not wait for it.
     pub(crate) fn fill(
         &mut self,
-        (session, round): (&Session, &DrainLimit),
+        (session, limit): (&Session, &DrainLimit),
         first: usize,
         is_closing: bool,
         put: &mut dyn FnMut(&[Event]),
     ) -> Option<usize> {
         self.clear();
-        let most_records = MOST_RECORDS.min(session.shared.largest_ring());
+        let max_records = MAX_RECORDS.min(session.rings.largest_ring_records());
         let mut records = 0;
-        for (index, thread) in session.owners().filter(|(index, _)| *index >= first) {
-            let ring = session.shared.ring(index);
-            let mut left = round.0[index].saturating_sub(ring.emptied());
+        for (index, thread) in session.rings_in_use().filter(|(index, _)| *index >= first) {
+            let ring = session.rings.ring(index);
+            let mut left = limit.0[index].saturating_sub(ring.released());
             if left == 0 {
                 continue;
             }
             let mut decoder = RecordDecoder::new(ThreadId(thread));
-            let tail = ring.take(is_closing, |words| {
+            let tail = ring.visit_complete_records(is_closing, |words| {
                 match decoder.push(words) {
                     Some(Record::Event(event)) => self.events.push(event),
                     Some(Record::Code(code)) => self.codes.push(code),
@@ -72,20 +75,20 @@ impl RecordBatch {
                     Some(Record::NativeNode(node)) => self.native_nodes.push(node),
                     None => {}
                 }
-                if self.events.len() == EVENTS_AT_A_TIME {
+                if self.events.len() == EVENTS_PER_SLICE {
                     put(&self.events);
                     self.events.clear();
                 }
                 records += 1;
                 left -= 1;
-                // Never between the records of one definition: what is taken is given back.
-                left > 0 && (records < most_records || !decoder.is_between_records())
+                // Never stop inside a definition: the slots of visited records are released.
+                left > 0 && (records < max_records || !decoder.is_between_records())
             });
             put(&self.events);
             self.events.clear();
             self.malformed += decoder.malformed();
             self.tails.push((index, tail));
-            if records >= most_records {
+            if records >= max_records {
                 return Some(index);
             }
         }

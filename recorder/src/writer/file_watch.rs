@@ -1,55 +1,58 @@
-//! What others do to our files while we write them.
+//! Detects what other processes do to the trace and the ring file while they are written.
 //!
-//! Constraint: anybody may cut, remove or overwrite the trace and the ring file, and neither may that end the program nor go unsaid.
-//! Consequence: at each nap the writer looks. The ring file is held by a lease ([`crate::platform`]): who wants to read it is let in,
-//! who wants to change it gets it when the rings have moved to memory. From then on everything is written at once, and the one
-//! line and a note in the trace say what a kill now costs. A trace without a name is nobody's: recording ends.
+//! Another process may truncate, remove or overwrite either file. That must not end the program, and the
+//! user must hear of it. The writer checks both files at each nap. A lease ([`crate::platform`]) on the
+//! ring file delays other processes: a reader is let in at once; a process that wants to write is let in
+//! after the rings have moved to anonymous memory. From then on every event is written promptly, and one
+//! line on stderr and a note in the trace say what a kill now costs. If the trace is unlinked, recording
+//! stops.
 
 use std::io;
 
 use gpumemtrace_format::Meta;
 
-use super::{LAST_WORDS_NS, NAP_NS, Writer};
+use super::{HOOK_PATIENCE_NS, NAP_NS, Writer, paths};
 use crate::diagnostics::print_diagnostic;
-use crate::platform::clock;
-use crate::platform::{self, LeaseRequest};
+use crate::platform::{self, LeaseRequest, clock};
 use crate::session::Session;
-use crate::writer::paths;
 
-/// How long events may be in memory only.
-const PROMPT_NAP_NS: u64 = 20_000_000;
-/// Who was let in to read needs so long until it has opened the file.
-const OPENING_US: u32 = 5_000;
+/// How long events may be in anonymous memory only.
+const MEMORY_NAP_NS: u64 = 20_000_000;
+/// How long a reader that was let in takes to open the file.
+const OPEN_PATIENCE_US: u32 = 5_000;
 
-/// What is known of our files.
+/// What the writer knows about its files.
 pub(super) struct FileWatch {
+    /// The notes in the trace's metadata.
     notes: Vec<String>,
     has_lease: bool,
-    is_ring_lost: bool,
-    is_cut_said: bool,
+    /// The rings are in anonymous memory, and the user was told.
+    is_ring_file_lost: bool,
+    has_reported_truncation: bool,
 }
 
 impl FileWatch {
     pub(super) fn new(notes: Vec<String>) -> Self {
-        Self { notes, has_lease: false, is_ring_lost: false, is_cut_said: false }
+        Self { notes, has_lease: false, is_ring_file_lost: false, has_reported_truncation: false }
     }
 
+    /// Takes the lease on the ring file, if the file system has leases and no process has it open.
     pub(super) fn begin(&mut self, session: &Session) {
-        if session.shared.is_memory() {
+        if session.rings.is_memory() {
             return;
         }
-        self.has_lease = session.shared.file().with(|file| Ok(platform::take(file))).unwrap_or(false);
+        self.has_lease = session.rings.file().with(|file| Ok(platform::take_lease(file))).unwrap_or(false);
     }
 
     pub(super) fn nap_ns(&self, session: &Session) -> u64 {
-        if session.shared.is_memory() || self.is_ring_lost { PROMPT_NAP_NS } else { NAP_NS }
+        if session.rings.is_memory() || self.is_ring_file_lost { MEMORY_NAP_NS } else { NAP_NS }
     }
 }
 
 impl Writer {
-    /// Looks whether somebody else is at our files.
-    pub(super) fn look_after_files(&mut self) -> io::Result<()> {
-        if let Some(path) = self.trace.removed() {
+    /// Checks whether another process has touched the trace or the ring file.
+    pub(super) fn check_files(&mut self) -> io::Result<()> {
+        if let Some(path) = self.trace.removed_file() {
             let is_trace = path == self.session.path;
             let path = path.to_string_lossy();
             if !is_trace {
@@ -57,129 +60,129 @@ impl Writer {
                 return Ok(());
             }
             if self.session.stop() {
-                print_diagnostic(&[
-                    "recording stopped: ",
-                    &path,
-                    " was removed. The program goes on without a trace.",
-                ]);
+                let end = " was removed. The program goes on without a trace.";
+                print_diagnostic(&["recording stopped: ", &path, end]);
             }
-            self.remove_ring();
+            self.remove_ring_file();
             return Ok(());
         }
-        if self.files.is_ring_lost {
+        if self.files.is_ring_file_lost {
             return Ok(());
         }
-        if self.session.shared.is_memory() {
-            self.lose_ring("its file system cannot map files")?;
-        } else if self.session.shared.file().is_nameless() {
-            self.move_rings()?;
-            self.lose_ring("its ring file was removed")?;
+        if self.session.rings.is_memory() {
+            self.report_lost_ring_file("its file system cannot map files")?;
+        } else if self.session.rings.file().is_unlinked() {
+            self.move_rings_to_memory()?;
+            self.report_lost_ring_file("its ring file was removed")?;
         } else {
-            self.answer_who_waits()?;
+            self.answer_lease_request()?;
         }
         Ok(())
     }
 
-    fn answer_who_waits(&mut self) -> io::Result<()> {
-        let ring = self.session.shared.file();
+    fn answer_lease_request(&mut self) -> io::Result<()> {
+        let ring = self.session.rings.file();
         if !self.files.has_lease {
             self.files.begin(self.session);
             return Ok(());
         }
-        match ring.with(|file| Ok(platform::asked(file))) {
+        match ring.with(|file| Ok(platform::lease_request(file))) {
             Ok(LeaseRequest::Read) => {
                 self.files.has_lease = false;
                 ring.with(|file| {
-                    platform::give(file);
+                    platform::release_lease(file);
                     Ok(())
                 })?;
                 // SAFETY: a plain sleep.
-                unsafe { libc::usleep(OPENING_US) };
+                unsafe { libc::usleep(OPEN_PATIENCE_US) };
                 self.files.begin(self.session);
             }
             Ok(LeaseRequest::Write) => {
-                self.move_rings()?;
-                self.session.shared.spoil_file()?;
-                self.give_lease();
-                self.lose_ring("another program has its ring file open for writing")?;
+                self.move_rings_to_memory()?;
+                self.session.rings.invalidate_file()?;
+                self.release_lease();
+                self.report_lost_ring_file("another program has its ring file open for writing")?;
             }
-            // Our descriptor may be gone, or nobody is there.
+            // No process waits, or the program closed our descriptor.
             Ok(LeaseRequest::None) | Err(_) => {}
         }
         Ok(())
     }
 
-    /// Empties the rings into the trace and goes on with memory in place of the file.
-    fn move_rings(&mut self) -> io::Result<()> {
+    /// Drains the rings into the trace, then replaces the mapped file by anonymous memory.
+    fn move_rings_to_memory(&mut self) -> io::Result<()> {
         let begin = clock::now_ns();
         let mut result = Ok(());
-        while !self.session.pause() && result.is_ok() && clock::now_ns() - begin < LAST_WORDS_NS {
-            // One of them may be waiting for room.
-            result = self.write_round(false);
+        while !self.session.pause_hooks() && result.is_ok() && clock::now_ns() - begin < HOOK_PATIENCE_NS {
+            // A hook may be waiting for space in its ring.
+            result = self.drain_rings(false);
             // SAFETY: a plain sleep.
             unsafe { libc::usleep(200) };
         }
         let moved =
-            result.and_then(|()| self.write_round(false)).and_then(|()| self.session.shared.move_to_memory());
-        self.session.resume();
+            result.and_then(|()| self.drain_rings(false)).and_then(|()| self.session.rings.move_to_memory());
+        self.session.resume_hooks();
         moved
     }
 
-    /// Says, once, what a kill costs from now on.
-    fn lose_ring(&mut self, why: &str) -> io::Result<()> {
-        self.files.is_ring_lost = true;
+    /// Reports once that a kill now loses the last events, on stderr and in the trace.
+    fn report_lost_ring_file(&mut self, reason: &str) -> io::Result<()> {
+        self.files.is_ring_file_lost = true;
         let path = self.session.path.to_string_lossy();
         print_diagnostic(&[
             &path,
             ": ",
-            why,
-            ". Recording goes on; if the program is killed, its last moments are not in the trace.",
+            reason,
+            ". Recording goes on; if the program is killed, its last events are not in the trace.",
         ]);
         let mut meta = Meta::default();
         meta.set_text("rings", "memory");
         self.trace.add_meta(&meta);
-        self.note(format!("recorded in memory, from where a kill takes the last moments: {why}"));
+        self.add_note(format!("recorded in memory, so that a kill loses the last events: {reason}"));
         self.flush()
     }
 
-    pub(super) fn note(&mut self, note: String) {
+    pub(super) fn add_note(&mut self, note: String) {
         self.files.notes.push(note);
         self.trace.set_notes(&self.files.notes);
     }
 
-    /// A trace that somebody has emptied gets its first bytes again; what else it held shows as a gap.
-    pub(super) fn mend_trace(&mut self) -> io::Result<()> {
-        let Some(path) = self.trace.mend()? else { return Ok(()) };
-        if !std::mem::replace(&mut self.files.is_cut_said, true) {
+    /// Restores the first bytes of a truncated trace. The rest of the lost content shows as a gap.
+    pub(super) fn repair_trace(&mut self) -> io::Result<()> {
+        let Some(path) = self.trace.repair()? else { return Ok(()) };
+        if !std::mem::replace(&mut self.files.has_reported_truncation, true) {
             print_diagnostic(&[
                 &path.to_string_lossy(),
-                " was cut by another program: what it held is lost. Recording goes on, and the report says what is missing.",
+                " was truncated by another program, and its content is lost. Recording goes on; the report says what \
+                 is missing.",
             ]);
-            self.note("another program cut the trace while it was written".to_owned());
+            self.add_note("another program truncated the trace while it was written".to_owned());
         }
         Ok(())
     }
 
-    /// The recording is over: nobody waits for us any more, and no late store may meet a file that others cut.
-    pub(super) fn let_go_at_the_end(&mut self) {
+    /// After the end of the recording: lets waiting processes in. If recording stopped early, a late store
+    /// of a hook must not hit a file that another process truncates.
+    pub(super) fn release_files(&mut self) {
         if self.session.is_stopped() {
-            let _ = self.session.shared.move_to_memory();
+            let _ = self.session.rings.move_to_memory();
         }
-        self.give_lease();
+        self.release_lease();
     }
 
-    pub(super) fn give_lease(&mut self) {
+    pub(super) fn release_lease(&mut self) {
         if std::mem::take(&mut self.files.has_lease) {
-            let _ = self.session.shared.file().with(|file| {
-                platform::give(file);
+            let _ = self.session.rings.file().with(|file| {
+                platform::release_lease(file);
                 Ok(())
             });
         }
     }
 
-    fn remove_ring(&self) {
+    /// Removes the ring file if its name still belongs to this recording.
+    pub(super) fn remove_ring_file(&self) {
         let ring = paths::ring_path(&self.session.path);
-        if self.session.shared.is_file_at(&ring) {
+        if self.session.rings.is_file_at(&ring) {
             let _ = std::fs::remove_file(ring);
         }
     }

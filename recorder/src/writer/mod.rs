@@ -1,15 +1,17 @@
-//! The writer thread: empties the rings into the trace.
+//! The writer thread: drains the rings into the trace.
 //!
-//! Constraint: what is in a ring is already safe from a kill, and small blocks compress badly. Consequence: it sleeps until a ring
-//! is as full as it should get (or some seconds have passed), then takes everything, in batches: each is written with one
-//! system call, and only then the tails are moved. It never waits for a thread of the program: a record whose call has not returned simply
-//! ends what can be taken from that ring. All signals are blocked in it, so the program's handlers never run here.
+//! Records in a ring survive a kill, and small blocks compress badly. So the writer sleeps until a ring
+//! is low on space, or a few seconds have passed, and then drains all rings in batches. It writes each
+//! batch with one system call and only then advances the tails. It never waits for a thread of the
+//! program: a call in flight ends what it takes from that ring. All signals are blocked in this thread,
+//! so the program's signal handlers never run here.
 
 pub(crate) mod block_file;
 mod drain;
 mod file_watch;
 pub(crate) mod paths;
 pub(crate) mod rotation;
+pub(crate) mod trace_file;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,26 +21,27 @@ use gpumemtrace_format::block::{BlockKind, MAX_PAYLOAD_BYTES};
 use gpumemtrace_format::{Counter, Counters, End, EndReason, defs, links};
 
 use crate::config::NativeStacks;
+use crate::diagnostics::error_text;
 use crate::metadata;
-use crate::platform::signals::with_all_blocked;
 use crate::platform::{self, clock, signals};
 use crate::ring::protocol::ring::RingWords;
 use crate::session::{Session, WakeReason};
-use crate::writer::block_file::RotatingTrace;
-use crate::writer::drain::{DrainLimit, RecordBatch};
+use drain::{DrainLimit, RecordBatch};
+use file_watch::FileWatch;
+use trace_file::RotatingTrace;
 
-/// How long the writer sleeps when nobody wakes it.
+/// How long the writer sleeps unless it is woken.
 const NAP_NS: u64 = 250_000_000;
-/// How long records are left in rings that have room for more: they are safe there.
-const LONGEST_REST_NS: u64 = 5_000_000_000;
-/// How long threads that are just recording an event may take to finish it when the process ends.
-const LAST_WORDS_NS: u64 = 300_000_000;
-/// Between two samples of what no call tells.
-const SAMPLE_EVERY_NS: u64 = 1_000_000_000;
+/// How long records stay in rings that have space. They are safe there.
+const MAX_REST_NS: u64 = 5_000_000_000;
+/// How long hooks may take to finish the event they are recording when the process exits.
+const HOOK_PATIENCE_NS: u64 = 300_000_000;
+/// Time between two calls of the sampling callback.
+const SAMPLE_INTERVAL_NS: u64 = 1_000_000_000;
 /// Definitions in one block.
 const ROWS_PER_BLOCK: usize = 1 << 16;
 
-/// Starts the thread. `notes` are in the trace already.
+/// Starts the writer thread. `notes` are the notes that the trace already contains.
 pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<String>) -> io::Result<()> {
     start(Writer {
         session,
@@ -49,25 +52,25 @@ pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<
         last_write_ns: clock::now_ns(),
         last_sample_ns: 0,
         batch: RecordBatch::default(),
-        files: file_watch::FileWatch::new(notes),
+        files: FileWatch::new(notes),
     })
 }
 
 fn start(mut writer: Writer) -> io::Result<()> {
     let run = move || {
         let session = writer.session;
-        // A bug of ours must not leave the program waiting for room in its rings.
+        // A panic must not leave threads waiting for space in their rings.
         match catch_unwind(AssertUnwindSafe(|| writer.run())) {
             Ok(WriterExit::Closed) => {}
-            Ok(WriterExit::ProgramExiting) => end_in_place_of_the_last_thread(writer),
+            Ok(WriterExit::ProgramExited) => exit_for_the_program(writer),
             Err(_) => {
-                session.shared.count(Counter::InternalErrors);
+                session.rings.count(Counter::InternalErrors);
                 session.stop_with(&["an internal error of gpumemtrace; please report it"]);
                 session.mark_closed();
             }
         }
     };
-    with_all_blocked(|| {
+    signals::with_all_blocked(|| {
         std::thread::Builder::new().name("gpumemtrace".to_owned()).stack_size(512 << 10).spawn(run)
     })?;
     Ok(())
@@ -75,18 +78,19 @@ fn start(mut writer: Writer) -> io::Result<()> {
 
 /// Why [`Writer::run`] returned.
 enum WriterExit {
-    /// The recording is over.
+    /// The trace is finished, or recording has stopped.
     Closed,
     /// All threads of the program have ended.
-    ProgramExiting,
+    ProgramExited,
 }
 
-/// The last thread of a process ends it with `exit`, whose handlers may still use the GPU, so another thread writes on.
+/// Ends the process with `exit`, as its last thread would have done. The exit handlers may still use the
+/// GPU, so another thread takes over the writing.
 #[allow(clippy::exit, reason = "the program's own end, which it would have had without this thread")]
-fn end_in_place_of_the_last_thread(mut writer: Writer) {
+fn exit_for_the_program(mut writer: Writer) {
     let session = writer.session;
-    // The question that comes with it must not find a thread that listens.
-    writer.give_lease();
+    // The lease belongs to this thread, and its signal must not arrive here once signals are unblocked.
+    writer.release_lease();
     if start(writer).is_err() {
         session.mark_closed();
     }
@@ -97,94 +101,96 @@ fn end_in_place_of_the_last_thread(mut writer: Writer) {
 struct Writer {
     session: &'static Session,
     trace: RotatingTrace,
+    /// The loader's counts when the module list was last written.
     modules: Option<(u64, u64)>,
+    /// The key of the interception metadata that was last written.
     mode: Option<u8>,
     clock: clock::ClockCalibrator,
     last_write_ns: u64,
     last_sample_ns: u64,
     batch: RecordBatch,
-    files: file_watch::FileWatch,
+    files: FileWatch,
 }
 
 impl Writer {
     fn run(&mut self) -> WriterExit {
-        platform::step_behind();
+        platform::lower_priority();
         platform::prepare_barrier();
         self.session.set_writer();
-        let second = metadata::late_metadata(metadata::python_version());
-        self.trace.add_meta(&second);
-        self.add_late_facts();
+        let meta = metadata::late_metadata(metadata::python_version());
+        self.trace.add_meta(&meta);
+        self.add_changed_metadata();
         let mut result = self.flush();
         self.files.begin(self.session);
-        // A short run must say so too.
-        if self.session.shared.is_memory() && result.is_ok() {
-            result = self.look_after_files();
+        // A short run must report a missing ring file too.
+        if self.session.rings.is_memory() && result.is_ok() {
+            result = self.check_files();
         }
         while result.is_ok() && !self.session.is_stopped() {
             let nap_ns = self.files.nap_ns(self.session);
-            let woken = self.session.wait_for_work(nap_ns.min(self.clock.nap_ns()));
-            if self.session.is_close_asked() {
+            let reason = self.session.wait_for_wake(nap_ns.min(self.clock.nap_ns()));
+            if self.session.is_close_requested() {
                 result = self.close();
                 break;
             }
-            self.clock.keep();
-            if clock::now_ns() - self.last_sample_ns > SAMPLE_EVERY_NS {
+            self.clock.calibrate();
+            if clock::now_ns() - self.last_sample_ns > SAMPLE_INTERVAL_NS {
                 self.last_sample_ns = clock::now_ns();
                 metadata::record_samples();
             }
-            if woken == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
-                result = self.write_round(false);
+            if reason == Some(WakeReason::ThreadWaits) || self.is_worth_writing() {
+                result = self.drain_rings(false);
             }
             self.release_rings_of_ended_threads();
-            if woken.is_none() && platform::is_last_thread(self.session.pid()) {
-                return WriterExit::ProgramExiting;
+            if reason.is_none() && platform::is_last_thread(self.session.pid) {
+                return WriterExit::ProgramExited;
             }
             if result.is_ok() {
-                result = self.look_after_files();
+                result = self.check_files();
             }
         }
         if let Err(error) = result {
-            self.session.shared.count(Counter::WriteErrors);
-            self.trace.cut_off();
+            self.session.rings.count(Counter::WriteErrors);
+            self.trace.truncate_partial_write();
             let path = self.session.path.to_string_lossy();
-            self.session.stop_with(&["cannot write ", &path, ": ", &crate::diagnostics::error_text(&error)]);
+            self.session.stop_with(&["cannot write ", &path, ": ", &error_text(&error)]);
         }
-        self.let_go_at_the_end();
+        self.release_files();
         self.session.mark_closed();
         WriterExit::Closed
     }
 
     fn is_worth_writing(&self) -> bool {
-        let shared = &self.session.shared;
-        let is_due = shared.is_memory() || clock::now_ns() - self.last_write_ns > LONGEST_REST_NS;
+        let rings = &self.session.rings;
+        let is_due = rings.is_memory() || clock::now_ns() - self.last_write_ns > MAX_REST_NS;
         self.session
-            .owners()
-            .map(|(index, _)| shared.ring(index))
+            .rings_in_use()
+            .map(|(index, _)| rings.ring(index))
             .any(|ring| if is_due { ring.waiting() > 0 } else { ring.is_low() })
     }
 
-    /// Empties all rings into the trace, batch by batch.
-    fn write_round(&mut self, closing: bool) -> io::Result<()> {
+    /// Drains all rings into the trace, batch by batch.
+    fn drain_rings(&mut self, is_closing: bool) -> io::Result<()> {
         let mut batch = std::mem::take(&mut self.batch);
-        let round = DrainLimit::begin(self.session);
+        let limit = DrainLimit::at_current_heads(self.session);
         let mut next = Some(0);
         while let Some(first) = next {
             let trace = &mut self.trace;
-            next =
-                batch.fill((self.session, &round), first, closing, &mut |events| trace.push_events(events));
+            let mut put = |events: &[_]| trace.push_events(events);
+            next = batch.fill((self.session, &limit), first, is_closing, &mut put);
             self.write_batch(&batch)?;
         }
         self.batch = batch;
         self.last_write_ns = clock::now_ns();
-        self.session.forget_wakes();
+        self.session.discard_wakes();
         Ok(())
     }
 
     fn write_batch(&mut self, batch: &RecordBatch) -> io::Result<()> {
-        self.add_late_facts();
+        self.add_changed_metadata();
         self.add_modules();
         let trace = &mut self.trace;
-        // Code objects come whole, up to 70 KiB each, so a block of them is bounded by their number.
+        // A code object takes up to 70 KiB and is never split, so their number limits the size of a block.
         for codes in batch.codes.chunks(MAX_PAYLOAD_BYTES / (128 << 10)) {
             trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len());
         }
@@ -196,96 +202,95 @@ impl Writer {
             trace.add(BlockKind::NATIVE_NODES, &defs::encode_native_nodes(nodes), nodes.len());
         }
         trace.end_block();
-        self.session.shared.count_more(Counter::InternalErrors, batch.malformed);
+        self.session.rings.add_count(Counter::InternalErrors, batch.malformed);
         self.flush()?;
         for (index, tail) in &batch.tails {
-            self.session.shared.ring(*index).empty(*tail);
+            self.session.rings.ring(*index).release_until(*tail);
         }
         Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.mend_trace()?;
+        self.repair_trace()?;
         self.trace.flush()?;
-        let shared = &self.session.shared;
-        shared.set_trace_bytes(self.trace.len_bytes());
-        if self.trace.is_another_part_due() {
-            // Between two parts nobody knows how long the trace's own file is.
-            shared.set_trace_bytes(0);
-            self.trace.begin_another_part()?;
-            shared.set_trace_bytes(self.trace.len_bytes());
+        let rings = &self.session.rings;
+        rings.set_trace_bytes(self.trace.len_bytes());
+        if self.trace.is_rotation_due() {
+            // The length of the trace's own file is undefined while parts are exchanged.
+            rings.set_trace_bytes(0);
+            self.trace.rotate()?;
+            rings.set_trace_bytes(self.trace.len_bytes());
         }
         Ok(())
     }
 
-    /// What became known late: whose allocator asks, and which functions went past the hooks, when more did.
-    fn add_late_facts(&mut self) {
+    /// Adds metadata that has changed: how calls are intercepted, and which functions went past the hooks.
+    fn add_changed_metadata(&mut self) {
         if let Some(meta) = metadata::mode_if_changed(&mut self.mode) {
             self.trace.add_meta(&meta);
         }
         let calls = metadata::uncovered_calls();
-        let more = calls.saturating_sub(self.session.shared.counter(Counter::UncoveredCalls));
+        let more = calls.saturating_sub(self.session.rings.counter(Counter::UncoveredCalls));
         if more > 0 {
-            self.session.shared.count_more(Counter::UncoveredCalls, more);
+            self.session.rings.add_count(Counter::UncoveredCalls, more);
             self.trace.add_meta(&metadata::uncovered_names());
         }
     }
 
-    /// Addresses mean something only with the modules they lie in.
+    /// Adds the list of loaded modules if it has changed. Readers need it to resolve native addresses.
     fn add_modules(&mut self) {
         if self.session.native == NativeStacks::None {
             return;
         }
-        let generation = platform::generation();
-        if self.modules == Some(generation) {
+        let counts = platform::loaded_module_counts();
+        if self.modules == Some(counts) {
             return;
         }
-        if self.modules.is_some_and(|(_, gone)| gone != generation.1) {
+        if self.modules.is_some_and(|(_, removed)| removed != counts.1) {
             platform::unload_counter::note_module_unload();
         }
-        self.modules = Some(generation);
-        let modules = platform::loaded();
+        self.modules = Some(counts);
+        let modules = platform::loaded_modules();
         self.trace.add(BlockKind::MODULES, &defs::encode_modules(&modules), modules.len());
     }
 
-    /// What is still in the rings, the last block, and the end of the ring file.
+    /// Writes the remaining records and the last block, and removes the ring file.
     fn close(&mut self) -> io::Result<()> {
         let begin = clock::now_ns();
-        let mut is_quiet = self.session.detach();
-        while !is_quiet && clock::now_ns() - begin < LAST_WORDS_NS {
-            // One of them may be waiting for room.
-            self.write_round(false)?;
+        let mut is_idle = self.session.end_hooks();
+        while !is_idle && clock::now_ns() - begin < HOOK_PATIENCE_NS {
+            // A hook may be waiting for space in its ring.
+            self.drain_rings(false)?;
             // SAFETY: a plain sleep.
             unsafe { libc::usleep(200) };
-            is_quiet = self.session.detach();
+            is_idle = self.session.end_hooks();
         }
-        self.write_round(true)?;
+        self.drain_rings(true)?;
         if self.session.is_ended_by_program() {
-            self.note("the program ended the recording (gpumemtrace.stop()) and went on".to_owned());
+            self.add_note("the program ended the recording (gpumemtrace.stop()) and went on".to_owned());
         }
-        let shared = &self.session.shared;
+        let rings = &self.session.rings;
         let mut counters = Counters::default();
         for (counter, _) in Counter::ALL {
-            counters.set(*counter, shared.counter(*counter));
+            counters.set(*counter, rings.counter(*counter));
         }
-        let (reason, time_ns) = shared.end_as_set().unwrap_or((EndReason::Exit, clock::now_ns()));
-        let events = shared.next_seq().load(Ordering::Relaxed);
+        let (reason, time_ns) = rings.stored_end().unwrap_or((EndReason::Exit, clock::now_ns()));
+        let events = rings.next_seq().load(Ordering::Relaxed);
         let end = End { reason, events, time_ns, message: String::new(), counters };
-        self.mend_trace()?;
+        self.repair_trace()?;
         self.trace.finish(&end)?;
-        // Everything is in the trace now, unless a thread was stopped in the middle of an event: then its words come into the
-        // ring file. If the name is somebody else's by now, leave it.
-        let ring = paths::ring_path(&self.session.path);
-        if is_quiet && self.session.shared.is_file_at(&ring) {
-            let _ = std::fs::remove_file(ring);
+        // Everything is in the trace now, unless a thread was stopped inside a hook: its event then goes to the
+        // ring file. Leave the file if its name belongs to another process by now.
+        if is_idle {
+            self.remove_ring_file();
         }
         Ok(())
     }
 
     fn release_rings_of_ended_threads(&self) {
-        for (index, thread) in self.session.owners() {
-            let is_gone = platform::is_gone(self.session.pid(), thread);
-            if is_gone && self.session.shared.ring(index).waiting() == 0 {
+        for (index, thread) in self.session.rings_in_use() {
+            let has_ended = platform::has_thread_ended(self.session.pid, thread);
+            if has_ended && self.session.rings.ring(index).waiting() == 0 {
                 self.session.release_ring(index);
             }
         }

@@ -1,10 +1,11 @@
-//! A trace in parts, for runs that last for weeks.
+//! Rotation: a trace in parts, for runs that last for weeks.
 //!
-//! Constraint: a disk has an end, and the process that records may be killed while one part follows another. Consequence: the
-//! part that is being written always has the trace's own name, locked, with the ring beside it; a full part gets a name of its
-//! own as a second name first, and then the next part replaces it under the first one in one step. Names have the trace's
-//! id in them: later runs in the same folder have other ones, and a reader finds the parts by it.
-//! Where only so much is to be kept, whole parts are dropped, the oldest first, and what is kept says so.
+//! Disks have an end, and the process may be killed while one part follows another. So the current part
+//! always has the trace's own name, locked, with the ring file beside it. A finished part first gets a
+//! second name; then the next part replaces it under the trace's name in one step. Part names contain
+//! the trace's id: later runs in the same folder have other names, and readers find the parts by it. If
+//! the total size is limited, the oldest parts are removed first, and the file of definitions counts
+//! them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,36 +15,13 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::amount::PartLimit;
 
+use super::block_file::BlockFile;
+use super::paths::{create_locked, part_path, stacks_path};
+use crate::config::RotationPolicy;
 use crate::diagnostics::{error_text, print_diagnostic};
 use crate::platform::clock;
-use crate::writer::block_file::BlockFile;
-use crate::writer::paths::{create_locked, part_path, stacks_path};
 
-/// How large parts are where only the whole has a limit: so many fit into it.
-const PARTS_IN_KEPT: u64 = 8;
-
-/// What the user wants.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RotationPolicy {
-    /// When a part ends.
-    pub(crate) limit: PartLimit,
-    /// Bytes that all files of the trace may have together, about.
-    pub(crate) keep_bytes: Option<u64>,
-}
-
-impl RotationPolicy {
-    /// `None`: one file.
-    pub(crate) fn new(limit: Option<PartLimit>, keep_bytes: Option<u64>) -> Option<Self> {
-        let mut limit = limit.or_else(|| keep_bytes.map(|_| PartLimit::default()))?;
-        if let Some(keep) = keep_bytes {
-            let most = (keep / PARTS_IN_KEPT).max(1);
-            limit.bytes = Some(limit.bytes.map_or(most, |bytes| bytes.min(most)));
-        }
-        Some(Self { limit, keep_bytes })
-    }
-}
-
-/// A full part.
+/// A part that is finished.
 #[derive(Debug)]
 struct CompletedPart {
     path: PathBuf,
@@ -51,30 +29,30 @@ struct CompletedPart {
     events: u64,
 }
 
-/// All parts of a trace but the one that is written.
+/// The finished parts of a trace and its file of definitions.
 #[derive(Debug)]
 pub(crate) struct Rotation {
-    /// What events refer to, and metadata.
+    /// Definitions that events refer to, and metadata.
     pub(crate) definitions: BlockFile,
-    wanted: RotationPolicy,
-    /// Name of the part that is written.
+    policy: RotationPolicy,
+    /// Name of the current part, and of the trace.
     path: PathBuf,
     trace_id: [u8; 16],
-    /// What each part begins with.
+    /// Metadata at the beginning of each part.
     meta: Meta,
-    /// Number of the part that is written, from 1.
+    /// Number of the current part, from 1.
     number: u64,
     begun_ns: u64,
-    full: VecDeque<CompletedPart>,
-    dropped: u64,
-    events_in_dropped: u64,
-    has_said: bool,
+    completed: VecDeque<CompletedPart>,
+    dropped_parts: u64,
+    dropped_events: u64,
+    has_reported_failure: bool,
 }
 
 impl Rotation {
-    /// Makes the file for definitions, beside the trace `path`, and the name of the first part: its metadata.
+    /// Creates the file of definitions beside the trace `path`. Also returns the metadata of the first part.
     pub(crate) fn begin(
-        wanted: RotationPolicy,
+        policy: RotationPolicy,
         path: &Path,
         trace_id: [u8; 16],
         meta: &Meta,
@@ -82,21 +60,21 @@ impl Rotation {
         let name = stacks_path(path, trace_id);
         let definitions = BlockFile::begin(create_locked(&name)?, &name, meta);
         let definitions = definitions.inspect_err(|_| drop(std::fs::remove_file(&name)))?;
-        let parts = Self {
+        let rotation = Self {
             definitions,
-            wanted,
+            policy,
             path: path.to_owned(),
             trace_id,
             meta: meta.clone(),
             number: 1,
             begun_ns: clock::now_ns(),
-            full: VecDeque::new(),
-            dropped: 0,
-            events_in_dropped: 0,
-            has_said: false,
+            completed: VecDeque::new(),
+            dropped_parts: 0,
+            dropped_events: 0,
+            has_reported_failure: false,
         };
-        let first = parts.meta_of_part(1);
-        Ok((parts, first))
+        let first = rotation.meta_of_part(1);
+        Ok((rotation, first))
     }
 
     fn meta_of_part(&self, number: u64) -> Meta {
@@ -105,44 +83,45 @@ impl Rotation {
         meta
     }
 
-    /// What later parts begin with, too.
+    /// Adds metadata to the parts to come.
     pub(crate) fn merge_meta(&mut self, meta: Meta) {
         self.meta.merge(meta);
     }
 
-    /// True if the part that is written is as large or as old as one may be.
-    pub(crate) fn is_full(&self, current: &BlockFile) -> bool {
-        let PartLimit { bytes, ns } = self.wanted.limit;
+    /// True if the current part has reached the size or the age at which it is rotated.
+    pub(crate) fn is_due(&self, current: &BlockFile) -> bool {
+        let PartLimit { bytes, ns } = self.policy.limit;
         let is_large = bytes.is_some_and(|most| current.len_bytes() >= most);
         let is_old = ns.is_some_and(|most| clock::now_ns() - self.begun_ns >= most);
         current.events() > 0 && (is_large || is_old)
     }
 
-    /// Begins another part.
-    pub(crate) fn begin_another(&mut self, current: &mut BlockFile) -> io::Result<()> {
-        // Whether it works or not: the next attempt is as far away as the next part would be.
+    /// Finishes the current part and begins the next one. If that fails, prints one line and continues with
+    /// the current part.
+    pub(crate) fn begin_next_part(&mut self, current: &mut BlockFile) -> io::Result<()> {
+        // Set even if this fails, so that the next attempt is one part later.
         self.begun_ns = clock::now_ns();
         match self.close_and_begin(current) {
             Ok(next) => {
-                let full = std::mem::replace(current, next);
+                let finished = std::mem::replace(current, next);
                 let path = part_path(&self.path, self.trace_id, self.number);
-                self.full.push_back(CompletedPart {
+                self.completed.push_back(CompletedPart {
                     path,
-                    len_bytes: full.len_bytes(),
-                    events: full.events(),
+                    len_bytes: finished.len_bytes(),
+                    events: finished.events(),
                 });
                 self.number += 1;
                 self.drop_oldest(current.len_bytes())
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.has_said, true) {
+                if !std::mem::replace(&mut self.has_reported_failure, true) {
                     let path = self.path.to_string_lossy();
                     print_diagnostic(&[
                         "no new part of ",
                         &path,
-                        " could be begun: ",
+                        " could be started: ",
                         &error_text(&error),
-                        ". Recording goes on in the same file, which may get larger than was wished for.",
+                        ". Recording goes on in the same file, which may exceed the limit you set.",
                     ]);
                 }
                 Ok(())
@@ -152,24 +131,24 @@ impl Rotation {
 
     fn close_and_begin(&self, current: &mut BlockFile) -> io::Result<BlockFile> {
         if !current.is_at(&self.path) {
-            return Err(io::Error::other("somebody moved or removed the file"));
+            return Err(io::Error::other("the file was moved or removed"));
         }
         current.finish(None)?;
         let temporary = part_path(&self.path, self.trace_id, self.number + 1);
         let file = create_locked(&temporary)?;
-        let result = self.put_in_place(file, &temporary);
+        let result = self.exchange_parts(file, &temporary);
         if result.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
         result
     }
 
-    /// Gives the full part its own name, and the trace's name to the new one.
-    fn put_in_place(&self, file: File, temporary: &Path) -> io::Result<BlockFile> {
+    /// Gives the finished part a name of its own, and the trace's name to the new part.
+    fn exchange_parts(&self, file: File, temporary: &Path) -> io::Result<BlockFile> {
         let next = BlockFile::begin(file, &self.path, &self.meta_of_part(self.number + 1))?;
         let name = part_path(&self.path, self.trace_id, self.number);
         if std::fs::hard_link(&self.path, &name).is_err() {
-            // No hard links here: for a moment the trace has no file of its name.
+            // Without hard links, no file has the trace's name for a moment.
             std::fs::rename(&self.path, &name)?;
         }
         std::fs::rename(temporary, &self.path)?;
@@ -177,19 +156,19 @@ impl Rotation {
     }
 
     fn drop_oldest(&mut self, current_bytes: u64) -> io::Result<()> {
-        let Some(keep) = self.wanted.keep_bytes else { return Ok(()) };
-        let full: u64 = self.full.iter().map(|part| part.len_bytes).sum();
-        let mut bytes = self.definitions.len_bytes() + current_bytes + full;
+        let Some(keep) = self.policy.keep_bytes else { return Ok(()) };
+        let completed: u64 = self.completed.iter().map(|part| part.len_bytes).sum();
+        let mut bytes = self.definitions.len_bytes() + current_bytes + completed;
         while bytes > keep
-            && let Some(oldest) = self.full.pop_front()
+            && let Some(oldest) = self.completed.pop_front()
         {
             bytes -= oldest.len_bytes;
-            self.dropped += 1;
-            self.events_in_dropped += oldest.events;
-            // First said, then done: who is killed in between has said too much rather than too little.
+            self.dropped_parts += 1;
+            self.dropped_events += oldest.events;
+            // Note the loss before the file is removed: a kill in between reports too much, not too little.
             let mut meta = Meta::default();
-            meta.set_number("dropped_parts", self.dropped);
-            meta.set_number("dropped_part_events", self.events_in_dropped);
+            meta.set_number("dropped_parts", self.dropped_parts);
+            meta.set_number("dropped_part_events", self.dropped_events);
             self.definitions.add_meta(&meta);
             self.definitions.flush()?;
             let _ = std::fs::remove_file(&oldest.path);

@@ -1,10 +1,10 @@
-/* Callers in C, each with a frame of another kind. Compiled several times, with and without frame pointers. */
+/* Callers in C, each with another kind of frame. Compiled several times, with and without frame pointers. */
 
 #include <string.h>
 
 typedef void (*callback)(void *);
 
-/* So large that both values of ROOM that are used make instructions of the same length. */
+/* Large enough that both values of ROOM in the tests give instructions of the same length. */
 #ifndef ROOM
 #define ROOM 512
 #endif
@@ -47,7 +47,7 @@ void call_aligned_with_any_room(callback back, void *data, unsigned size) {
     touch(fixed);
 }
 
-/* Many registers to save. */
+/* Saves many registers. */
 void call_busily(callback back, void *data, unsigned size) {
     unsigned long a = size, b = a * 3, c = b * 5, d = c * 7, e = d * 11, f = e * 13;
     for (unsigned i = 0; i < 2; i++) {

@@ -1,27 +1,27 @@
-//! A memory barrier on all threads of the process, paid for by the one that asks.
+//! A memory barrier on all threads of the process, which only its caller pays for.
 //!
-//! Constraint: at the end one thread must know that no other is in the middle of recording, and the others must not pay a
-//! fence at every event for that one moment. Consequence: `membarrier(2)`, an asymmetric fence: the hooks only keep the
-//! compiler from reordering, the kernel interrupts the running threads when the end comes.
+//! At the end of a recording one thread must know that no hook is running, and hooks must not execute a
+//! fence at every event for that one moment. `membarrier(2)` is an asymmetric fence: hooks only keep the
+//! compiler from reordering, and the kernel interrupts the running threads when the end comes.
 
-/// <https://man7.org/linux/man-pages/man2/membarrier.2.html>
+/// Commands of `membarrier`: <https://man7.org/linux/man-pages/man2/membarrier.2.html>.
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 const GLOBAL: i32 = 1;
-/// A store leaves the processor's buffer in far less.
-const LONG_ENOUGH_US: u32 = 20_000;
+/// Without `membarrier`: far longer than a store stays in the processor's store buffer.
+const STORE_BUFFER_US: u32 = 20_000;
 
-/// Must be called once before; may take some milliseconds, so not in a thread of the program.
+/// Registers the process for the barrier. Takes some milliseconds, so the writer thread calls it.
 pub(crate) fn register() {
     membarrier(REGISTER_PRIVATE_EXPEDITED);
 }
 
-/// Every store made by any thread before it was interrupted is visible when this returns.
-pub(crate) fn all_threads() {
+/// A full memory barrier on all threads of the process.
+pub(crate) fn barrier_on_all_threads() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     if !membarrier(PRIVATE_EXPEDITED) && !membarrier(GLOBAL) {
         // SAFETY: a plain sleep.
-        unsafe { libc::usleep(LONG_ENOUGH_US) };
+        unsafe { libc::usleep(STORE_BUFFER_US) };
     }
 }
 

@@ -1,10 +1,11 @@
-//! Waiting for a word to change, and telling who waits.
+//! Waiting for a word to change, and waking the threads that wait.
 //!
-//! Constraint: the hook path wakes the writer, and may allocate nothing and hold no lock. Consequence: the system call itself.
+//! The hook path wakes the writer and may neither allocate nor take a lock, so this is the plain futex
+//! system call.
 
 use std::sync::atomic::AtomicU32;
 
-/// Waits while the word is `expected`, for this long at most. May return early.
+/// Waits while the word is `expected`, at most `timeout_ns`. May return early.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     let timeout = libc::timespec {
         tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
@@ -22,7 +23,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     };
 }
 
-/// Wakes all who wait for the word.
+/// Wakes all threads that wait for the word.
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: the word outlives the call.
     unsafe {

@@ -1,4 +1,4 @@
-//! Linux.
+//! The Linux implementation of [`crate::platform`].
 
 mod barrier;
 mod futex;
@@ -11,31 +11,35 @@ mod threads;
 use std::ffi::CStr;
 use std::io;
 
-pub(crate) use barrier::{all_threads, register as prepare_barrier};
+pub(crate) use barrier::{barrier_on_all_threads, register as prepare_barrier};
 pub(crate) use futex::{wait, wake};
 pub(crate) use last_thread::is_last_thread;
-pub(crate) use lease::{asked, give, take};
-pub(crate) use memory::{allocate, empty_in_children, hide_from_children, move_over, populate, read_memory};
-pub(crate) use modules::loaded;
-pub use modules::{generation, is_preloaded};
+pub(crate) use lease::{lease_request, release_lease, take_lease};
+pub(crate) use memory::{
+    allocate_file_range, hide_from_children, populate_for_writing, read_memory, replace_mapping,
+    zero_in_children,
+};
+pub(crate) use modules::loaded_modules;
+pub use modules::{is_preloaded, loaded_module_counts};
 pub(crate) use threads::{
-    errno_place, forget_signal, is_gone, stack_of_this_thread, step_behind, this_thread,
+    discard_pending_signal, errno_location, has_thread_ended, lower_priority, stack_of_this_thread,
+    this_thread,
 };
 
-/// The clock that counts no sleep of the machine, and never goes back.
-pub(crate) const CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
+/// A clock that never goes back and does not count suspended time.
+pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// The library that PyTorch's version file lies beside.
-pub(crate) const C10: &str = "libc10.so";
+/// The PyTorch library next to whose folder the version file lies.
+pub(crate) const LIBC10: &str = "libc10.so";
 
-/// As many random bytes as there are; a short answer leaves what was there.
-pub(crate) fn random(bytes: &mut [u8]) {
+/// Fills `bytes` with random data. A short read leaves the rest unchanged.
+pub(crate) fn fill_random(bytes: &mut [u8]) {
     // SAFETY: the buffer is as long as we say.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
 }
 
-/// Renames unless the new name exists.
-pub(crate) fn rename_to_new(from: &CStr, to: &CStr) -> io::Result<()> {
+/// Renames a file. Fails if the new name exists.
+pub(crate) fn rename_no_replace(from: &CStr, to: &CStr) -> io::Result<()> {
     // SAFETY: two NUL-terminated paths.
     let result = unsafe {
         libc::syscall(
@@ -50,15 +54,15 @@ pub(crate) fn rename_to_new(from: &CStr, to: &CStr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the kernel itself keeps time by the processor's counter: it has checked then that this runs evenly and alike on all of
-/// them.
+/// Whether the kernel itself keeps time by the processor's counter. It has then checked that the counter
+/// runs evenly and is the same on all processors.
 pub(crate) fn is_counter_trusted() -> bool {
-    const CHOICE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    let is_kernels = std::fs::read(CHOICE).is_ok_and(|name| name.trim_ascii() == b"tsc");
-    cfg!(target_arch = "x86_64") && is_kernels && may_read_counter()
+    const CURRENT_CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let is_used_by_kernel = std::fs::read(CURRENT_CLOCKSOURCE).is_ok_and(|name| name.trim_ascii() == b"tsc");
+    cfg!(target_arch = "x86_64") && is_used_by_kernel && may_read_counter()
 }
 
-/// Some sandboxes forbid the instruction.
+/// Whether the process may read the counter; some sandboxes forbid the instruction.
 fn may_read_counter() -> bool {
     let mut permission: libc::c_int = 0;
     // SAFETY: the call fills in our own number.
@@ -66,7 +70,7 @@ fn may_read_counter() -> bool {
     known && permission == libc::PR_TSC_ENABLE
 }
 
-/// The words that the program was started with.
+/// The command line of this process.
 pub(crate) fn command_line() -> Vec<String> {
     let bytes = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let parts = bytes.split(|byte| *byte == 0).map(|part| String::from_utf8_lossy(part).into_owned());
@@ -75,12 +79,14 @@ pub(crate) fn command_line() -> Vec<String> {
     parts
 }
 
-/// True if what is written there should be written. Where nobody reads, the signal comes to the thread that writes, which blocks it.
-pub(crate) fn is_heard(_: i32) -> bool {
+/// Whether a write to a descriptor is safe. Always true on Linux: `SIGPIPE` goes to the writing thread,
+/// which blocks it.
+pub(crate) fn has_reader(_: i32) -> bool {
     true
 }
 
-/// False if a file may not be so long and a signal would say so. Here it comes to the thread that writes, which blocks it.
-pub(crate) fn may_be_long(_: u64) -> bool {
+/// Whether a file may grow to this size. Always true on Linux: `SIGXFSZ` goes to the writing thread, which
+/// blocks it.
+pub(crate) fn is_file_size_allowed(_: u64) -> bool {
     true
 }

@@ -1,23 +1,24 @@
-//! The modules loaded in this process.
+//! The list of modules loaded in this process.
 //!
-//! Constraint: the loader's list may only be walked under its lock. Consequence: only the writer thread asks, and only when
-//! the loader's counters say that something changed.
+//! The loader's list can only be walked under the loader's lock. So only the writer thread walks it, and
+//! only when the loader's counters have changed.
 
 use std::ffi::CStr;
 
 use gpumemtrace_format::ModuleDef;
 
-/// All loaded modules that have code.
-pub(crate) fn loaded() -> Vec<ModuleDef> {
+/// Lists all loaded modules that have code. Takes the loader's lock.
+pub(crate) fn loaded_modules() -> Vec<ModuleDef> {
     let mut modules: Vec<ModuleDef> = Vec::new();
     // SAFETY: the callback matches the expected signature, gets our vector back, and does not call the loader.
     unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut modules).cast()) };
     modules
 }
 
-/// True if this library was loaded before the C library, which only a preload is: PyTorch loads an allocator much later.
+/// True if this library was preloaded: it then lies before the C library in the loader's list. A library
+/// that PyTorch loads as an allocator comes much later.
 pub fn is_preloaded() -> bool {
-    let modules = loaded();
+    let modules = loaded_modules();
     let here = is_preloaded as *const () as u64;
     let name = |module: &ModuleDef| module.path.rsplit('/').next().unwrap_or_default().to_owned();
     let ours = modules.iter().position(|module| (module.start..module.end).contains(&here));
@@ -25,10 +26,10 @@ pub fn is_preloaded() -> bool {
     matches!((ours, libc), (Some(ours), Some(libc)) if ours < libc)
 }
 
-/// How many modules have been added and removed so far: equal values mean an unchanged list.
-pub fn generation() -> (u64, u64) {
+/// The number of modules that the loader has added and removed so far. Equal values mean an unchanged list.
+pub fn loaded_module_counts() -> (u64, u64) {
     let mut counts = (0, 0);
-    // SAFETY: as in `loaded`.
+    // SAFETY: as in `loaded_modules`.
     unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut counts).cast()) };
     counts
 }
@@ -58,7 +59,7 @@ unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, data: *mut
         unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy().into_owned()
     };
     let path = match (name.is_empty(), modules.is_empty()) {
-        // The first module is the program itself.
+        // The first module is the program itself, which has no name here.
         (true, true) => std::fs::read_link("/proc/self/exe")
             .map(|path| path.to_string_lossy().into_owned())
             .unwrap_or_default(),
@@ -74,7 +75,7 @@ unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, data: *mut
     0
 }
 
-/// The GNU build id: a note of type 3 with the name "GNU".
+/// The GNU build id of a module: a note of type 3 with the name "GNU". Empty if there is none.
 fn build_id(load_bias: u64, headers: &[libc::Elf64_Phdr]) -> Vec<u8> {
     for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
         // SAFETY: a note segment is loaded with its module, which the loader's lock keeps.
@@ -108,17 +109,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_program_and_its_libc_are_there_with_their_addresses() {
-        let modules = loaded();
-        let here = this_program_and_its_libc_are_there_with_their_addresses as *const () as u64;
+    fn own_program_and_libc_are_listed_with_their_addresses() {
+        let modules = loaded_modules();
+        let here = own_program_and_libc_are_listed_with_their_addresses as *const () as u64;
         assert!(modules.iter().any(|module| (module.start..module.end).contains(&here)));
         let libc = modules.iter().find(|module| module.path.contains("libc.so")).unwrap();
         assert_eq!(libc.build_id.len(), 20);
-        assert_eq!(generation(), generation());
+        assert_eq!(loaded_module_counts(), loaded_module_counts());
     }
 
     #[test]
-    fn notes_of_any_shape_are_read_without_panic() {
+    fn damaged_notes_are_read_without_panic() {
         assert_eq!(find_build_id(&[]), None);
         assert_eq!(find_build_id(&[0xff; 40]), None);
         let note = [4, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, b'G', b'N', b'U', 0, 1, 2, 3, 0];

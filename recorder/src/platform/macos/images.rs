@@ -1,7 +1,8 @@
-//! The modules loaded in this process.
+//! The list of modules loaded in this process.
 //!
-//! Constraint: the loader's list may change while we read it, and what it says of a module that goes is gone with it. Consequence: all
-//! of it is read as memory that may not be there, on the writer thread alone, and only when the loader has said that something changed.
+//! The loader's list may change while it is read, and the data of a removed module goes with it. So
+//! everything is read as memory that may not be mapped, on the writer thread alone, and only when the
+//! loader has reported a change.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -16,31 +17,31 @@ use crate::platform::process_memory::Guarded;
 static ADDED: AtomicU64 = AtomicU64::new(0);
 static REMOVED: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn added(_: *const c_void, _: isize) {
+extern "C" fn count_added(_: *const c_void, _: isize) {
     ADDED.fetch_add(1, Ordering::Relaxed);
 }
 
-extern "C" fn removed(_: *const c_void, _: isize) {
+extern "C" fn count_removed(_: *const c_void, _: isize) {
     REMOVED.fetch_add(1, Ordering::Relaxed);
-    // Here, and not when the writer looks: the loader says it before anything else can lie there.
+    // Counted here, not when the writer checks: the loader calls this before another module can lie there.
     crate::platform::unload_counter::note_module_unload();
 }
 
-/// How many modules have been added and removed so far: equal values mean an unchanged list.
-pub fn generation() -> (u64, u64) {
-    static ASKED: Once = Once::new();
-    ASKED.call_once(|| {
+/// The number of modules that the loader has added and removed so far. Equal values mean an unchanged list.
+pub fn loaded_module_counts() -> (u64, u64) {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
         // SAFETY: both functions only count, and this library is never unloaded.
         unsafe {
-            mach::_dyld_register_func_for_add_image(added);
-            mach::_dyld_register_func_for_remove_image(removed);
+            mach::_dyld_register_func_for_add_image(count_added);
+            mach::_dyld_register_func_for_remove_image(count_removed);
         }
     });
     (ADDED.load(Ordering::Relaxed), REMOVED.load(Ordering::Relaxed))
 }
 
-/// All loaded modules that have code.
-pub(crate) fn loaded() -> Vec<ModuleDef> {
+/// Lists all loaded modules that have code.
+pub(crate) fn loaded_modules() -> Vec<ModuleDef> {
     // SAFETY: no arguments; an index that is too large by now gives null.
     (0..unsafe { mach::_dyld_image_count() }).filter_map(module).collect()
 }
@@ -54,19 +55,19 @@ fn module(index: u32) -> Option<ModuleDef> {
             mach::_dyld_get_image_name(index) as usize,
         )
     };
-    let image = macho::image(&Guarded, header)?;
+    let image = macho::read_image(&Guarded, header)?;
     Some(ModuleDef {
         load_bias: slide,
         start: image.code.start.wrapping_add(slide),
         end: image.code.end.wrapping_add(slide),
-        path: macho::text(&Guarded, name).unwrap_or_default(),
+        path: macho::read_c_string(&Guarded, name).unwrap_or_default(),
         build_id: image.uuid.map(Vec::from).unwrap_or_default(),
     })
 }
 
-/// True if this library was loaded before the C library, which only one that was inserted is.
+/// True if this library was inserted: it then lies before the C library in the loader's list.
 pub fn is_preloaded() -> bool {
-    let modules = loaded();
+    let modules = loaded_modules();
     let here = is_preloaded as *const () as u64;
     let ours = modules.iter().position(|module| (module.start..module.end).contains(&here));
     let system = modules.iter().position(|module| module.path.ends_with("/libSystem.B.dylib"));

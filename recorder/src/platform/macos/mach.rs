@@ -1,10 +1,10 @@
-//! What is used of Mach, as its headers declare it (`mach/mach.h`, `mach/mach_vm.h`, `mach-o/dyld.h`).
+//! Declarations of Mach and dyld functions (`mach/mach.h`, `mach/mach_vm.h`, `mach-o/dyld.h`).
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// A right to a task, a thread or anything else.
+/// `mach_port_t`: a right to a task, a thread or another object.
 pub(super) type MachPort = u32;
-/// `kern_return_t`; 0 is success.
+/// `kern_return_t`; 0 means success.
 pub(super) type KernReturn = c_int;
 
 unsafe extern "C" {
@@ -52,7 +52,7 @@ unsafe extern "C" {
     pub(super) fn _dyld_register_func_for_remove_image(function: extern "C" fn(*const c_void, isize));
 }
 
-/// This process.
+/// The port of this process.
 #[inline]
 pub(super) fn this_task() -> MachPort {
     // SAFETY: set by the C library before any code of ours runs, and never changed.

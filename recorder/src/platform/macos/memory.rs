@@ -1,4 +1,4 @@
-//! Mappings, and reads that the kernel refuses instead of faulting.
+//! Mappings, disk space, and memory reads that fail instead of faulting.
 
 use std::fs::File;
 use std::io;
@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 
 use super::mach;
 
-/// `VM_INHERIT_NONE`.
+/// `VM_INHERIT_NONE` of `mach/vm_inherit.h`.
 const NOT_INHERITED: u32 = 2;
 
-/// A child made by `fork` does not get this mapping.
+/// Keeps a forked child from inheriting this mapping.
 ///
 /// # Safety
 /// The range is a mapping of ours.
@@ -18,29 +18,29 @@ pub(crate) unsafe fn hide_from_children(at: *mut u8, len: usize) {
     unsafe { mach::minherit(at.cast(), len, NOT_INHERITED as i32) };
 }
 
-/// Nothing is emptied by the kernel here: the handler that `fork` calls in the child does it. A system call of `fork` without the C library,
-/// which would go past that, does not exist on macOS.
+/// Does nothing: the kernel cannot zero a mapping in a child, so our atfork handler does it. macOS has no
+/// `fork` system call outside of the C library that would bypass the handler.
 ///
 /// # Safety
-/// None; as on Linux.
-pub(crate) unsafe fn empty_in_children(_: *mut u8, _: usize) {}
+/// No requirement; the signature is that of Linux.
+pub(crate) unsafe fn zero_in_children(_: *mut u8, _: usize) {}
 
-/// Puts one mapping in the place of another, in one step.
+/// Replaces the mapping at `to` by the mapping at `from`, in one step.
 ///
 /// # Safety
-/// Both are mappings of ours of this length, and nobody else knows `from`.
-pub(crate) unsafe fn move_over(from: *mut u8, to: *mut u8, len: usize) -> io::Result<()> {
+/// Both are mappings of ours with this length, and no other thread knows `from`.
+pub(crate) unsafe fn replace_mapping(from: *mut u8, to: *mut u8, len: usize) -> io::Result<()> {
     /// `VM_FLAGS_FIXED | VM_FLAGS_OVERWRITE`.
-    const IN_ITS_PLACE: i32 = 0x4000;
+    const FIXED_OVERWRITE: i32 = 0x4000;
     let (mut address, mut current, mut most) = (to as u64, 0, 0);
-    // SAFETY: the caller's promise. The same pages are at both places afterwards, and what is given back is the first name for them.
+    // SAFETY: the caller's promise. Afterwards the same pages are mapped at both addresses, and the first is unmapped.
     unsafe {
-        let answer = mach::mach_vm_remap(
+        let result = mach::mach_vm_remap(
             mach::this_task(),
             &raw mut address,
             len as u64,
             0,
-            IN_ITS_PLACE,
+            FIXED_OVERWRITE,
             mach::this_task(),
             from as u64,
             0,
@@ -48,41 +48,41 @@ pub(crate) unsafe fn move_over(from: *mut u8, to: *mut u8, len: usize) -> io::Re
             &raw mut most,
             NOT_INHERITED,
         );
-        if answer != 0 {
-            return Err(io::Error::other(format!("mach_vm_remap answered {answer}")));
+        if result != 0 {
+            return Err(io::Error::other(format!("mach_vm_remap returned {result}")));
         }
         libc::munmap(from.cast(), len);
     }
     Ok(())
 }
 
-/// Makes sure that the file system has room for a part of a file that nobody has written to, so that storing to it through a mapping
-/// cannot fail: zeros are written, because room cannot be had for a part alone. (Where a snapshot of the file system is made later, a
-/// store needs new room all the same.)
-pub(crate) fn allocate(file: &File, at: usize, len: usize) -> io::Result<()> {
+/// Allocates disk space for a range of a file that was never written, so that stores through a mapping
+/// cannot fail. Writes zeros, because macOS cannot allocate a range alone. (After a snapshot of the file
+/// system, a store needs new disk space all the same.)
+pub(crate) fn allocate_file_range(file: &File, at: usize, len: usize) -> io::Result<()> {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     let mut done = 0;
     while done < len {
-        let piece = &ZEROS[..ZEROS.len().min(len - done)];
-        file.write_all_at(piece, (at + done) as u64)?;
-        done += piece.len();
+        let zeros = &ZEROS[..ZEROS.len().min(len - done)];
+        file.write_all_at(zeros, (at + done) as u64)?;
+        done += zeros.len();
     }
     Ok(())
 }
 
-/// Not to be had here. On Linux it is for a file that our own lease keeps us from opening again.
+/// Always fails. On Linux it is needed when our own lease prevents reopening a file.
 ///
 /// # Safety
-/// None; as on Linux.
-pub(crate) unsafe fn populate(_: *mut u8, _: usize) -> io::Result<()> {
+/// No requirement; the signature is that of Linux.
+pub(crate) unsafe fn populate_for_writing(_: *mut u8, _: usize) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOTSUP))
 }
 
-/// Reads this process's memory; `None` where a load would fault.
+/// Reads memory of this process through the kernel. Returns `None` where a load would fault.
 pub(crate) fn read_memory(at: usize, out: &mut [u8]) -> Option<()> {
     let mut read_bytes = 0;
     // SAFETY: the buffer is ours and as long as we say; the kernel checks the other address itself.
-    let answer = unsafe {
+    let result = unsafe {
         mach::mach_vm_read_overwrite(
             mach::this_task(),
             at as u64,
@@ -91,5 +91,5 @@ pub(crate) fn read_memory(at: usize, out: &mut [u8]) -> Option<()> {
             &raw mut read_bytes,
         )
     };
-    (answer == 0 && read_bytes == out.len() as u64).then_some(())
+    (result == 0 && read_bytes == out.len() as u64).then_some(())
 }

@@ -1,4 +1,5 @@
-//! macOS. Type-checked and linked; none of it has run on a Mac (docs/mps.md).
+//! The macOS implementation of [`crate::platform`]. Compiled and linked, but not yet run on a Mac
+//! (docs/mps.md).
 
 mod barrier;
 mod futex;
@@ -11,70 +12,75 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 
-pub(crate) use barrier::{all_threads, prepare_barrier};
+pub(crate) use barrier::{barrier_on_all_threads, prepare_barrier};
 pub(crate) use futex::{wait, wake};
-pub(crate) use images::loaded;
-pub use images::{generation, is_preloaded};
-pub(crate) use memory::{allocate, empty_in_children, hide_from_children, move_over, populate, read_memory};
+pub(crate) use images::loaded_modules;
+pub use images::{is_preloaded, loaded_module_counts};
+pub(crate) use memory::{
+    allocate_file_range, hide_from_children, populate_for_writing, read_memory, replace_mapping,
+    zero_in_children,
+};
 pub(crate) use threads::{
-    errno_place, forget_signal, is_gone, is_last_thread, stack_of_this_thread, step_behind, this_thread,
+    discard_pending_signal, errno_location, has_thread_ended, is_last_thread, lower_priority,
+    stack_of_this_thread, this_thread,
 };
 
 use super::LeaseRequest;
 
-/// As `CLOCK_MONOTONIC` of Linux: it counts no sleep of the machine. (The one of that name here does, in microseconds.)
-pub(crate) const CLOCK: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
+/// A clock that never goes back and does not count suspended time, like `CLOCK_MONOTONIC` of Linux. (The
+/// macOS clock of that name counts suspended time, in microseconds.)
+pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
 
-/// The library that PyTorch's version file lies beside.
-pub(crate) const C10: &str = "libc10.dylib";
+/// The PyTorch library next to whose folder the version file lies.
+pub(crate) const LIBC10: &str = "libc10.dylib";
 
-/// As many random bytes as there are; a refusal leaves what was there.
-pub(crate) fn random(bytes: &mut [u8]) {
+/// Fills `bytes` with random data. If refused, leaves them unchanged.
+pub(crate) fn fill_random(bytes: &mut [u8]) {
     // SAFETY: the buffer is as long as we say, and shorter than the 256 bytes that are given at once.
     unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
 }
 
-/// Renames unless the new name exists.
-pub(crate) fn rename_to_new(from: &CStr, to: &CStr) -> io::Result<()> {
+/// Renames a file. Fails if the new name exists.
+pub(crate) fn rename_no_replace(from: &CStr, to: &CStr) -> io::Result<()> {
     // SAFETY: two NUL-terminated paths.
     let result = unsafe { libc::renamex_np(from.as_ptr(), to.as_ptr(), libc::RENAME_EXCL) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// There are no leases on files here: a ring file that somebody cuts is a fault at the next store.
-pub(crate) fn take(_: &File) -> bool {
+/// macOS has no file leases: if another process truncates the ring file, the next store faults.
+pub(crate) fn take_lease(_: &File) -> bool {
     false
 }
 
-/// See [`take`].
-pub(crate) fn asked(_: &File) -> LeaseRequest {
+/// See [`take_lease`]: macOS has no file leases.
+pub(crate) fn lease_request(_: &File) -> LeaseRequest {
     LeaseRequest::None
 }
 
-/// See [`take`].
-pub(crate) fn give(_: &File) {}
+/// See [`take_lease`]: macOS has no file leases.
+pub(crate) fn release_lease(_: &File) {}
 
-/// The system's own clock is as fast: it is read from a page of the kernel's.
+/// Whether to use the processor's counter. Not on macOS: its clock is as fast, read from a shared page.
 pub(crate) fn is_counter_trusted() -> bool {
     false
 }
 
-/// The words that the program was started with.
+/// The command line of this process.
 pub(crate) fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// True if somebody may hear what is written there. A write to a pipe that nobody reads raises its signal in any thread that does not
-/// block it, so blocking it in ours is not enough.
-pub(crate) fn is_heard(descriptor: i32) -> bool {
-    let mut asked = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
+/// Whether a write to a descriptor is safe. A write to a pipe without a reader raises `SIGPIPE` in any
+/// thread that does not block it, so blocking it in our own thread is not enough.
+pub(crate) fn has_reader(descriptor: i32) -> bool {
+    let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one structure of ours; the wait has no length.
-    let answers = unsafe { libc::poll(&raw mut asked, 1, 0) };
-    answers >= 0 && asked.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    ready >= 0 && poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0
 }
 
-/// False if a file may not be so long: going beyond the limit would raise a signal, as in [`is_heard`].
-pub(crate) fn may_be_long(bytes: u64) -> bool {
+/// Whether a file may grow to this size. Exceeding the limit would raise a signal, as in [`has_reader`].
+pub(crate) fn is_file_size_allowed(bytes: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;

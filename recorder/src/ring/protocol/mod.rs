@@ -1,8 +1,8 @@
-//! What threads agree on without waiting for each other.
+//! The lock-free protocol between the hooks and the writer thread.
 //!
-//! Constraint: nothing here may be believed because it has worked so far. Consequence: these files know atomics and nothing
-//! else (no files, no mapping, no clock), so that `tests/protocol_model.rs` can run these very lines in all orders that
-//! memory allows, and with each line broken; `tests/ring_kill.rs` ends them after each store.
+//! These files use atomics and nothing else: no files, no mapping, no clock. So tests can compile the
+//! same lines with other atomics. `tests/protocol_model.rs` tries all orders that the memory model allows
+//! (loom) and breaks each line once; `tests/ring_kill.rs` ends the process after each store.
 
 pub(crate) mod ownership;
 pub(crate) mod ring;

@@ -1,28 +1,29 @@
 //! Which thread owns which ring.
 //!
-//! Constraint: a ring has one producer at a time, a thread does not say when it ends, and the pages of a ring that was never
-//! used may not even be looked at: on a full disk they cannot be had, and the kernel would answer with a signal. Consequence:
-//! a ring is reserved, made ready, and only then shown to the writer; the writer alone gives it on, once the owner has ended
-//! and the ring is empty.
+//! A ring has one producer at a time, and a thread does not announce its end. The pages of an unused
+//! ring may not even exist: on a full disk, touching them raises SIGBUS. So a thread reserves a ring,
+//! prepares it, and only then shows it to the writer. Only the writer releases a ring, once the owner
+//! has ended and the ring is empty.
 
 use super::super::atomics::{AtomicU32, Ordering};
 
-/// Owners of `N` rings, as thread ids.
+/// The owners of `N` rings, as thread ids.
 #[derive(Debug)]
 pub(crate) struct RingOwnership<const N: usize>([AtomicU32; N]);
 
 const FREE: u32 = 0;
-/// Reserved and not ready yet; no thread has this id.
+/// Reserved but not prepared yet; no thread has this id.
 const RESERVED: u32 = u32::MAX;
 
 impl<const N: usize> RingOwnership<N> {
-    /// All free.
     pub(crate) fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU32::new(FREE)))
     }
 
-    /// A free ring for a thread, from number `first` on, which `prepare` makes ready for it; `None` if there is none or it cannot
-    /// be made ready.
+    /// Claims a free ring with a number of at least `first` for `thread`, and returns its number.
+    ///
+    /// `prepare` makes the ring ready before the writer sees it. Returns `None` if no ring is free or
+    /// `prepare` fails.
     pub(crate) fn claim(
         &self,
         thread: u32,
@@ -39,7 +40,7 @@ impl<const N: usize> RingOwnership<N> {
         is_ready.then_some(index)
     }
 
-    /// Rings in use, with their owners.
+    /// The rings in use, each with the id of its owner.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = (usize, u32)> {
         self.0.iter().enumerate().filter_map(|(index, owner)| match owner.load(Ordering::Acquire) {
             FREE | RESERVED => None,
@@ -47,7 +48,7 @@ impl<const N: usize> RingOwnership<N> {
         })
     }
 
-    /// Gives the ring of a thread that ended, and that was emptied, to whoever comes next.
+    /// Frees the ring of a thread that has ended. The ring must be empty.
     pub(crate) fn release(&self, index: usize) {
         self.0[index].store(FREE, Ordering::Release);
     }

@@ -1,45 +1,47 @@
-//! A ring: how one thread's records reach the writer whole, once and in order.
+//! The single-producer, single-consumer ring buffer that carries records from a thread to the writer.
 //!
-//! Constraint: one thread stores, another loads, neither waits for the other, and the process may be killed between any two
-//! stores. Consequence: a record's words come first, the word that says its state last, and the head that shows it after
-//! that; a record that was shown is completed in place: its state says so first, and what it is at last. The writer moves the tail
-//! only after it has brought the records to safety, and the owner stores to a place only after it has seen the tail beyond it.
+//! Producer and consumer never wait for each other inside the protocol, and the process may be killed
+//! between any two stores. So the producer stores the words of a record first, the word with its state
+//! last, and after that the head that publishes the record. A published record is completed in place:
+//! its state says "completing" first, then the words change, and the final state comes last. The writer
+//! advances the tail only after it has saved the records. The producer reuses a slot only after it has
+//! seen the tail beyond it.
 
 use std::sync::atomic::compiler_fence;
 
 use super::super::atomics::{AtomicU64, Ordering};
 use gpumemtrace_format::ring::{is_in_flight, without_check};
 
-/// Rings of so many records are large.
-const LARGE_RECORDS: u64 = 1 << 15;
+/// From this capacity on, a ring counts as large.
+const LARGE_RING_RECORDS: u64 = 1 << 15;
 
-/// Where the words of a ring are. `N` words a record; the last holds its state.
+/// The words of a ring in memory. A record has `N` words; the last one holds its state.
 pub(crate) trait RingWords<const N: usize> {
-    /// Records there is room for.
+    /// Number of slots, in records.
     fn capacity(&self) -> u64;
 
-    /// Records ever published.
+    /// Number of records ever published.
     fn head(&self) -> &AtomicU64;
 
-    /// Records that are in the trace.
+    /// Number of records that the writer has saved.
     fn tail(&self) -> &AtomicU64;
 
-    /// The same once more, for readers of a damaged file.
-    fn tail_again(&self) -> &AtomicU64;
+    /// A copy of the tail, for readers of a damaged ring file.
+    fn tail_copy(&self) -> &AtomicU64;
 
-    /// The place of record number `number`.
+    /// The slot of record `number`.
     fn slot(&self, number: u64) -> &[AtomicU64; N];
 
-    /// The last word of a record as it stands in the ring: with a check of all of it.
+    /// The last word of a record as it is stored: with a checksum over the record.
     fn seal(&self, number: u64, words: &[u64; N]) -> u64;
 
-    /// The last word while the others are replaced by these.
+    /// The last word while the other words are being replaced by `words`.
     fn seal_completing(&self, number: u64, words: &[u64; N]) -> u64;
 
-    /// The words that were sealed, if they are as they were.
+    /// Checks and removes the seal. Returns `None` if the record was changed since it was sealed.
     fn unseal(&self, number: u64, words: &[u64; N]) -> Option<[u64; N]>;
 
-    /// Stores a record: the last word, which holds its state, at the end.
+    /// Stores a record; the last word, which holds its state, comes last.
     #[inline]
     fn store(&self, number: u64, words: &[u64; N]) {
         let slot = self.slot(number);
@@ -49,18 +51,18 @@ pub(crate) trait RingWords<const N: usize> {
         slot[N - 1].store(self.seal(number, words), Ordering::Release);
     }
 
-    /// Completes in place a record that was stored as in flight.
+    /// Completes a record in place that was stored as in flight.
     #[inline]
     fn complete(&self, number: u64, words: &[u64; N]) {
         let last = self.seal_completing(number, words);
         self.slot(number)[N - 1].store(last, Ordering::Relaxed);
-        // Whoever is killed has stored what comes first in the program.
+        // A kill leaves the stores in program order.
         compiler_fence(Ordering::SeqCst);
         self.store(number, words);
     }
 
-    /// Loads a record; its other words are of the state that it has, unless it is in flight. One that the program has written
-    /// over is all zero, which no record is.
+    /// Loads a record. Unless it is in flight, all its words belong to the state that it shows. A record
+    /// that the program has overwritten loads as zeros, which no valid record has.
     fn load(&self, number: u64) -> [u64; N] {
         let slot = self.slot(number);
         let last = slot[N - 1].load(Ordering::Acquire);
@@ -76,10 +78,12 @@ pub(crate) trait RingWords<const N: usize> {
         self.unseal(number, &words).unwrap_or([0; N])
     }
 
-    /// Shows the writer what is complete, in order, as long as `see` wants more; returns the number after the last. A call
-    /// that has not returned ends it, unless the recording is closing: then nobody will wait for it, and it is taken as it is.
-    /// The records stay where they are until [`Self::empty`].
-    fn take(&self, is_closing: bool, mut see: impl FnMut(&[u64; N]) -> bool) -> u64 {
+    /// Passes complete records to `visit`, in order, until it returns false. Returns the number after
+    /// the last visited record.
+    ///
+    /// A record in flight ends the visit. If the recording is closing, the record is visited as it is,
+    /// because the writer will not wait for it. Slots stay occupied until [`Self::release_until`].
+    fn visit_complete_records(&self, is_closing: bool, mut visit: impl FnMut(&[u64; N]) -> bool) -> u64 {
         let (head, mut number) = (self.head().load(Ordering::Acquire), self.tail().load(Ordering::Relaxed));
         while number < head {
             let words = self.load(number);
@@ -87,95 +91,95 @@ pub(crate) trait RingWords<const N: usize> {
                 break;
             }
             number += 1;
-            if !see(&words) {
+            if !visit(&words) {
                 break;
             }
         }
         number
     }
 
-    /// Gives the owner the places of the records before `number` back: they are safe elsewhere.
-    fn empty(&self, number: u64) {
-        self.tail_again().store(number, Ordering::Relaxed);
+    /// Returns the slots of all records before `number` to the producer. The records must be saved.
+    fn release_until(&self, number: u64) {
+        self.tail_copy().store(number, Ordering::Relaxed);
         self.tail().store(number, Ordering::Release);
     }
 
-    /// Records that were ever shown.
-    fn shown(&self) -> u64 {
+    /// Number of records ever published.
+    fn published(&self) -> u64 {
         self.head().load(Ordering::Acquire)
     }
 
-    /// Those of them that are safe elsewhere.
-    fn emptied(&self) -> u64 {
+    /// Number of records whose slots were returned to the producer.
+    fn released(&self) -> u64 {
         self.tail().load(Ordering::Relaxed)
     }
 
-    /// Records that wait for the writer.
+    /// Number of records that wait for the writer.
     fn waiting(&self) -> u64 {
         let tail = self.tail().load(Ordering::Relaxed);
         self.head().load(Ordering::Relaxed) - tail
     }
 
-    /// True if the writer should not let it get fuller.
+    /// True if the writer should drain the ring now.
     fn is_low(&self) -> bool {
-        self.waiting() + 1 >= wake_at(self.capacity())
+        self.waiting() + 1 >= wake_level(self.capacity())
     }
 }
 
-/// The producing end of a ring.
+/// The producing end of a ring. Zero bytes are a producer without a ring.
 #[derive(Debug)]
 pub(crate) struct RingProducer<R, const N: usize> {
     ring: Option<R>,
-    /// The ring's number.
+    /// The number of the ring.
     index: usize,
     head: u64,
-    /// A tail seen earlier: the real one is at least that.
+    /// The tail when it was last loaded; the real one may be further.
     tail: u64,
-    /// How full the ring may get before the writer is woken.
-    wake_at: u64,
+    /// Number of waiting records from which on the writer is woken.
+    wake_level: u64,
 }
 
-/// Whether there is room in a ring.
+/// How much space a ring has for new records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Space {
-    /// More than the writer needs to be told about.
+    /// Enough, and the writer need not be woken.
     Ample,
-    /// There is, and the writer should be woken.
+    /// Enough, but the writer should be woken.
     Low,
-    /// There is not.
+    /// Not enough space.
     Full,
 }
 
-/// Records that wait for the writer before it is woken. A ring this large has room for a burst when it is three quarters full, and
-/// blocks of many rows pack best.
-fn wake_at(capacity: u64) -> u64 {
-    if capacity >= LARGE_RECORDS { capacity / 4 * 3 } else { capacity / 4 }
+/// Number of waiting records from which on the writer is woken. A large ring absorbs a burst even when
+/// it is three quarters full, and blocks of many rows compress best.
+fn wake_level(capacity: u64) -> u64 {
+    if capacity >= LARGE_RING_RECORDS { capacity / 4 * 3 } else { capacity / 4 }
 }
 
 impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
-    /// Goes on where the ring's last owner ended.
+    /// Continues where the ring's last owner stopped.
     pub(crate) fn resume(ring: R, index: usize) -> Self {
         let (head, tail) = (ring.head().load(Ordering::Relaxed), ring.tail().load(Ordering::Relaxed));
-        let wake_at = wake_at(ring.capacity());
-        Self { ring: Some(ring), index, head, tail, wake_at }
+        let wake_level = wake_level(ring.capacity());
+        Self { ring: Some(ring), index, head, tail, wake_level }
     }
 
-    /// Whether `records` can be stored now.
+    /// Whether `records` more records fit now. Loads the tail only if the last known one does not do.
     #[inline]
-    pub(crate) fn room(&mut self, records: u64) -> Space {
+    pub(crate) fn space(&mut self, records: u64) -> Space {
         let Some(ring) = &self.ring else { return Space::Full };
-        if self.head + records - self.tail <= self.wake_at {
+        if self.head + records - self.tail <= self.wake_level {
             return Space::Ample;
         }
         self.tail = ring.tail().load(Ordering::Acquire);
         match self.head + records - self.tail {
             used if used > ring.capacity() => Space::Full,
-            used if used > self.wake_at => Space::Low,
+            used if used > self.wake_level => Space::Low,
             _ => Space::Ample,
         }
     }
 
-    /// Puts one record into room that there is; returns its number.
+    /// Stores and publishes one record, and returns its number. There must be space for it.
     #[inline]
     pub(crate) fn push(&mut self, words: &[u64; N]) -> u64 {
         let number = self.put(words);
@@ -183,7 +187,7 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         number
     }
 
-    /// Stores a record without showing it yet: for definitions of several records, which appear as one.
+    /// Stores a record without publishing it. Definitions of several records are published together.
     pub(crate) fn put(&mut self, words: &[u64; N]) -> u64 {
         let number = self.head;
         if let Some(ring) = &self.ring {
@@ -193,7 +197,7 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         number
     }
 
-    /// Shows everything stored so far.
+    /// Publishes everything stored so far.
     #[inline]
     pub(crate) fn publish(&self) {
         if let Some(ring) = &self.ring {
@@ -206,7 +210,6 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         self.ring.as_ref()
     }
 
-    /// The ring's number.
     pub(crate) fn index(&self) -> usize {
         self.index
     }

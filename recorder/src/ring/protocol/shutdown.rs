@@ -1,26 +1,28 @@
-//! The end of a recording, and a pause of it: nobody begins to write any more, and nobody is in the middle of it.
+//! Ending and pausing a recording while hooks may be running.
 //!
-//! Constraint: one thread must know this at one moment, and the others must not pay for it at every event; and an event that is
-//! refused in a pause would be lost without a count. Consequence: they mark with a plain store that they are inside, and look
-//! once at whether recording goes on; who ends or pauses it stops new ones and makes all threads agree on the order
-//! ([`super::super::atomics::heavy_fence`]) before it looks at the marks. Who finds a pause waits. The end is for good, also in a pause.
+//! The thread that ends or pauses must know that no hook is recording, and hooks must not pay for a full
+//! fence at every event. So a hook marks itself with a plain store, then loads the state once. The ending
+//! thread changes the state, makes all threads agree on the order
+//! ([`heavy_fence`](super::super::atomics::heavy_fence)), and then reads the marks. A hook that finds the
+//! recording paused waits; refusing its event would lose it without a count. An end is final, also if it
+//! comes during a pause.
 
 use crossbeam_utils::CachePadded;
 
 use super::super::atomics::{AtomicBool, AtomicU32, Ordering, heavy_fence, light_fence};
 
-const GOES_ON: u32 = 0;
+const RUNNING: u32 = 0;
 const PAUSED: u32 = 1;
 const ENDED: u32 = 2;
 
-/// Marks of the owners of `N` rings.
+/// The state of a recording with `N` rings, and one "inside a hook" mark for each ring's owner.
 #[derive(Debug)]
 pub(crate) struct Shutdown<const N: usize> {
     inside: [CachePadded<AtomicBool>; N],
     state: CachePadded<AtomicU32>,
 }
 
-/// The owner of a ring is writing to it.
+/// Marks the owner of a ring as inside a hook until it is dropped.
 #[derive(Debug)]
 pub(crate) struct HookGuard<'a>(&'a AtomicBool);
 
@@ -32,57 +34,58 @@ impl Drop for HookGuard<'_> {
 }
 
 impl<const N: usize> Shutdown<N> {
-    /// Nobody inside, not ended.
+    /// The state of a running recording without any hook inside.
     pub(crate) fn new() -> Self {
         Self {
             inside: std::array::from_fn(|_| CachePadded::new(AtomicBool::new(false))),
-            state: CachePadded::new(AtomicU32::new(GOES_ON)),
+            state: CachePadded::new(AtomicU32::new(RUNNING)),
         }
     }
 
-    /// Marks the owner of a ring as busy with it; `None` once recording is over. In a pause it runs `wait` until that is over.
+    /// Marks the owner of ring `index` as inside a hook. Calls `wait` while the recording is paused;
+    /// returns `None` once it has ended.
     #[inline]
-    pub(crate) fn go_inside(&self, index: usize, wait: impl Fn()) -> Option<HookGuard<'_>> {
+    pub(crate) fn enter_hook(&self, index: usize, wait: impl Fn()) -> Option<HookGuard<'_>> {
         let flag = &*self.inside[index];
         loop {
             flag.store(true, Ordering::Relaxed);
             light_fence();
-            let inside = HookGuard(flag);
+            let guard = HookGuard(flag);
             match self.state.load(Ordering::Acquire) {
-                GOES_ON => return Some(inside),
-                PAUSED => drop(inside),
+                RUNNING => return Some(guard),
+                PAUSED => drop(guard),
                 _ => return None,
             }
-            // Without the mark: who pauses would see it again and again.
+            // The mark stays cleared during the wait: otherwise the pausing thread would see it for ever.
             while self.state.load(Ordering::Relaxed) == PAUSED {
                 wait();
             }
         }
     }
 
-    /// From now on no owner goes inside; true if none is inside either, and then none will be.
-    pub(crate) fn detach(&self) -> bool {
+    /// Ends the recording. Returns true if no hook is inside; none will enter afterwards.
+    pub(crate) fn end(&self) -> bool {
         self.state.store(ENDED, Ordering::Relaxed);
-        self.is_nobody_inside()
+        self.is_idle()
     }
 
-    /// From now on no owner goes inside, as far as it has heard of it.
-    pub(crate) fn announce(&self) {
+    /// Ends the recording without a fence: hooks notice it eventually, and some may still be inside.
+    pub(crate) fn announce_end(&self) {
         self.state.swap(ENDED, Ordering::Release);
     }
 
-    /// From now until [`Self::resume`] no owner goes inside; true if none is inside either.
+    /// Pauses the recording until [`Self::resume`]. Returns true if no hook is inside.
     pub(crate) fn pause(&self) -> bool {
-        let _ = self.state.compare_exchange(GOES_ON, PAUSED, Ordering::Relaxed, Ordering::Relaxed);
-        self.is_nobody_inside()
+        let _ = self.state.compare_exchange(RUNNING, PAUSED, Ordering::Relaxed, Ordering::Relaxed);
+        self.is_idle()
     }
 
-    /// Lets those go on who wait, unless the recording has ended meanwhile.
+    /// Ends a pause, unless the recording has ended meanwhile.
     pub(crate) fn resume(&self) {
-        let _ = self.state.compare_exchange(PAUSED, GOES_ON, Ordering::Release, Ordering::Relaxed);
+        let _ = self.state.compare_exchange(PAUSED, RUNNING, Ordering::Release, Ordering::Relaxed);
     }
 
-    fn is_nobody_inside(&self) -> bool {
+    fn is_idle(&self) -> bool {
         heavy_fence();
         !self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
     }

@@ -1,13 +1,13 @@
-//! The calling thread's own stack: where it is, and reads that stay inside.
+//! The bounds of the calling thread's stack, and reads that stay inside them.
 //!
-//! Constraint: a wrong rule, or a frame that was made by hand, may lead anywhere; a read there could end the program.
-//! Consequence: the limits are asked for once a thread, when it gets its ring (that may cost a look into `/proc`), and every
-//! word that is read on the way is held against them. A stack pointer outside of them belongs to an alternate signal stack, a
-//! fibre or a coroutine: nothing is known of such a stack's end, so it is left to the complete unwinder.
+//! A wrong rule, or a frame that was built by hand, may lead to any address, and a read there could end the
+//! program. So the bounds are looked up once for each thread (which may read `/proc`), and every address is
+//! checked against them. A stack pointer outside of the bounds belongs to an alternate signal stack, a
+//! fibre or a coroutine, whose bounds are unknown.
 
 use crate::platform::process_memory::Memory;
 
-/// Where a thread's stack lies. All zero bytes are a valid value: nowhere.
+/// The address range of a thread's stack. All zero bytes are a valid, empty range.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct StackBounds {
     low: usize,
@@ -15,27 +15,27 @@ pub(crate) struct StackBounds {
 }
 
 impl StackBounds {
-    /// Of the calling thread. Nowhere, if the C library does not say.
+    /// The range of the calling thread; empty if the C library does not know it.
     #[cold]
     pub(crate) fn of_this_thread() -> Self {
         let (low, high) = crate::platform::stack_of_this_thread().unwrap_or_default();
         Self { low, high }
     }
 
-    /// The part from a stack pointer outwards; `None` if that points elsewhere.
+    /// The part of the stack from `sp` outwards; `None` if `sp` lies outside of the stack.
     #[inline]
     pub(crate) fn above(&self, sp: usize) -> Option<BoundedStack> {
-        // The words of one's own frames are there; those further in need not be.
+        // Words further in than the caller's own frame need not be mapped.
         let bytes = self.high.checked_sub(sp).filter(|_| sp >= self.low)? & !7;
         Some(BoundedStack { low: sp, last: bytes.checked_sub(8)? })
     }
 }
 
-/// Plain loads from one part of a stack.
+/// Reads one part of a stack with plain loads, and nothing else.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BoundedStack {
     low: usize,
-    /// How far from there the last word is.
+    /// Distance from `low` to the last word.
     last: usize,
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_local_variable_lies_on_the_stack_and_a_box_does_not() {
+    fn local_variable_is_inside_the_stack_and_a_box_is_not() {
         let local = 42usize;
         let here = &raw const local as usize;
         let bounds = StackBounds::of_this_thread();
@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_whole_words_inside_are_read(words in 1usize..6, at in 0usize..80, odd in 0usize..8) {
+        fn only_complete_words_inside_are_read(words in 1usize..6, at in 0usize..80, odd in 0usize..8) {
             let memory = [7usize; 6];
             let low = memory.as_ptr() as usize;
             let bounds = StackBounds { low, high: low + words * 8 + odd.min((6 - words) * 8) };

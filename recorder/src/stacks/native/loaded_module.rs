@@ -1,14 +1,14 @@
-//! Which module an address lies in, and where its unwind tables are.
+//! Finds the module that contains a code address, and its unwind tables.
 //!
-//! Constraint: asked from inside the hook, where the loader's lock must not be taken; but tables must never be read of a
-//! module that is gone. Consequence: the loader's own lock-free look-up (`_dl_find_object`, glibc 2.35 on) is asked for each
-//! address that is met for the first time. Who asks has the address on its stack, so the module is in use and stays. An older
-//! glibc has only `dl_iterate_phdr`, which takes the lock; it too is asked once an address, where the C++ runtime asks it
-//! for every frame of every exception.
+//! Hooks ask for this, and the loader's lock must not be taken there. But the tables of an unloaded module
+//! must never be read. So each new address is looked up with the loader's own lock-free function
+//! (`_dl_find_object`, glibc 2.35 and later). The caller has the address on its stack, so the module is in
+//! use and stays loaded. Older versions of glibc only have `dl_iterate_phdr`, which takes the lock; it is
+//! called once for each address, where the C++ runtime calls it for every frame of every exception.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What `_dl_find_object` fills in (`struct dl_find_object` of glibc, 64 bit).
+/// `struct dl_find_object` of glibc (64 bit), which `_dl_find_object` fills in.
 #[repr(C)]
 struct DlFindObjectResult {
     flags: u64,
@@ -21,38 +21,39 @@ struct DlFindObjectResult {
 
 type FindObject = unsafe extern "C" fn(usize, *mut DlFindObjectResult) -> i32;
 
-/// The function; 0 where there is none.
+/// The address of `_dl_find_object`; 0 if the C library does not have it.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
-/// Finds out what the loader offers. To be called before the first capture, outside of any hook that is in a hurry.
+
+/// Looks up the loader's function. To be called once before the first capture; takes the loader's lock.
 pub fn prepare() {
     // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
     FIND_OBJECT.store(function as usize, Ordering::Relaxed);
 }
 
-/// A loaded module.
+/// A loaded module with unwind tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadedModule {
-    /// Where `.eh_frame_hdr` is.
+    /// Address of its `.eh_frame_hdr`.
     pub header_at: usize,
     start: usize,
     end: usize,
 }
 
 impl LoadedModule {
-    /// The module that an address of code lies in, if it has unwind tables.
-    pub(crate) fn of(address: usize) -> Option<Self> {
+    /// The module that contains a code address, if it has unwind tables.
+    pub(crate) fn containing(address: usize) -> Option<Self> {
         match FIND_OBJECT.load(Ordering::Relaxed) {
-            0 => Self::by_iteration(address),
+            0 => Self::find_by_iteration(address),
             function => {
-                // SAFETY: what `prepare` found under this name, which has had this type since it exists.
+                // SAFETY: the symbol that `prepare` found, which has had this type since it exists.
                 let find = unsafe { std::mem::transmute::<usize, FindObject>(function) };
-                Self::by_question(find, address)
+                Self::find_lock_free(find, address)
             }
         }
     }
 
-    fn by_question(find: FindObject, address: usize) -> Option<Self> {
+    fn find_lock_free(find: FindObject, address: usize) -> Option<Self> {
         let mut found = DlFindObjectResult {
             flags: 0,
             map_start: 0,
@@ -71,25 +72,25 @@ impl LoadedModule {
     }
 
     #[cold]
-    fn by_iteration(address: usize) -> Option<Self> {
-        let mut asked = (address, None);
+    fn find_by_iteration(address: usize) -> Option<Self> {
+        let mut search = (address, None);
         // SAFETY: the callback has the expected type, gets our pair back, and does not call the loader.
-        unsafe { libc::dl_iterate_phdr(Some(meet), (&raw mut asked).cast()) };
-        asked.1
+        unsafe { libc::dl_iterate_phdr(Some(match_module), (&raw mut search).cast()) };
+        search.1
     }
 
-    /// What is loaded from an address on, to the end of the module.
+    /// The bytes from an address to the end of the module.
     ///
-    /// The lifetime is that of the module, which is in use for as long as a frame of it is on the stack.
+    /// The lifetime is that of the module, which stays loaded while one of its frames is on the stack.
     pub(crate) fn bytes_from<'a>(&self, at: usize) -> Option<&'a [u8]> {
-        // SAFETY: inside a module that is in use. Only what its tables lead to is read, which is loaded and never written to.
+        // SAFETY: inside a module in use. Only tables are read, which are mapped and never written to.
         (self.start..self.end)
             .contains(&at)
             .then(|| unsafe { std::slice::from_raw_parts(at as *const u8, self.end - at) })
     }
 }
 
-unsafe extern "C" fn meet(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
+unsafe extern "C" fn match_module(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
     // SAFETY: the loader passes a valid info, and `data` is the pair given to dl_iterate_phdr.
     let (info, (address, found)) = unsafe { (&*info, &mut *data.cast::<(usize, Option<LoadedModule>)>()) };
     // SAFETY: dlpi_phdr points to dlpi_phnum headers.
@@ -114,24 +115,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_find_the_same() {
+    fn both_ways_find_the_same_module() {
         prepare();
-        let addresses = [both_ways_find_the_same as *const () as usize, libc::malloc as *const () as usize];
+        let addresses =
+            [both_ways_find_the_same_module as *const () as usize, libc::malloc as *const () as usize];
         for address in addresses {
-            let (question, iteration) =
-                (LoadedModule::of(address).unwrap(), LoadedModule::by_iteration(address).unwrap());
-            assert_eq!(question.header_at, iteration.header_at);
-            assert!(question.start <= iteration.start && question.end >= iteration.end);
-            let bytes = question.bytes_from(question.header_at).unwrap();
+            let (lock_free, iteration) = (
+                LoadedModule::containing(address).unwrap(),
+                LoadedModule::find_by_iteration(address).unwrap(),
+            );
+            assert_eq!(lock_free.header_at, iteration.header_at);
+            assert!(lock_free.start <= iteration.start && lock_free.end >= iteration.end);
+            let bytes = lock_free.bytes_from(lock_free.header_at).unwrap();
             assert_eq!(bytes[0], 1, "the version of .eh_frame_hdr");
         }
     }
 
     #[test]
-    fn what_is_no_module_is_not_found() {
+    fn heap_address_is_in_no_module() {
         prepare();
         let on_the_heap = Box::new([0u8; 64]);
-        assert!(LoadedModule::of(on_the_heap.as_ptr() as usize).is_none());
-        assert!(LoadedModule::by_iteration(on_the_heap.as_ptr() as usize).is_none());
+        assert!(LoadedModule::containing(on_the_heap.as_ptr() as usize).is_none());
+        assert!(LoadedModule::find_by_iteration(on_the_heap.as_ptr() as usize).is_none());
     }
 }

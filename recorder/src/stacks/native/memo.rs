@@ -1,12 +1,14 @@
-//! The native stack as it was found last, and how much of it still stands.
+//! Remembers the last native stack of a thread, and finds out how much of it is still valid.
 //!
-//! Constraint: a program that allocates in a loop has the same callers each time, and walking forty frames costs two hundred
-//! nanoseconds. Consequence: of each frame the trail keeps the words that led to it. What a walk finds follows from the frame
-//! it begins at and from these words alone: so where a walk meets a frame of the trail with the same registers, and the words
-//! of all frames further out still hold what they held, the rest is the same and is neither walked nor interned again.
-//! Return addresses *and* saved frame pointers are compared; either may change alone.
+//! A program that allocates in a loop has the same callers each time, and walking forty frames costs two
+//! hundred nanoseconds. So for each frame the memo keeps the stack words that led to it. The result of a
+//! walk follows from its first frame and from these words alone. If a walk reaches a frame of the memo
+//! with the same registers, and the words of all outer frames are unchanged, the rest of the stack is the
+//! same; it is neither walked nor interned again. Return addresses *and* saved frame pointers are
+//! compared, because either may change alone.
 //!
-//! Only words that were read within the thread's stack are ever compared; those below the frame that asks are never looked at.
+//! Only words that were read within the thread's stack are compared; words below the caller's frame are
+//! never read.
 
 use gpumemtrace_format::NodeId;
 
@@ -15,97 +17,97 @@ use super::rule_cache::RuleCache;
 use crate::platform::process_memory::Memory;
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
 
-/// Frames, and the words that frames were found through.
-const MAX_TRAIL: usize = MAX_DEPTH + 64;
+/// Entries of one stack: its frames, and further words that they were found through.
+const MAX_ENTRIES: usize = MAX_DEPTH + 64;
 
-/// What is known of a frame, and of the stack up to it.
+/// One entry, and the stack from its outermost frame to it.
 ///
-/// Without padding, and compared word by word: the processor is slow to load what was stored in other pieces.
+/// Has no padding and is compared word by word: a load that spans several smaller stores is slow.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct NativeMemoEntry {
     sp: usize,
     fp: usize,
     node: NodeId,
-    /// Frames that count, from the outermost one on.
+    /// Number of frames, from the outermost one on.
     depth: u16,
-    /// [`COUNTS`], [`IS_INTERRUPTED`].
+    /// A combination of [`IS_FRAME`] and [`IS_INTERRUPTED`].
     flags: u16,
-    path: StackHash,
+    hash: StackHash,
 }
 
-/// It has a place in a stack. A word that a frame was found through has none.
-const COUNTS: u16 = 1;
-/// As in the frame.
+/// Flag: the entry is a frame, not a further word that a frame was found through.
+const IS_FRAME: u16 = 1;
+/// Flag: a signal interrupted the frame.
 const IS_INTERRUPTED: u16 = 2;
 
 impl NativeMemoEntry {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-    fn new(frame: &UnwindFrame, counts: bool) -> Self {
-        let flags = u16::from(counts) * COUNTS + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
-        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, path: StackHash::default() }
+    fn new(frame: &UnwindFrame, is_frame: bool) -> Self {
+        let flags = u16::from(is_frame) * IS_FRAME + u16::from(frame.is_interrupted) * IS_INTERRUPTED;
+        Self { sp: frame.sp, fp: frame.fp, node: NodeId::NONE, depth: 0, flags, hash: StackHash::default() }
     }
 
-    fn counts(&self) -> bool {
-        self.flags & COUNTS != 0
+    fn is_frame(&self) -> bool {
+        self.flags & IS_FRAME != 0
     }
 }
 
-/// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
+/// The last stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub(crate) struct NativeStackMemo {
-    /// Where the walk began: [`Self::node`] is its answer. An address of 0: nowhere.
+    /// The frame at which the last walk began; [`Self::node`] is its result. Zero means no walk.
     from: UnwindFrame,
     generation: u32,
-    /// Whether outer frames were left out.
+    /// True if outer frames were omitted.
     is_truncated: bool,
     node: NodeId,
     len: usize,
-    /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
-    fewer: usize,
-    seen: [CheckedWords; MAX_TRAIL],
-    /// Apart from what is compared at every event.
-    known: [NativeMemoEntry; MAX_TRAIL],
+    /// How much the depth limit is below [`MAX_DEPTH`].
+    depth_reduction: usize,
+    words: [CheckedWords; MAX_ENTRIES],
+    /// Separate from `words`, which is compared at every event.
+    entries: [NativeMemoEntry; MAX_ENTRIES],
     nodes: NodeCache,
-    /// What is new, innermost first.
-    fresh: [(CheckedWords, NativeMemoEntry); MAX_TRAIL],
+    /// The entries that are new in this walk, innermost first.
+    fresh: [(CheckedWords, NativeMemoEntry); MAX_ENTRIES],
 }
 
-/// What has changed since the last walk.
+/// How a stack differs from the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NativeStackChange {
     from: UnwindFrame,
     generation: u32,
-    /// Entries of the trail that still stand.
+    /// Number of entries that are still valid, from the outermost one on.
     kept: usize,
-    /// Entries that are new, in `NativeStackMemo::fresh`.
+    /// Number of new entries in `NativeStackMemo::fresh`.
     fresh: usize,
-    /// Whether outer frames were left out.
+    /// True if outer frames were omitted.
     pub is_truncated: bool,
 }
 
 impl NativeStackMemo {
-    /// Forgets the stack of the thread that had this trail before. Its nodes stay known.
+    /// Forgets the stack of the thread that used this memo before. Its nodes stay known.
     pub(crate) fn forget(&mut self) {
         self.from = UnwindFrame::default();
         self.len = 0;
     }
 
-    /// From now on stacks have at most so many frames, their innermost ones.
-    pub(crate) fn limit(&mut self, frames: usize) {
-        self.fewer = MAX_DEPTH.saturating_sub(frames);
+    /// Limits stacks to their innermost `frames` frames.
+    pub(crate) fn limit_depth(&mut self, frames: usize) {
+        self.depth_reduction = MAX_DEPTH.saturating_sub(frames);
     }
 
-    pub(super) fn most(&self) -> usize {
-        MAX_DEPTH - self.fewer
+    pub(super) fn max_depth(&self) -> usize {
+        MAX_DEPTH - self.depth_reduction
     }
 
-    /// The node of the last stack, and whether it was truncated, if a walk from `from` would find the same.
+    /// The node of the last stack, and whether it was truncated, if a walk from `from` would find the same stack.
     ///
-    /// `memory` must be able to read what an earlier walk has read further out than `from`.
+    /// `memory` must be able to read the words that an earlier walk has read further out than `from`.
     #[inline]
-    pub(crate) fn unchanged<M: Memory>(
+    pub(crate) fn node_if_unchanged<M: Memory>(
         &self,
         memory: &M,
         from: &UnwindFrame,
@@ -114,16 +116,18 @@ impl NativeStackMemo {
         if self.from != *from || self.generation != generation {
             return None;
         }
-        let mut stands = true;
-        for seen in &self.seen[..self.len] {
-            stands &= holds(memory, seen);
+        let mut is_same = true;
+        for words in &self.words[..self.len] {
+            is_same &= are_unchanged(memory, words);
         }
-        stands.then_some((self.node, self.is_truncated))
+        is_same.then_some((self.node, self.is_truncated))
     }
 
-    /// Walks from a frame outwards, as far as the trail does not stand. `Err` if a frame needs the complete unwinder.
+    /// Walks from a frame outwards until it reaches a valid entry. Returns an error if a frame needs the complete
+    /// unwinder.
     ///
-    /// `within` reads the thread's stack from `from` on, and refuses anything else; `memory` is as in [`Self::unchanged`].
+    /// `within` reads the thread's stack from `from` on and refuses other addresses; `memory` is as in
+    /// [`Self::node_if_unchanged`]. `read` supplies unknown rules.
     #[inline]
     pub(crate) fn walk<B: Memory, M: Memory>(
         &mut self,
@@ -134,155 +138,158 @@ impl NativeStackMemo {
         read: impl Fn(usize, bool) -> Option<UnwindRule>,
     ) -> Result<NativeStackChange, UnwindStop> {
         if self.is_truncated || self.generation != generation {
-            // Its outermost frame has callers, or may have others by now.
+            // The outermost entry has unknown callers, or may have other callers by now.
             self.forget();
             self.is_truncated = false;
         }
         let mut change =
             NativeStackChange { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
-        cache.begin(generation);
+        cache.sync_generation(generation);
         let (mut frame, mut depth, mut callee) = (*from, 0, 0);
-        let mut place = self.standing(memory, from.sp);
-        let mut next_at = self.at(place);
+        let mut place = self.valid_prefix(memory, from.sp);
+        let mut next_at = self.entry_address(place);
         loop {
-            let (rule, rule_at) = cache.rule(callee, (frame.pc, frame.is_interrupted), &read);
+            let (rule, rule_at) = cache.find_or_read(callee, (frame.pc, frame.is_interrupted), &read);
             callee = rule_at;
             let step = match rule.step(within, &frame) {
                 Ok(step) => step,
                 Err(UnwindStop::Fallback) => return Err(UnwindStop::Fallback),
                 Err(stop) => {
-                    change.is_truncated = stop == UnwindStop::Astray;
+                    change.is_truncated = stop == UnwindStop::Invalid;
                     return Ok(change);
                 }
             };
-            if let Some(at) = rule.through(&frame) {
-                let held = within.word(at).ok_or(UnwindStop::Astray)?;
-                self.note(&mut change, &frame, &CheckedWords { at: [at; 2], held: [held; 2] });
+            if let Some(at) = rule.deref_address(&frame) {
+                let value = within.word(at).ok_or(UnwindStop::Invalid)?;
+                self.push_word(&mut change, &frame, &CheckedWords { addresses: [at; 2], values: [value; 2] });
             }
-            // Where a thread begins there may be no caller's address.
+            // The outermost frame of a thread may have a null return address.
             if step.frame.pc == 0 {
-                self.note(&mut change, &frame, &step.seen);
+                self.push_word(&mut change, &frame, &step.words);
                 return Ok(change);
             }
-            if step.seen.at[0] >= next_at {
-                // Entries further in than the walk has come are passed over.
-                while place > 0 && self.seen[place - 1].at[0] < step.seen.at[0] {
+            if step.words.addresses[0] >= next_at {
+                // Skip entries that are further in than this step.
+                while place > 0 && self.words[place - 1].addresses[0] < step.words.addresses[0] {
                     place -= 1;
                 }
-                next_at = self.at(place);
-                if place > 0 && self.is_at(place - 1, &step) && self.has_room(place, &change, depth) {
+                next_at = self.entry_address(place);
+                if place > 0 && self.is_same_entry(place - 1, &step) && self.fits(place, &change, depth) {
                     change.kept = place;
                     return Ok(change);
                 }
             }
             frame = step.frame;
-            if !self.push(&mut change, &mut depth, &step.seen, &NativeMemoEntry::new(&frame, true)) {
+            if !self.push(&mut change, &mut depth, &step.words, &NativeMemoEntry::new(&frame, true)) {
                 return Ok(change);
             }
         }
     }
 
-    /// Where the walk may meet the innermost of so many entries; nowhere, if there is none.
+    /// The address at which a walk reaches the innermost of the first `place` entries; `usize::MAX` for none.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of `walk`")]
-    fn at(&self, place: usize) -> usize {
-        if place == 0 { usize::MAX } else { self.seen[place - 1].at[0] }
+    fn entry_address(&self, place: usize) -> usize {
+        if place == 0 { usize::MAX } else { self.words[place - 1].addresses[0] }
     }
 
-    /// How many entries hold what they held, from the outermost one on, as far as they lie above a stack pointer.
+    /// Number of entries that are unchanged, from the outermost one on, as far as they lie above `sp`.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of `walk`")]
-    fn standing<M: Memory>(&self, memory: &M, sp: usize) -> usize {
-        let stands = |seen: &&CheckedWords| seen.at[0].min(seen.at[1]) >= sp && holds(memory, seen);
-        self.seen[..self.len].iter().take_while(stands).count()
+    fn valid_prefix<M: Memory>(&self, memory: &M, sp: usize) -> usize {
+        let is_valid = |words: &&CheckedWords| {
+            words.addresses[0].min(words.addresses[1]) >= sp && are_unchanged(memory, words)
+        };
+        self.words[..self.len].iter().take_while(is_valid).count()
     }
 
-    /// Whether a stack of so many old entries and the new ones fits.
-    fn has_room(&self, kept: usize, change: &NativeStackChange, depth: usize) -> bool {
-        self.known[kept - 1].depth as usize + depth <= self.most() && kept + change.fresh <= MAX_TRAIL
+    /// Whether a stack of `kept` old entries and the new ones fits.
+    fn fits(&self, kept: usize, change: &NativeStackChange, depth: usize) -> bool {
+        self.entries[kept - 1].depth as usize + depth <= self.max_depth()
+            && kept + change.fresh <= MAX_ENTRIES
     }
 
-    /// False, and truncated, if there is no room.
+    /// Adds a new entry. If it does not fit, marks the change as truncated and returns false.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
     fn push(
         &mut self,
         change: &mut NativeStackChange,
         depth: &mut usize,
-        seen: &CheckedWords,
-        known: &NativeMemoEntry,
+        words: &CheckedWords,
+        entry: &NativeMemoEntry,
     ) -> bool {
-        if change.fresh == MAX_TRAIL || known.counts() && *depth == self.most() {
+        if change.fresh == MAX_ENTRIES || entry.is_frame() && *depth == self.max_depth() {
             change.is_truncated = true;
             return false;
         }
-        self.fresh[change.fresh] = (*seen, *known);
+        self.fresh[change.fresh] = (*words, *entry);
         change.fresh += 1;
-        *depth += usize::from(known.counts());
+        *depth += usize::from(entry.is_frame());
         true
     }
 
-    /// A word that the rest depends on and that is no frame's: one that a frame was found through, or the one that says that
-    /// there is no caller. Where there is no room for it, there is none for the frame.
+    /// Adds a word that the outer frames depend on and that is not a frame: one that a frame was found through, or
+    /// the null return address. If the word does not fit, the frame does not fit either.
     #[cold]
-    fn note(&mut self, change: &mut NativeStackChange, frame: &UnwindFrame, seen: &CheckedWords) {
-        self.push(change, &mut 0, seen, &NativeMemoEntry::new(frame, false));
+    fn push_word(&mut self, change: &mut NativeStackChange, frame: &UnwindFrame, words: &CheckedWords) {
+        self.push(change, &mut 0, words, &NativeMemoEntry::new(frame, false));
     }
 
-    /// Whether a step came to where an entry is, with the same registers.
+    /// Whether a step reached the address of an entry, with the same registers.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    fn is_at(&self, place: usize, step: &UnwindStep) -> bool {
-        let (seen, known) = (&self.seen[place], &self.known[place]);
+    fn is_same_entry(&self, place: usize, step: &UnwindStep) -> bool {
+        let (words, entry) = (&self.words[place], &self.entries[place]);
         let frame = &step.frame;
-        let is_same = known.flags == u16::from(frame.is_interrupted) * IS_INTERRUPTED + COUNTS;
-        seen.at[0] == step.seen.at[0]
-            && seen.held[0] == step.seen.held[0]
-            && seen.at[1] == step.seen.at[1]
-            && known.fp == frame.fp
-            && known.sp == frame.sp
-            && is_same
+        let are_flags_same = entry.flags == u16::from(frame.is_interrupted) * IS_INTERRUPTED + IS_FRAME;
+        words.addresses[0] == step.words.addresses[0]
+            && words.values[0] == step.words.values[0]
+            && words.addresses[1] == step.words.addresses[1]
+            && entry.fp == frame.fp
+            && entry.sp == frame.sp
+            && are_flags_same
     }
 
-    /// The node of the stack after a change.
+    /// Applies a change and returns the node of the new stack.
     ///
-    /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
-    /// could not be recorded: the stack is then cut there (its outer part is returned).
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
+    /// definition could not be recorded, and the node of the outer part of the stack is returned.
     #[inline]
-    pub(crate) fn follow(
+    pub(crate) fn apply(
         &mut self,
         change: &NativeStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
-        let (mut parent, mut path, mut depth) = match change.kept {
+        let (mut parent, mut hash, mut depth) = match change.kept {
             0 => (NodeId::NONE, StackHash::default(), 0),
             kept => {
-                let known = &self.known[kept - 1];
-                (known.node, known.path, known.depth)
+                let entry = &self.entries[kept - 1];
+                (entry.node, entry.hash, entry.depth)
             }
         };
         self.forget();
         (self.len, self.is_truncated, self.generation) =
             (change.kept, change.is_truncated, change.generation);
-        for (seen, known) in self.fresh[..change.fresh].iter().rev() {
-            if known.counts() {
-                let key = FrameKey { code: 0, instr: without_signature(seen.held[0]), tag: 0 };
-                let further = path.then(&key);
-                // Frames that moved, and run the same as before, keep their nodes.
-                parent = if self.len < old_len && self.known[self.len].path == further {
-                    self.known[self.len].node
+        for (words, entry) in self.fresh[..change.fresh].iter().rev() {
+            if entry.is_frame() {
+                let key = FrameKey { code: 0, instr: without_signature(words.values[0]), tag: 0 };
+                let inner_hash = hash.with_frame(&key);
+                // A frame that moved but has the same return address keeps its node.
+                parent = if self.len < old_len && self.entries[self.len].hash == inner_hash {
+                    self.entries[self.len].node
                 } else {
-                    match self.nodes.find_or(further, || define(parent, &key)) {
+                    match self.nodes.find_or_define(inner_hash, || define(parent, &key)) {
                         Some(node) => node,
                         None => return parent,
                     }
                 };
-                path = further;
+                hash = inner_hash;
                 depth += 1;
             }
-            self.seen[self.len] = *seen;
-            self.known[self.len] = NativeMemoEntry { node: parent, depth, path, ..*known };
+            self.words[self.len] = *words;
+            self.entries[self.len] = NativeMemoEntry { node: parent, depth, hash, ..*entry };
             self.len += 1;
         }
         (self.from, self.node) = (change.from, parent);
@@ -292,8 +299,9 @@ impl NativeStackMemo {
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-fn holds<M: Memory>(memory: &M, seen: &CheckedWords) -> bool {
-    memory.word(seen.at[0]) == Some(seen.held[0]) && memory.word(seen.at[1]) == Some(seen.held[1])
+fn are_unchanged<M: Memory>(memory: &M, words: &CheckedWords) -> bool {
+    memory.word(words.addresses[0]) == Some(words.values[0])
+        && memory.word(words.addresses[1]) == Some(words.values[1])
 }
 
 #[cfg(all(test, not(miri)))]

@@ -1,26 +1,30 @@
-//! Native call sites of the calling thread.
+//! Captures the native stack of the calling thread.
 //!
-//! Constraint: the complete unwinder (the `backtrace` crate, over the C++ runtime's) takes a hundred nanoseconds a frame, and
-//! PyTorch has forty. Consequence: the tables are read once an address (`cfi`, from where `objects` says), their answers are
-//! kept as rules (`rule`, `cache`), and what has not moved since the last walk is only compared (`trail`). Words are read
-//! within the thread's own stack (`stack`). Return addresses are never written to.
+//! The complete unwinder (the `backtrace` crate, on top of the C++ runtime's) takes a hundred nanoseconds a
+//! frame, and a PyTorch stack has forty frames. So the unwind tables are read once for each address
+//! ([`cfi`], found by `loaded_module`) and kept as rules ([`rule`], [`rule_cache`]). Frames that are
+//! unchanged since the last capture are only compared ([`memo`]). All reads stay within the thread's own
+//! stack ([`bounds`]), and return addresses are never written to. `tests/native_oracle.rs` compares the
+//! result frame by frame with the complete unwinder.
 //!
-//! On Apple's systems every function that calls another keeps a frame pointer, as their ABI demands: there one rule holds for all
-//! addresses, and nothing is read to know it.
+//! On Apple's systems the ABI requires every function that calls another to keep a frame pointer. There
+//! one rule holds for all addresses, and no tables are read.
 //!
-//! What rules cannot say is left to the complete unwinder (`fallback`). Its frames are the same return addresses, so a reader
-//! sees no difference; which were found how is not recorded. It is never asked about an address of no known code: it would read
-//! the code itself, and where a coroutine library has left a stack that leads nowhere, that ends the program.
+//! Frames that no rule can express are left to the complete unwinder ([`fallback`]). It gives the same
+//! return addresses, and the trace does not record which unwinder found a frame. It is never used for an
+//! address without unwind tables: it would read the code there, which may not be mapped (some coroutine
+//! libraries leave such stacks), and that would end the program.
 //!
-//! A rule is wrong when its module was unloaded and another one lies at the same address. Nobody tells, and asking for every
-//! frame would cost as much as walking. So whoever notices says so ([`note_module_unload`]), and all rules are read again: the hook
-//! of `dlclose`, and the writer when the loader has counted a module less, for what the loader unloads by itself. A rule that is
-//! out of date nevertheless can only end or misname a stack: it reads nothing but the stack.
+//! A rule is wrong if its module was unloaded and another one lies at the same address. Checking
+//! that at every frame would cost as much as walking. So the `dlclose` hook, and the writer when the
+//! loader has counted an unload, increment a counter ([`note_module_unload`](crate::note_module_unload)),
+//! and all rules are read again. An outdated rule can
+//! only truncate or misname a stack: it reads nothing but the stack.
 
 pub(crate) mod bounds;
 pub(crate) mod cfi;
 #[cfg(test)]
-mod fake;
+mod fake_words;
 mod fallback;
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) mod loaded_module;
@@ -34,7 +38,7 @@ use gpumemtrace_format::NodeId;
 pub use loaded_module::prepare;
 
 use crate::platform::process_memory::{Direct, Guarded};
-use crate::platform::unload_counter::generation;
+use crate::platform::unload_counter::unload_generation;
 use crate::stacks::cache::{FrameKey, StackCache};
 use bounds::StackBounds;
 use fallback::FallbackMemo;
@@ -45,62 +49,62 @@ use rule_cache::RuleCache;
 /// The native stack of one thread. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub struct NativeStack {
-    /// Nowhere until the thread asks for its first stack.
+    /// Empty until the thread captures its first stack.
     bounds: StackBounds,
     has_bounds: bool,
-    /// Whether frames were found through the frame pointer that our own caller had. Mostly they are not, and then its value,
-    /// which may be anything, should not make two stacks differ.
+    /// True if the caller's frame pointer is needed to find the first frames. Usually it is not, and then its
+    /// arbitrary value must not make two stacks differ.
     needs_fp: bool,
-    /// Whether the last stack was found by the complete unwinder.
-    was_slow: bool,
-    trail: NativeStackMemo,
+    /// True if the complete unwinder found the last stack.
+    used_fallback: bool,
+    memo: NativeStackMemo,
     rules: RuleCache,
-    unchanged: FallbackMemo,
-    slow: StackCache,
+    fallback: FallbackMemo,
+    fallback_cache: StackCache,
 }
 
-/// What a look at the stack gave.
+/// The result of a capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapturedStack {
-    /// The stack.
+    /// The node of the stack.
     pub node: NodeId,
-    /// Whether outer frames were left out.
+    /// True if outer frames were omitted.
     pub is_truncated: bool,
 }
 
 impl NativeStack {
-    /// Forgets the thread that had this block before. What its stacks were called stays known.
+    /// Forgets the thread that used this block before. Its nodes stay known.
     pub fn forget(&mut self) {
-        self.trail.forget();
-        self.unchanged.forget();
-        (self.has_bounds, self.needs_fp, self.was_slow) = (false, false, false);
+        self.memo.forget();
+        self.fallback.forget();
+        (self.has_bounds, self.needs_fp, self.used_fallback) = (false, false, false);
     }
 
-    /// From now on stacks have at most so many frames, their innermost ones.
-    pub fn limit(&mut self, frames: usize) {
-        self.trail.limit(frames);
+    /// Limits stacks to their innermost `frames` frames.
+    pub fn limit_depth(&mut self, frames: usize) {
+        self.memo.limit_depth(frames);
     }
 
-    /// Whether the last stack was left to the complete unwinder.
-    pub fn was_slow(&self) -> bool {
-        self.was_slow
+    /// True if the complete unwinder found the last stack.
+    pub fn used_fallback(&self) -> bool {
+        self.used_fallback
     }
 
-    /// The stack of the calling thread, from the caller of this on.
+    /// Captures the stack of the calling thread, from the caller of this function outwards.
     ///
-    /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
-    /// could not be recorded: the stack is then cut there (its outer part is returned).
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
+    /// definition could not be recorded, and the node of the outer part of the stack is returned.
     #[inline(always)]
-    #[allow(clippy::inline_always, reason = "the frame that asks must outlive the walk")]
-    pub fn find(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> CapturedStack {
+    #[allow(clippy::inline_always, reason = "the frame that captures must outlive the walk")]
+    pub fn capture(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> CapturedStack {
         let mut here = here();
         let fp = here.fp;
         if !self.needs_fp {
             here.fp = 0;
         }
-        // SAFETY: only words that a walk of this thread has read within its stack, further out than where we are.
+        // SAFETY: only words that a walk of this thread has read within its stack, further out than this frame.
         let memory = unsafe { Direct::new() };
-        match self.trail.unchanged(&memory, &here, generation()) {
+        match self.memo.node_if_unchanged(&memory, &here, unload_generation()) {
             Some((node, is_truncated)) => CapturedStack { node, is_truncated },
             None => self.walk(here, fp, define),
         }
@@ -113,107 +117,109 @@ impl NativeStack {
         fp: usize,
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> CapturedStack {
-        if self.was_slow
-            && let Some(node) = self.unchanged.node(here.sp)
+        if self.used_fallback
+            && let Some(node) = self.fallback.node_if_unchanged(here.sp)
         {
-            return CapturedStack { node, is_truncated: self.unchanged.is_truncated() };
+            return CapturedStack { node, is_truncated: self.fallback.is_truncated() };
         }
         if !self.has_bounds {
             self.bounds = StackBounds::of_this_thread();
             self.has_bounds = true;
         }
-        let Some(within) = self.bounds.above(here.sp) else { return self.walk_elsewhere(here, fp, define) };
-        // SAFETY: as in `find`.
+        let Some(within) = self.bounds.above(here.sp) else {
+            return self.walk_foreign_stack(here, fp, define);
+        };
+        // SAFETY: as in `capture`.
         let memory = unsafe { Direct::new() };
-        let generation = generation();
-        let mut change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
-        let is_astray = |change: &Result<memo::NativeStackChange, UnwindStop>| matches!(change, Ok(change) if change.is_truncated);
-        if is_astray(&change) && !self.needs_fp {
+        let generation = unload_generation();
+        let mut change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+        let is_incomplete = |change: &Result<memo::NativeStackChange, UnwindStop>| matches!(change, Ok(change) if change.is_truncated);
+        if is_incomplete(&change) && !self.needs_fp {
             self.needs_fp = true;
             here.fp = fp;
-            change = self.trail.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
+            change = self.memo.walk((&within, &memory), &mut self.rules, &here, generation, read_rule);
         }
-        let Ok(change) = change else { return self.walk_slowly(here.sp, define) };
-        self.was_slow = false;
-        let node = self.trail.follow(&change, define);
+        let Ok(change) = change else { return self.walk_with_fallback(here.sp, define) };
+        self.used_fallback = false;
+        let node = self.memo.apply(&change, define);
         CapturedStack { node, is_truncated: change.is_truncated }
     }
 
-    /// On an alternate signal stack, a fibre, a coroutine: nobody knows where such a stack ends, and what lies there may lead
-    /// anywhere. So every word is read through the kernel, which refuses instead of faulting.
+    /// Walks an alternate signal stack, a fibre or a coroutine. The end of such a stack is unknown, and its words
+    /// may lead to any address. So every word is read through the kernel, which refuses instead of faulting.
     #[cold]
     #[inline(never)]
-    fn walk_elsewhere(
+    fn walk_foreign_stack(
         &mut self,
         here: UnwindFrame,
         fp: usize,
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> CapturedStack {
-        self.trail.forget();
-        self.rules.begin(generation());
-        self.was_slow = false;
+        self.memo.forget();
+        self.rules.sync_generation(unload_generation());
+        self.used_fallback = false;
         let (mut frame, mut depth, mut place, mut is_truncated) = (UnwindFrame { fp, ..here }, 0, 0, true);
-        while depth < self.trail.most() {
-            let (rule, at) = self.rules.rule(place, (frame.pc, frame.is_interrupted), read_rule);
+        while depth < self.memo.max_depth() {
+            let (rule, at) = self.rules.find_or_read(place, (frame.pc, frame.is_interrupted), read_rule);
             match rule.step(&Guarded, &frame) {
                 Ok(step) if step.frame.pc != 0 => (frame, place) = (step.frame, at),
                 Ok(_) | Err(UnwindStop::Outermost) => {
                     is_truncated = false;
                     break;
                 }
-                // Until here there was sense in it: a signal's frame, whose caller lies on another stack.
-                Err(UnwindStop::Fallback) => return self.walk_slowly(here.sp, define),
-                Err(UnwindStop::Astray) => break,
+                // A signal frame whose caller lies on another stack.
+                Err(UnwindStop::Fallback) => return self.walk_with_fallback(here.sp, define),
+                Err(UnwindStop::Invalid) => break,
             }
-            self.slow.frames[depth] = FrameKey { code: 0, instr: frame.pc, tag: 0 };
+            self.fallback_cache.frames[depth] = FrameKey { code: 0, instr: frame.pc, tag: 0 };
             depth += 1;
         }
-        CapturedStack { node: self.slow.intern(depth, define), is_truncated }
+        CapturedStack { node: self.fallback_cache.intern(depth, define), is_truncated }
     }
 
     #[cold]
     #[inline(never)]
-    fn walk_slowly(
+    fn walk_with_fallback(
         &mut self,
         from: usize,
         define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> CapturedStack {
-        self.trail.forget();
-        let walk = self.unchanged.capture(from, &mut self.slow.frames[..self.trail.most()]);
-        let node = self.slow.intern(walk.depth, define);
-        self.unchanged.remember(node, walk.truncated);
-        self.was_slow = true;
-        CapturedStack { node, is_truncated: walk.truncated }
+        self.memo.forget();
+        let walk = self.fallback.capture(from, &mut self.fallback_cache.frames[..self.memo.max_depth()]);
+        let node = self.fallback_cache.intern(walk.depth, define);
+        self.fallback.remember(node, walk.is_truncated);
+        self.used_fallback = true;
+        CapturedStack { node, is_truncated: walk.is_truncated }
     }
 }
 
-/// What the tables say of an address; `None` if there are none.
+/// Reads the rule for an address from the unwind tables. Returns `None` if there are none.
 #[cfg(not(target_vendor = "apple"))]
 #[cold]
 #[inline(never)]
 fn read_rule(pc: usize, is_interrupted: bool) -> Option<UnwindRule> {
-    let object = loaded_module::LoadedModule::of(pc.wrapping_sub(usize::from(!is_interrupted)))?;
-    cfi::rule_at(
+    let module = loaded_module::LoadedModule::containing(pc.wrapping_sub(usize::from(!is_interrupted)))?;
+    cfi::read_rule_at(
         cfi::DwarfRegisters::HERE,
-        object.header_at,
-        |at| object.bytes_from(at),
+        module.header_at,
+        |at| module.bytes_from(at),
         (pc, is_interrupted),
     )
 }
 
-/// <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>: "The frame pointer register (x29) must always
-/// address a valid frame record."
+/// Every function keeps a frame pointer: "The frame pointer register (x29) must always address a valid frame
+/// record." <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>
 #[cfg(target_vendor = "apple")]
-#[allow(clippy::unnecessary_wraps, reason = "elsewhere there may be none")]
+#[allow(clippy::unnecessary_wraps, reason = "on other systems there may be no rule")]
 fn read_rule(_: usize, _: bool) -> Option<UnwindRule> {
     Some(UnwindRule::FRAME_POINTER)
 }
 
-/// There is nothing to learn.
+/// Does nothing: one rule holds for all addresses.
 #[cfg(target_vendor = "apple")]
 pub fn prepare() {}
 
-/// The registers of the function that this becomes part of.
+/// The registers of the function into which this one is inlined.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "a function of its own would have other registers")]
 fn here() -> UnwindFrame {
@@ -251,7 +257,7 @@ fn here() -> UnwindFrame {
 mod tests {
     use super::*;
 
-    /// A function that keeps a frame pointer, and has no unwind tables: it calls the next one.
+    /// Defines a function with a frame pointer and without unwind tables, which calls the next function.
     macro_rules! framed {
         ($name:ident, $next:path) => {
             #[unsafe(naked)]
@@ -272,7 +278,7 @@ mod tests {
     framed!(outer, middle);
     framed!(middle, inner);
 
-    /// Tells where it runs, its stack pointer and its frame pointer.
+    /// Passes its program counter, stack pointer and frame pointer to `walk`.
     #[unsafe(naked)]
     unsafe extern "C" fn inner(out: *mut usize) {
         #[cfg(target_arch = "x86_64")]
@@ -291,7 +297,7 @@ mod tests {
         let mut frame = UnwindFrame { pc, sp, fp, is_interrupted: true };
         let within = StackBounds::of_this_thread().above(sp).unwrap();
         for at in 0..4 {
-            // SAFETY: the caller has room for four.
+            // SAFETY: the caller's array has four elements.
             unsafe { *out.add(at) = frame.pc };
             match UnwindRule::FRAME_POINTER.step(&within, &frame) {
                 Ok(step) => frame = step.frame,
@@ -301,9 +307,9 @@ mod tests {
     }
 
     #[test]
-    fn frame_pointers_lead_from_function_to_function() {
+    fn frame_pointer_rule_leads_from_function_to_function() {
         let mut found = [0; 4];
-        // SAFETY: there is room for four.
+        // SAFETY: the array has four elements.
         unsafe { outer(found.as_mut_ptr()) };
         let functions =
             [inner as *const (), middle as *const (), outer as *const ()].map(|function| function as usize);
@@ -313,14 +319,14 @@ mod tests {
                 "{at:#x} is not in the function at {function:#x}"
             );
         }
-        let this = frame_pointers_lead_from_function_to_function as *const () as usize;
-        assert!((this..this + 4096).contains(&found[3]), "and to who called them");
+        let this = frame_pointer_rule_leads_from_function_to_function as *const () as usize;
+        assert!((this..this + 4096).contains(&found[3]), "the caller is found too");
     }
 
     #[test]
-    fn we_know_where_we_are() {
+    fn here_gives_the_current_registers() {
         let frame = here();
-        let this = we_know_where_we_are as *const () as usize;
+        let this = here_gives_the_current_registers as *const () as usize;
         assert!((this..this + 4096).contains(&frame.pc), "{frame:x?}");
         assert!(StackBounds::of_this_thread().above(frame.sp).is_some());
     }

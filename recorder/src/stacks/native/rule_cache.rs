@@ -1,61 +1,61 @@
-//! Rules by address.
+//! Caches unwind rules by code address.
 //!
-//! Constraint: reading the tables costs about a microsecond, a frame may cost a few nanoseconds. Consequence: each thread
-//! keeps the rules it has used in a table of slots, one address each; what falls out is read again. When modules may have
-//! gone, all are forgotten.
+//! Reading the unwind tables costs about a microsecond, and a frame may cost a few nanoseconds. So each
+//! thread keeps the rules that it has used in a set-associative table. An evicted rule is read again. If
+//! modules may have been unloaded, all rules are discarded.
 //!
-//! A slot also holds where the caller's slot was the last time. That is only a guess, held against the address; but where it is right,
-//! the processor need not wait for one frame to begin the next.
+//! A slot also remembers the slot of the caller. That is only a guess, which is compared with the address.
+//! But if it is right, the processor need not wait for one frame before it begins the next.
 
 use super::rule::UnwindRule;
 
-/// Rules of one thread. All zero bytes are a valid, empty value.
+/// The unwind rules that one thread has used. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub(crate) struct RuleCache {
-    /// In which the rules were read.
+    /// The unload generation in which the rules were read.
     generation: u32,
     slots: [RuleCacheSlot; SLOTS],
 }
 
 const SLOTS: usize = 8192;
-/// Slots that an address may lie in. With fewer, addresses that come in turn would push each other out.
+/// Slots that an address may use. With fewer, alternating addresses would evict each other.
 const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 struct RuleCacheSlot {
-    /// Twice the address, plus one if it was interrupted. 0: empty.
+    /// Twice the address, plus one if it was interrupted. 0 means empty.
     key: usize,
     rule: UnwindRule,
-    /// The slot of the caller.
-    next: u32,
+    /// The slot of the caller at the last look-up: a guess.
+    caller_slot: u32,
 }
 
-const EMPTY: RuleCacheSlot = RuleCacheSlot { key: 0, rule: UnwindRule::OUTERMOST, next: 0 };
+const EMPTY: RuleCacheSlot = RuleCacheSlot { key: 0, rule: UnwindRule::OUTERMOST, caller_slot: 0 };
 
 fn key_of(pc: usize, is_interrupted: bool) -> usize {
     pc << 1 | usize::from(is_interrupted)
 }
 
-/// The first slot that an address may lie in.
+/// The first slot that a key may use.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop over all frames")]
-fn first_of(key: usize) -> usize {
+fn set_start(key: usize) -> usize {
     ((key as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53) as usize % (SLOTS / WAYS) * WAYS
 }
 
 impl RuleCache {
-    /// Forgets all rules that were read in another generation.
+    /// Discards all rules that were read in another generation.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    pub(crate) fn begin(&mut self, generation: u32) {
+    pub(crate) fn sync_generation(&mut self, generation: u32) {
         if self.generation != generation {
-            self.forget(generation);
+            self.reset(generation);
         }
     }
 
     #[cold]
-    fn forget(&mut self, generation: u32) {
+    fn reset(&mut self, generation: u32) {
         self.slots.fill(EMPTY);
         self.generation = generation;
     }
@@ -63,22 +63,24 @@ impl RuleCache {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn find(&self, key: usize) -> Option<usize> {
-        let first = first_of(key);
+        let first = set_start(key);
         (first..first + WAYS).find(|place| self.slots[*place].key == key)
     }
 
-    /// The rule for an address, and its place; `read` is asked when it is not known, and its answer is remembered if there is
-    /// one. `callee` is the place of the frame that it called.
+    /// Returns the rule for an address, and its slot.
+    ///
+    /// `read` supplies an unknown rule; it is stored unless `read` returns `None`. `callee` is the slot of the frame
+    /// that this address called.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    pub(crate) fn rule(
+    pub(crate) fn find_or_read(
         &mut self,
         callee: usize,
         (pc, is_interrupted): (usize, bool),
         read: impl FnOnce(usize, bool) -> Option<UnwindRule>,
     ) -> (UnwindRule, usize) {
         let key = key_of(pc, is_interrupted);
-        let guess = self.slots[callee % SLOTS].next as usize % SLOTS;
+        let guess = self.slots[callee % SLOTS].caller_slot as usize % SLOTS;
         if self.slots[guess].key == key {
             return (self.slots[guess].rule, guess);
         }
@@ -89,16 +91,16 @@ impl RuleCache {
                 None => return (UnwindRule::NO_TABLES, callee),
             },
         };
-        self.slots[callee % SLOTS].next = place as u32;
+        self.slots[callee % SLOTS].caller_slot = place as u32;
         (self.slots[place].rule, place)
     }
 
     #[cold]
     fn insert(&mut self, key: usize, rule: UnwindRule) -> usize {
-        let first = first_of(key);
+        let first = set_start(key);
         let set = &mut self.slots[first..first + WAYS];
         let way = set.iter().position(|slot| slot.key == 0).unwrap_or_else(|| {
-            // The last one goes.
+            // Evict the oldest entry of the set.
             set.rotate_right(1);
             0
         });
@@ -118,44 +120,44 @@ mod tests {
     }
 
     fn rule(offset: i32) -> UnwindRule {
-        UnwindRule { how: UnwindMethod::FromSp, offset, ..UnwindRule::default() }
+        UnwindRule { method: UnwindMethod::FromSp, offset, ..UnwindRule::default() }
     }
 
-    fn ask(cache: &mut RuleCache, pc: usize, answer: Option<UnwindRule>) -> (UnwindRule, usize, usize) {
-        let mut asked = 0;
-        let (rule, place) = cache.rule(0, (pc, false), |_, _| {
-            asked += 1;
-            answer
+    fn look_up(cache: &mut RuleCache, pc: usize, read: Option<UnwindRule>) -> (UnwindRule, usize, usize) {
+        let mut reads = 0;
+        let (rule, place) = cache.find_or_read(0, (pc, false), |_, _| {
+            reads += 1;
+            read
         });
-        (rule, place, asked)
+        (rule, place, reads)
     }
 
     #[test]
-    fn a_rule_is_read_once_in_a_generation() {
+    fn rule_is_read_once_in_a_generation() {
         let mut cache = empty();
         assert_eq!(size_of::<RuleCacheSlot>(), 32);
         for (generation, reads) in [(1, 1), (1, 0), (2, 1), (2, 0)] {
-            cache.begin(generation);
-            let (found, _, asked) = ask(&mut cache, 0x1234, Some(rule(8)));
-            assert_eq!((found, asked), (rule(8), reads));
+            cache.sync_generation(generation);
+            let (found, _, actual_reads) = look_up(&mut cache, 0x1234, Some(rule(8)));
+            assert_eq!((found, actual_reads), (rule(8), reads));
         }
-        assert_eq!(cache.rule(0, (0x1234, true), |_, _| Some(rule(16))).0, rule(16));
+        assert_eq!(cache.find_or_read(0, (0x1234, true), |_, _| Some(rule(16))).0, rule(16));
     }
 
     #[test]
-    fn what_has_no_rule_is_asked_again() {
+    fn missing_rule_is_read_again() {
         let mut cache = empty();
-        assert_eq!(ask(&mut cache, 0x99, None).0, UnwindRule::NO_TABLES);
-        assert_eq!(ask(&mut cache, 0x99, Some(rule(8))).0, rule(8));
+        assert_eq!(look_up(&mut cache, 0x99, None).0, UnwindRule::NO_TABLES);
+        assert_eq!(look_up(&mut cache, 0x99, Some(rule(8))).0, rule(8));
     }
 
     #[test]
-    fn addresses_that_share_a_slot_do_not_share_a_rule() {
+    fn addresses_in_one_set_keep_their_own_rules() {
         let mut cache = empty();
         for pc in 0x40_0000..0x40_0000 + 3 * SLOTS {
             for pc in [pc, pc - pc % 7] {
                 let expected = rule((pc & 0xffff) as i32);
-                assert_eq!(ask(&mut cache, pc, Some(expected)).0, expected);
+                assert_eq!(look_up(&mut cache, pc, Some(expected)).0, expected);
             }
         }
     }

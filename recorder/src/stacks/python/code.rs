@@ -1,8 +1,9 @@
-//! Copying a code object, once, while a frame keeps it alive.
+//! Copies a code object once, while a frame keeps it alive.
 //!
-//! Constraint: lines are resolved at replay, long after the code object is gone, and the hook may not allocate. Consequence:
-//! file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be cut into ring
-//! records. Longer ones are cut and marked; nothing is believed before its type was checked.
+//! Line numbers are resolved at replay, long after the code object is gone, and the hook may not allocate.
+//! So file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be
+//! split into ring records. Longer fields are truncated and marked. The type of each object is checked
+//! before anything in it is used.
 
 use gpumemtrace_format::NOT_BEGUN;
 
@@ -13,43 +14,43 @@ use crate::platform::process_memory::Memory;
 const MAX_FILE_BYTES: usize = 4096;
 const MAX_NAME_BYTES: usize = 1024;
 const MAX_TABLE_BYTES: usize = 64 << 10;
-/// Lengths in front of the three fields, see `gpumemtrace_format::ring`.
+/// The lengths in front of the three fields, see `gpumemtrace_format::ring`.
 const LENGTHS_BYTES: usize = 12;
 
-/// Copies of bytecode, of as many threads, that are looked at.
-const MOST_COPIES: usize = 1 << 16;
+/// Limit for the number of bytecode copies that are searched; each thread has one.
+const MAX_COPIES: usize = 1 << 16;
 
-/// Bytes in a code unit, in all versions.
+/// Size of a code unit, in all versions.
 const CODE_UNIT_BYTES: usize = 2;
 
-/// Room for the largest definition.
+/// Size of the buffer for the largest definition.
 pub(crate) const SCRATCH_BYTES: usize = LENGTHS_BYTES + MAX_FILE_BYTES + MAX_NAME_BYTES + MAX_TABLE_BYTES;
 
-/// Addresses of the types that fields must have.
+/// Addresses of the interpreter's type objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TypeAddresses {
-    /// `PyCode_Type`.
+    /// Address of `PyCode_Type`.
     pub code: usize,
-    /// `PyUnicode_Type`.
+    /// Address of `PyUnicode_Type`.
     pub string: usize,
-    /// `PyBytes_Type`.
+    /// Address of `PyBytes_Type`.
     pub bytes: usize,
-    /// `PyFrame_Type`, which frames have before 3.11.
+    /// Address of `PyFrame_Type`, the type of frames before 3.11.
     pub frame: usize,
 }
 
-/// What was copied.
+/// A code object that was copied into a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CopiedCode {
-    /// Bytes used in the scratch buffer: lengths, file, name, table.
+    /// Bytes used in the buffer: lengths, file name, name, line table.
     pub len: usize,
-    /// `co_firstlineno`.
+    /// `co_firstlineno` of the code object.
     pub first_line: i32,
-    /// True when a field was longer than its limit.
-    pub truncated: bool,
+    /// True if a field was longer than its limit.
+    pub is_truncated: bool,
 }
 
-/// Copies the code object at `code`; `None` if it is not what it should be.
+/// Copies the code object at `code`. Returns `None` if a field cannot be read or has the wrong type.
 pub(crate) fn copy_code<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -62,7 +63,7 @@ pub(crate) fn copy_code<M: Memory>(
     }
     let first_line = memory.half(code + layout.code.first_line)? as i32;
     let mut end = LENGTHS_BYTES;
-    let mut truncated = false;
+    let mut is_truncated = false;
     for (slot, at, limit) in
         [(0, layout.code.filename, MAX_FILE_BYTES), (4, layout.code.qualname, MAX_NAME_BYTES)]
     {
@@ -70,7 +71,7 @@ pub(crate) fn copy_code<M: Memory>(
         let (len, whole) = copy_string(memory, layout, types, string, &mut scratch[end..end + limit])?;
         scratch[slot..slot + 4].copy_from_slice(&(len as u32).to_le_bytes());
         end += len;
-        truncated |= !whole;
+        is_truncated |= !whole;
     }
     let table = memory.word(code + layout.code.line_table)?;
     if table == 0 || memory.word(table + layout.object.ob_type)? != types.bytes {
@@ -80,10 +81,10 @@ pub(crate) fn copy_code<M: Memory>(
     let len = stored.min(MAX_TABLE_BYTES);
     memory.read(table + layout.object.bytes_data, &mut scratch[end..end + len])?;
     scratch[8..12].copy_from_slice(&(len as u32).to_le_bytes());
-    Some(CopiedCode { len: end + len, first_line, truncated: truncated || len < stored })
+    Some(CopiedCode { len: end + len, first_line, is_truncated: is_truncated || len < stored })
 }
 
-/// Copies a string as UTF-8; returns its length and whether it is whole. A missing name (null) is empty.
+/// Copies a string as UTF-8. Returns its length in bytes, and whether all of it fit. A null name is empty.
 fn copy_string<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -117,8 +118,8 @@ fn copy_string<M: Memory>(
     Some((len, true))
 }
 
-/// Where the thread's copy of the bytecode begins, in builds that have one for each thread.
-fn copy_of<M: Memory>(
+/// The start of the bytecode copy that contains `instr`, in builds that have a copy for each thread.
+fn bytecode_copy_start<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
     code: usize,
@@ -126,7 +127,7 @@ fn copy_of<M: Memory>(
     bytes: usize,
 ) -> Option<usize> {
     let array = memory.word(code + layout.code.copies?.array)?;
-    let count = memory.word(array)?.min(MOST_COPIES);
+    let count = memory.word(array)?.min(MAX_COPIES);
     let mut chunk = [0; 512];
     for from in (0..count).step_by(chunk.len() / 8) {
         let entries = &mut chunk[..8 * (count - from).min(64)];
@@ -139,20 +140,21 @@ fn copy_of<M: Memory>(
     None
 }
 
-/// Offset of an instruction in the bytecode of its code object, in bytes; [`NOT_BEGUN`] right before the first one; -1 if it
-/// lies anywhere else.
+/// The byte offset of an instruction in the bytecode of its code object: [`NOT_BEGUN`] right before the
+/// first instruction, -1 for an instruction outside of the bytecode.
 pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &PythonLayout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
         InstructionKind::Pointer => {
             let bytes =
                 memory.word(code + layout.object.ob_size).unwrap_or(0).saturating_mul(CODE_UNIT_BYTES);
-            let start = copy_of(memory, layout, code, instr, bytes).unwrap_or(code + layout.code.bytecode);
+            let start = bytecode_copy_start(memory, layout, code, instr, bytes)
+                .unwrap_or(code + layout.code.bytecode);
             (instr.wrapping_sub(start) as isize, bytes)
         }
         InstructionKind::Index { unit } => {
             let bytecode = memory.word(code + layout.code.bytecode);
             let bytes = bytecode.and_then(|bytecode| memory.word(bytecode + layout.object.ob_size));
-            // A number of 32 bits with a sign.
+            // A signed 32-bit number.
             let offset = match instr as u32 as i32 {
                 -1 => -(CODE_UNIT_BYTES as isize),
                 index => index as isize * unit as isize,

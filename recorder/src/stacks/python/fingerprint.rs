@@ -1,21 +1,21 @@
-//! What tells two code objects at one address apart where they have no serial number.
+//! Distinguishes code objects at the same address in versions without serial numbers (before 3.12).
 //!
-//! Constraint: functions that are compiled, called and dropped in a loop get the same memory again and again, with their
-//! names and their line tables, so addresses say nothing; and this runs for every frame of every event before 3.12.
-//! Consequence: what a stack shows of a code object goes in, by content: file name and name by the hash that the string
-//! carries, or by some of its characters where nobody has asked for one (all of them up to 48 bytes); the line table by its
-//! length and both ends; the first line.
+//! Functions that are compiled, called and dropped in a loop get the same memory again and again, and so
+//! do their names and line tables; addresses say nothing. This code also runs for every frame of every
+//! event. So the fingerprint covers what a stack shows of a code object, by content: file name and name by
+//! the hash that the string stores, or by samples of its characters if it has no hash yet (all characters
+//! up to 48 bytes); the line table by its length and both ends; and the first line.
 
 use super::layout::PythonLayout;
 use super::text;
 use crate::platform::process_memory::Memory;
 
-/// Words that are taken from a string without a hash.
+/// Words that are sampled from a string without a hash.
 const SAMPLES: usize = 6;
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "before 3.12 part of the loop over all frames")]
-pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
+pub(super) fn code_fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
     let table = memory.word(code + layout.code.line_table)?;
     let filename = memory.word(code + layout.code.filename)?;
     let qualname = memory.word(code + layout.code.qualname)?;
@@ -25,13 +25,14 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, code: us
     } else {
         let len = memory.word(table + layout.object.ob_size)?;
         let data = table + layout.object.bytes_data;
-        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are there even when it is shorter.
+        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are readable even if it is
+        // shorter.
         (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
     };
-    // Rotations that do not depend on each other.
+    // Independent rotations, so that the processor computes them in parallel.
     Some(
-        text_mark(memory, layout, filename)?.rotate_left(16)
-            ^ text_mark(memory, layout, qualname)?
+        string_hash(memory, layout, filename)?.rotate_left(16)
+            ^ string_hash(memory, layout, qualname)?
             ^ (begins as u64).rotate_left(7)
             ^ (ends as u64).rotate_left(33).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             ^ (len as u64).rotate_left(24)
@@ -39,8 +40,8 @@ pub(super) fn fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, code: us
     )
 }
 
-/// Fingerprints that were just taken: deep stacks run few functions, many times over. For one look at a stack, during which nothing
-/// that runs can change.
+/// Fingerprints of one capture, because deep stacks run few functions many times. No code object that runs
+/// can change during a capture.
 #[derive(Default)]
 pub(crate) struct RecentFingerprints([(usize, u64); RECENT]);
 
@@ -50,56 +51,56 @@ impl RecentFingerprints {
     /// The fingerprint of the code object at this address.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    pub(super) fn of<M: Memory>(&mut self, memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
+    pub(super) fn get<M: Memory>(&mut self, memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
         let entry = &mut self.0[(code >> 6 ^ code >> 9) % RECENT];
         if entry.0 != code {
-            *entry = (code, fingerprint(memory, layout, code)?);
+            *entry = (code, code_fingerprint(memory, layout, code)?);
         }
         Some(entry.1)
     }
 }
 
-/// A number for the content of a string.
+/// A number for the content of a string: its hash if it has one, else a hash of samples.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn text_mark<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
+fn string_hash<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
     if string == 0 {
         return Some(0);
     }
     match memory.word(string + layout.object.string_hash)? {
-        usize::MAX => sampled(memory, layout, string),
+        usize::MAX => sample_string(memory, layout, string),
         hash => Some(hash as u64),
     }
 }
 
-fn sampled<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
+fn sample_string<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> Option<u64> {
     let Some((width, ascii)) =
         text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)
     else {
-        // Of a subclass, perhaps: its characters lie elsewhere.
+        // Perhaps a subclass, whose characters lie elsewhere.
         return Some(string as u64);
     };
     let bytes = memory.word(string + layout.object.ob_size)?.checked_mul(width)?;
     let data = string + if ascii { layout.ascii_data } else { layout.compact_data };
-    // Memory comes in steps of 16, so 8 bytes are there also of a shorter string.
+    // Memory comes in steps of 16, so 8 bytes are readable even if the string is shorter.
     let last = bytes.saturating_sub(8);
-    let mut mark = bytes as u64;
+    let mut hash = bytes as u64;
     for sample in 0..SAMPLES {
         let word = memory.word(data + last * sample / (SAMPLES - 1))? as u64;
-        mark = (mark.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        hash = (hash.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
     }
-    Some(mark)
+    Some(hash)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{STRINGS, python};
+    use super::super::fake_interpreter::{STRINGS, python};
     use super::*;
 
     const CODE: usize = 0x500_0000;
 
     #[test]
-    fn any_part_of_a_name_counts() {
+    fn every_character_of_a_name_changes_the_fingerprint() {
         for version in [0x0308, 0x030b] {
             let (mut fake, layout) = python(version, 1);
             let mut seen = std::collections::HashSet::new();
@@ -108,36 +109,36 @@ mod tests {
                 let mut other = name.to_owned();
                 other.replace_range(at..=at, "9");
                 fake.put_string(&layout, STRINGS, &other);
-                assert!(seen.insert(fingerprint(&fake, &layout, CODE).unwrap()), "{other}");
+                assert!(seen.insert(code_fingerprint(&fake, &layout, CODE).unwrap()), "{other}");
             }
             for short in ["", "a", "b", "ab", "größe", "長い名前"] {
                 fake.put_string(&layout, STRINGS, short);
-                assert!(seen.insert(fingerprint(&fake, &layout, CODE).unwrap()), "{short}");
+                assert!(seen.insert(code_fingerprint(&fake, &layout, CODE).unwrap()), "{short}");
             }
         }
     }
 
     #[test]
-    fn a_string_that_carries_its_hash_is_not_read() {
+    fn characters_are_not_read_if_the_string_has_a_hash() {
         let (mut fake, layout) = python(0x0309, 1);
         fake.put_string(&layout, STRINGS, "name");
         fake.put(STRINGS + layout.object.string_hash, 0x1234);
-        let before = fingerprint(&fake, &layout, CODE);
+        let before = code_fingerprint(&fake, &layout, CODE);
         for at in 0..8 {
             fake.0.remove(&(STRINGS + layout.ascii_data + at));
         }
-        assert_eq!(fingerprint(&fake, &layout, CODE), before);
+        assert_eq!(code_fingerprint(&fake, &layout, CODE), before);
         fake.put(STRINGS + layout.object.string_hash, 0x1235);
-        assert_ne!(fingerprint(&fake, &layout, CODE), before);
+        assert_ne!(code_fingerprint(&fake, &layout, CODE), before);
     }
 
     #[test]
-    fn what_has_no_name_or_is_no_compact_string_has_one_too() {
+    fn code_without_names_or_compact_strings_has_a_fingerprint() {
         let (mut fake, layout) = python(0x030c, 1);
         fake.put(CODE + layout.code.filename, 0);
         fake.put(CODE + layout.code.line_table, 0);
-        assert!(fingerprint(&fake, &layout, CODE).is_some());
+        assert!(code_fingerprint(&fake, &layout, CODE).is_some());
         fake.put(STRINGS + layout.object.string_state, 0);
-        assert!(fingerprint(&fake, &layout, CODE).is_some());
+        assert!(code_fingerprint(&fake, &layout, CODE).is_some());
     }
 }

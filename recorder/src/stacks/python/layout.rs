@@ -1,10 +1,10 @@
-//! Where CPython keeps what we read, by version.
+//! The memory layout of CPython's frames, by version.
 //!
-//! Constraint: the frames of a running thread can be read without the GIL only by their memory layout, and a wrong offset
-//! would read garbage. Consequence: 3.13 and later error_text themselves (`described`, cookie checked); 3.8 to 3.12 have a
-//! table here, which `scripts/python-abi` holds against the headers of installed releases; either way the first capture
-//! of a session is checked against the types it must find (`selftest`) before any frame is believed. The suites compare
-//! every stack with the one CPython itself sees.
+//! Without the GIL, the frames of a running thread can be read only by their memory layout, and a wrong
+//! offset reads garbage. Versions from 3.13 on describe themselves (`described`, with a checked cookie).
+//! For 3.8 to 3.12 there is a table here, which `scripts/python-abi` checks against the headers of
+//! installed releases. In any case the first capture of a session is checked against the expected object
+//! types (`selftest`). The test suites compare every stack with the one that CPython itself reports.
 //!
 //! Sources: CPython `Include/cpython/{pystate,code,frameobject,unicodeobject}.h`,
 //! `Include/internal/pycore_{frame,runtime}.h`.
@@ -15,110 +15,111 @@ mod described;
 
 pub(crate) use described::DEBUG_OFFSETS_BYTES;
 
-/// How a frame says where it is.
+/// How a frame stores its current instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstructionKind {
-    /// By a pointer into the bytecode, which is part of the code object.
+    /// A pointer into the bytecode, which is part of the code object.
     Pointer,
-    /// By a 32-bit number, -1 before the first instruction; the bytecode is a bytes object.
+    /// A 32-bit index, -1 before the first instruction. The bytecode is a bytes object.
     Index {
-        /// Bytes that it counts.
+        /// The unit of the index, in bytes.
         unit: usize,
     },
 }
 
-/// How the interpreter stores what we need. All offsets in bytes.
+/// The memory layout of one CPython version. All offsets are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PythonLayout {
-    /// (major, minor) as 0x030b.
+    /// The version as `major << 8 | minor`.
     pub version: u16,
     /// In `_PyRuntime`: the thread state that is finalizing the interpreter, or null.
     pub runtime_finalizing: usize,
-    /// From the thread state to the pointer followed next.
+    /// In the thread state: the pointer to the innermost frame, or to a `_PyCFrame`.
     pub tstate_frame: usize,
-    /// 3.11, 3.12: that pointer is a `_PyCFrame`, which holds the frame here.
+    /// In 3.11 and 3.12: the pointer to the innermost frame inside the `_PyCFrame`.
     pub cframe_frame: Option<usize>,
-    /// Caller of a frame.
+    /// In a frame: its caller.
     pub frame_previous: usize,
-    /// Code object of a frame (3.13: any object, or null).
+    /// In a frame: its code object. From 3.13 on, this may be any object, or null.
     pub frame_code: usize,
-    /// Bits of that pointer which are no part of the address (3.14).
+    /// Bits of that pointer that are not part of the address (3.14).
     pub frame_code_tags: usize,
-    /// The current instruction.
+    /// In a frame: the current instruction.
     pub frame_instr: usize,
-    /// What is found there.
+    /// The form of the current instruction.
     pub instruction: InstructionKind,
-    /// Two parts of a frame that hold its caller, its code and its instruction: what is compared to see whether it changed.
+    /// Two parts of a frame that hold its caller, its code and its instruction. They are compared to find out
+    /// whether the frame has changed.
     pub frame_windows: [usize; 2],
-    /// One byte that says whose frame it is.
+    /// In a frame: one byte with the kind of its owner.
     pub frame_owner: usize,
-    /// From 3.13 a frame may run something that is no code object: its type must be looked at.
+    /// True if the code of a frame may be another object (from 3.13 on), so that its type must be checked.
     pub frame_runs_any_object: bool,
-    /// From this owner value on a frame is an entry from C or from the interpreter, and runs no code.
+    /// From this owner value on, a frame is an entry from C or from the interpreter and runs no code.
     pub owner_without_code: Option<u8>,
-    /// 3.11: one byte that says whether it was entered from C. Later versions have a frame of their own between C and Python;
-    /// before, each frame is entered so.
+    /// In a frame of 3.11: one byte that tells whether C entered it. Later versions have a separate frame between
+    /// C and Python; in earlier versions C enters every frame.
     pub frame_is_entry: Option<usize>,
-    /// Heads of objects.
+    /// Offsets in the headers of objects.
     pub object: ObjectLayout,
-    /// Code object fields.
+    /// Offsets in a code object.
     pub code: CodeLayout,
-    /// Start of the characters of a compact ASCII string.
+    /// In a compact ASCII string: the start of its characters.
     pub ascii_data: usize,
-    /// Start of the characters of any other compact string.
+    /// In any other compact string: the start of its characters.
     pub compact_data: usize,
 }
 
-/// Fields of a code object.
+/// Offsets in a code object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeLayout {
-    /// `co_filename`.
+    /// Offset of `co_filename`.
     pub filename: usize,
-    /// `co_name`.
+    /// Offset of `co_name`.
     pub name: usize,
-    /// `co_qualname`; `co_name` before 3.11.
+    /// Offset of `co_qualname`; of `co_name` before 3.11.
     pub qualname: usize,
-    /// `co_linetable`; `co_lnotab` before 3.10.
+    /// Offset of `co_linetable`; of `co_lnotab` before 3.10.
     pub line_table: usize,
-    /// `co_firstlineno`.
+    /// Offset of `co_firstlineno`.
     pub first_line: usize,
-    /// `co_version`, a serial number, from 3.12.
+    /// Offset of `co_version`, a serial number (from 3.12 on).
     pub serial: Option<usize>,
-    /// `_co_firsttraceable`, from 3.11: a frame that has not come so far (in code units) is not shown.
+    /// Offset of `_co_firsttraceable` (from 3.11 on), in code units: CPython does not show a frame before it.
     pub first_traceable: Option<usize>,
-    /// Start of the bytecode; before 3.11 the pointer to it, `co_code`.
+    /// Start of the bytecode; before 3.11 the offset of `co_code`, the pointer to it.
     pub bytecode: usize,
-    /// `co_tlbc`, in free-threaded builds from 3.14 on: the pointer to an array of copies of the bytecode, one for each thread.
+    /// In free-threaded builds from 3.14 on: the copies of the bytecode, one for each thread.
     pub copies: Option<BytecodeCopies>,
 }
 
-/// Bytecode of which each thread has a copy of its own.
+/// The bytecode copies of a code object in free-threaded builds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BytecodeCopies {
-    /// `co_tlbc` of a code object: pointer to a word with the number of copies, and as many pointers to them.
+    /// Offset of `co_tlbc`: the pointer to a word with the number of copies, followed by their addresses.
     pub array: usize,
-    /// Operations that come before the first line of a function.
+    /// The operations that come before the first line of a function.
     pub prologue: [u8; 2],
 }
 
-/// Heads of objects.
+/// Offsets in the headers of objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectLayout {
-    /// `ob_type` of any object.
+    /// Offset of `ob_type` in any object.
     pub ob_type: usize,
-    /// `ob_size` of a variable-size object; `length` of a string.
+    /// Offset of `ob_size` in a variable-size object, and of `length` in a string.
     pub ob_size: usize,
-    /// `hash` of a string; -1 if nobody has asked for it.
+    /// Offset of `hash` in a string; -1 means not computed yet.
     pub string_hash: usize,
-    /// `state` of a string.
+    /// Offset of `state` in a string.
     pub string_state: usize,
-    /// The first bit of `kind` there.
+    /// First bit of `kind` in `state`.
     pub string_kind_bit: u32,
-    /// Start of the bytes of a bytes object.
+    /// Start of the data in a bytes object.
     pub bytes_data: usize,
 }
 
-/// Default builds of all versions.
+/// Object headers in the default builds of all versions.
 pub(crate) const OBJECT: ObjectLayout = ObjectLayout {
     ob_type: 8,
     ob_size: 16,
@@ -128,7 +129,7 @@ pub(crate) const OBJECT: ObjectLayout = ObjectLayout {
     bytes_data: 32,
 };
 
-/// Free-threaded builds: the head of an object has a thread, a lock and two reference counts.
+/// Object headers in free-threaded builds: with a thread, a lock and two reference counts.
 pub(crate) const OBJECT_FREE_THREADED: ObjectLayout = ObjectLayout {
     ob_type: 24,
     ob_size: 32,
@@ -138,7 +139,7 @@ pub(crate) const OBJECT_FREE_THREADED: ObjectLayout = ObjectLayout {
     bytes_data: 48,
 };
 
-/// CPython 3.8. Its frames are objects, and their instruction is a number of bytes.
+/// The layout of CPython 3.8. Frames are objects, and the instruction index counts bytes.
 pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
     version: 0x0308,
     runtime_finalizing: 16,
@@ -150,7 +151,7 @@ pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
     frame_instr: 104,
     instruction: InstructionKind::Index { unit: 1 },
     frame_windows: [24, 96],
-    // There are no owners: every frame runs a code object.
+    // Frames have no owner: every frame runs a code object.
     frame_owner: 0,
     frame_runs_any_object: false,
     owner_without_code: None,
@@ -171,10 +172,10 @@ pub(crate) const PYTHON_3_8: PythonLayout = PythonLayout {
     compact_data: 72,
 };
 
-/// CPython 3.9.
+/// The layout of CPython 3.9.
 pub(crate) const PYTHON_3_9: PythonLayout = PythonLayout { version: 0x0309, ..PYTHON_3_8 };
 
-/// CPython 3.10. The instruction is a number of code units.
+/// The layout of CPython 3.10. The instruction index counts code units.
 pub(crate) const PYTHON_3_10: PythonLayout = PythonLayout {
     version: 0x030a,
     frame_instr: 96,
@@ -182,10 +183,10 @@ pub(crate) const PYTHON_3_10: PythonLayout = PythonLayout {
     ..PYTHON_3_8
 };
 
-/// Owner of the frame of a generator.
+/// The owner value of a generator's frame.
 pub(crate) const OWNER_GENERATOR: u8 = 1;
 
-/// CPython 3.11.
+/// The layout of CPython 3.11.
 pub(crate) const PYTHON_3_11: PythonLayout = PythonLayout {
     version: 0x030b,
     runtime_finalizing: 24,
@@ -217,7 +218,7 @@ pub(crate) const PYTHON_3_11: PythonLayout = PythonLayout {
     compact_data: 72,
 };
 
-/// CPython 3.12.
+/// The layout of CPython 3.12.
 pub const PYTHON_3_12: PythonLayout = PythonLayout {
     version: 0x030c,
     runtime_finalizing: 24,
@@ -249,9 +250,9 @@ pub const PYTHON_3_12: PythonLayout = PythonLayout {
     compact_data: 56,
 };
 
-/// The layout of a version.
+/// The layout of a version, or an error that says why there is none.
 ///
-/// `debug_offsets` are the first bytes of `_PyRuntime`, used from 3.13 on. The error says why there is none.
+/// `debug_offsets` are the first bytes of `_PyRuntime`, which are used from 3.13 on.
 pub(crate) fn of_version(version: u16, debug_offsets: &[u8]) -> Result<PythonLayout, &'static str> {
     match version {
         0x0308 => Ok(PYTHON_3_8),
@@ -264,7 +265,7 @@ pub(crate) fn of_version(version: u16, debug_offsets: &[u8]) -> Result<PythonLay
     }
 }
 
-/// Two windows that cover three words of a frame.
+/// Two windows that cover three words of a frame; `None` if three would be needed.
 fn windows_over(words: [usize; 3]) -> Option<[usize; 2]> {
     let start = |word: usize| word / WINDOW_BYTES * WINDOW_BYTES;
     let (first, last) = (start(*words.iter().min()?), start(*words.iter().max()?));
@@ -276,14 +277,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_cover_what_is_compared() {
+    fn windows_cover_caller_code_and_instruction() {
         for layout in [PYTHON_3_11, PYTHON_3_12] {
             let words = [layout.frame_previous, layout.frame_code, layout.frame_instr];
             assert_eq!(windows_over(words), Some(layout.frame_windows));
         }
         assert_eq!(windows_over([0, 8, 16]), Some([0, 16]));
         assert_eq!(windows_over([0, 24, 48]), None, "three windows would be needed");
-        assert_eq!(windows_over([0, 12, 16]), None, "no words");
+        assert_eq!(windows_over([0, 12, 16]), None, "not aligned words");
         for layout in [PYTHON_3_8, PYTHON_3_9, PYTHON_3_10] {
             for (field, bytes) in
                 [(layout.frame_previous, 8), (layout.frame_code, 8), (layout.frame_instr, 4)]
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_we_do_not_know_has_no_layout() {
+    fn unknown_version_has_no_layout() {
         assert!(of_version(0x0307, &[]).is_err());
         assert!(of_version(0x030f, &[]).is_err());
     }

@@ -1,162 +1,164 @@
-//! The stack as it was found last, and how much of it still stands.
+//! Remembers the last Python stack of a thread, and finds out how much of it is still valid.
 //!
-//! Constraint: between two events of a thread most of its frames do not move, but following them from one to the next costs a
-//! cache access each that must end before the next one begins. Consequence: the addresses of the last stack are kept, and a
-//! frame is compared where it was. Each comparison begins with the link that leads to the next frame, so only memory that
-//! belongs to the stack is ever read; and since the addresses are known beforehand, the processor need not wait for the links.
+//! Between two events most frames of a thread do not move, but following them from one to the next costs
+//! one dependent cache access each. So the memo keeps the addresses of the last stack and compares each
+//! frame at its old address. The comparison of a frame includes its caller, so only memory that belongs
+//! to the stack is ever read. The addresses are known beforehand, so the processor need not wait for one
+//! frame before it loads the next.
 //!
-//! What counts is the content: a frame that was left and entered again at the same address, for the same call from the same
-//! instruction, *is* the same frame of a stack.
+//! Only the content matters: if a frame returned and another one was entered at the same address, with
+//! the same code at the same instruction, it is the same frame of a stack.
 
 use gpumemtrace_format::NodeId;
 
 use super::fingerprint::RecentFingerprints;
 use super::layout::PythonLayout;
-use super::walk::{FrameFingerprint, FrameRecord, MAX_LINKS, innermost, is_unchanged, meet};
+use super::walk::{FrameContent, FrameRecord, MAX_LINKS, innermost_frame, is_unchanged, read_frame};
 use crate::platform::process_memory::Memory;
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
 
-/// Links of one stack: its frames, and entries from C between them.
-const MAX_TRAIL: usize = MAX_DEPTH + MAX_DEPTH / 4;
-/// Frames that are read before one must be found where it was.
-const MOST_NEW: usize = 8;
-/// How far from the end of the trail it may be found: frames that were left.
-const MOST_LEFT: usize = 4;
+/// Entries of one stack: its frames, and hidden frames between them.
+const MAX_ENTRIES: usize = MAX_DEPTH + MAX_DEPTH / 4;
+/// New frames that are read before a known frame must follow.
+const MAX_NEW: usize = 8;
+/// Innermost entries among which the known frame is searched: as many frames may have returned, less one.
+const MAX_SEARCHED: usize = 4;
 
-/// What is known of a frame, and of the stack up to it.
+/// The stack from its outermost frame to one entry.
 #[derive(Clone, Copy, Debug)]
 struct PythonMemoEntry {
-    path: StackHash,
+    hash: StackHash,
     node: NodeId,
-    /// Frames that count.
+    /// Number of shown frames.
     depth: u32,
 }
 
-/// The stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
+/// The last stack of a thread, outermost frame first. All zero bytes are a valid, empty value.
 #[derive(Debug)]
 pub struct PythonStackMemo {
     len: usize,
-    /// Frames fewer than [`MAX_DEPTH`] that a stack may have.
-    fewer: usize,
-    seen: [FrameFingerprint; MAX_TRAIL],
-    /// Apart from what is compared at every event.
-    known: [PythonMemoEntry; MAX_TRAIL],
-    /// The stack that was followed last.
-    path: StackHash,
+    /// How much the depth limit is below [`MAX_DEPTH`].
+    depth_reduction: usize,
+    contents: [FrameContent; MAX_ENTRIES],
+    /// Separate from `contents`, which is compared at every event.
+    entries: [PythonMemoEntry; MAX_ENTRIES],
+    /// Hash of the stack that was captured last.
+    hash: StackHash,
     nodes: NodeCache,
-    /// What is new, innermost first.
-    fresh: [FrameRecord; MAX_TRAIL],
+    /// The frames that are new in this capture, innermost first.
+    fresh: [FrameRecord; MAX_ENTRIES],
 }
 
-/// What has changed since the last look.
+/// How a stack differs from the last one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PythonStackChange {
-    /// Entries of the trail that still stand.
+    /// Number of entries that are still valid, from the outermost one on.
     kept: usize,
-    /// Entries that are new, in `PythonStackMemo::fresh`.
+    /// Number of new entries in `PythonStackMemo::fresh`.
     fresh: usize,
-    /// Whether outer frames were left out.
-    pub truncated: bool,
+    /// True if outer frames were omitted.
+    pub is_truncated: bool,
 }
 
-/// What is left of the trail.
+/// The entries that are still valid.
 enum ValidPrefix {
-    /// So many entries, from the outermost one on.
+    /// Number of valid entries, from the outermost one on.
     Entries(usize),
-    /// The links lead elsewhere.
+    /// A frame has another caller than before.
     Relinked,
 }
 
 impl PythonStackChange {
-    /// Of a thread without frames.
-    pub const NOTHING: Self = Self { kept: 0, fresh: 0, truncated: false };
+    /// The change to a thread without Python frames.
+    pub const EMPTY: Self = Self { kept: 0, fresh: 0, is_truncated: false };
 }
 
 impl PythonStackMemo {
-    /// Forgets the stack of the thread that had this trail before. Its nodes stay known.
+    /// Forgets the stack of the thread that used this memo before. Its nodes stay known.
     pub(crate) fn forget(&mut self) {
         self.len = 0;
     }
 
-    /// From now on stacks have at most so many frames, their innermost ones.
-    pub fn limit(&mut self, frames: usize) {
-        self.fewer = MAX_DEPTH.saturating_sub(frames);
+    /// Limits stacks to their innermost `frames` frames.
+    pub fn limit_depth(&mut self, frames: usize) {
+        self.depth_reduction = MAX_DEPTH.saturating_sub(frames);
     }
 
-    fn most(&self) -> usize {
-        MAX_DEPTH - self.fewer
+    fn max_depth(&self) -> usize {
+        MAX_DEPTH - self.depth_reduction
     }
 
-    /// Finds out what has changed. `None` if something could not be read.
+    /// Finds out how the stack of `tstate` differs from the last one. Returns `None` if memory cannot be read.
     #[inline(always)]
     #[allow(
         clippy::inline_always,
         reason = "with a constant layout every offset becomes part of an instruction"
     )]
-    pub fn look<M: Memory>(
+    pub fn find_change<M: Memory>(
         &mut self,
         memory: &M,
         layout: &PythonLayout,
         tstate: usize,
         code_type: usize,
     ) -> Option<PythonStackChange> {
-        let first = innermost(memory, layout, tstate)?;
+        let first = innermost_frame(memory, layout, tstate)?;
         let mut frame = first;
         let mut depth = 0;
-        for fresh in 0..MOST_NEW {
-            if frame == 0 && depth <= self.most() {
-                return Some(PythonStackChange { kept: 0, fresh, truncated: false });
+        for fresh in 0..MAX_NEW {
+            if frame == 0 && depth <= self.max_depth() {
+                return Some(PythonStackChange { kept: 0, fresh, is_truncated: false });
             }
             if frame == 0 {
                 break;
             }
-            if let Some(at) = self.place_of(frame) {
-                let ValidPrefix::Entries(kept) = self.standing(memory, layout, at)? else { break };
-                let change = self.meet_between(memory, layout, code_type, (kept, at), (fresh, depth))?;
-                if change.truncated {
+            if let Some(at) = self.position_of(frame) {
+                let ValidPrefix::Entries(kept) = self.valid_prefix(memory, layout, at)? else { break };
+                let change = self.read_changed(memory, layout, code_type, (kept, at), (fresh, depth))?;
+                if change.is_truncated {
                     break;
                 }
                 return Some(change);
             }
-            let met = meet(memory, layout, code_type, frame)?;
-            self.fresh[fresh] = met;
-            depth += usize::from(met.counts());
+            let record = read_frame(memory, layout, code_type, frame)?;
+            self.fresh[fresh] = record;
+            depth += usize::from(record.is_shown());
             frame = memory.word(frame + layout.frame_previous)?;
         }
         self.read_all(memory, layout, code_type, first)
     }
 
     #[inline(always)]
-    #[allow(clippy::inline_always, reason = "part of the loop of `look`")]
-    fn place_of(&self, frame: usize) -> Option<usize> {
-        let from = self.len.saturating_sub(MOST_LEFT);
-        (from..self.len).rev().find(|at| self.seen[*at].frame == frame)
+    #[allow(clippy::inline_always, reason = "part of the loop of `find_change`")]
+    fn position_of(&self, frame: usize) -> Option<usize> {
+        let from = self.len.saturating_sub(MAX_SEARCHED);
+        (from..self.len).rev().find(|at| self.contents[*at].frame == frame)
     }
 
-    /// How many entries stand, from the outermost one on, if the links still lead from `at` to the end.
+    /// The entries that are still valid, if the frames from entry `at` outwards still have the same callers.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    fn standing<M: Memory>(&self, memory: &M, layout: &PythonLayout, at: usize) -> Option<ValidPrefix> {
+    fn valid_prefix<M: Memory>(&self, memory: &M, layout: &PythonLayout, at: usize) -> Option<ValidPrefix> {
         let (mut kept, mut recent) = (at + 1, RecentFingerprints::default());
-        for (place, seen) in self.seen[..kept].iter().enumerate().rev() {
-            // The link is part of what is compared. The next frame is read where it was, so that the processor need not wait
-            // for the link; it branches only where something has changed.
-            if is_unchanged(memory, layout, seen, &mut recent)? {
+        for (place, content) in self.contents[..kept].iter().enumerate().rev() {
+            // The caller is part of the comparison. The next frame is read at its old address, so that the processor need not
+            // wait for the load of the caller; it branches only if something has changed.
+            if is_unchanged(memory, layout, content, &mut recent)? {
                 continue;
             }
             kept = place;
-            let caller = if place == 0 { 0 } else { self.seen[place - 1].frame };
-            if memory.word(seen.frame + layout.frame_previous)? != caller {
+            let caller = if place == 0 { 0 } else { self.contents[place - 1].frame };
+            if memory.word(content.frame + layout.frame_previous)? != caller {
                 return Some(ValidPrefix::Relinked);
             }
         }
         Some(ValidPrefix::Entries(kept))
     }
 
-    /// Reads the entries from `at` down to `kept` again. `truncated` if the stack has become too deep for the trail.
+    /// Reads the frames of the entries from `at` down to `kept` again. The result is truncated if the stack has
+    /// become too deep for the memo.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
-    fn meet_between<M: Memory>(
+    fn read_changed<M: Memory>(
         &mut self,
         memory: &M,
         layout: &PythonLayout,
@@ -165,17 +167,17 @@ impl PythonStackMemo {
         (mut fresh, mut depth): (usize, usize),
     ) -> Option<PythonStackChange> {
         for place in (kept..=at).rev() {
-            let met = meet(memory, layout, code_type, self.seen[place].frame)?;
-            if fresh == MAX_TRAIL {
-                return Some(PythonStackChange { kept, fresh, truncated: true });
+            let record = read_frame(memory, layout, code_type, self.contents[place].frame)?;
+            if fresh == MAX_ENTRIES {
+                return Some(PythonStackChange { kept, fresh, is_truncated: true });
             }
-            self.fresh[fresh] = met;
+            self.fresh[fresh] = record;
             fresh += 1;
-            depth += usize::from(met.counts());
+            depth += usize::from(record.is_shown());
         }
-        let below = if kept == 0 { 0 } else { self.known[kept - 1].depth as usize };
-        let fits = below + depth <= self.most() && kept + fresh <= MAX_TRAIL;
-        Some(PythonStackChange { kept, fresh, truncated: !fits })
+        let below = if kept == 0 { 0 } else { self.entries[kept - 1].depth as usize };
+        let fits = below + depth <= self.max_depth() && kept + fresh <= MAX_ENTRIES;
+        Some(PythonStackChange { kept, fresh, is_truncated: !fits })
     }
 
     #[inline(never)]
@@ -189,66 +191,71 @@ impl PythonStackMemo {
         let (mut fresh, mut depth) = (0, 0);
         for _ in 0..MAX_LINKS {
             if frame == 0 {
-                return Some(PythonStackChange { kept: 0, fresh, truncated: false });
+                return Some(PythonStackChange { kept: 0, fresh, is_truncated: false });
             }
-            let met = meet(memory, layout, code_type, frame)?;
-            if met.counts() && depth == self.most() || fresh == MAX_TRAIL {
-                return Some(PythonStackChange { kept: 0, fresh, truncated: true });
+            let record = read_frame(memory, layout, code_type, frame)?;
+            if record.is_shown() && depth == self.max_depth() || fresh == MAX_ENTRIES {
+                return Some(PythonStackChange { kept: 0, fresh, is_truncated: true });
             }
-            self.fresh[fresh] = met;
+            self.fresh[fresh] = record;
             fresh += 1;
-            depth += usize::from(met.counts());
+            depth += usize::from(record.is_shown());
             frame = memory.word(frame + layout.frame_previous)?;
         }
         None
     }
 
-    /// The node of something that is no frame, under the stack that was followed last. `None` if it could not be recorded.
-    pub fn beneath(&mut self, key: &FrameKey, define: impl FnOnce() -> Option<NodeId>) -> Option<NodeId> {
-        self.nodes.find_or(self.path.then(key), define)
+    /// The node of an artificial frame under the stack that was captured last. Returns `None` if its definition
+    /// could not be recorded.
+    pub fn child_of_last(
+        &mut self,
+        key: &FrameKey,
+        define: impl FnOnce() -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        self.nodes.find_or_define(self.hash.with_frame(key), define)
     }
 
-    /// The node of the stack after a change.
+    /// Applies a change and returns the node of the new stack.
     ///
-    /// `define(parent, frame)` is called for each frame not known yet and returns its new id, or `None` when the definition
-    /// could not be recorded: the stack is then cut there (its outer part is returned).
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
+    /// definition could not be recorded, and the node of the outer part of the stack is returned.
     #[inline]
-    pub fn follow(
+    pub fn apply(
         &mut self,
         change: PythonStackChange,
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
         let (mut parent, mut depth);
-        (parent, self.path, depth) = match change.kept {
+        (parent, self.hash, depth) = match change.kept {
             0 => (NodeId::NONE, StackHash::default(), 0),
             kept => {
-                let known = &self.known[kept - 1];
-                (known.node, known.path, known.depth)
+                let entry = &self.entries[kept - 1];
+                (entry.node, entry.hash, entry.depth)
             }
         };
         self.len = change.kept;
-        for met in self.fresh[..change.fresh].iter().rev() {
-            if met.counts() {
-                let path = self.path.then(&met.key);
-                // Frames that moved and run the same as before keep their nodes.
-                let node = if self.len < old_len && self.known[self.len].path == path {
-                    self.known[self.len].node
+        for record in self.fresh[..change.fresh].iter().rev() {
+            if record.is_shown() {
+                let hash = self.hash.with_frame(&record.key);
+                // A frame that moved but runs the same code at the same instruction keeps its node.
+                let node = if self.len < old_len && self.entries[self.len].hash == hash {
+                    self.entries[self.len].node
                 } else {
-                    match self.nodes.find_or(path, || define(parent, &met.key)) {
+                    match self.nodes.find_or_define(hash, || define(parent, &record.key)) {
                         Some(node) => node,
                         None => return parent,
                     }
                 };
-                (parent, self.path) = (node, path);
+                (parent, self.hash) = (node, hash);
                 depth += 1;
             }
-            self.seen[self.len] = met.seen;
-            self.known[self.len] = PythonMemoEntry { path: self.path, node: parent, depth };
+            self.contents[self.len] = record.content;
+            self.entries[self.len] = PythonMemoEntry { hash: self.hash, node: parent, depth };
             self.len += 1;
         }
-        if change.truncated {
-            // Its outermost frame has callers: nothing can be found where it was.
+        if change.is_truncated {
+            // The outermost entry has callers that are not known, so the next capture starts afresh.
             self.len = 0;
         }
         parent

@@ -1,12 +1,14 @@
-//! Python call sites of the calling thread, without the GIL.
+//! Captures the Python stack of the calling thread without the GIL.
 //!
-//! Constraint: the hook runs under PyTorch's allocator lock, with or without the GIL; taking the GIL there can deadlock,
-//! and any other call may allocate. Consequence: the only Python function called there is `PyGILState_GetThisThreadState`
-//! (one thread-local read; null for a thread Python does not know); everything else is read from memory.
+//! Hooks run under PyTorch's allocator lock, with or without the GIL. Taking the GIL there can deadlock,
+//! and any other call into Python may allocate. So the only Python function that a hook calls is
+//! `PyGILState_GetThisThreadState` (one thread-local read; null in a thread that Python does not know).
+//! Everything else is read from memory ([`walk`], with the offsets of [`layout`]), and only the part of
+//! the stack that has changed is read again ([`memo`]).
 
 pub(crate) mod code;
 #[cfg(test)]
-mod fake;
+mod fake_interpreter;
 mod fingerprint;
 pub(crate) mod layout;
 pub(crate) mod memo;
@@ -31,7 +33,7 @@ pub(crate) struct Interpreter {
     layout: PythonLayout,
     types: TypeAddresses,
     thread_state: unsafe extern "C" fn() -> usize,
-    /// Where the interpreter says that it is ending.
+    /// The thread state that is finalizing the interpreter, or null.
     finalizing: *const AtomicUsize,
     state: AtomicU8,
 }
@@ -46,8 +48,8 @@ const TRUSTED: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Interpreter {
-    /// Looks for an interpreter among the loaded modules. `Ok(None)`: there is none. An error says why its frames cannot
-    /// be read.
+    /// Looks for an interpreter among the loaded modules. Returns `Ok(None)` if there is none, and an error that
+    /// says why its frames cannot be read.
     pub(crate) fn find() -> Result<Option<Self>, String> {
         let symbol = |name: &std::ffi::CStr| {
             // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
@@ -58,14 +60,15 @@ impl Interpreter {
             return Ok(None);
         }
         let version = match symbol(c"Py_Version") {
-            0 => version_in_words(symbol(c"Py_GetVersion")).ok_or("this Python does not say its version")?,
+            0 => version_from_text(symbol(c"Py_GetVersion"))
+                .ok_or("this Python does not export its version")?,
             // SAFETY: `Py_Version` is an unsigned long constant of the interpreter.
             at => (unsafe { *(at as *const libc::c_ulong) } >> 16) as u16,
         };
         let mut description = [0u8; layout::DEBUG_OFFSETS_BYTES];
         let runtime = symbol(c"_PyRuntime");
         if runtime != 0 {
-            // Not readable means not described; `of_version` refuses what needs it.
+            // If this is not readable, `of_version` refuses versions that need it.
             let _ = Guarded.read(runtime, &mut description);
         }
         let layout = layout::of_version(version, &description)
@@ -89,56 +92,56 @@ impl Interpreter {
         Ok(Some(Self { layout, types, thread_state, finalizing, state: AtomicU8::new(UNTESTED) }))
     }
 
-    /// (major << 8 | minor).
+    /// The version as `major << 8 | minor`.
     pub(crate) fn version(&self) -> u16 {
         self.layout.version
     }
 
-    /// Finds out how the stack of the calling thread differs from the one it had before.
+    /// Finds out how the stack of the calling thread differs from its last one.
     #[inline]
-    pub(crate) fn look(&self, trail: &mut PythonStackMemo) -> PythonStackChange {
+    pub(crate) fn find_change(&self, memo: &mut PythonStackMemo) -> PythonStackChange {
         // SAFETY: a thread-local read inside the interpreter, allowed at any time on any thread.
         let tstate = unsafe { (self.thread_state)() };
         if tstate == 0 {
-            return PythonStackChange::NOTHING;
+            return PythonStackChange::EMPTY;
         }
-        // An ending interpreter frees the states and frames of its daemon threads while they still run native code.
+        // A finalizing interpreter frees the states and frames of daemon threads while they still run native code.
         // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
         let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
         if finalizing != 0 && finalizing != tstate {
-            return PythonStackChange::NOTHING;
+            return PythonStackChange::EMPTY;
         }
         match self.state.load(Ordering::Relaxed) {
             TRUSTED => {}
-            REFUSED => return PythonStackChange::NOTHING,
+            REFUSED => return PythonStackChange::EMPTY,
             _ => match selftest(&Guarded, &self.layout, &self.types, tstate) {
                 SelfTestOutcome::Trusted => self.state.store(TRUSTED, Ordering::Relaxed),
-                SelfTestOutcome::NoFrames => return PythonStackChange::NOTHING,
+                SelfTestOutcome::NoFrames => return PythonStackChange::EMPTY,
                 SelfTestOutcome::Refused => {
                     self.state.store(REFUSED, Ordering::Relaxed);
                     crate::diagnostics::print_diagnostic(&[
-                        "the frames of this Python are not laid out as expected, so call sites are not recorded; ",
+                        "the frames of this Python do not have the expected layout, so call sites are not recorded; ",
                         "allocations are. Please report the exact Python version.",
                     ]);
-                    return PythonStackChange::NOTHING;
+                    return PythonStackChange::EMPTY;
                 }
             },
         }
         // SAFETY: the layout passed the self-test, and the frames are those of the calling thread.
         let memory = unsafe { Direct::new() };
-        // Constant layouts make walks of their own, with every offset in the instruction.
+        // Each constant layout gets a walk of its own, with its offsets inside the instructions.
         let change = match self.layout.version {
-            0x0308 => trail.look(&memory, &layout::PYTHON_3_8, tstate, 0),
-            0x0309 => trail.look(&memory, &layout::PYTHON_3_9, tstate, 0),
-            0x030a => trail.look(&memory, &layout::PYTHON_3_10, tstate, 0),
-            0x030b => trail.look(&memory, &layout::PYTHON_3_11, tstate, 0),
-            0x030c => trail.look(&memory, &layout::PYTHON_3_12, tstate, 0),
-            _ => trail.look(&memory, &self.layout, tstate, self.types.code),
+            0x0308 => memo.find_change(&memory, &layout::PYTHON_3_8, tstate, 0),
+            0x0309 => memo.find_change(&memory, &layout::PYTHON_3_9, tstate, 0),
+            0x030a => memo.find_change(&memory, &layout::PYTHON_3_10, tstate, 0),
+            0x030b => memo.find_change(&memory, &layout::PYTHON_3_11, tstate, 0),
+            0x030c => memo.find_change(&memory, &layout::PYTHON_3_12, tstate, 0),
+            _ => memo.find_change(&memory, &self.layout, tstate, self.types.code),
         };
-        change.unwrap_or(PythonStackChange::NOTHING)
+        change.unwrap_or(PythonStackChange::EMPTY)
     }
 
-    /// Copies the code object of a frame that [`Self::look`] just found.
+    /// Copies the code object of a frame that [`Self::find_change`] has just found.
     pub(crate) fn copy_code(
         &self,
         frame: &FrameKey,
@@ -149,11 +152,11 @@ impl Interpreter {
         code::copy_code(&memory, &self.layout, &self.types, frame.code, scratch)
     }
 
-    /// Byte offset of a frame's instruction in its bytecode, or one of the numbers that mean there is none.
+    /// The byte offset of a frame's instruction in its bytecode; see [`code::offset_in_code`] for other values.
     pub(crate) fn offset_in_code(&self, frame: &FrameKey) -> i32 {
         let instr = walk::instruction_of(&self.layout, frame);
         if self.layout.code.copies.is_some() {
-            // Another thread may replace the list of copies and free it meanwhile.
+            // Another thread may replace and free the list of copies meanwhile.
             return code::offset_in_code(&Guarded, &self.layout, frame.code, instr);
         }
         // SAFETY: as in `copy_code`.
@@ -161,14 +164,14 @@ impl Interpreter {
         code::offset_in_code(&memory, &self.layout, frame.code, instr)
     }
 
-    /// How a frame came to be under its caller.
+    /// How the caller entered a frame.
     pub(crate) fn link_of(&self, frame: &FrameKey) -> Link {
         walk::link_of(&self.layout, frame)
     }
 }
 
-/// Before 3.11 the version is no data symbol: (major << 8 | minor) out of `3.8.18 (default, ...`.
-fn version_in_words(function: usize) -> Option<u16> {
+/// The version as `major << 8 | minor` from `Py_GetVersion`. Before 3.11 there is no data symbol for it.
+fn version_from_text(function: usize) -> Option<u16> {
     if function == 0 {
         return None;
     }
@@ -192,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_in_words_is_read() {
+    fn version_text_is_parsed() {
         assert_eq!(parse_version("3.8.18 (default, Jan  1 2026, 00:00:00) \n[GCC 12.2.0]"), Some(0x0308));
         assert_eq!(parse_version("3.10.0rc1 (main)"), Some(0x030a));
         for text in ["", "3", "3.x", "999.1"] {

@@ -1,8 +1,9 @@
-//! Before any frame is believed.
+//! Checks the layout before any frame is trusted.
 //!
-//! Constraint: a build with other options, or a release with other structs, would have us read garbage, and a crash is the
-//! program's. Consequence: the first stack of a session is read without trusting anything, through the kernel; what is found
-//! must have the interpreter's own types at every step, and every frame an instruction of its bytecode.
+//! A build with other options, or a release with other structs, would make the walk read garbage, and a
+//! crash would end the program. So the first stack of a session is read through the kernel, which refuses
+//! bad addresses. Every object on the way must have the interpreter's own type, and every frame must be at
+//! an instruction of its bytecode.
 
 use super::code::{self, TypeAddresses};
 use super::layout::{InstructionKind, PythonLayout};
@@ -17,8 +18,10 @@ pub(super) enum SelfTestOutcome {
     Refused,
 }
 
-/// Walks the current frames. All must run code objects and be at an instruction inside them, or before the first one; most
-/// must have strings as names and bytes as line table (programs may use subclasses, which are not read).
+/// Checks the current frames of the thread state `tstate`.
+///
+/// All frames must run code objects and be at an instruction inside them, or right before the first one.
+/// Most must have strings as names and bytes as line tables; programs may use subclasses, which are not read.
 #[cold]
 #[inline(never)]
 pub(super) fn selftest<M: Memory>(
@@ -35,24 +38,25 @@ pub(super) fn selftest<M: Memory>(
         return SelfTestOutcome::NoFrames;
     }
     let frames = &frames[..walk.depth];
-    let is_of = |object: usize, wanted: usize| memory.word(object + layout.object.ob_type) == Some(wanted);
-    let is_placed = |frame: &FrameKey| {
+    let has_type = |object: usize, wanted: usize| memory.word(object + layout.object.ob_type) == Some(wanted);
+    let is_at_instruction = |frame: &FrameKey| {
         let bytecode = match layout.instruction {
             InstructionKind::Pointer => true,
             InstructionKind::Index { .. } => memory
                 .word(frame.code + layout.code.bytecode)
-                .is_some_and(|bytecode| is_of(bytecode, types.bytes)),
+                .is_some_and(|bytecode| has_type(bytecode, types.bytes)),
         };
-        is_of(frame.code, types.code)
+        has_type(frame.code, types.code)
             && bytecode
             && code::offset_in_code(memory, layout, frame.code, walk::instruction_of(layout, frame)) != -1
     };
     let has_names = |frame: &&FrameKey| {
-        // The interpreter's own shim frames may have no name at all.
+        // The interpreter's own shim frames may have no name.
         let is = |at: usize, wanted: usize| match memory.word(frame.code + at) {
             Some(0) => true,
             Some(object) => {
-                is_of(object, wanted) && (wanted != types.string || is_compact(memory, layout, object))
+                has_type(object, wanted)
+                    && (wanted != types.string || is_compact_string(memory, layout, object))
             }
             None => false,
         };
@@ -61,23 +65,28 @@ pub(super) fn selftest<M: Memory>(
             && is(layout.code.qualname, types.string)
             && is(layout.code.line_table, types.bytes)
     };
-    let is_sound = are_frames(memory, layout, types, tstate)
-        && frames.iter().all(is_placed)
+    let is_sound = have_frame_type(memory, layout, types, tstate)
+        && frames.iter().all(is_at_instruction)
         && frames.iter().filter(has_names).count() * 2 > frames.len();
     if is_sound { SelfTestOutcome::Trusted } else { SelfTestOutcome::Refused }
 }
 
-fn is_compact<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> bool {
+fn is_compact_string<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) -> bool {
     let state = memory.half(string + layout.object.string_state);
     state.and_then(|state| text::char_width(state, layout.object.string_kind_bit)).is_some()
 }
 
-/// Before 3.11 frames are objects, with a type of their own.
-fn are_frames<M: Memory>(memory: &M, layout: &PythonLayout, types: &TypeAddresses, tstate: usize) -> bool {
+/// Checks the type of the frames: before 3.11 they are objects.
+fn have_frame_type<M: Memory>(
+    memory: &M,
+    layout: &PythonLayout,
+    types: &TypeAddresses,
+    tstate: usize,
+) -> bool {
     if layout.instruction == InstructionKind::Pointer {
         return true;
     }
-    let mut frame = walk::innermost(memory, layout, tstate);
+    let mut frame = walk::innermost_frame(memory, layout, tstate);
     for _ in 0..MAX_DEPTH {
         match frame {
             Some(0) => return true,
@@ -92,7 +101,7 @@ fn are_frames<M: Memory>(memory: &M, layout: &PythonLayout, types: &TypeAddresse
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{
+    use super::super::fake_interpreter::{
         BYTES_TYPE, CODE_TYPE, FRAME_TYPE, FakeInterpreter, STRING_TYPE, STRINGS, TSTATE, VERSIONS, python,
     };
     use super::*;
@@ -100,22 +109,22 @@ mod tests {
     const TYPES: TypeAddresses =
         TypeAddresses { code: CODE_TYPE, string: STRING_TYPE, bytes: BYTES_TYPE, frame: FRAME_TYPE };
 
-    fn verdict(fake: &FakeInterpreter, layout: &PythonLayout) -> SelfTestOutcome {
+    fn outcome(fake: &FakeInterpreter, layout: &PythonLayout) -> SelfTestOutcome {
         selftest(fake, layout, &TYPES, TSTATE)
     }
 
     #[test]
-    fn every_version_is_trusted_as_it_should_be() {
+    fn every_supported_version_is_trusted() {
         for version in VERSIONS {
             let (fake, layout) = python(version, 3);
-            assert_eq!(verdict(&fake, &layout), SelfTestOutcome::Trusted, "{version:x}");
+            assert_eq!(outcome(&fake, &layout), SelfTestOutcome::Trusted, "{version:x}");
             let (fake, layout) = python(version, 0);
-            assert_eq!(verdict(&fake, &layout), SelfTestOutcome::NoFrames, "{version:x}");
+            assert_eq!(outcome(&fake, &layout), SelfTestOutcome::NoFrames, "{version:x}");
         }
     }
 
     #[test]
-    fn the_layout_of_another_version_is_refused() {
+    fn layout_of_another_version_is_refused() {
         for version in VERSIONS {
             for other in VERSIONS {
                 let ((fake, layout), (_, wrong)) = (python(version, 3), python(other, 3));
@@ -125,7 +134,7 @@ mod tests {
                     && layout.object.ob_type == wrong.object.ob_type;
                 if !are_described && (PythonLayout { version: layout.version, ..wrong }) != layout {
                     assert_ne!(
-                        verdict(&fake, &wrong),
+                        outcome(&fake, &wrong),
                         SelfTestOutcome::Trusted,
                         "{version:x} read as {other:x}"
                     );
@@ -135,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_field_that_is_not_what_it_should_be_is_enough() {
+    fn one_wrong_field_is_enough_to_refuse() {
         for version in VERSIONS {
             let (_, layout) = python(version, 2);
             let code = 0x500_0000;
@@ -153,10 +162,10 @@ mod tests {
             for (at, value) in wrong {
                 let (mut fake, layout) = python(version, 2);
                 fake.put(at, value);
-                let verdict = verdict(&fake, &layout);
-                // From 3.13 on what is no code object may run.
+                let outcome = outcome(&fake, &layout);
+                // From 3.13 on, a frame may run another object.
                 let may_run = layout.frame_runs_any_object && at == code + layout.object.ob_type;
-                assert!(may_run || verdict == SelfTestOutcome::Refused, "{version:x}: {at:x}");
+                assert!(may_run || outcome == SelfTestOutcome::Refused, "{version:x}: {at:x}");
             }
         }
     }

@@ -1,13 +1,13 @@
-//! CPython's strings, turned into UTF-8 without CPython.
+//! Converts CPython's strings to UTF-8 without calling CPython.
 //!
-//! Constraint: `PyUnicode_AsUTF8` allocates and caches, so the hook may not call it. Consequence: the characters are read
-//! where they lie (1, 2 or 4 bytes each, fixed width) and encoded into a buffer the caller owns. What does not fit is cut
-//! at a character; a lone surrogate (a file name that was no UTF-8) becomes U+FFFD.
+//! `PyUnicode_AsUTF8` allocates and caches, so the hook may not call it. Instead the characters are read in
+//! place (1, 2 or 4 bytes each) and encoded into a buffer of the caller. Text that does not fit is truncated
+//! at a character. A lone surrogate (from a file name that is not UTF-8) becomes U+FFFD.
 
-/// Width of one stored character, from the `state` word of a string; `None` if it is not one of the compact forms.
+/// Decodes the `state` word of a string into the width of a character in bytes, and whether it is ASCII.
 ///
-/// State bits, from `kind_bit` on: kind 3, compact 1, ascii 1. In builds that have them elsewhere the kind is none, so they are
-/// refused.
+/// The bits from `kind_bit` on are: kind (3), compact (1), ascii (1). Returns `None` for strings that are not
+/// compact, and for builds that have these bits elsewhere.
 pub(crate) fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
     let state = state >> kind_bit;
     let (kind, compact, ascii) = (state & 7, state >> 3 & 1, state >> 4 & 1);
@@ -17,17 +17,17 @@ pub(crate) fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
     }
 }
 
-/// Encodes stored characters of `width` bytes; returns the bytes written and whether all of them fit.
+/// Encodes characters of `width` bytes each. Returns the bytes written, and whether all of them fit.
 pub(crate) fn encode_utf8(stored: &[u8], width: usize, out: &mut [u8]) -> (usize, bool) {
     let mut len = 0;
     for bytes in stored.chunks_exact(width) {
         let code = bytes.iter().rev().fold(0u32, |code, byte| code << 8 | u32::from(*byte));
         let mut encoded = [0; 4];
         let encoded = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER).encode_utf8(&mut encoded);
-        let Some(room) = out.get_mut(len..len + encoded.len()) else {
+        let Some(place) = out.get_mut(len..len + encoded.len()) else {
             return (len, false);
         };
-        room.copy_from_slice(encoded.as_bytes());
+        place.copy_from_slice(encoded.as_bytes());
         len += encoded.len();
     }
     (len, true)
@@ -59,7 +59,7 @@ mod tests {
         }
 
         #[test]
-        fn what_does_not_fit_is_cut_at_a_character(text in ".{0,40}", room in 0usize..60) {
+        fn long_text_is_truncated_at_a_character(text in ".{0,40}", room in 0usize..60) {
             let wide: Vec<u8> = text.chars().flat_map(|c| (c as u32).to_le_bytes()).collect();
             let (cut, whole) = encode(&wide, 4, room);
             prop_assert!(text.starts_with(&cut));
@@ -68,12 +68,12 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_surrogate_is_replaced() {
+    fn lone_surrogate_is_replaced() {
         assert_eq!(encode(&0xdc80u16.to_le_bytes(), 2, 9), ("\u{fffd}".to_owned(), true));
     }
 
     #[test]
-    fn only_compact_forms_are_read() {
+    fn only_compact_strings_are_accepted() {
         assert_eq!(char_width(1 << 2 | 1 << 5 | 1 << 6, 2), Some((1, true)));
         assert_eq!(char_width(2 << 2 | 1 << 5, 2), Some((2, false)));
         assert_eq!(char_width(1 << 2, 2), None);

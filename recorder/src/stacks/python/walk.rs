@@ -1,55 +1,48 @@
-//! Walking the frames of the calling thread.
+//! Walks the Python frames of the calling thread.
 //!
-//! Constraint: no GIL, no Python API, a few nanoseconds a frame. Consequence: pointers are followed by the layout of the
-//! version. Only the owning thread links and unlinks its frames, and while it is inside a hook the chain is complete; each
-//! frame keeps its code object alive, and names and tables belong to the code object.
+//! A walk needs neither the GIL nor the Python API and takes a few nanoseconds a frame: it follows
+//! pointers by the memory layout of the version. Only the owning thread links and unlinks its frames, and
+//! while it is inside a hook the chain is complete. Each frame keeps its code object alive, which in turn
+//! keeps names and line table alive.
 //!
-//! A code object is told apart from another one that lived at the same address before by its serial number (3.12 on), or
-//! by a fingerprint of its names and its line table (`fingerprint`).
+//! A serial number (from 3.12 on) or a fingerprint of names and line table ([`super::fingerprint`])
+//! distinguishes a code object from an earlier one at the same address.
 
 use gpumemtrace_format::Link;
 
-use super::fingerprint::{RecentFingerprints, fingerprint};
+use super::fingerprint::{RecentFingerprints, code_fingerprint};
 use super::layout::{BytecodeCopies, InstructionKind, OWNER_GENERATOR, PythonLayout};
 use crate::platform::process_memory::{Memory, WINDOW_BYTES, Window};
-use crate::stacks::cache::{FrameKey, MAX_DEPTH};
+use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 
-/// The outcome of a walk.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct WalkExtent {
-    /// Frames found.
-    pub depth: usize,
-    /// True when there were more than fit.
-    pub truncated: bool,
-}
-
-/// What a frame held when it was met. One cache line: all of them are compared at every event.
+/// The content of a frame when it was read. Fills one cache line, because all frames of a stack are
+/// compared at every event.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(C, align(64))]
-pub(crate) struct FrameFingerprint {
-    /// Its address.
-    pub frame: usize,
-    /// Where the number is that tells what it runs apart from what ran there before.
-    mark_at: usize,
-    /// Its caller, what it runs and where (and what lies between, which seldom changes).
+pub(crate) struct FrameContent {
+    /// Address of the frame.
+    pub(crate) frame: usize,
+    /// Address of the number that distinguishes the code object from an earlier one at the same address.
+    check_at: usize,
+    /// The parts of the frame that hold caller, code object and instruction.
     windows: [Window; 2],
-    /// The number.
-    mark: u64,
+    /// The number at `check_at`, or a fingerprint of the code object there.
+    check: u64,
 }
 
-/// A frame that was met.
+/// A frame that was read.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct FrameRecord {
-    /// What it held.
-    pub seen: FrameFingerprint,
-    /// What it runs; all zero in entries from C and other frames that have no place in a stack.
+    /// The content to compare at the next event.
+    pub content: FrameContent,
+    /// The frame's code and instruction. All zero in frames that stacks do not show, such as entries from C.
     pub key: FrameKey,
 }
 
-/// In [`FrameKey::instr`] of an instruction that is given by its address, which is even: the frame was entered from C.
+/// Set in [`FrameKey::instr`] if C entered the frame. Addresses of instructions are even.
 const ENTERED_FROM_C: usize = 1;
 
-/// The address of an instruction, or its index.
+/// The address of a frame's instruction, or its index.
 pub(crate) fn instruction_of(layout: &PythonLayout, key: &FrameKey) -> usize {
     match layout.instruction {
         InstructionKind::Pointer => key.instr & !ENTERED_FROM_C,
@@ -57,7 +50,7 @@ pub(crate) fn instruction_of(layout: &PythonLayout, key: &FrameKey) -> usize {
     }
 }
 
-/// How the frame came to be under its caller.
+/// How the caller entered the frame.
 pub(crate) fn link_of(layout: &PythonLayout, key: &FrameKey) -> Link {
     match layout.instruction {
         InstructionKind::Pointer if key.instr & ENTERED_FROM_C == 0 => Link::Python,
@@ -65,24 +58,24 @@ pub(crate) fn link_of(layout: &PythonLayout, key: &FrameKey) -> Link {
     }
 }
 
-/// What a frame runs that has no place in a stack.
-const NOTHING: FrameKey = FrameKey { code: 0, instr: 0, tag: 0 };
+/// The key of a frame that stacks do not show.
+const HIDDEN: FrameKey = FrameKey { code: 0, instr: 0, tag: 0 };
 
 impl FrameRecord {
-    /// Whether it has a place in a stack.
+    /// Whether stacks show this frame.
     #[inline]
-    pub(crate) fn counts(&self) -> bool {
-        self.key != NOTHING
+    pub(crate) fn is_shown(&self) -> bool {
+        self.key != HIDDEN
     }
 }
 
-/// Longest chain that is followed; a longer one is a loop, made by a wrong layout.
+/// Longest chain that is followed. A longer one is a loop, which a wrong layout causes.
 pub(crate) const MAX_LINKS: usize = 1 << 16;
 
-/// The innermost frame of a thread; 0 if it has none.
+/// The address of the innermost frame of a thread; 0 if it has none. `None` if memory cannot be read.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
-pub(crate) fn innermost<M: Memory>(memory: &M, layout: &PythonLayout, tstate: usize) -> Option<usize> {
+pub(crate) fn innermost_frame<M: Memory>(memory: &M, layout: &PythonLayout, tstate: usize) -> Option<usize> {
     let frame = memory.word(tstate + layout.tstate_frame)?;
     match layout.cframe_frame {
         Some(inner) if frame != 0 => memory.word(frame + inner),
@@ -90,12 +83,12 @@ pub(crate) fn innermost<M: Memory>(memory: &M, layout: &PythonLayout, tstate: us
     }
 }
 
-/// Reads a frame. `None` if something could not be read.
+/// Reads a frame. Returns `None` if memory cannot be read.
 ///
-/// `code_type` is the address of `PyCode_Type`: from 3.13 a frame may run something that is no code object.
+/// `code_type` is the address of `PyCode_Type`: from 3.13 on, the code of a frame may be another object.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-pub(crate) fn meet<M: Memory>(
+pub(crate) fn read_frame<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
     code_type: usize,
@@ -109,36 +102,36 @@ pub(crate) fn meet<M: Memory>(
     let runs_code = !from_c
         && (!layout.frame_runs_any_object
             || code != 0 && memory.word(code + layout.object.ob_type)? == code_type);
-    let windows_at = windows_at(layout, frame);
+    let addresses = window_addresses(layout, frame);
     let mut windows = [[0; WINDOW_BYTES]; 2];
-    memory.read(windows_at[0], &mut windows[0])?;
-    memory.read(windows_at[1], &mut windows[1])?;
+    memory.read(addresses[0], &mut windows[0])?;
+    memory.read(addresses[1], &mut windows[1])?;
     let key = if runs_code {
         let at = frame + layout.frame_instr;
         let instr = match layout.instruction {
             InstructionKind::Pointer => memory.word(at)?,
             InstructionKind::Index { .. } => memory.half(at)? as usize,
         };
-        FrameKey { code, instr, tag: code_tag(memory, layout, code)? ^ entry_mark(memory, layout, frame)? }
+        FrameKey { code, instr, tag: code_tag(memory, layout, code)? ^ entry_flag(memory, layout, frame)? }
     } else {
-        NOTHING
+        HIDDEN
     };
     let is_shown = runs_code && !is_incomplete(memory, layout, frame, &key)?;
     let entered = usize::from(is_shown && is_entered_from_c(memory, layout, frame)?) * ENTERED_FROM_C;
     let has_tag = is_shown || runs_code && layout.code.serial.is_none();
-    let (mark_at, mark) = if has_tag {
+    let (check_at, check) = if has_tag {
         (code + layout.code.serial.unwrap_or(0), key.tag)
     } else {
-        // What has no place in a stack runs nothing that has, unless its owner is another one.
+        // A hidden frame stays hidden unless its owner changes.
         let at = frame + layout.frame_owner / 4 * 4;
         (at, u64::from(memory.half(at)?))
     };
-    let key = if is_shown { FrameKey { instr: key.instr | entered, ..key } } else { NOTHING };
-    Some(FrameRecord { seen: FrameFingerprint { frame, mark_at, windows, mark }, key })
+    let key = if is_shown { FrameKey { instr: key.instr | entered, ..key } } else { HIDDEN };
+    Some(FrameRecord { content: FrameContent { frame, check_at, windows, check }, key })
 }
 
-/// True for a frame that CPython itself does not show: it is still being made, or it is one of the interpreter's own, in
-/// which nothing comes so far (what lies between a class that is called and its `__init__`).
+/// True for a frame that CPython itself does not show: it is still being set up, or it is an internal frame
+/// that never gets further (such as the one between a class that is called and its `__init__`).
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key: &FrameKey) -> Option<bool> {
@@ -147,7 +140,8 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key
     let first = start + 2 * memory.half(key.code + at)? as usize;
     let is_early = match layout.code.copies {
         None => key.instr < first,
-        // Where the thread's copy begins is told by an array that other threads may replace; the operation itself tells as much.
+        // Other threads may replace the array that says where this thread's copy begins. The operation itself tells
+        // as much.
         Some(BytecodeCopies { prologue, .. }) => {
             (start..first).contains(&key.instr) || prologue.contains(&memory.byte(key.instr)?)
         }
@@ -155,8 +149,8 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key
     Some(is_early && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
 }
 
-/// Whether C entered the frame, in a version that addresses instructions. Where frames stand between C and Python, its caller is
-/// one: that one is compared, like any other, before anything further in.
+/// Whether C entered the frame, in versions that address instructions. Versions with a frame between C and
+/// Python have it as the caller, which is compared like any other frame.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 fn is_entered_from_c<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<bool> {
@@ -166,45 +160,46 @@ fn is_entered_from_c<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize)
             let caller = memory.word(frame + layout.frame_previous)?;
             Some(caller == 0 || memory.byte(caller + layout.frame_owner)? >= owner)
         }
-        // Instructions have numbers, which have no room for it, and all frames are entered from C.
+        // Instructions are indexes, which have no spare bit, and C enters every frame.
         (None, None) => Some(false),
     }
 }
 
-/// Where the frame itself says that C entered it: part of what is compared.
+/// The frame's own flag that C entered it. It is part of the comparison.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn entry_mark<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<u64> {
+fn entry_flag<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<u64> {
     layout.frame_is_entry.map_or(Some(0), |at| memory.byte(frame + at).map(u64::from))
 }
 
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
-fn windows_at(layout: &PythonLayout, frame: usize) -> [usize; 2] {
+fn window_addresses(layout: &PythonLayout, frame: usize) -> [usize; 2] {
     [frame + layout.frame_windows[0], frame + layout.frame_windows[1]]
 }
 
-/// True if a frame that was met before still runs the same at the same place, for the same caller. May say no where it is so.
+/// True if a frame still runs the same code at the same instruction for the same caller. May return false
+/// for an unchanged frame.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 pub(crate) fn is_unchanged<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
-    seen: &FrameFingerprint,
+    content: &FrameContent,
     recent: &mut RecentFingerprints,
 ) -> Option<bool> {
-    // What runs here is alive, so only after this may anything of it be read.
-    if !memory.both_hold(windows_at(layout, seen.frame), &seen.windows)? {
+    // The code object is alive only if the windows are unchanged, so nothing of it may be read before.
+    if !memory.are_windows_unchanged(window_addresses(layout, content.frame), &content.windows)? {
         return Some(false);
     }
-    let mark = match layout.code.serial {
-        Some(_) => u64::from(memory.half(seen.mark_at)?),
-        None => recent.of(memory, layout, seen.mark_at)? ^ entry_mark(memory, layout, seen.frame)?,
+    let check = match layout.code.serial {
+        Some(_) => u64::from(memory.half(content.check_at)?),
+        None => recent.get(memory, layout, content.check_at)? ^ entry_flag(memory, layout, content.frame)?,
     };
-    Some(mark == seen.mark)
+    Some(check == content.check)
 }
 
-/// Writes the frames of `tstate`, innermost first. `None` if something could not be read.
+/// Writes the frames of the thread state `tstate`, innermost first. Returns `None` if memory cannot be read.
 pub(crate) fn walk<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -212,18 +207,18 @@ pub(crate) fn walk<M: Memory>(
     code_type: usize,
     frames: &mut [FrameKey; MAX_DEPTH],
 ) -> Option<WalkExtent> {
-    let mut frame = innermost(memory, layout, tstate)?;
+    let mut frame = innermost_frame(memory, layout, tstate)?;
     let mut depth = 0;
     for _ in 0..MAX_LINKS {
         if frame == 0 {
-            return Some(WalkExtent { depth, truncated: false });
+            return Some(WalkExtent { depth, is_truncated: false });
         }
-        let met = meet(memory, layout, code_type, frame)?;
-        if met.counts() {
+        let record = read_frame(memory, layout, code_type, frame)?;
+        if record.is_shown() {
             if depth == MAX_DEPTH {
-                return Some(WalkExtent { depth, truncated: true });
+                return Some(WalkExtent { depth, is_truncated: true });
             }
-            frames[depth] = met.key;
+            frames[depth] = record.key;
             depth += 1;
         }
         frame = memory.word(frame + layout.frame_previous)?;
@@ -231,29 +226,29 @@ pub(crate) fn walk<M: Memory>(
     None
 }
 
-/// What tells this code object apart from another one at the same address.
+/// The tag that distinguishes a code object from another one at the same address.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "part of the loop of `walk`")]
 fn code_tag<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
     match layout.code.serial {
-        None => fingerprint(memory, layout, code),
+        None => code_fingerprint(memory, layout, code),
         Some(serial) => match memory.half(code + serial)? {
-            0 => without_serial(memory, layout, code),
+            0 => tag_without_serial(memory, layout, code),
             serial => Some(u64::from(serial)),
         },
     }
 }
 
-/// Serial numbers run out after 2^32 code objects, and are taken away from functions that are changed.
+/// Serial numbers run out after 2^32 code objects, and a modified function loses its number.
 #[cold]
 #[inline(never)]
-fn without_serial<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
-    fingerprint(memory, layout, code)
+fn tag_without_serial<M: Memory>(memory: &M, layout: &PythonLayout, code: usize) -> Option<u64> {
+    code_fingerprint(memory, layout, code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, VERSIONS, python};
+    use super::super::fake_interpreter::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, VERSIONS, python};
     use super::*;
 
     fn frames_of(fake: &FakeInterpreter, layout: &PythonLayout) -> Option<(WalkExtent, Vec<FrameKey>)> {
@@ -267,14 +262,14 @@ mod tests {
         for version in VERSIONS {
             let (fake, layout) = python(version, 3);
             let (walk, frames) = frames_of(&fake, &layout).unwrap();
-            assert_eq!(walk, WalkExtent { depth: 3, truncated: false });
+            assert_eq!(walk, WalkExtent { depth: 3, is_truncated: false });
             let codes: Vec<usize> = frames.iter().map(|frame| frame.code).collect();
             assert_eq!(codes, [0x500_0000, 0x500_0400, 0x500_0800], "{version:x}");
         }
     }
 
     #[test]
-    fn a_thread_without_frames_has_none() {
+    fn thread_without_frames_gives_an_empty_stack() {
         let (mut fake, layout) = python(0x030c, 0);
         assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 0);
         fake.put(TSTATE + layout.tstate_frame, 0);
@@ -282,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_from_c_are_passed_over() {
+    fn entry_frames_from_c_are_hidden() {
         let (mut fake, layout) = python(0x030c, 3);
         fake.0.insert(0x2_0100 + layout.frame_owner, 3);
         let (_, frames) = frames_of(&fake, &layout).unwrap();
@@ -290,10 +285,10 @@ mod tests {
     }
 
     #[test]
-    fn the_tags_of_a_reference_are_no_part_of_its_address() {
+    fn reference_tags_are_masked_from_the_address() {
         let (mut fake, layout) = python(0x030e, 3);
         fake.put(0x2_0000 + layout.frame_code, 0x500_0001);
-        // What the interpreter put there between C and Python refers to something else.
+        // The interpreter's frame between C and Python refers to another object.
         fake.put(0x2_0100 + layout.frame_code, 0xdead_0003);
         fake.0.insert(0x2_0100 + layout.frame_owner, 4);
         let codes: Vec<usize> = frames_of(&fake, &layout).unwrap().1.iter().map(|frame| frame.code).collect();
@@ -301,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_has_not_come_so_far_is_passed_over() {
+    fn frame_before_its_first_traceable_instruction_is_hidden() {
         for version in VERSIONS.into_iter().filter(|version| version & 0xff > 0x0a) {
             let (mut fake, layout) = python(version, 3);
             let at = 0x500_0400 + layout.code.first_traceable.unwrap();
@@ -313,29 +308,29 @@ mod tests {
                 fake.0.insert(instr, copies.prologue[1]);
             }
             assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 2, "{version:x}");
-            // A generator is made by then.
+            // The frame of a generator is complete by then.
             fake.0.insert(0x2_0100 + layout.frame_owner, 1);
             assert_eq!(frames_of(&fake, &layout).unwrap().1.len(), 3, "{version:x}");
         }
     }
 
     #[test]
-    fn what_is_no_code_object_is_passed_over() {
+    fn frame_without_code_object_is_hidden() {
         let (mut fake, layout) = python(0x030d, 2);
         fake.put(0x500_0000 + layout.object.ob_type, 0x1234);
         assert_eq!(frames_of(&fake, &layout).unwrap().0.depth, 1);
     }
 
     #[test]
-    fn a_deep_stack_keeps_its_innermost_frames_and_says_so() {
+    fn deep_stack_keeps_its_innermost_frames_and_is_truncated() {
         let (fake, layout) = python(0x030b, MAX_DEPTH + 1);
         let (walk, frames) = frames_of(&fake, &layout).unwrap();
-        assert_eq!(walk, WalkExtent { depth: MAX_DEPTH, truncated: true });
+        assert_eq!(walk, WalkExtent { depth: MAX_DEPTH, is_truncated: true });
         assert_eq!(frames[0].code, 0x500_0000);
     }
 
     #[test]
-    fn an_unreadable_chain_or_a_loop_is_refused() {
+    fn unreadable_chain_or_loop_is_refused() {
         let (mut fake, layout) = python(0x030b, 2);
         fake.put(0x2_0100 + layout.frame_previous, 0xdead_0000);
         assert_eq!(frames_of(&fake, &layout), None);
@@ -348,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_code_object_at_an_old_address_is_another_frame() {
+    fn new_code_object_at_the_same_address_gets_another_tag() {
         for (version, change) in [(0x0308_u16, "table"), (0x030b, "name"), (0x030c, "serial")] {
             let (mut fake, layout) = python(version, 1);
             let before = frames_of(&fake, &layout).unwrap().1[0];

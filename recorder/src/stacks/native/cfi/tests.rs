@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Where the tables of the tests lie, and the code they speak of.
+/// Addresses of the tables, and of the code that they describe.
 const FRAMES_AT: usize = 0x50_0000;
 const HEADER_AT: usize = 0x51_0000;
 const CODE_AT: usize = 0x40_0000;
-/// Bytes of each function.
+/// Size of each function in bytes.
 const FUNCTION: usize = 0x100;
 
 // Instructions of call frame information.
@@ -21,7 +21,7 @@ const OFFSET: u8 = 0x80;
 // Registers of aarch64.
 const FP: u8 = 29;
 const LR: u8 = 30;
-// Of expressions.
+// Operations of expressions.
 const DEREF: u8 = 0x06;
 const AND: u8 = 0x1a;
 const PLUS: u8 = 0x22;
@@ -30,7 +30,7 @@ const GE: u8 = 0x2a;
 const LITERAL: u8 = 0x30;
 const BREG: u8 = 0x70;
 
-/// Tables for functions with the given instructions.
+/// Unwind tables of functions with the given instructions.
 struct FakeTables {
     frames: Vec<u8>,
     header: Vec<u8>,
@@ -38,7 +38,7 @@ struct FakeTables {
 
 impl FakeTables {
     fn x86_64(is_signal: bool, functions: &[&[u8]]) -> Self {
-        // The stack pointer plus 8, and the return address below that.
+        // The caller's frame is the stack pointer plus 8, with the return address below.
         Self::new(16, is_signal, &[DEF_CFA, 7, 8, OFFSET | 16, 1], functions)
     }
 
@@ -49,7 +49,7 @@ impl FakeTables {
     fn new(return_register: u8, is_signal: bool, initial: &[u8], functions: &[&[u8]]) -> Self {
         let mut frames = Vec::new();
         let augmentation: &[u8] = if is_signal { b"zRS\0" } else { b"zR\0" };
-        // Version, augmentation, code in units of 1, data in units of -8, where the return address is, relative addresses.
+        // Version, augmentation, code unit 1, data unit -8, return address register, relative addresses.
         let common = [&[1], augmentation, &[1, 0x78, return_register, 1, 0x1b], initial].concat();
         let entry = |frames: &mut Vec<u8>, id: u32, body: &[u8]| {
             let padding = (4 - body.len() % 4) % 4;
@@ -83,10 +83,10 @@ impl FakeTables {
             HEADER_AT.. => self.header.get(address - HEADER_AT..),
             _ => Some(&[0x90; 16][..]),
         };
-        rule_at(registers, HEADER_AT, bytes_from, at)
+        read_rule_at(registers, HEADER_AT, bytes_from, at)
     }
 
-    /// For a return address in the first function.
+    /// The rule for a return address in the first function.
     fn rule_x86(&self, offset: usize) -> UnwindRule {
         self.rule(DwarfRegisters::X86_64, (CODE_AT + offset, false)).unwrap()
     }
@@ -98,28 +98,28 @@ fn with_expression(head: &[u8], expression: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn each_row_of_a_function_is_its_own_rule() {
+fn each_row_of_a_function_gives_its_own_rule() {
     // push rbp; mov rbp, rsp, as compilers error_text it.
     let tables = FakeTables::x86_64(
         false,
         &[&[ADVANCE | 1, DEF_CFA_OFFSET, 16, OFFSET | 6, 2, ADVANCE | 3, DEF_CFA_REGISTER, 6]],
     );
-    let plain = UnwindRule { how: UnwindMethod::FromSp, offset: 8, ra_at: -8, ..UnwindRule::default() };
+    let plain = UnwindRule { method: UnwindMethod::FromSp, offset: 8, ra_at: -8, ..UnwindRule::default() };
     assert_eq!(tables.rule_x86(1), plain);
     let pushed = UnwindRule { offset: 16, flags: UnwindRule::SAVES_FP, fp_at: -16, ..plain };
     assert_eq!(tables.rule_x86(2), pushed);
-    assert_eq!(tables.rule_x86(5), UnwindRule { how: UnwindMethod::FromFp, ..pushed });
-    // An interrupted instruction is where it is; a return address belongs to the call before it.
+    assert_eq!(tables.rule_x86(5), UnwindRule { method: UnwindMethod::FromFp, ..pushed });
+    // An interrupted instruction counts at its own address, a return address at the call before it.
     assert_eq!(tables.rule(DwarfRegisters::X86_64, (CODE_AT + 1, true)), Some(pushed));
     assert_eq!(
         tables.rule_x86(FUNCTION),
-        UnwindRule { how: UnwindMethod::FromFp, ..pushed },
+        UnwindRule { method: UnwindMethod::FromFp, ..pushed },
         "the last instruction"
     );
 }
 
 #[test]
-fn of_many_functions_the_right_one_is_found() {
+fn function_is_found_among_many() {
     let bodies: Vec<[u8; 2]> = (2..40).map(|words| [DEF_CFA_OFFSET, words]).collect();
     let tables = FakeTables::x86_64(false, &bodies.iter().map(|body| &body[..]).collect::<Vec<_>>());
     for (number, body) in bodies.iter().enumerate() {
@@ -128,12 +128,12 @@ fn of_many_functions_the_right_one_is_found() {
 }
 
 #[test]
-fn the_outermost_function_says_so() {
+fn undefined_return_address_means_outermost() {
     assert_eq!(FakeTables::x86_64(false, &[&[UNDEFINED, 16]]).rule_x86(4), UnwindRule::OUTERMOST);
 }
 
 #[test]
-fn code_that_no_table_knows_is_the_end_as_for_everyone() {
+fn code_without_table_entry_is_outermost() {
     let tables = FakeTables::x86_64(false, &[&[]]);
     assert_eq!(
         tables.rule(DwarfRegisters::X86_64, (CODE_AT + 2 * FUNCTION, false)),
@@ -144,7 +144,7 @@ fn code_that_no_table_knows_is_the_end_as_for_everyone() {
 }
 
 #[test]
-fn a_function_that_aligns_its_stack() {
+fn function_that_aligns_its_stack() {
     // CFA = *(rbp - 8); rbp saved at rbp.
     let body = [
         with_expression(&[DEF_CFA_EXPRESSION], &[BREG + 6, 0x78, DEREF]),
@@ -152,13 +152,14 @@ fn a_function_that_aligns_its_stack() {
     ]
     .concat();
     let flags = UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE;
-    let expected = UnwindRule { how: UnwindMethod::DerefFp, offset: -8, flags, then: 0, fp_at: 0, ra_at: -8 };
+    let expected =
+        UnwindRule { method: UnwindMethod::DerefFp, offset: -8, flags, deref_add: 0, fp_at: 0, ra_at: -8 };
     assert_eq!(FakeTables::x86_64(false, &[&body]).rule_x86(4), expected);
 }
 
 #[test]
-fn a_signal_frame() {
-    // As in glibc: registers at offsets from rsp, in the context that the kernel left there.
+fn signal_frame() {
+    // As in glibc: registers at offsets from rsp, in the context that the kernel stored.
     let from_sp =
         |register: u8, at: [u8; 2]| with_expression(&[EXPRESSION, register], &[BREG + 7, at[0], at[1]]);
     let body = [
@@ -170,13 +171,19 @@ fn a_signal_frame() {
     .concat();
     let flags =
         UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE | UnwindRule::RA_FROM_BASE | UnwindRule::IS_SIGNAL;
-    let expected =
-        UnwindRule { how: UnwindMethod::DerefSp, offset: 160, flags, then: 0, fp_at: 120, ra_at: 168 };
+    let expected = UnwindRule {
+        method: UnwindMethod::DerefSp,
+        offset: 160,
+        flags,
+        deref_add: 0,
+        fp_at: 120,
+        ra_at: 168,
+    };
     assert_eq!(FakeTables::x86_64(true, &[&body]).rule_x86(4), expected);
 }
 
 #[test]
-fn a_procedure_linkage_table() {
+fn procedure_linkage_table() {
     // CFA = rsp + 8 + ((rip & 15) >= 11) * 8
     let expression = [BREG + 7, 8, BREG + 16, 0, LITERAL + 15, AND, LITERAL + 11, GE, LITERAL + 3, SHL, PLUS];
     let body = with_expression(&[DEF_CFA_EXPRESSION], &expression);
@@ -186,13 +193,13 @@ fn a_procedure_linkage_table() {
 }
 
 #[test]
-fn what_has_another_form_is_left_to_the_complete_unwinder() {
+fn other_forms_use_the_complete_unwinder() {
     let odd: [&[u8]; 5] = [
         &[DEF_CFA, 3, 16],                                         // from rbx
-        &with_expression(&[DEF_CFA_EXPRESSION], &[BREG + 3, 0]),   // the same
-        &with_expression(&[DEF_CFA_EXPRESSION], &[PLUS]),          // nothing to add
-        &with_expression(&[EXPRESSION, 6], &[BREG + 6, 0, DEREF]), // rbp in memory that another word leads to
-        &[0x0a, 0x0b, 0x0b],                                       // states pushed and popped once too often
+        &with_expression(&[DEF_CFA_EXPRESSION], &[BREG + 3, 0]),   // also from rbx
+        &with_expression(&[DEF_CFA_EXPRESSION], &[PLUS]),          // nothing on the stack
+        &with_expression(&[EXPRESSION, 6], &[BREG + 6, 0, DEREF]), // rbp through another word
+        &[0x0a, 0x0b, 0x0b],                                       // one pop too many
     ];
     for body in odd {
         assert_eq!(FakeTables::x86_64(false, &[body]).rule_x86(4), UnwindRule::FALLBACK, "{body:?}");
@@ -200,7 +207,7 @@ fn what_has_another_form_is_left_to_the_complete_unwinder() {
 }
 
 #[test]
-fn aarch64_saves_its_link_register() {
+fn aarch64_link_register_is_saved() {
     // stp x29, x30, [sp, -32]!: both at the bottom of the frame.
     let tables = FakeTables::aarch64(&[
         &[ADVANCE | 4, DEF_CFA_OFFSET, 32, OFFSET | FP, 4, OFFSET | LR, 3],
@@ -208,21 +215,22 @@ fn aarch64_saves_its_link_register() {
     ]);
     let rule = |at| tables.rule(DwarfRegisters::AARCH64, (CODE_AT + at, false)).unwrap();
     let flags = UnwindRule::SAVES_FP;
-    let saved = UnwindRule { how: UnwindMethod::FromSp, offset: 32, flags, then: 0, fp_at: -32, ra_at: -24 };
+    let saved =
+        UnwindRule { method: UnwindMethod::FromSp, offset: 32, flags, deref_add: 0, fp_at: -32, ra_at: -24 };
     assert_eq!(rule(8), saved);
-    assert_eq!(rule(4), UnwindRule::FALLBACK, "the register holds the address still");
+    assert_eq!(rule(4), UnwindRule::FALLBACK, "the return address is still in the register");
     assert_eq!(rule(FUNCTION + 8), UnwindRule::OUTERMOST);
 }
 
 proptest! {
     #[test]
-    fn any_instructions_are_read_without_panic(body: Vec<u8>, at in 0usize..FUNCTION, interrupted: bool) {
+    fn random_instructions_are_read_without_panic(body: Vec<u8>, at in 0usize..FUNCTION, interrupted: bool) {
         let tables = FakeTables::x86_64(false, &[&body]);
         tables.rule(DwarfRegisters::X86_64, (CODE_AT + at, interrupted));
     }
 
     #[test]
-    fn so_are_any_tables(
+    fn damaged_tables_are_read_without_panic(
         frames: Vec<u8>, header: Vec<u8>, changes: Vec<(usize, u8)>, at in 0usize..4 * FUNCTION
     ) {
         let mut tables = FakeTables::x86_64(false, &[&[DEF_CFA_OFFSET, 16], &[OFFSET | 6, 2], &[]]);

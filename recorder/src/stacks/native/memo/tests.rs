@@ -2,7 +2,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-use super::super::fake::FakeWords;
+use super::super::fake_words::FakeWords;
 use super::super::rule::UnwindMethod;
 use super::*;
 
@@ -14,15 +14,15 @@ fn empty<T>() -> Box<T> {
 
 const TOP: usize = 0x10_0000;
 
-/// A stack that is made frame by frame, outermost first, as a program would: each frame runs one of a few functions.
+/// A stack that is built frame by frame, outermost first. Each frame runs one of a few functions.
 #[derive(Clone, Debug, Default)]
 struct FakeProgram {
     words: FakeWords,
-    /// Return address, stack pointer and frame pointer inside each frame; the first is where the thread begins.
+    /// The registers inside each frame. The first frame is the start of the thread.
     frames: Vec<UnwindFrame>,
 }
 
-/// The functions: words of the frame, and what is done with the frame pointer.
+/// The functions: the words of the frame, and the use of the frame pointer.
 const FUNCTIONS: [FunctionShape; 6] = [
     FunctionShape::Plain(1),
     FunctionShape::Plain(4),
@@ -34,17 +34,17 @@ const FUNCTIONS: [FunctionShape; 6] = [
 
 #[derive(Clone, Copy, Debug)]
 enum FunctionShape {
-    /// Leaves the frame pointer alone.
+    /// Does not touch the frame pointer.
     Plain(usize),
-    /// Saves it and has another value in it.
+    /// Saves the frame pointer and uses the register for another value.
     Saves(usize),
-    /// Is found through it.
+    /// Is unwound with the frame pointer.
     Uses(usize),
-    /// Is found through a word below it.
+    /// Is unwound with a word below the frame pointer.
     Aligns(usize),
 }
 
-/// Return addresses tell the function (and one of four lines of it).
+/// A return address encodes the function and a line in it.
 fn pc_in(function: usize, line: usize) -> usize {
     0x40_0000 + function * 0x100 + line * 8
 }
@@ -57,14 +57,14 @@ fn rule_of(pc: usize) -> Option<UnwindRule> {
     let rule = UnwindRule { ra_at: -8, ..UnwindRule::default() };
     Some(match *FUNCTIONS.get(function)? {
         FunctionShape::Plain(words) => {
-            UnwindRule { how: UnwindMethod::FromSp, offset: words as i32 * 8 + 8, ..rule }
+            UnwindRule { method: UnwindMethod::FromSp, offset: words as i32 * 8 + 8, ..rule }
         }
         FunctionShape::Saves(words) => {
             let (offset, flags) = (words as i32 * 8 + 16, UnwindRule::SAVES_FP);
-            UnwindRule { how: UnwindMethod::FromSp, offset, flags, fp_at: -16, ..rule }
+            UnwindRule { method: UnwindMethod::FromSp, offset, flags, fp_at: -16, ..rule }
         }
         FunctionShape::Uses(_) => UnwindRule {
-            how: UnwindMethod::FromFp,
+            method: UnwindMethod::FromFp,
             offset: 16,
             flags: UnwindRule::SAVES_FP,
             fp_at: -16,
@@ -72,7 +72,7 @@ fn rule_of(pc: usize) -> Option<UnwindRule> {
         },
         FunctionShape::Aligns(_) => {
             let flags = UnwindRule::SAVES_FP | UnwindRule::FP_FROM_BASE;
-            UnwindRule { how: UnwindMethod::DerefFp, offset: -8, flags, ..rule }
+            UnwindRule { method: UnwindMethod::DerefFp, offset: -8, flags, ..rule }
         }
     })
 }
@@ -83,7 +83,7 @@ impl FakeProgram {
         Self { words: FakeWords::default(), frames: vec![frame] }
     }
 
-    /// The innermost frame calls a function.
+    /// Makes the innermost frame call a function.
     fn call(&mut self, function: usize, line: usize) {
         let caller = *self.frames.last().unwrap();
         let words = &mut self.words.words;
@@ -120,26 +120,26 @@ impl FakeProgram {
     }
 }
 
-struct Tracer {
-    trail: Box<NativeStackMemo>,
+struct StackTester {
+    memo: Box<NativeStackMemo>,
     rules: Box<RuleCache>,
     nodes: HashMap<NodeId, (NodeId, usize)>,
 }
 
-impl Tracer {
+impl StackTester {
     fn new() -> Self {
-        Self { trail: empty(), rules: empty(), nodes: HashMap::new() }
+        Self { memo: empty(), rules: empty(), nodes: HashMap::new() }
     }
 
-    /// The stack as it is found, and whether it was truncated.
-    fn look(&mut self, program: &FakeProgram, generation: u32) -> (Vec<usize>, bool) {
+    /// Captures the stack; also returns whether it was truncated.
+    fn capture(&mut self, program: &FakeProgram, generation: u32) -> (Vec<usize>, bool) {
         let here = program.frames.last().unwrap();
-        let Self { trail, rules, nodes } = self;
+        let Self { memo, rules, nodes } = self;
         let memory = &program.words;
-        let (node, is_truncated) = trail.unchanged(memory, here, generation).unwrap_or_else(|| {
-            let change = trail.walk((memory, memory), rules, here, generation, |pc, _| rule_of(pc)).unwrap();
+        let (node, is_truncated) = memo.node_if_unchanged(memory, here, generation).unwrap_or_else(|| {
+            let change = memo.walk((memory, memory), rules, here, generation, |pc, _| rule_of(pc)).unwrap();
             let mut next = nodes.len() as u32;
-            let node = trail.follow(&change, |parent, frame| {
+            let node = memo.apply(&change, |parent, frame| {
                 next += 1;
                 nodes.insert(NodeId(next), (parent, frame.instr));
                 Some(NodeId(next))
@@ -161,30 +161,30 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn whatever_a_program_calls_its_stack_is_found(
+    fn stack_is_found_after_any_calls_and_returns(
         turns in vec((0usize..6, vec((0usize..FUNCTIONS.len(), 0usize..2), 0..6), 1u32..20), 1..60)
     ) {
-        let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
+        let (mut program, mut tester) = (FakeProgram::new(), StackTester::new());
         for (leaves, calls, generation) in turns {
             program.leave(leaves);
             for (function, line) in calls {
                 program.call(function, line);
             }
-            let (found, is_truncated) = tracer.look(&program, if generation == 1 { 1 } else { 2 });
+            let (found, is_truncated) = tester.capture(&program, if generation == 1 { 1 } else { 2 });
             prop_assert_eq!(found, program.expected());
             prop_assert!(!is_truncated);
         }
     }
 
     #[test]
-    fn also_when_it_is_too_deep(turns in vec((0usize..200, 0usize..200, 0usize..FUNCTIONS.len()), 1..30)) {
-        let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
+    fn deep_stack_is_found_or_truncated(turns in vec((0usize..200, 0usize..200, 0usize..FUNCTIONS.len()), 1..30)) {
+        let (mut program, mut tester) = (FakeProgram::new(), StackTester::new());
         for (leaves, calls, function) in turns {
             program.leave(leaves);
             for _ in 0..calls.min(420 - program.frames.len().min(420)) {
                 program.call(function, 0);
             }
-            let (found, is_truncated) = tracer.look(&program, 1);
+            let (found, is_truncated) = tester.capture(&program, 1);
             let expected = program.expected();
             if is_truncated {
                 prop_assert!(expected.starts_with(&found));
@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// Twenty frames of all kinds.
+/// A stack with twenty frames of all shapes.
 fn twenty() -> FakeProgram {
     let mut program = FakeProgram::new();
     for at in 0..20 {
@@ -206,91 +206,91 @@ fn twenty() -> FakeProgram {
 }
 
 #[test]
-fn what_stands_is_neither_walked_nor_defined_again() {
-    let (mut program, mut tracer) = (twenty(), Tracer::new());
-    tracer.look(&program, 1);
-    let defined = tracer.nodes.len();
+fn unchanged_frames_are_neither_walked_nor_defined_again() {
+    let (mut program, mut tester) = (twenty(), StackTester::new());
+    tester.capture(&program, 1);
+    let defined = tester.nodes.len();
     let here = *program.frames.last().unwrap();
-    assert!(tracer.trail.unchanged(&program.words, &here, 1).is_some());
-    assert!(tracer.trail.unchanged(&program.words, &here, 2).is_none(), "a module went");
+    assert!(tester.memo.node_if_unchanged(&program.words, &here, 1).is_some());
+    assert!(tester.memo.node_if_unchanged(&program.words, &here, 2).is_none(), "a module was unloaded");
     program.leave(2);
     program.call(1, 1);
     let here = *program.frames.last().unwrap();
-    let Tracer { trail, rules, .. } = &mut tracer;
+    let StackTester { memo, rules, .. } = &mut tester;
     let memory = &program.words;
-    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    let change = memo.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
     assert!(change.fresh <= 2 && change.kept >= 17, "{change:?}");
-    tracer.look(&program, 1);
-    assert!(tracer.nodes.len() <= defined + 1);
+    tester.capture(&program, 1);
+    assert!(tester.nodes.len() <= defined + 1);
 }
 
 #[test]
-fn a_changed_word_anywhere_is_noticed() {
-    let (mut program, mut tracer) = (twenty(), Tracer::new());
-    tracer.look(&program, 1);
+fn change_of_any_word_is_noticed() {
+    let (mut program, mut tester) = (twenty(), StackTester::new());
+    tester.capture(&program, 1);
     let here = *program.frames.last().unwrap();
-    let seen: Vec<CheckedWords> = tracer.trail.seen[..tracer.trail.len].to_vec();
-    assert!(seen.len() > 20, "frames, and the words that some were found through");
-    for at in seen.iter().flat_map(|seen| seen.at) {
+    let words: Vec<CheckedWords> = tester.memo.words[..tester.memo.len].to_vec();
+    assert!(words.len() > 20, "frames and further words");
+    for at in words.iter().flat_map(|words| words.addresses) {
         let before = program.words.words[&at];
         program.words.words.insert(at, before ^ 8);
-        assert_eq!(tracer.trail.unchanged(&program.words, &here, 1), None, "{at:#x}");
+        assert_eq!(tester.memo.node_if_unchanged(&program.words, &here, 1), None, "{at:#x}");
         program.words.words.insert(at, before);
-        assert!(tracer.trail.unchanged(&program.words, &here, 1).is_some());
+        assert!(tester.memo.node_if_unchanged(&program.words, &here, 1).is_some());
     }
 }
 
 #[test]
-fn a_stack_that_leads_astray_ends_there_and_says_so() {
-    let (mut program, mut tracer) = (twenty(), Tracer::new());
-    // The tenth frame from outside returns to nowhere that is known, or its caller cannot be read.
+fn stack_with_an_invalid_frame_is_truncated_there() {
+    let (mut program, mut tester) = (twenty(), StackTester::new());
+    // The return address of the tenth frame from outside cannot be read.
     let at = program.frames[10].sp - 8;
     program.words.words.remove(&at);
-    let (found, is_truncated) = tracer.look(&program, 1);
+    let (found, is_truncated) = tester.capture(&program, 1);
     assert!(is_truncated && program.expected().starts_with(&found) && found.len() == 9, "{}", found.len());
-    // Asked again, it is the same answer, and still truncated.
-    assert_eq!(tracer.look(&program, 1), (found, true));
+    // A second capture gives the same stack, still truncated.
+    assert_eq!(tester.capture(&program, 1), (found, true));
 }
 
 #[test]
-fn no_caller_is_an_end_too() {
-    let (mut program, mut tracer) = (FakeProgram::new(), Tracer::new());
+fn null_return_address_ends_the_stack() {
+    let (mut program, mut tester) = (FakeProgram::new(), StackTester::new());
     program.frames[0].pc = 0;
     for _ in 0..3 {
         program.call(0, 0);
     }
     for _ in 0..2 {
-        let (found, is_truncated) = tracer.look(&program, 1);
+        let (found, is_truncated) = tester.capture(&program, 1);
         assert_eq!((found, is_truncated), (vec![pc_in(0, 0); 2], false));
     }
 }
 
 #[test]
-fn a_stack_ends_where_an_address_is_of_no_known_code() {
+fn stack_with_unknown_code_is_truncated() {
     let mut program = FakeProgram::new();
     program.frames[0].pc = 0x99;
     program.call(0, 0);
-    let mut tracer = Tracer::new();
+    let mut tester = StackTester::new();
     let here = *program.frames.last().unwrap();
     let memory = &program.words;
-    let change = tracer.trail.walk((memory, memory), &mut tracer.rules, &here, 1, |pc, _| rule_of(pc));
+    let change = tester.memo.walk((memory, memory), &mut tester.rules, &here, 1, |pc, _| rule_of(pc));
     assert!(change.unwrap().is_truncated);
 }
 
 #[test]
-fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
-    let (program, mut tracer) = (twenty(), Tracer::new());
+fn failed_definition_truncates_the_stack_and_is_retried() {
+    let (program, mut tester) = (twenty(), StackTester::new());
     let here = *program.frames.last().unwrap();
-    let Tracer { trail, rules, .. } = &mut tracer;
+    let StackTester { memo, rules, .. } = &mut tester;
     let memory = &program.words;
-    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    let change = memo.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
     let mut defined = 0;
-    let node = trail.follow(&change, |_, _| {
+    let node = memo.apply(&change, |_, _| {
         defined += 1;
         (defined <= 5).then_some(NodeId(defined))
     });
     assert_eq!(node, NodeId(5));
-    assert_eq!(trail.unchanged(memory, &here, 1), None);
-    let change = trail.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
-    assert!(change.kept >= 5, "the part that has a node is found again");
+    assert_eq!(memo.node_if_unchanged(memory, &here, 1), None);
+    let change = memo.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
+    assert!(change.kept >= 5, "the part that has nodes is found again");
 }

@@ -1,33 +1,34 @@
-//! The self-description of 3.13 and later: `_Py_DebugOffsets`, the first bytes of `_PyRuntime`.
+//! The self-description of CPython 3.13 and later: `_Py_DebugOffsets`, the first bytes of `_PyRuntime`.
 //!
-//! Constraint: it is made for readers of the same release, and its own fields move from one version to the next.
-//! Consequence: the positions below belong to one version each (`scripts/python-abi` holds them against the headers), the
-//! cookie and the version must be right, and an offset that none of these structs can have refuses it all.
-//! In free-threaded builds objects have longer heads, and from 3.14 on code runs from copies that belong to the threads.
+//! The description is made for readers of the same release, and its own fields move from version to
+//! version. So the positions below belong to one version each; `scripts/python-abi` checks them against
+//! the headers. Cookie and version must be right, and one impossible offset refuses the whole description.
+//! In free-threaded builds objects have longer headers, and from 3.14 on each thread runs its own copy of
+//! the bytecode.
 
 use super::{
     BytecodeCopies, CodeLayout, InstructionKind, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, PythonLayout,
     windows_over,
 };
 
-/// Bytes of `_PyRuntime` that are looked at.
+/// Number of bytes of `_PyRuntime` that are read.
 pub(crate) const DEBUG_OFFSETS_BYTES: usize = 648;
 
-/// Where the description of a version has what we read.
+/// Positions in the self-description of one version, in bytes.
 struct DebugOffsetPositions {
-    /// `runtime_state.finalizing`.
+    /// Position of `runtime_state.finalizing`.
     finalizing: usize,
-    /// `thread_state.current_frame`.
+    /// Position of `thread_state.current_frame`.
     current_frame: usize,
-    /// `interpreter_frame.previous`; `executable` and `instr_ptr` follow.
+    /// Position of `interpreter_frame.previous`; `executable` and `instr_ptr` follow.
     previous: usize,
-    /// `interpreter_frame.owner`.
+    /// Position of `interpreter_frame.owner`.
     owner: usize,
-    /// `code_object.filename`; `name`, `qualname`, `linetable` and `firstlineno` follow.
+    /// Position of `code_object.filename`; `name`, `qualname`, `linetable` and `firstlineno` follow.
     filename: usize,
-    /// `code_object.co_code_adaptive`; from 3.14 on `co_tlbc` follows.
+    /// Position of `code_object.co_code_adaptive`; from 3.14 on `co_tlbc` follows.
     co_code_adaptive: usize,
-    /// `unicode_object.asciiobject_size`.
+    /// Position of `unicode_object.asciiobject_size`.
     asciiobject_size: usize,
 }
 
@@ -51,7 +52,7 @@ const IN_3_14: DebugOffsetPositions = DebugOffsetPositions {
     asciiobject_size: 640,
 };
 
-/// Operations of 3.14, `Include/opcode_ids.h`.
+/// Operations of 3.14, from `Include/opcode_ids.h`.
 const MAKE_CELL: u8 = 97;
 const COPY_FREE_VARS: u8 = 60;
 
@@ -61,7 +62,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLay
         let bytes = bytes.get(at..at + 8).and_then(|bytes| <[u8; 8]>::try_from(bytes).ok());
         Ok(u64::from_le_bytes(bytes.ok_or("its self-description is too short")?) as usize)
     };
-    // An offset beyond this is no offset into any of these structs.
+    // None of these structs is larger than this.
     let offset = |at: usize| match word(at)? {
         value if value < 4096 => Ok(value),
         _ => Err("its self-description has an impossible offset"),
@@ -70,10 +71,10 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLay
         return Err("its self-description is missing");
     }
     if (word(8)? >> 16) as u16 != version {
-        return Err("its self-description is of another version");
+        return Err("its self-description belongs to another version");
     }
     let is_threaded = word(16)? != 0;
-    // From 3.14 on the lowest bits of a reference from a frame say how it is counted.
+    // From 3.14 on, the lowest bits of a reference in a frame tell how it is counted.
     let (at, frame_code_tags) = if version == 0x030d { (IN_3_13, 0) } else { (IN_3_14, 3) };
     let ascii = offset(at.asciiobject_size)?;
     let bytecode = offset(at.co_code_adaptive)?;
@@ -91,7 +92,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLay
     let object = match (is_threaded, version) {
         (false, _) => OBJECT,
         (true, 0x030d) => OBJECT_FREE_THREADED,
-        // `interned` has become a byte of its own.
+        // From 3.14 on, `interned` is a separate byte.
         (true, _) => ObjectLayout { string_kind_bit: 8, ..OBJECT_FREE_THREADED },
     };
     let (previous, code, instr) = (offset(at.previous)?, offset(at.previous + 8)?, offset(at.previous + 16)?);
@@ -118,9 +119,9 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLay
             qualname: offset(at.filename + 16)?,
             line_table: offset(at.filename + 24)?,
             first_line: offset(at.filename + 32)?,
-            // Not described; unchanged since 3.12, and only compared, never followed.
+            // Not described. Unchanged since 3.12, and only compared, never followed.
             serial: Some(76 + object.ob_size),
-            // As far before the bytecode as in 3.11 and 3.12, but for the copies.
+            // As far before the bytecode as in 3.11 and 3.12, plus the copies.
             first_traceable: Some(bytecode - if copies.is_some() { 24 } else { 16 }),
             bytecode,
             copies,
@@ -136,7 +137,7 @@ mod tests {
     use super::super::of_version;
     use super::*;
 
-    /// `_PyRuntime.debug_offsets`, x86-64, release build: what the headers of 3.13.0 and 3.14.10 give.
+    /// `_PyRuntime.debug_offsets` of an x86-64 release build, computed from the headers of 3.13.0 and 3.14.10.
     fn described(version: u64) -> Vec<u8> {
         let mut bytes = vec![0u8; DEBUG_OFFSETS_BYTES];
         bytes[..8].copy_from_slice(b"xdebugpy");
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_self_description_is_read_and_doubted() {
+    fn self_description_is_read_and_validated() {
         let layout = of_version(0x030d, &described(0x030d)).unwrap();
         assert_eq!(layout.runtime_finalizing, 608);
         assert_eq!((layout.tstate_frame, layout.frame_owner, layout.code.bytecode), (72, 70, 200));
@@ -184,7 +185,7 @@ mod tests {
         assert!(of_version(0x030d, &garbage).is_err());
         assert!(of_version(0x030d, &described(0x030d)[..100]).is_err());
         assert!(of_version(0x030d, &[0; DEBUG_OFFSETS_BYTES]).is_err());
-        assert!(of_version(0x030e, &described(0x030d)).is_err(), "of another version");
+        assert!(of_version(0x030e, &described(0x030d)).is_err(), "another version");
         assert!(of_version(0x0310, &described(0x030d)).is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! Whatever happens to the frames in between, the stack found is the one that a whole walk finds.
+//! Checks the memo against a complete walk, whatever happens to the frames in between.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::super::fake::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, python};
+use super::super::fake_interpreter::{CODE_TYPE, FakeInterpreter, STRINGS, TSTATE, python};
 use super::super::walk::walk;
 use super::*;
 
@@ -14,18 +14,18 @@ fn empty() -> Box<PythonStackMemo> {
     unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) }
 }
 
-/// A thread whose frames come and go, with the trail that follows it.
+/// A thread whose frames come and go, with the memo that follows it.
 struct FakeThread {
     fake: FakeInterpreter,
     layout: PythonLayout,
-    trail: Box<PythonStackMemo>,
+    memo: Box<PythonStackMemo>,
     defined: HashMap<NodeId, (NodeId, FrameKey)>,
-    /// Addresses of its frames, outermost first.
+    /// Addresses of the frames, outermost first.
     frames: Vec<usize>,
 }
 
 const CODES: usize = 6;
-/// Where frames lie: they are used again, as on CPython's own stack of them.
+/// The address of a frame. Addresses are reused, as on CPython's own frame stack.
 fn frame_at(depth: usize) -> usize {
     0x20_0000 + depth * 0x100
 }
@@ -33,14 +33,14 @@ fn frame_at(depth: usize) -> usize {
 impl FakeThread {
     fn new(version: u16) -> Self {
         let (mut fake, layout) = python(version, 1);
-        // One more, for entries from C: they run a code object that nothing else runs.
+        // One more code object, which only entries from C run.
         for code in 0..=CODES {
             fake.put_code(&layout, code_at(code), code);
             if let Some(serial) = layout.code.serial {
                 fake.put(code_at(code) + serial, 0x50 + code);
             }
         }
-        let mut thread = Self { fake, layout, trail: empty(), defined: HashMap::new(), frames: Vec::new() };
+        let mut thread = Self { fake, layout, memo: empty(), defined: HashMap::new(), frames: Vec::new() };
         thread.link();
         thread
     }
@@ -70,7 +70,7 @@ impl FakeThread {
 
     fn pop(&mut self) {
         if let Some(frame) = self.frames.pop() {
-            // What was left may be given back to the system: whoever reads it crashes.
+            // The memory of a returned frame may be unmapped, so reading it must fail.
             for byte in frame..frame + 0x100 {
                 self.fake.0.remove(&byte);
             }
@@ -94,11 +94,11 @@ impl FakeThread {
         }
     }
 
-    /// The stack by way of the trail, innermost first.
+    /// The stack according to the memo, innermost first.
     fn stack(&mut self) -> Vec<FrameKey> {
-        let change = self.trail.look(&self.fake, &self.layout, TSTATE, CODE_TYPE).unwrap();
+        let change = self.memo.find_change(&self.fake, &self.layout, TSTATE, CODE_TYPE).unwrap();
         let defined = &mut self.defined;
-        let mut node = self.trail.follow(change, |parent, key| {
+        let mut node = self.memo.apply(change, |parent, key| {
             let id = NodeId(defined.len() as u32 + 1);
             defined.insert(id, (parent, *key));
             Some(id)
@@ -129,7 +129,7 @@ enum StackAction {
     Pop(usize),
     Advance(usize, usize),
     Replace(usize, usize),
-    Look,
+    Capture,
 }
 
 fn act() -> impl Strategy<Value = StackAction> {
@@ -138,13 +138,13 @@ fn act() -> impl Strategy<Value = StackAction> {
         2 => (1..6usize).prop_map(StackAction::Pop),
         3 => (0..12usize, 0..4usize).prop_map(|(b, i)| StackAction::Advance(b, i)),
         1 => (0..CODES, 0..3usize).prop_map(|(c, m)| StackAction::Replace(c, m)),
-        4 => Just(StackAction::Look),
+        4 => Just(StackAction::Capture),
     ]
 }
 
 proptest! {
     #[test]
-    fn the_trail_finds_what_a_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x0308u16..=0x030e) {
+    fn memo_finds_the_stack_that_a_complete_walk_finds(acts in prop::collection::vec(act(), 1..120), version in 0x0308u16..=0x030e) {
         let mut thread = FakeThread::new(version);
         let has_entries_from_c = thread.layout.owner_without_code.is_some();
         for act in acts {
@@ -153,7 +153,7 @@ proptest! {
                 StackAction::Pop(count) => (0..count).for_each(|_| thread.pop()),
                 StackAction::Advance(back, instr) => thread.advance(back, instr),
                 StackAction::Replace(code, mark) => thread.replace_code(code, mark),
-                StackAction::Look => thread.check(),
+                StackAction::Capture => thread.check(),
             }
         }
         thread.check();
@@ -161,32 +161,33 @@ proptest! {
 }
 
 #[test]
-fn a_stack_that_stands_is_not_read_again() {
+fn unchanged_frames_are_not_read_again() {
     let mut thread = FakeThread::new(0x030c);
     for depth in 0..40 {
         thread.push(0, depth % CODES, depth % 3, false);
     }
     thread.check();
-    let look =
-        |thread: &mut FakeThread| thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
-    assert_eq!(look(&mut thread), PythonStackChange { kept: 40, fresh: 0, truncated: false });
+    let capture = |thread: &mut FakeThread| {
+        thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap()
+    };
+    assert_eq!(capture(&mut thread), PythonStackChange { kept: 40, fresh: 0, is_truncated: false });
     thread.advance(0, 3);
-    assert_eq!(look(&mut thread), PythonStackChange { kept: 39, fresh: 1, truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { kept: 39, fresh: 1, is_truncated: false });
     thread.push(0, 1, 1, false);
     assert_eq!(
-        look(&mut thread),
-        PythonStackChange { kept: 39, fresh: 2, truncated: false },
+        capture(&mut thread),
+        PythonStackChange { kept: 39, fresh: 2, is_truncated: false },
         "a call from another line"
     );
     thread.check();
     for _ in 0..3 {
         thread.pop();
     }
-    assert_eq!(look(&mut thread), PythonStackChange { kept: 38, fresh: 0, truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { kept: 38, fresh: 0, is_truncated: false });
 }
 
 #[test]
-fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
+fn stack_too_deep_for_the_memo_is_truncated_like_a_walk() {
     let mut thread = FakeThread::new(0x030b);
     for depth in 0..MAX_DEPTH + 10 {
         thread.push(0, depth % CODES, depth % 3, false);
@@ -194,8 +195,8 @@ fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
             thread.check();
         }
     }
-    let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
-    assert!(change.truncated && change.kept == 0);
+    let change = thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    assert!(change.is_truncated && change.kept == 0);
     for _ in 0..20 {
         thread.pop();
         thread.check();
@@ -203,14 +204,14 @@ fn a_stack_too_deep_for_the_trail_is_cut_where_a_walk_cuts_it() {
 }
 
 #[test]
-fn a_definition_that_fails_cuts_the_stack_and_is_tried_again() {
+fn failed_definition_truncates_the_stack_and_is_retried() {
     let mut thread = FakeThread::new(0x030c);
     for code in 0..4 {
         thread.push(0, code, 1, false);
     }
-    let change = thread.trail.look(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
+    let change = thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
     let mut first = None;
-    let outer = thread.trail.follow(change, |_, key| {
+    let outer = thread.memo.apply(change, |_, key| {
         first.get_or_insert(*key);
         (key.code == code_at(0)).then_some(NodeId(1))
     });

@@ -1,11 +1,11 @@
-//! Interpreters for tests: memory that is a map, laid out like a version's.
+//! Interpreters for tests: a map of bytes with the memory layout of a version.
 
 use std::collections::HashMap;
 
 use super::layout::{self, BytecodeCopies, CodeLayout, InstructionKind, ObjectLayout, PythonLayout};
 use crate::platform::process_memory::Memory;
 
-/// An interpreter made of a map of bytes.
+/// The memory of an interpreter, by address.
 #[derive(Default)]
 pub(super) struct FakeInterpreter(pub(super) HashMap<usize, u8>);
 
@@ -16,16 +16,16 @@ impl FakeInterpreter {
         }
     }
 
-    /// A frame whose fields are all readable.
+    /// Adds a frame whose fields are all readable.
     pub(super) fn put_frame(&mut self, layout: &PythonLayout, frame: usize) {
         (frame..frame + 0x80).step_by(8).for_each(|at| self.put(at, 0x33));
         self.put(frame + layout.object.ob_type, FRAME_TYPE);
     }
 
-    /// A frame's instruction, counted in code units.
+    /// Sets the instruction of a frame, counted in code units.
     pub(super) fn put_instruction(&mut self, layout: &PythonLayout, frame: usize, code: usize, units: usize) {
         let value = match layout.instruction {
-            // Threads after the first one run copies.
+            // All threads but the first run copies.
             InstructionKind::Pointer if layout.code.copies.is_some() => code + COPY + 2 * units,
             InstructionKind::Pointer => code + layout.code.bytecode + 2 * units,
             InstructionKind::Index { unit } => 2 * units / unit,
@@ -33,7 +33,7 @@ impl FakeInterpreter {
         self.put(frame + layout.frame_instr, value);
     }
 
-    /// A string that nobody has asked for its hash.
+    /// Adds a string whose hash is not computed yet.
     pub(super) fn put_string(&mut self, layout: &PythonLayout, at: usize, text: &str) {
         let ascii = text.is_ascii();
         let width = if ascii { 1 } else { 4 };
@@ -53,7 +53,7 @@ impl FakeInterpreter {
         }
     }
 
-    /// A code object of eight instructions. Its name is the string `of`, its line table begins with that number.
+    /// Adds a code object with eight instructions. `of` determines its name and its line table.
     pub(super) fn put_code(&mut self, layout: &PythonLayout, code: usize, of: usize) {
         let (table, bytecode, name) = (0x900_0000 + of * 0x100, 0x980_0000, STRINGS + of * 0x100);
         for at in (0..0x100).step_by(8) {
@@ -105,21 +105,21 @@ pub(super) const STRING_TYPE: usize = 0x9100;
 pub(super) const BYTES_TYPE: usize = 0x9200;
 pub(super) const FRAME_TYPE: usize = 0x9300;
 pub(super) const TSTATE: usize = 0x1_0000;
-/// Where strings lie.
+/// The address of the first string.
 pub(super) const STRINGS: usize = 0xa00_0000;
 
-/// From a code object to the list of the copies of its bytecode.
+/// Distance from a code object to the list of its bytecode copies.
 const COPIES: usize = 0x200;
-/// From a code object to the copy that runs.
+/// Distance from a code object to the copy that runs.
 const COPY: usize = 0x300;
 
-/// In a version: its free-threaded build.
+/// Flag in a version number: the free-threaded build.
 pub(super) const FREE_THREADED: u16 = 0x8000;
-/// All that are read.
+/// All supported versions.
 pub(super) const VERSIONS: [u16; 9] =
     [0x0308, 0x0309, 0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
 
-/// How a version from 3.13 on describes itself, nearly: fields lie as in 3.12, behind the heads of its objects.
+/// A layout like those of 3.13 and later: the fields of 3.12 behind the longer headers of objects.
 fn described(version: u16) -> PythonLayout {
     let base = layout::of_version(0x030c, &[]).unwrap();
     let is_threaded = version & FREE_THREADED != 0;
@@ -157,7 +157,7 @@ fn described(version: u16) -> PythonLayout {
     }
 }
 
-/// Frames at 0x2_0000, 0x2_0100, ..., each running a code object at 0x500_0000, 0x500_0400, ...
+/// An interpreter with frames at 0x2_0000, 0x2_0100, ..., which run code objects at 0x500_0000, 0x500_0400, ...
 pub(super) fn python(version: u16, frames: usize) -> (FakeInterpreter, PythonLayout) {
     let layout = match version {
         0x030d.. => described(version),

@@ -1,10 +1,10 @@
-//! A stack made of words, for tests.
+//! A stack for tests: a map of words.
 
 use std::collections::HashMap;
 
 use crate::platform::process_memory::Memory;
 
-/// Words by address; what is not there cannot be read.
+/// Words by address. All other addresses cannot be read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FakeWords {
     pub(super) words: HashMap<usize, usize>,
@@ -12,7 +12,7 @@ pub(super) struct FakeWords {
 }
 
 impl FakeWords {
-    /// The same word everywhere.
+    /// Memory with the same word at every address.
     pub(super) fn all(word: usize) -> Self {
         Self { words: HashMap::new(), otherwise: Some(word) }
     }

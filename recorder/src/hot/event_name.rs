@@ -1,37 +1,37 @@
-//! The name of something the program tells us of, such as a range.
+//! The name of a range, a phase or a mark.
 //!
-//! Constraint: it comes inside a hook, may be of any length, and often counts up ("step 17"). Consequence: it is copied into a
-//! buffer on the stack, cut where that ends, and each number in it becomes `#`, so that a loop has one name and not one for
-//! each turn. A mark keeps its numbers: it is asked for by its name, and is made seldom.
+//! A name arrives inside a hook, may have any length, and often counts up ("step 17"). So it is copied
+//! into a fixed buffer, truncated if necessary, and each number in it becomes `#`: a loop then has one
+//! name, not one for each iteration. A mark keeps its digits, because users select marks by name and
+//! programs make few of them.
 
-/// Longest name that is kept, in bytes.
-const MAX_BYTES: usize = 200;
-/// The lengths of file, name and line table, before the name itself: a name is a code definition with nothing else in it.
+/// Longest name that is stored, in bytes.
+const MAX_NAME_BYTES: usize = 200;
+/// Lengths of file, name and line table. A name is stored as a code definition that has only a name.
 const HEAD_BYTES: usize = 12;
 
-/// A name as it is recorded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EventName {
-    payload: [u8; HEAD_BYTES + MAX_BYTES],
+    payload: [u8; HEAD_BYTES + MAX_NAME_BYTES],
     len: usize,
-    cut: bool,
+    is_truncated: bool,
 }
 
 impl EventName {
-    /// Of nothing.
-    pub(crate) const EMPTY: Self = Self { payload: [0; HEAD_BYTES + MAX_BYTES], len: 0, cut: false };
+    pub(crate) const EMPTY: Self =
+        Self { payload: [0; HEAD_BYTES + MAX_NAME_BYTES], len: 0, is_truncated: false };
 
-    /// Of these bytes.
+    /// Copies a name and replaces each number in it by `#`.
     pub(crate) fn new(bytes: &[u8]) -> Self {
-        Self::of(bytes, true)
+        Self::copy(bytes, true)
     }
 
-    /// Of these bytes, with their numbers: for what is asked for by its name.
+    /// Copies a name unchanged.
     pub(crate) fn literal(bytes: &[u8]) -> Self {
-        Self::of(bytes, false)
+        Self::copy(bytes, false)
     }
 
-    fn of(bytes: &[u8], folds_numbers: bool) -> Self {
+    fn copy(bytes: &[u8], folds_numbers: bool) -> Self {
         let mut name = Self::EMPTY;
         let mut in_number = false;
         for byte in bytes {
@@ -41,7 +41,7 @@ impl EventName {
             }
             in_number = is_digit;
             let Some(place) = name.payload.get_mut(HEAD_BYTES + name.len) else {
-                name.cut = true;
+                name.is_truncated = true;
                 break;
             };
             *place = if is_digit { b'#' } else { *byte };
@@ -51,23 +51,21 @@ impl EventName {
         name
     }
 
-    /// As it will be read.
     #[cfg(test)]
     pub(crate) fn text(&self) -> &[u8] {
         &self.payload[HEAD_BYTES..HEAD_BYTES + self.len]
     }
 
-    /// As the payload of a definition.
+    /// The name in the form of a code definition.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload[..HEAD_BYTES + self.len]
     }
 
-    /// True if it was longer.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.cut
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
-    /// Tells names apart (FNV-1a, 64 bits).
+    /// FNV-1a, 64 bits.
     pub(crate) fn hash(&self) -> u64 {
         self.payload().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -84,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_counts_is_one_name() {
+    fn numbers_in_a_name_become_one_placeholder() {
         assert_eq!(text(b"step 17"), "step #");
         assert_eq!(text(b"12_batch_9999999999"), "#_batch_#");
         assert_eq!(EventName::new(b"step 1").hash(), EventName::new(b"step 22").hash());
@@ -92,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_name_keeps_its_numbers() {
+    fn literal_name_keeps_its_digits() {
         assert_eq!(EventName::literal(b"epoch 12").text(), b"epoch 12");
         assert_ne!(EventName::literal(b"epoch 1").hash(), EventName::literal(b"epoch 2").hash());
     }
 
     #[test]
-    fn a_long_name_is_cut_and_an_empty_one_is_none() {
+    fn long_name_is_truncated_and_empty_name_stays_empty() {
         let long = EventName::new(&[b'x'; 5000]);
-        assert!(long.is_cut() && long.payload().len() == HEAD_BYTES + MAX_BYTES);
-        assert!(!EventName::new(b"").is_cut() && text(b"").is_empty());
-        assert!(!EventName::new(&[b'7'; 5000]).is_cut());
+        assert!(long.is_truncated() && long.payload().len() == HEAD_BYTES + MAX_NAME_BYTES);
+        assert!(!EventName::new(b"").is_truncated() && text(b"").is_empty());
+        assert!(!EventName::new(&[b'7'; 5000]).is_truncated());
     }
 }
