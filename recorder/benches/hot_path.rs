@@ -56,7 +56,8 @@ fn stacks(c: &mut Criterion) {
     });
 }
 
-/// Frames of Python 3.12 in our own memory, about a hundred bytes apart as on the interpreter's frame stack.
+/// Frames of Python 3.12 in our own memory, about a hundred bytes apart as on the interpreter's
+/// frame stack.
 fn python(c: &mut Criterion) {
     const DEPTH: usize = 33;
     const FRAME_WORDS: usize = 13;
@@ -128,8 +129,8 @@ chain! {
 const WAYS: [fn(usize, StackCallback<'_>) -> usize; 8] =
     [f00::<1>, f00::<2>, f00::<3>, f00::<4>, f00::<5>, f00::<6>, f00::<7>, f00::<8>];
 
-/// Time of `iterations` calls of `callback` at the bottom of stacks of 40 frames, in a thread of its own. The time
-/// includes the calls that build the stacks.
+/// Time of `iterations` calls of `callback` at the bottom of stacks of 40 frames, in a thread of
+/// its own. The time includes the calls that build the stacks.
 fn on_stacks(iterations: u64, ways: usize, mut callback: impl FnMut() + Send) -> Duration {
     let depth = 40 - OUTER_FRAMES;
     std::thread::scope(|scope| {
@@ -149,7 +150,8 @@ const OUTER_FRAMES: usize = 7;
 
 fn native(c: &mut Criterion) {
     prepare();
-    // SAFETY: zero bytes are the documented empty state of a NativeStack, and the layout is its own.
+    // SAFETY: zero bytes are the documented empty state of a NativeStack, and the layout is its
+    // own.
     let mut stack: Box<NativeStack> =
         unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<NativeStack>()).cast()) };
     let mut depths = Vec::new();

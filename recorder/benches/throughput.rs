@@ -1,9 +1,10 @@
-//! Measures how many events a process can record, with threads that do nothing else and a trace that is written.
+//! Measures how many events a process can record, with threads that do nothing else and a trace
+//! that is written.
 //!
-//! Prints one row of a Markdown table for each number of threads. Each row is a process of its own, because a
-//! process makes one recording. Wall time ends when the trace is closed; CPU time is measured by thread.
-//! Extra memory is the peak of the process (VmHWM) minus its memory before the first event, so it includes
-//! the mapped rings.
+//! Prints one row of a Markdown table for each number of threads. Each row is a process of its own,
+//! because a process makes one recording. Wall time ends when the trace is closed; CPU time is
+//! measured by thread. Extra memory is the peak of the process (VmHWM) minus its memory before the
+//! first event, so it includes the mapped rings.
 #![allow(missing_docs, clippy::print_stdout, reason = "a program")]
 
 use std::path::Path;
@@ -42,7 +43,7 @@ fn print_table() {
     }
 }
 
-/// Records events like a training step: 40 lines, each of which allocates and frees blocks of its own size.
+/// Records events like a training step: 40 lines, each with blocks of its own size.
 fn record_steps(thread: u64, events: u64) {
     let mut allocated = 0;
     for number in 0..events {

@@ -1,9 +1,9 @@
 //! The global allocator of the library.
 //!
-//! Rust ends the process after a failed allocation, but a program at its limit (`ulimit -v`, a full
-//! memory cgroup without the OOM killer) may survive one of its own. So if an allocation of the writer
-//! thread fails, the recording ends and that thread blocks until the process exits. Hooks allocate
-//! nothing.
+//! Rust ends the process after a failed allocation. But a program at its memory limit (`ulimit -v`,
+//! a full cgroup without the OOM killer) may survive a failed allocation of its own. So if an
+//! allocation of the writer thread fails, the recording ends and that thread blocks until the
+//! process exits. Hooks allocate nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -13,7 +13,8 @@ use crate::session::writer_session;
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
-// SAFETY: every call is the system allocator's own. A failed one returns null, or never on the writer thread.
+// SAFETY: every call is the system allocator's own. A failed one returns null; on the writer thread
+// it does not return.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

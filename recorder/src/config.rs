@@ -1,8 +1,8 @@
 //! The settings of a recording, read from environment variables.
 //!
-//! Environment variables are the only way to pass settings to a preloaded library. A mistyped value must
-//! neither stop the program nor be ignored silently: one line on stderr names the variable, the allowed
-//! values, and the value used instead.
+//! Environment variables are the only way to pass settings to a preloaded library. A mistyped value
+//! must neither stop the program nor be ignored silently: one line on stderr names the variable,
+//! the allowed values, and the value used instead.
 
 use gpumemtrace_format::amount::{self, PartLimit};
 
@@ -44,8 +44,8 @@ pub(crate) struct Config {
     pub(crate) output: String,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
     pub(crate) stacks: StackConfig,
-    /// `GPUMEMTRACE_DEPTH`: largest number of frames in a stack, 1 to [`MAX_DEPTH`] (default). Outer frames
-    /// beyond it are omitted.
+    /// `GPUMEMTRACE_DEPTH`: largest number of frames in a stack, 1 to [`MAX_DEPTH`] (default).
+    /// Outer frames beyond it are omitted.
     pub(crate) depth: usize,
     /// `GPUMEMTRACE_ON_FULL`: `block` (default), `drop`.
     pub(crate) on_full: FullRingPolicy,
@@ -53,8 +53,8 @@ pub(crate) struct Config {
     pub(crate) memory_bytes: u64,
     /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: when to begin a new part, and how much to keep.
     pub(crate) rotation: Option<RotationPolicy>,
-    /// `GPUMEMTRACE_CLOCK`: `auto` (default) uses the processor's counter where it can be trusted; `kernel`
-    /// never does.
+    /// `GPUMEMTRACE_CLOCK`: `auto` (default) uses the processor's counter where it can be trusted;
+    /// `kernel` never does.
     pub(crate) uses_counter: bool,
 }
 

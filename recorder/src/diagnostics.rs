@@ -1,8 +1,8 @@
 //! Diagnostics for the user: one line on stderr when something goes wrong.
 //!
-//! The calling thread belongs to the program and may hold its allocator's lock. So there is no stdio, no
-//! formatting and no allocation: the parts are copied into a buffer on the stack and written with one
-//! `write(2)`. Each line says what happened, why, and what to do.
+//! The calling thread belongs to the program and may hold its allocator's lock. So there is no
+//! stdio, no formatting and no allocation: the parts are copied into a buffer on the stack and
+//! written with one `write(2)`. Each line says what happened, why, and what to do.
 
 use crate::platform;
 
@@ -36,7 +36,8 @@ pub fn errno() -> i32 {
     unsafe { *platform::errno_location() }
 }
 
-/// Restores the `errno` of the calling thread, so that the program never sees the errors of our calls.
+/// Restores the `errno` of the calling thread, so that the program never sees the errors of our
+/// calls.
 pub fn set_errno(value: i32) {
     // SAFETY: always a valid pointer to this thread's errno.
     unsafe { *platform::errno_location() = value };

@@ -1,18 +1,19 @@
 //! The part of gpumemtrace that runs inside the traced program.
 //!
-//! The program must behave and end as it would without the recorder, and may be killed at any moment
-//! without losing its trace. So hooks only store records into ring buffers in a mapped file ([`hot`],
-//! [`ring`]), with the call stacks that [`stacks`] captures. One writer thread does everything slow:
-//! encoding, compression, files ([`writer`]). An internal error is counted, prints one line
-//! ([`diagnostics`]) and ends the recording, never the program ([`lifecycle`]).
+//! The program must behave and end as it would without the recorder, and may be killed at any
+//! moment without losing its trace. So hooks only store records into ring buffers in a mapped file
+//! (`hot`, `ring`), with the call stacks that `stacks` captures. One writer thread does
+//! everything slow: encoding, compression, files (`writer`). An internal error is counted, prints
+//! one line (`diagnostics`) and ends the recording, never the program (`lifecycle`).
 //!
-//! As a user of this crate (a hook), call [`begin_call`] before a driver call and
-//! [`CallGuard::complete`] after it, [`record_event`] for something that has already happened, and
-//! [`end_at_exit`] or [`end_at_quick_exit`] when the process ends. The recorder starts itself at the
-//! first event, gives all events of the process one order, and never panics on purpose.
+//! A hook calls [`begin_call`] before a driver call and [`CallGuard::complete`] after it, or
+//! [`record_event`] for something that has already happened. When the process ends, call
+//! [`end_at_exit`] or [`end_at_quick_exit`]. The recorder starts itself at the first event, gives
+//! all events of the process one order, and never panics on purpose.
 //!
-//! The modules form layers: `platform`, `diagnostics`, `ring`, `stacks`, `config`, `session`, then `hot`
-//! and `writer`, then `lifecycle`, then `api`. A module imports only from layers below it.
+//! The modules form layers: `platform`, `diagnostics`, `ring`, `stacks`, `config`, `metadata`,
+//! `session`, then `hot` and `writer`, then `lifecycle`, then `api`. A module imports only from
+//! layers before it.
 
 mod allocator;
 mod api;

@@ -2,8 +2,8 @@
 //!
 //! Nothing is created until the first event: a process that never uses a GPU gets no file and no
 //! thread. The thread that makes the first event creates trace, ring file, [`Session`] and writer
-//! thread, and writes the pending markers in front of its event. At the end, hooks are stopped first;
-//! then the writer drains the rings and finishes the trace.
+//! thread, and writes the pending markers in front of its event. At the end, hooks are stopped
+//! first; then the writer drains the rings and finishes the trace.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,8 @@ use crate::writer::rotation::Rotation;
 use crate::writer::trace_file::RotatingTrace;
 use crate::{metadata, platform, writer};
 
-/// How long an exiting process waits for its trace. Records not written by then are in the ring file.
+/// How long an exiting process waits for its trace. Records not written by then are in the ring
+/// file.
 const EXIT_PATIENCE_NS: u64 = 10_000_000_000;
 const QUICK_EXIT_PATIENCE_NS: u64 = 500_000_000;
 
@@ -111,7 +112,8 @@ fn start_in(
     let blocks = ThreadBlocks::map()?;
     let rings = RingMapping::create(ring, trace_id, values.pid, config.memory_bytes)
         .inspect_err(|_| blocks.unmap())?;
-    // The ring file comes first: a process killed in between leaves an empty trace, never one without a ring.
+    // The ring file comes first: a process killed in between leaves an empty trace, never one
+    // without a ring.
     let notes = meta.list("notes").to_vec();
     let trace = begin_trace(output.trace, &output.path, config, trace_id, meta).inspect_err(|_| {
         rings.unmap();
@@ -124,7 +126,7 @@ fn start_in(
     }
     native::prepare();
     if let Err(error) = writer::spawn(session, trace, notes) {
-        // The program may be near its memory limit: give back what is not used.
+        // The program may be near its memory limit, so release the memory.
         session.rings.unmap();
         blocks.unmap();
         return Err(error);
@@ -132,7 +134,8 @@ fn start_in(
     Ok(session)
 }
 
-/// Writes the metadata before anything is recorded, so that even the shortest trace describes itself.
+/// Writes the metadata before anything is recorded, so that even the shortest trace describes
+/// itself.
 fn begin_trace(
     file: File,
     path: &Path,
@@ -155,14 +158,14 @@ pub fn end_at_exit() {
     end(END_EXIT, 0, EXIT_PATIENCE_NS);
 }
 
-/// Notes that the process calls `_exit` with `status`, and finishes the trace if that takes less than
-/// half a second. Whatever is not written by then is in the ring file.
+/// Notes that the process calls `_exit` with `status`, and finishes the trace if that takes less
+/// than half a second. Whatever is not written by then is in the ring file.
 pub fn end_at_quick_exit(status: i32) {
     end(END_QUICK_EXIT, status, QUICK_EXIT_PATIENCE_NS);
 }
 
-/// Finishes the trace on the program's request; the process records nothing afterwards. Returns false
-/// if no recording was running.
+/// Finishes the trace on the program's request; the process records nothing afterwards. Returns
+/// false if no recording was running.
 pub fn end_by_program() -> bool {
     let Some(session) = current::running() else {
         current::disable();

@@ -1,9 +1,9 @@
 //! Metadata of a trace: facts about the process, the machine and the libraries.
 //!
-//! Most facts need files or the list of loaded modules, and some need the driver. The thread that starts
-//! the session collects only what identifies the trace ([`header`]). The writer thread adds the rest in a
-//! second block ([`late_metadata`]). A fact that cannot be found out is left out, and readers show it as
-//! unknown.
+//! Most facts need files or the list of loaded modules, and some need the driver. The thread that
+//! starts the session collects only what identifies the trace ([`header`]). The writer thread adds
+//! the rest in a second block ([`late_metadata`]). A fact that cannot be found out is left out, and
+//! readers show it as unknown.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -28,7 +28,8 @@ pub struct HookCallbacks {
     pub uncovered_calls: fn() -> u64,
     /// Returns the names of the functions that those calls went to.
     pub uncovered_names: fn() -> Vec<String>,
-    /// Records values that are sampled, not intercepted. Runs about once a second after the first event.
+    /// Records values that are sampled, not intercepted. Runs about once a second after the first
+    /// event.
     pub record_samples: fn(),
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn record_samples() {
 /// The host name; empty if it is unknown.
 pub(crate) fn host_name() -> String {
     let mut name = [0u8; 256];
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the length is that of the buffer.
     let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
     let len = name.iter().position(|byte| *byte == 0).unwrap_or(0);
     if result == 0 { String::from_utf8_lossy(&name[..len]).into_owned() } else { String::new() }
@@ -169,7 +170,8 @@ fn torch_version(modules: &[ModuleDef]) -> Option<(String, Option<String>)> {
     read_torch_version(Path::new(&library.path))
 }
 
-/// Reads version and CUDA version of the PyTorch installation whose `lib` folder holds `library`.
+/// Reads PyTorch's version and CUDA version from the installation that contains `library` in its
+/// `lib` folder.
 pub fn read_torch_version(library: &Path) -> Option<(String, Option<String>)> {
     let package = library.parent()?.parent()?;
     let text = std::fs::read_to_string(package.join("version.py")).ok()?;

@@ -1,7 +1,7 @@
 //! Checks that an event takes no lock that another thread of the process may hold.
 //!
-//! The loader's lock is held inside callbacks of `dl_iterate_phdr`, which unwinders call; the lock of a stream
-//! is held after `flockfile`. An event that took one of them would deadlock here.
+//! The loader's lock is held inside callbacks of `dl_iterate_phdr`, which unwinders call; the lock
+//! of a stream is held after `flockfile`. An event that took one of them would deadlock here.
 
 #![allow(clippy::exit, reason = "a scenario ends its own process")]
 

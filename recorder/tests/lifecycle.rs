@@ -1,4 +1,5 @@
-//! Checks that trace and ring file contain every recorded event once and in order, however the process ends.
+//! Checks that trace and ring file contain every recorded event once and in order, however the
+//! process ends.
 
 #![allow(
     clippy::exit,
@@ -141,7 +142,8 @@ fn exit_while_threads_record_leaves_no_gap() {
         assert!(status.success());
         let left = TraceLeftovers::read(&trace);
         assert!(left.events.len() > 1000);
-        // The ring file stays if a thread was delayed inside a hook for longer than the recorder waits.
+        // The ring file stays if a thread was delayed inside a hook for longer than the recorder
+        // waits.
         let allowed = if left.image.is_some() { 8 } else { 0 };
         assert!(left.missing_events() <= allowed, "{} events missing", left.missing_events());
         assert!(left.unplaced.len() <= 8, "at most one call in flight for each thread");
@@ -255,7 +257,7 @@ fn missing_folder_prints_one_line_and_program_goes_on() {
 
 #[test]
 fn file_size_limit_does_not_end_the_program() {
-    // A file that grows beyond the limit raises SIGXFSZ, whose default action ends the process.
+    // A file that grows beyond the limit raises SIGXFSZ. Its default action is to end the process.
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("run.trace");
     let output = limited("ulimit -f 200", "exit", &trace);

@@ -1,5 +1,5 @@
-//! Checks that a native capture does not allocate: when it compares, when it walks, and when it reads unwind
-//! tables.
+//! Checks that a native capture does not allocate: when it compares, when it walks, and when it
+//! reads unwind tables.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

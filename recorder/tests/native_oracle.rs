@@ -49,10 +49,10 @@ fn plain(budget: u64) {
 
 #[inline(never)]
 fn with_a_large_frame(budget: u64) {
-    let room = [budget; 700];
-    std::hint::black_box(&room);
+    let buffer = [budget; 700];
+    std::hint::black_box(&buffer);
     wander(budget);
-    std::hint::black_box(&room);
+    std::hint::black_box(&buffer);
 }
 
 #[repr(align(128))]
@@ -60,10 +60,10 @@ struct Aligned([u64; 16]);
 
 #[inline(never)]
 fn aligned(budget: u64) {
-    let room = Aligned([budget; 16]);
-    std::hint::black_box(&room.0);
+    let buffer = Aligned([budget; 16]);
+    std::hint::black_box(&buffer.0);
     wander(budget);
-    std::hint::black_box(&room.0);
+    std::hint::black_box(&buffer.0);
 }
 
 #[inline(never)]
@@ -152,7 +152,8 @@ fn handle_signals(flags: c_int) {
     }
 }
 
-/// The functions of `frames.c` and `frames.cc`, compiled in several ways and loaded for the whole test.
+/// The functions of `frames.c` and `frames.cc`, compiled in several ways and loaded for the whole
+/// test.
 fn callers() -> &'static [Caller] {
     static CALLER_LIST: OnceLock<Vec<Caller>> = OnceLock::new();
     CALLER_LIST.get_or_init(|| {
@@ -211,16 +212,18 @@ fn stacks_of_many_shapes_agree_with_the_complete_unwinder() {
     }
 }
 
-/// Loads two libraries in turn at the same addresses. Their return addresses are equal, their frame sizes
-/// differ.
+/// Loads two libraries in turn at the same addresses. Their return addresses are equal, their frame
+/// sizes differ.
 #[test]
 fn library_loaded_at_the_same_address_gets_new_rules() {
     let folder = tempfile::tempdir().unwrap();
-    let build = |room: &str| {
-        let options = ["-O2", "-fomit-frame-pointer", room];
-        Library::build("frames.c", &options, &folder.path().join(format!("{room}.so")))
+    let build = |buffer: &str| {
+        let options = ["-O2", "-fomit-frame-pointer", buffer];
+        Library::build("frames.c", &options, &folder.path().join(format!("{buffer}.so")))
     };
-    let (Some(small), Some(large)) = (build("-DROOM=1024"), build("-DROOM=8192")) else { return };
+    let (Some(small), Some(large)) = (build("-DBUFFER_BYTES=1024"), build("-DBUFFER_BYTES=8192")) else {
+        return;
+    };
     extern "C" fn compare_in_callback(_: *mut c_void) {
         compare();
     }
@@ -228,7 +231,7 @@ fn library_loaded_at_the_same_address_gets_new_rules() {
     for turn in 0..2000 {
         let path = if turn % 2 == 0 { &small } else { &large };
         let library = Library::open(path);
-        let caller = library.caller("call_with_room").unwrap();
+        let caller = library.caller("call_with_buffer").unwrap();
         *places.entry((caller as usize, turn % 2)).or_insert(0) += 1;
         for _ in 0..3 {
             caller(compare_in_callback, std::ptr::null_mut(), 1);
@@ -246,10 +249,11 @@ fn signal_handler_on_an_alternate_stack() {
     extern "C" fn on_usr2(_: c_int) {
         compare();
     }
-    let mut room = vec![0u8; 1 << 20];
-    // SAFETY: the stack outlives its use; the handler has the right type, and no other code uses the signal.
+    let mut buffer = vec![0u8; 1 << 20];
+    // SAFETY: the stack outlives its use; the handler has the right type, and no other code uses
+    // the signal.
     unsafe {
-        let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+        let stack = libc::stack_t { ss_sp: buffer.as_mut_ptr().cast(), ss_flags: 0, ss_size: buffer.len() };
         assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_usr2 as *const () as usize;
@@ -272,15 +276,15 @@ fn fibre_stack() {
         compare();
         std::hint::black_box(());
     }
-    let mut room = vec![0u8; 1 << 20];
+    let mut buffer = vec![0u8; 1 << 20];
     for _ in 0..100 {
         // SAFETY: contexts that are filled in before they are used; the fibre returns to `here`.
         unsafe {
             let (mut here, mut there) =
                 (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
             assert_eq!(libc::getcontext(&raw mut there), 0);
-            there.uc_stack.ss_sp = room.as_mut_ptr().cast();
-            there.uc_stack.ss_size = room.len();
+            there.uc_stack.ss_sp = buffer.as_mut_ptr().cast();
+            there.uc_stack.ss_size = buffer.len();
             there.uc_link = &raw mut here;
             libc::makecontext(&raw mut there, fibre, 0);
             assert_eq!(libc::swapcontext(&raw mut here, &raw const there), 0);
@@ -290,8 +294,8 @@ fn fibre_stack() {
     assert_eq!((tally().captures, tally().fallback), (200, 0));
 }
 
-/// Greenlets leave stacks whose outermost return address is not code and may not be mapped. The complete
-/// unwinder would read there and crash.
+/// Greenlets leave stacks with an outermost return address that is not code and may not be mapped.
+/// The complete unwinder would read there and crash.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn stack_with_an_unmapped_return_address_is_truncated() {
@@ -306,8 +310,8 @@ fn stack_with_an_unmapped_return_address_is_truncated() {
     }
     extern "C" fn fibre() {
         let top = 0usize;
-        // SAFETY: the words further out on this stack belong to the test. The return address of this function is among
-        // them, and is restored.
+        // SAFETY: the words further out on this stack belong to the test. The return address of
+        // this function is among them, and is restored.
         unsafe {
             let at = (0..64).map(|word| (&raw const top).add(word).cast_mut());
             let held: Vec<(*mut usize, usize)> = at.map(|at| (at, at.read_volatile())).collect();
@@ -323,14 +327,14 @@ fn stack_with_an_unmapped_return_address_is_truncated() {
             }
         }
     }
-    let mut room = vec![0u8; 1 << 20];
+    let mut buffer = vec![0u8; 1 << 20];
     // SAFETY: as above.
     unsafe {
         let (mut here, mut there) =
             (std::mem::zeroed::<libc::ucontext_t>(), std::mem::zeroed::<libc::ucontext_t>());
         assert_eq!(libc::getcontext(&raw mut there), 0);
-        there.uc_stack.ss_sp = room.as_mut_ptr().cast();
-        there.uc_stack.ss_size = room.len();
+        there.uc_stack.ss_sp = buffer.as_mut_ptr().cast();
+        there.uc_stack.ss_size = buffer.len();
         there.uc_link = &raw mut here;
         libc::makecontext(&raw mut there, fibre, 0);
         // The word at the fibre's first stack pointer is its return address.

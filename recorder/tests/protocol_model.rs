@@ -1,8 +1,10 @@
-//! Model-checks the protocol of rings, ownership, start and shutdown in all orders that the memory model and
-//! the scheduler allow (loom). Then breaks each ordering and each store once: some model must fail.
+//! Model-checks the protocol of rings, ownership, start and shutdown in all orders that the memory
+//! model and the scheduler allow (loom). Then breaks each ordering and each store once: some model
+//! must fail.
 //!
-//! Limits of the models: `membarrier` is an asymmetric fence, modelled as a full fence on both sides. An
-//! ended thread has made all its stores, modelled as a flag. Kills are tested by `ring_kill.rs`.
+//! Limits of the models: `membarrier` is an asymmetric fence, modelled as a full fence on both
+//! sides. An ended thread has made all its stores, modelled as a flag. Kills are tested by
+//! `ring_kill.rs`.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
 #![allow(clippy::print_stdout, reason = "prints the number of breakages")]
 #![allow(
@@ -92,8 +94,8 @@ fn model_detects_an_end_that_does_not_wait() {
     explore(models::hasty_shutdown);
 }
 
-/// Lines that may be broken without harm: their effect may come later, or matters only to a reader of the files
-/// of a killed process (`ring_kill.rs`).
+/// Lines that may be broken without harm: their effect may come later, or matters only to a reader
+/// of the files of a killed process (`ring_kill.rs`).
 const HARMLESS: &[(&str, Breakage)] = &[
     ("self.0[index].store(FREE, Ordering::Release);", Breakage::DelayStore),
     ("self.0[index].store(if is_ready { thread } else { FREE }, Ordering::Release);", Breakage::DelayStore),

@@ -1,9 +1,10 @@
-//! Kills a process between any two stores. A reader of ring file and trace must then find every recorded event
-//! complete and once, and the event that was being recorded either completely or not at all.
+//! Kills a process between any two stores. A reader of ring file and trace must then find every
+//! recorded event complete and once. The event that was being recorded must be complete or absent.
 //!
-//! The protocol's own code runs on words that log each store. Then the files are rebuilt as they were after
-//! each store, and read as the command line tool reads them. The stores of a thread reach the mapping in
-//! program order, so these are all the states that a kill can leave of one ring.
+//! The protocol's own code runs on words that log each store. Then the files are rebuilt as they
+//! were after each store, and read as the command line tool reads them. The stores of a thread
+//! reach the mapping in program order, so these are all the states that a kill can leave of one
+//! ring.
 #![allow(missing_docs, unreachable_pub, reason = "the protocol's files are private to the recorder")]
 
 #[path = "ring_kill/atomics.rs"]
@@ -32,7 +33,8 @@ use protocol::ring::{RingProducer, RingWords, Space};
 enum RingAction {
     /// An event. A long one has a detail that needs a record of its own.
     Event { is_long: bool },
-    /// A driver call, which is published before and completed after it. A free takes its sequence number before.
+    /// A driver call, which is published before and completed after it. A free takes its sequence
+    /// number before.
     Call { is_free: bool },
     /// A definition of several records.
     Define,
@@ -167,7 +169,8 @@ fn run_actions(actions: &[RingAction]) -> Vec<RecordedThing> {
     made
 }
 
-/// What a reader finds in both files: events by sequence number, definitions by id, and calls without a number.
+/// What a reader finds in both files: events by sequence number, definitions by id, and calls
+/// without a number.
 #[derive(Default)]
 struct RecoveredRecords {
     events: BTreeMap<u64, Event>,
@@ -205,8 +208,9 @@ fn file_after(steps: &[KillStep]) -> Vec<u8> {
     bytes
 }
 
-/// A record that is not published yet, half new and half of an earlier lap, whose 13-bit checksum happens to
-/// match: one in 8192, as the format says. The last word of a record is stored last.
+/// A record that is not published yet, half new and half of an earlier lap, with a 13-bit checksum
+/// that happens to match: one in 8192, as the format says. The last word of a record is stored
+/// last.
 fn accidental_match(steps: &[KillStep]) -> Option<[u64; RECORD_WORDS]> {
     let bytes = file_after(steps);
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -253,7 +257,8 @@ fn check(steps: &[KillStep], made: &[RecordedThing]) {
         } else if killed <= made.begun {
             assert_eq!(there, None, "found before it was recorded");
         } else if made.published.is_some_and(|published| killed >= published) {
-            // While it is completed, the record may mix words of both states, and is marked as in flight.
+            // While it is completed, the record may mix words of both states, and is marked as in
+            // flight.
             let unfinished: Vec<&Event> = found.unplaced.iter().chain(found.events.values()).collect();
             let unfinished: Vec<_> = unfinished.into_iter().filter(|event| event.in_flight).collect();
             let Record::Event(event) = &made.record else { panic!("only calls are in flight") };
@@ -287,7 +292,8 @@ proptest! {
     fn kill_after_any_store_leaves_each_record_complete_or_absent(actions in prop::collection::vec(any_act(), 1..24)) {
         let made = run_actions(&actions);
         let steps = LOG.take();
-        // A store that changes nothing gives the same accidental match again, so matches are counted once.
+        // A store that changes nothing gives the same accidental match again, so matches are
+        // counted once.
         let mut accidental = BTreeSet::new();
         for killed in 0..=steps.len() {
             match accidental_match(&steps[..killed]) {

@@ -1,5 +1,5 @@
-//! Checks that after a thread's first event, an event makes no system call and no allocation. So it takes no
-//! lock that waits, uses no file and does not grow the heap.
+//! Checks that after a thread's first event, an event makes no system call and no allocation. So it
+//! takes no lock that waits, uses no file and does not grow the heap.
 
 #![allow(
     clippy::exit,
@@ -55,7 +55,8 @@ fn forbid_system_calls() {
         statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_KILL_THREAD, 0),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
-    // SAFETY: affects this thread alone, which ends without returning; the program outlives the call.
+    // SAFETY: affects this thread alone, which ends without returning; the program outlives the
+    // call.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
@@ -78,7 +79,8 @@ extern "C" fn record_under_seccomp() {
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
-/// Starts an interpreter that calls [`record_under_seccomp`] through ctypes, 30 frames deep and without the GIL.
+/// Starts an interpreter that calls [`record_under_seccomp`] through ctypes, 30 frames deep and
+/// without the GIL.
 fn record_from_python(library: &str) {
     let library = CString::new(library).unwrap();
     let script = format!(

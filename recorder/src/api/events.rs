@@ -1,6 +1,6 @@
 //! The entry points for driver calls and events.
 //!
-//! Each of them marks the calling thread as inside a hook, so that driver calls which the driver or the
+//! Each of them marks the calling thread as inside a hook. So driver calls that the driver or the
 //! recorder makes itself are not recorded. The first event starts the recording.
 
 use std::path::Path;
@@ -42,7 +42,7 @@ pub fn record_event(draft: &Draft) {
     });
 }
 
-/// Records an event with a name, whose id replaces `aux[0]`.
+/// Records an event with a name. The id of the name replaces `aux[0]`.
 ///
 /// Each number in the name becomes `#`, so that "step 1", "step 2", ... share one name.
 pub fn record_named_event(draft: &Draft, name: &[u8]) {
@@ -53,7 +53,7 @@ pub fn record_named_event(draft: &Draft, name: &[u8]) {
     });
 }
 
-/// Records an event with an unchanged text, whose id replaces `aux[0]`.
+/// Records an event with a text, which is stored unchanged. The id of the text replaces `aux[0]`.
 pub fn record_text_event(draft: &Draft, text: &[u8]) {
     with_thread_state(|state| {
         let Some(session) = enter_hook(state) else { return };
@@ -84,14 +84,15 @@ pub fn increment_counter(counter: Counter) {
     }
 }
 
-/// Resets the calling thread after a panic was caught at an entry point. Without this call the thread
-/// would count as inside a hook for good.
+/// Resets the calling thread after a panic was caught at an entry point. Without this call the
+/// thread would count as inside a hook for good.
 pub fn reset_hook_after_panic() {
     increment_counter(Counter::InternalErrors);
     with_thread_state(|state| state.in_hook.set(false));
 }
 
-/// Marks the calling thread as inside a hook. Returns `None` if it already is, or if recording is off.
+/// Marks the calling thread as inside a hook. Returns `None` if it already is, or if recording is
+/// off.
 #[inline]
 pub(super) fn enter_hook(state: &ThreadState) -> Option<&'static Session> {
     if state.in_hook.get() {

@@ -1,8 +1,8 @@
 //! Steps, phases and marks, which the program reports itself.
 //!
-//! A marker must not start a recording, but a marker from before the first GPU call belongs to the trace
-//! all the same. While no recording runs and one may still start, markers wait in [`PENDING`]; the first
-//! event records them.
+//! A marker must not start a recording, but a marker from before the first GPU call belongs to the
+//! trace all the same. While no recording runs and one may still start, markers wait in
+//! [`PENDING`]; the first event records them.
 
 use gpumemtrace_format::{ApiId, EventKind};
 
@@ -17,7 +17,7 @@ use crate::session::current::{may_start, running};
 /// How long the end of a phase waits while another thread is recording the begin.
 const PHASE_PATIENCE_MS: u32 = 1_000;
 
-/// Begins a step.
+/// Begins a step. The step before it ends here.
 pub fn begin_step() {
     if running().is_some() {
         record_event(&step_draft());
@@ -27,7 +27,8 @@ pub fn begin_step() {
     }
 }
 
-/// Begins a phase, on all threads, until the matching [`end_phase`]. Each number in the name becomes `#`.
+/// Begins a phase, on all threads, until the matching [`end_phase`]. Each number in the name
+/// becomes `#`.
 pub fn begin_phase(name: &[u8]) {
     record_or_enqueue(MarkerKind::Phase, &EventName::new(name));
 }

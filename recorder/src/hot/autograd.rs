@@ -1,15 +1,15 @@
 //! Attributes memory of the backward pass to the line of the forward pass.
 //!
-//! Autograd computes gradients on threads without Python frames, one node of its graph after the other.
-//! The Python line that created a node is known only in the forward pass, on the thread that runs the
-//! line; there the node gets its sequence number. [`note_forward_node`] keeps the stack of that moment in
-//! a table, by thread and number. [`enter_backward_node`] looks it up when the node is computed. Until its
-//! guard is dropped, events of the thread get that stack, with a frame beneath it that marks the backward
-//! pass ([`Link::Backward`]).
+//! Autograd computes gradients on threads without Python frames, one node of its graph after the
+//! other. The Python line that created a node is known only in the forward pass, on the thread that
+//! runs the line; there the node gets its sequence number. [`note_forward_node`] keeps the stack of
+//! that moment in a table, by thread and number. [`enter_backward_node`] looks it up when the node
+//! is computed. Until its guard is dropped, events of the thread get that stack, with a frame
+//! beneath it that marks the backward pass ([`Link::Backward`]).
 //!
-//! The table is direct-mapped, with one atomic word an entry, so neither side waits for the other. If a
-//! graph has more nodes than the table has entries, only the newest are found. A node that is not found
-//! gets no stack; nothing is guessed.
+//! The table is direct-mapped, with one atomic word an entry, so neither side waits for the other.
+//! If a graph has more nodes than the table has entries, only the newest are found. A node that is
+//! not found gets no stack; nothing is guessed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -29,15 +29,15 @@ const ENTRIES: usize = 1 << INDEX_BITS;
 const HIGH_BITS: u32 = 16;
 const THREAD_BITS: u32 = 16;
 
-/// An entry is: stack (low 32 bits), thread (16 bits), high bits of the sequence number (16 bits). The
-/// megabyte costs nothing until it is touched.
+/// An entry is: stack (low 32 bits), thread (16 bits), high bits of the sequence number (16 bits).
+/// The megabyte costs nothing until it is touched.
 static FORWARD_STACKS: [AtomicU64; ENTRIES] = [const { AtomicU64::new(0) }; ENTRIES];
 
 /// The key of the backward frame; no code object lies at this address.
 const BACKWARD_FRAME: FrameKey = FrameKey { code: 1, instr: 0, tag: 0 };
 
-/// The entry of a node, and the part of its content that identifies the node. `None` if thread or number
-/// do not fit.
+/// The entry of a node, and the part of its content that identifies the node. `None` if thread or
+/// number do not fit.
 fn entry_of(thread: u64, number: u64) -> Option<(&'static AtomicU64, u64)> {
     if thread == 0 || thread >> THREAD_BITS != 0 || number >> (INDEX_BITS + HIGH_BITS) != 0 {
         return None;
@@ -75,8 +75,8 @@ pub fn note_forward_node(thread: u64, number: u64) {
     });
 }
 
-/// The backward frame under the stack of the calling thread. A node that is created during a backward
-/// pass gets the forward stack of the node that creates it.
+/// The backward frame under the stack of the calling thread. A node that is created during a
+/// backward pass gets the forward stack of the node that creates it.
 fn backward_frame_under_stack(state: &ThreadState, session: &'static Session) -> Option<NodeId> {
     let interpreter = session.python.as_ref()?;
     let block = state.block(session)?;

@@ -1,13 +1,14 @@
 //! The name of a range, a phase or a mark.
 //!
-//! A name arrives inside a hook, may have any length, and often counts up ("step 17"). So it is copied
-//! into a fixed buffer, truncated if necessary, and each number in it becomes `#`: a loop then has one
-//! name, not one for each iteration. A mark keeps its digits, because users select marks by name and
-//! programs make few of them.
+//! A name arrives inside a hook, may have any length, and often counts up ("step 17"). So it is
+//! copied into a fixed buffer, truncated if necessary, and each number in it becomes `#`: a loop
+//! then has one name, not one for each iteration. A mark keeps its digits, because users select
+//! marks by name and programs make few of them.
 
 /// Longest name that is stored, in bytes.
 const MAX_NAME_BYTES: usize = 200;
-/// Lengths of file, name and line table. A name is stored as a code definition that has only a name.
+/// Lengths of file, name and line table. A name is stored as a code definition that has only a
+/// name.
 const HEAD_BYTES: usize = 12;
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +66,7 @@ impl EventName {
         self.is_truncated
     }
 
-    /// FNV-1a, 64 bits.
+    /// The FNV-1a hash of the name.
     pub(crate) fn hash(&self) -> u64 {
         self.payload().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

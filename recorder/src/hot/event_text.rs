@@ -1,12 +1,13 @@
 //! A text from the program, such as a description of the references that keep a block alive.
 //!
-//! The text may have any length, and the calling thread's stack may be small. So it is copied into a
-//! fixed buffer and truncated at a character boundary. Unlike an [`super::event_name::EventName`], a text
-//! keeps its digits.
+//! The text may have any length, and the calling thread's stack may be small. So it is copied into
+//! a fixed buffer and truncated at a character boundary. Unlike an
+//! [`super::event_name::EventName`], a text keeps its digits.
 
 /// Longest text that is stored, in bytes.
 pub(crate) const MAX_TEXT_BYTES: usize = 2048;
-/// Lengths of file, name and line table. A text is stored as a code definition that has only a name.
+/// Lengths of file, name and line table. A text is stored as a code definition that has only a
+/// name.
 const HEAD_BYTES: usize = 12;
 
 #[derive(Debug)]

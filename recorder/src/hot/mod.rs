@@ -1,7 +1,7 @@
 //! The hot path: building event records and storing them in the calling thread's ring buffer.
 //!
-//! Nothing here takes a lock, allocates or panics on purpose. [`crate::api`] holds the entry points that
-//! hooks call.
+//! Nothing here takes a lock, allocates or panics on purpose. [`crate::api`] holds the entry points
+//! that hooks call.
 
 pub(crate) mod autograd;
 pub(crate) mod event_name;

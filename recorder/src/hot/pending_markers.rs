@@ -1,13 +1,13 @@
 //! Steps, phases and marks from before the recording started.
 //!
-//! A marker is no use of a GPU and must not start a recording, or every process would leave a file. But a
-//! phase that is open at the first GPU call belongs to the trace. Until then markers are kept in one
-//! fixed table, and the thread that starts the recording writes them in front of its first event. Nothing
-//! is allocated. A marker that finds no free slot is counted as dropped.
+//! A marker is no use of a GPU and must not start a recording, or every process would leave a file.
+//! But a phase that is open at the first GPU call belongs to the trace. Until then markers are kept
+//! in one fixed table, and the thread that starts the recording writes them in front of its first
+//! event. Nothing is allocated. A marker that finds no free slot is counted as dropped.
 //!
-//! A thread may enqueue a marker while another thread starts the recording. An open slot is taken by
-//! exactly one of the two ([`PendingMarker::take`]): the thread that enqueued it then records it itself,
-//! or the starting thread has recorded it.
+//! A thread may enqueue a marker while another thread starts the recording. An open slot is taken
+//! by exactly one of the two ([`PendingMarker::take`]): the thread that enqueued it then records it
+//! itself, or the starting thread has recorded it.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -25,7 +25,7 @@ const MAX_STEPS: u64 = 1 << 16;
 pub(crate) enum MarkerKind {
     /// The begin of a phase that is still open.
     Phase = 1,
-    /// A named moment.
+    /// A moment with a name.
     Mark = 2,
 }
 
@@ -45,13 +45,14 @@ struct PendingMarker {
     name: UnsafeCell<EventName>,
 }
 
-// SAFETY: the name is written by the thread that made the slot `WRITING`, and read by the thread that moved it from
-// `OPEN` to `TAKEN`: one at a time.
+// SAFETY: the name is written by the thread that made the slot `WRITING`, and read by the thread
+// that moved it from `OPEN` to `TAKEN`: one at a time.
 unsafe impl Sync for PendingMarker {}
 
 /// The markers of one process that are not recorded yet.
 pub(crate) struct PendingMarkers {
-    /// The process the markers belong to. In a forked child they are the parent's and are discarded.
+    /// The process the markers belong to. In a forked child they are the parent's and are
+    /// discarded.
     pid: AtomicU32,
     /// Slots in use, so that a process without pending markers need not search.
     used: AtomicU32,
@@ -133,8 +134,8 @@ impl PendingMarkers {
         if is_recorded() { self.steps.swap(0, Ordering::SeqCst).min(MAX_STEPS) } else { 0 }
     }
 
-    /// Keeps a marker of the given process and thread until the recording starts. `is_recorded` returns
-    /// true if it has started meanwhile.
+    /// Keeps a marker of the given process and thread until the recording starts. `is_recorded`
+    /// returns true if it has started meanwhile.
     pub(crate) fn enqueue(
         &self,
         kind: MarkerKind,
@@ -170,11 +171,11 @@ impl PendingMarkers {
         self.used.load(Ordering::SeqCst) > 0 || self.lost_phases.load(Ordering::SeqCst) > 0
     }
 
-    /// Ends the phase that the given thread began last. Returns true if that phase was still pending, so
-    /// that neither its begin nor its end is recorded.
+    /// Ends the phase that the given thread began last. Returns true if that phase was still
+    /// pending, so that neither its begin nor its end is recorded.
     ///
-    /// If another thread is recording the begin at this moment, `wait` is called until that is done or
-    /// `wait` returns false.
+    /// If another thread is recording the begin at this moment, `wait` is called until that is done
+    /// or `wait` returns false.
     pub(crate) fn end_phase(&self, (pid, thread): (u32, u32), mut wait: impl FnMut() -> bool) -> bool {
         self.discard_if_forked(pid);
         // A phase without a slot began after all phases that have one.

@@ -7,8 +7,8 @@
 //! A driver call is published in the ring before it is made and completed after it returns. If the
 //! process is killed in between, the trace still contains the call, marked as in flight.
 //!
-//! Order: a call that releases memory takes its sequence number before the call; everything else takes
-//! it afterwards. So an address is always freed in the trace before it is handed out again.
+//! Order: a call that releases memory takes its sequence number before the call; everything else
+//! takes it afterwards. So an address is always freed in the trace before it is handed out again.
 
 use std::sync::atomic::Ordering;
 
@@ -44,7 +44,7 @@ pub struct Draft {
     pub device: u8,
     /// Address of the memory concerned, or 0.
     pub addr: u64,
-    /// Size in bytes.
+    /// Size of the memory in bytes.
     pub size: u64,
     /// Two numbers with a meaning of their own for each kind; see the specification of the format.
     pub aux: [u64; 2],
@@ -63,8 +63,8 @@ impl Draft {
 
 /// A driver call that is published in the ring and not completed yet.
 ///
-/// Call [`CallGuard::complete`] when the driver returns. A call that never returns stays in the trace as
-/// in flight.
+/// Call [`CallGuard::complete`] when the driver returns. A call that never returns stays in the
+/// trace as in flight.
 #[derive(Debug)]
 #[must_use]
 pub struct CallGuard {
@@ -262,8 +262,8 @@ fn event_from(draft: &Draft, python_stack: NodeId, native_stack: NodeId) -> Even
 
 /// Captures the Python and the native stack of the calling thread, as far as they are recorded.
 ///
-/// A thread without Python frames that computes a node of the backward pass gets the forward stack of
-/// that node ([`super::autograd`]).
+/// A thread without Python frames that computes a node of the backward pass gets the forward stack
+/// of that node ([`super::autograd`]).
 #[inline]
 fn capture_stacks(
     state: &ThreadState,
@@ -279,7 +279,8 @@ fn capture_stacks(
     let is_wanted = match session.native {
         NativeStacks::None => false,
         NativeStacks::Owners => kind.is_driver_call() && !kind.is_ordered_before_call(),
-        // The Python line tells where a block was freed. PyTorch's functions below it would cost as much again.
+        // The Python line shows where a block was freed. PyTorch's functions below it would cost as
+        // much again.
         NativeStacks::All => {
             python == NodeId::NONE || !matches!(kind, EventKind::BLOCK_FREE | EventKind::BLOCK_FREE_COMPLETED)
         }
@@ -319,8 +320,8 @@ pub(crate) fn capture_python_stack(
     })
 }
 
-/// Records a code object under a new id. Returns the id of "unknown" if it cannot be read, and `None` if
-/// the ring has no space.
+/// Records a code object under a new id. Returns the id of "unknown" if it cannot be read, and
+/// `None` if the ring has no space.
 #[cold]
 fn define_code(
     session: &Session,

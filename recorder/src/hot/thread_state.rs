@@ -1,8 +1,8 @@
 //! The thread-local state of the hook path, and how a thread gets a ring.
 //!
-//! Thread-local destructors run in no defined order, and some of them free GPU memory. So the state is a
-//! few plain words without a destructor. Everything larger lies in the thread's [`ThreadBlock`]. A ring
-//! passes to another thread only after its owner has ended.
+//! Thread-local destructors run in no defined order, and some of them free GPU memory. So the state
+//! is a few plain words without a destructor. Everything larger lies in the thread's
+//! [`ThreadBlock`]. A ring passes to another thread only after its owner has ended.
 
 use std::cell::Cell;
 
@@ -19,7 +19,8 @@ use crate::session::{Session, WakeReason};
 /// The thread-local words of the calling thread.
 #[derive(Debug)]
 pub(crate) struct ThreadState {
-    /// The session that `block` belongs to. Any other value makes `block` stale (a fork, a new session).
+    /// The session that `block` belongs to. Any other value makes `block` stale (a fork, a new
+    /// session).
     generation: Cell<u32>,
     /// True while the thread is inside a hook.
     pub(crate) in_hook: Cell<bool>,
@@ -43,16 +44,16 @@ per_thread! {
 
 /// How long a thread waits for space in its ring before it stops the recording.
 const SPACE_PATIENCE_NS: u64 = 10_000_000_000;
-/// Sleep between two looks at a full ring, doubled each time. Frequent polling by many threads would
-/// take the processor from the writer.
+/// Sleep between two checks of a full ring, doubled each time. Frequent polling by many threads
+/// would take the processor from the writer.
 const SHORTEST_NAP_US: u32 = 50;
 const LONGEST_NAP_US: u32 = 1_600;
 /// A thread without a ring asks for one again after this many events.
 const RETRY_EVERY: u32 = 1024;
 
 impl ThreadRingProducer {
-    /// Makes sure that `records` records fit. Returns false if they must be dropped. May wait, according
-    /// to [`FullRingPolicy`].
+    /// Makes sure that `records` records fit. Returns false if they must be dropped. May wait,
+    /// according to [`FullRingPolicy`].
     #[inline]
     pub(crate) fn reserve(&mut self, session: &Session, records: u64) -> bool {
         match self.space(records) {
@@ -94,16 +95,16 @@ impl ThreadRingProducer {
 }
 
 impl ThreadState {
-    /// The calling thread's block, claimed at its first event. Returns `None` if this event cannot be
-    /// recorded; it has then been counted as dropped.
+    /// The calling thread's block, claimed at its first event. Returns `None` if this event cannot
+    /// be recorded; it has then been counted as dropped.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the block is behind a pointer that only this thread holds")]
     pub(crate) fn block(&self, session: &Session) -> Option<&mut ThreadBlock> {
         if self.generation.get() != session.generation || self.block.get().is_null() {
             self.claim_block(session);
         }
-        // SAFETY: the block belongs to this thread (it holds the ring's ownership word), and `in_hook` keeps the
-        // thread from entering twice, so this is the only reference.
+        // SAFETY: the block belongs to this thread, which holds the ring's ownership word.
+        // `in_hook` keeps the thread from entering twice, so this is the only reference.
         let block = unsafe { self.block.get().as_mut() };
         if block.is_none() {
             session.rings.count(Counter::DroppedEvents);
@@ -127,8 +128,8 @@ impl ThreadState {
         }
         match session.claim_ring(is_first_try) {
             Some((index, ring, block)) => {
-                // SAFETY: the block is ours alone from now on. Zero bytes are a valid block, and so is one that an
-                // ended thread left.
+                // SAFETY: the block is ours alone from now on. Zero bytes are a valid block, and so
+                // is one that an ended thread left.
                 let block_ref = unsafe { &mut *block };
                 block_ref.native.forget();
                 block_ref.python.forget();

@@ -1,11 +1,11 @@
 //! Thread-local words that are reached without a function call.
 //!
 //! Rust finds the thread-local variables of a shared library through a call into the loader, and an
-//! event would make several of them. On x86-64 Linux our words lie in the library's static thread-local
-//! block instead, at an offset from the thread pointer that the loader computes once (the "initial exec"
-//! model of the ELF specification for thread-local storage; the compiler option for it is not stable).
-//! A library that is loaded late takes its block from a reserve of glibc, which these few words fit
-//! into. Other systems use Rust's own thread-local variables.
+//! event would make several of them. On x86-64 Linux our words lie in the library's static
+//! thread-local block instead, at an offset from the thread pointer that the loader computes once.
+//! This is the "initial exec" model of ELF thread-local storage; the compiler option for it is not
+//! stable. A library that is loaded late takes its block from a reserve of glibc, which these few
+//! words fit into. Other systems use Rust's own thread-local variables.
 
 /// Declares a function that runs a closure with a reference to a thread-local value.
 ///
@@ -38,7 +38,8 @@ macro_rules! per_thread {
             #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
             {
                 let here: *const $type;
-                // SAFETY: the symbol is the one defined above; the word at fs:0 is the thread pointer (x86-64 ABI).
+                // SAFETY: the symbol is the one defined above; the word at fs:0 is the thread
+                // pointer (x86-64 ABI).
                 unsafe {
                     core::arch::asm!(
                         concat!("mov {here}, qword ptr [rip + ", $symbol, "@gottpoff]"),
@@ -47,7 +48,8 @@ macro_rules! per_thread {
                         options(pure, readonly, nostack),
                     );
                 }
-                // SAFETY: as large and aligned as the type, zero at first, and visible to this thread alone.
+                // SAFETY: as large and aligned as the type, zero at first, and visible to this
+                // thread alone.
                 body(unsafe { &*here })
             }
             #[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(miri))))]

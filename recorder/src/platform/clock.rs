@@ -1,10 +1,10 @@
-//! Clocks.
+//! The monotonic clock, which events read through the processor's counter.
 //!
-//! Every event carries the time of `CLOCK_MONOTONIC`, and reading it from the kernel's shared page is a
-//! good part of an event's cost. If the kernel itself keeps time by the processor's counter, a straight
-//! line converts that counter to nanoseconds. The writer thread measures the line about once a second
-//! against the kernel's clock. Each new line begins where the old one is, so no thread ever sees time
-//! run backwards. If the counter changes its pace, it is not used any more.
+//! Every event carries the time of `CLOCK_MONOTONIC`, and reading it from the kernel's shared page
+//! is a good part of an event's cost. If the kernel itself keeps time by the processor's counter, a
+//! straight line converts that counter to nanoseconds. The writer thread measures the line about
+//! once a second against the kernel's clock. Each new line begins where the old one is, so no
+//! thread ever sees time run backwards. If the counter changes its pace, it is not used any more.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -48,7 +48,8 @@ const NO_LINE: usize = usize::MAX;
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has this instruction; `is_counter_trusted` checks that the process may use it.
+    // SAFETY: every x86-64 processor has this instruction; `is_counter_trusted` checks that the
+    // process may use it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -79,9 +80,9 @@ impl ClockLine {
         self.begin.ns + ((u128::from(since) * u128::from(self.rate)) >> 32) as u64
     }
 
-    /// The line that continues this one at `now` and meets the kernel's clock after as much time again, if that
-    /// clock keeps the pace that it had since `before`. Returns `None` if the counter has changed its pace or time
-    /// has jumped.
+    /// The line that continues this one at `now`. It reaches the kernel's clock after as much time
+    /// as has passed since `before`, if the kernel's clock keeps its pace. Returns `None` if the
+    /// counter has changed its pace or time has jumped.
     fn continued(&self, before: ClockSample, now: ClockSample) -> Option<Self> {
         let rate = rate(before, now)?;
         if rate.abs_diff(self.rate) > self.rate / 100 {
@@ -128,8 +129,8 @@ impl SharedClockLine {
     }
 }
 
-/// Time between two calibrations. A hook that is interrupted for longer than this between two loads may
-/// record a wrong time.
+/// Time between two calibrations. A hook that is interrupted for longer than this between two loads
+/// may record a wrong time.
 const CALIBRATION_INTERVAL_NS: u64 = 1_000_000_000;
 /// Time from the first clock sample to the second, which gives the first line.
 const FIRST_INTERVAL_NS: u64 = 20_000_000;
@@ -174,8 +175,8 @@ impl ClockCalibrator {
     }
 }
 
-/// Reads both clocks at once. Takes the closest pair of five, because the thread may be interrupted in
-/// between.
+/// Reads both clocks at once. Takes the closest pair of five, because the thread may be interrupted
+/// in between.
 fn sample_clocks() -> ClockSample {
     let samples = (0..5).map(|_| {
         let (before, ns, after) = (ticks(), now_ns(), ticks());

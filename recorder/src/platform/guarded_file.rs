@@ -1,10 +1,10 @@
 //! Files that survive a program that closes descriptors it did not open.
 //!
-//! Some programs close all descriptors (daemons do), and the number is then given to one of their own
-//! files. A child made by `fork` holds a copy of each descriptor, with its lock. So our descriptors are
-//! high, where programs do not expect any. Each use first checks that the descriptor is still our file,
-//! and reopens the file by name if not. All descriptors are listed, so that a child closes ours and no
-//! other.
+//! Some programs close all descriptors (daemons do), and the number is then given to one of their
+//! own files. A child made by `fork` holds a copy of each descriptor, with its lock. So our
+//! descriptors are high, where programs do not expect any. Each use first checks that the
+//! descriptor is still our file, and reopens the file by name if not. All descriptors are listed,
+//! so that a child closes ours and no other.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -42,7 +42,7 @@ impl FileIdentity {
     }
 }
 
-/// An open file whose descriptor the program may close or reuse at any time.
+/// An open file. The program may close or reuse its descriptor at any time.
 #[derive(Debug)]
 pub(crate) struct GuardedFile {
     identity: FileIdentity,
@@ -60,10 +60,11 @@ impl GuardedFile {
         Ok(Self { identity, path: path.to_owned(), descriptor: descriptor.into(), entry })
     }
 
-    /// Runs `body` with the open file, and again if the program has taken the descriptor away meanwhile. So `body`
-    /// must be repeatable.
+    /// Runs `body` with the open file, and again if the program has taken the descriptor away
+    /// meanwhile. So `body` must be repeatable.
     ///
-    /// A program that closes a descriptor in use may get one of our writes into the file that then gets the number.
+    /// A program that closes a descriptor in use may get one of our writes into the file that then
+    /// gets the number.
     pub(crate) fn with<R>(&self, body: impl Fn(&File) -> io::Result<R>) -> io::Result<R> {
         for _ in 0..ATTEMPTS {
             let descriptor = self.descriptor.load(Ordering::Acquire);
@@ -71,7 +72,8 @@ impl GuardedFile {
                 self.reopen(descriptor)?;
                 continue;
             }
-            // SAFETY: the descriptor was just checked to be our file's; the wrapper does not close it.
+            // SAFETY: the descriptor was just checked to be our file's; the wrapper does not close
+            // it.
             let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
             let result = body(&file);
             if FileIdentity::of_descriptor(descriptor) == Some(self.identity) {
@@ -87,8 +89,8 @@ impl GuardedFile {
             |_| io::Error::other("the program closed the file descriptor, and the file no longer exists");
         let file = OpenOptions::new()
             .read(true)
-            // For a moment the file has a low descriptor, which the program may confuse with one that it closed. Append mode
-            // keeps such a write from overwriting ours.
+            // For a moment the file has a low descriptor, which the program may confuse with one
+            // that it closed. Append mode keeps such a write from overwriting ours.
             .append(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&self.path)
@@ -96,7 +98,8 @@ impl GuardedFile {
         if FileIdentity::of(&file)? != self.identity {
             return Err(closed(io::Error::from_raw_os_error(libc::ENOENT)));
         }
-        // The lock went with the old descriptor. Another process that holds it now only checks the file.
+        // The lock went with the old descriptor. Another process that holds it now only checks the
+        // file.
         let _ = file.try_lock();
         let file = move_up(file);
         clear_append_mode(&file);

@@ -1,7 +1,7 @@
 //! Reads the header of a Mach-O module in memory.
 //!
-//! The module may be unloaded meanwhile. So every word comes through [`Memory`], which refuses addresses
-//! that are not mapped, and no number in the header is trusted.
+//! The module may be unloaded meanwhile. So every word comes through [`Memory`], which refuses
+//! addresses that are not mapped, and no number in the header is trusted.
 //!
 //! Layout: `mach-o/loader.h`.
 
@@ -14,23 +14,25 @@ const HEADER_BYTES: usize = 32;
 const COMMANDS_AT: usize = 16;
 const SEGMENT_64: u32 = 0x19;
 const UUID: u32 = 0x1b;
-/// `VM_PROT_EXECUTE` of `mach/vm_prot.h`.
+/// The value of `VM_PROT_EXECUTE` in `mach/vm_prot.h`.
 const EXECUTES: u32 = 4;
 /// Limit for damaged headers; real ones have a few dozen commands.
 const MAX_COMMANDS: u32 = 4096;
-/// `MAXPATHLEN` of macOS.
+/// The value of `MAXPATHLEN` on macOS.
 const MAX_PATH_BYTES: usize = 1024;
 
 /// The facts about a module that its header contains.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MachImage {
-    /// The linked address range of its executable segments only: system libraries keep their data far away.
+    /// The linked address range of its executable segments only: system libraries keep their data
+    /// far away.
     pub(crate) code: Range<u64>,
     /// The `LC_UUID` of the build.
     pub(crate) uuid: Option<[u8; 16]>,
 }
 
-/// Parses the Mach-O header at `header_at`. Returns `None` if it is not valid or the module has no code.
+/// Parses the Mach-O header at `header_at`. Returns `None` if it is not valid or the module has no
+/// code.
 pub(crate) fn read_image(memory: &impl Memory, header_at: usize) -> Option<MachImage> {
     if memory.half(header_at)? != MAGIC_64 {
         return None;

@@ -1,10 +1,10 @@
 //! What the recorder asks of the operating system beyond POSIX.
 //!
-//! Linux and macOS answer the same questions with calls that have nothing in common: has that thread
-//! ended, is this address readable, replace this mapping by that one. So each question is a function in
-//! `linux` and in `macos`, under the same name, and no other module of the recorder asks which system it
-//! runs on. macOS has no file leases, and its kernel cannot zero a page in a forked child; the functions
-//! for these say so.
+//! Linux and macOS answer the same questions with calls that have nothing in common: has that
+//! thread ended, is this address readable, replace this mapping by that one. So each question is a
+//! function in `linux` and in `macos`, under the same name. No other module of the recorder depends
+//! on the system. macOS has no file leases, and its kernel cannot zero a page in a forked child;
+//! its functions for these do nothing.
 
 pub(crate) mod clock;
 pub(crate) mod guarded_file;

@@ -1,8 +1,9 @@
 //! Reading memory of this process: with plain loads, or through the kernel.
 //!
-//! Stack walks must be fast once the layout of the data is known to be right, and must not crash the
-//! program before that. So a walk is generic over [`Memory`]. [`Direct`] is a plain load; [`Guarded`]
-//! asks the kernel, which returns an error where a load would fault; tests use a map of words.
+//! Stack walks must be fast once the layout of the data is known to be right, and must not crash
+//! the program before that. So a walk is generic over [`Memory`]. [`Direct`] is a plain load;
+//! [`Guarded`] asks the kernel, which returns an error where a load would fault; tests use a map of
+//! words.
 
 /// Bytes that one SSE instruction compares.
 pub(crate) const WINDOW_BYTES: usize = 16;
@@ -53,8 +54,9 @@ impl Direct {
     /// Creates a reader without checks.
     ///
     /// # Safety
-    /// Every address read through it must be valid. For Python frames that means: the layout in use has passed the
-    /// self-test, and the frames belong to the calling thread, so that they stay alive meanwhile.
+    /// Every address read through it must be valid. For Python frames that means: the layout in use
+    /// has passed the self-test, and the frames belong to the calling thread, so that they stay
+    /// alive meanwhile.
     pub unsafe fn new() -> Self {
         Self(())
     }
@@ -63,13 +65,14 @@ impl Direct {
 impl Memory for Direct {
     #[inline]
     fn read(&self, at: usize, out: &mut [u8]) -> Option<()> {
-        // SAFETY: the caller of `new` promised that addresses are valid; the buffers cannot overlap, one is ours.
+        // SAFETY: the caller of `new` promised that addresses are valid; the buffers cannot
+        // overlap, one is ours.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), out.len()) };
         Some(())
     }
 
-    /// Written with intrinsics, because this runs for every frame of every event and the compiler generates twice as
-    /// many instructions for the default method.
+    /// Written with intrinsics, because this runs for every frame of every event and the compiler
+    /// generates twice as many instructions for the default method.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     #[allow(clippy::cast_ptr_alignment, reason = "these loads need no alignment")]
@@ -78,7 +81,8 @@ impl Memory for Direct {
         let [first, second] = at.map(|at| at as *const __m128i);
         let [held_first, held_second] =
             windows.each_ref().map(|window| std::ptr::from_ref(window).cast::<__m128i>());
-        // SAFETY: as in `read`. The instructions are part of every x86-64, and their loads need no alignment.
+        // SAFETY: as in `read`. The instructions are part of every x86-64, and their loads need no
+        // alignment.
         let equal = unsafe {
             _mm_movemask_epi8(_mm_and_si128(
                 _mm_cmpeq_epi8(_mm_loadu_si128(first), _mm_loadu_si128(held_first)),

@@ -1,8 +1,9 @@
 //! Keeps signals of our own system calls away from the program.
 //!
-//! A write to a closed pipe or beyond the file-size limit raises a signal in the writing thread, and the
-//! default action ends the process. Both signals are blocked around such calls and discarded afterwards.
-//! The writer thread is created with all signals blocked, so that the program's handlers never run on it.
+//! A write to a closed pipe or beyond the file-size limit raises a signal in the writing thread,
+//! and the default action ends the process. Both signals are blocked around such calls and
+//! discarded afterwards. The writer thread is created with all signals blocked, so that the
+//! program's handlers never run on it.
 
 #![cfg_attr(
     target_vendor = "apple",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// Notes that a module was unloaded: what is known about code at its addresses is no longer valid.
+/// Notes that a module was unloaded. Cached rules for code at its addresses are no longer valid.
 pub fn note_module_unload() {
     GENERATION.fetch_add(1, Ordering::Release);
 }

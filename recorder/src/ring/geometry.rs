@@ -1,16 +1,16 @@
 //! How many records each thread's ring holds.
 //!
-//! Long blocks compress best: the events of a ResNet take a third of the bytes in blocks of 100,000 rows
-//! that they take in blocks of 3,000. But the memory belongs to the program, and a program may have a
-//! hundred threads. So the threads that record first get a few large rings and the rest get small ones,
-//! all together within the memory limit of the recorder.
+//! Long blocks compress best: the events of a ResNet take a third of the bytes in blocks of 100,000
+//! rows that they take in blocks of 3,000. But the memory belongs to the program, and a program may
+//! have a hundred threads. So the threads that record first get a few large rings, and the rest get
+//! small ones. All rings together stay within the memory limit of the recorder.
 
 use gpumemtrace_format::ring::{CLASSES, Shape};
 
 /// Threads that can record at the same time. The rings of ended threads are reused.
 pub(crate) const RINGS: usize = 96;
-/// Rings by size class; all others are small. The threads that record first record most: in training,
-/// the forward thread, then a data-copy thread and the backward thread.
+/// Rings by size class; all others are small. The threads that record first record most: in
+/// training, the forward thread, then a data-copy thread and the backward thread.
 const LARGEST_RINGS: u32 = 1;
 const LARGE_RINGS: u32 = 3;
 const MEDIUM_RINGS: u32 = 16;
@@ -20,8 +20,9 @@ const MIN_RECORDS: u32 = 2048;
 /// Limit of a small ring; readers refuse a larger ring file.
 const MAX_SMALL_RECORDS: u32 = 1 << 16;
 
-/// Limit of the largest ring, twice that of any other. The writer drains ring after ring, and a reader
-/// buffers one thread's events, at most a million, until it reaches the other threads' events.
+/// Limit of the largest ring, twice that of any other. The writer drains ring after ring, and a
+/// reader buffers one thread's events, at most a million, until it reaches the other threads'
+/// events.
 const MAX_LARGEST_RECORDS: u32 = 1 << 18;
 
 /// Memory besides the rings: the caches of 96 threads, and the writer's buffers.
@@ -39,7 +40,8 @@ fn shape_of(records: u32) -> Shape {
 
 /// The largest rings that fit if the recorder may use `memory_bytes`. All sizes are powers of two.
 ///
-/// 64 MiB give one ring of 8 MiB, large ones of 4 MiB, medium ones of 512 KiB, small ones of 256 KiB.
+/// 64 MiB give one ring of 8 MiB, large ones of 4 MiB, medium ones of 512 KiB, small ones of 256
+/// KiB.
 pub(crate) fn shape_within(memory_bytes: u64) -> Shape {
     let for_rings = memory_bytes.saturating_sub(OTHER_MEMORY_BYTES);
     let mut records = MAX_SMALL_RECORDS;

@@ -1,10 +1,10 @@
 //! The memory-mapped ring file, which survives the process.
 //!
-//! Hooks store to the mapping with plain instructions while the writer thread reads it, and neither a
-//! full disk nor a fork may turn a store into a signal. So the disk blocks of a ring are allocated before
-//! the ring is used, children do not inherit the mapping, and all access is by atomics at the offsets of
-//! `gpumemtrace_format::ring`. If the file cannot be mapped or must be given up, the same addresses hold
-//! anonymous memory.
+//! Hooks store to the mapping with plain instructions while the writer thread reads it. Neither a
+//! full disk nor a fork may turn a store into a signal. So the disk blocks of a ring are allocated
+//! before the ring is used, and children do not inherit the mapping. All access is by atomics, at
+//! the offsets that `gpumemtrace_format::ring` defines. If the file cannot be mapped or must be
+//! given up, the same addresses hold anonymous memory.
 
 use std::fs::File;
 use std::io;
@@ -36,7 +36,8 @@ pub(crate) struct RingMapping {
     shape: Shape,
     /// The mapping is anonymous memory, not the file: its content dies with the process.
     is_memory: AtomicBool,
-    /// Rings with disk space. Other rings may not even be read: on a full tmpfs that raises a signal too.
+    /// Rings with disk space. Other rings may not even be read: on a full tmpfs that raises a
+    /// signal too.
     is_allocated: [AtomicBool; RINGS],
 }
 
@@ -72,8 +73,8 @@ pub(crate) fn check_file_size_limit(memory_bytes: u64) -> io::Result<()> {
 impl RingMapping {
     /// Sets the size of the file, maps it and writes its header.
     ///
-    /// `memory_bytes` is the memory limit of the recorder. A file system without shared mappings gives
-    /// anonymous memory instead; [`Self::is_memory`] then returns true.
+    /// `memory_bytes` is the memory limit of the recorder. A file system without shared mappings
+    /// gives anonymous memory instead; [`Self::is_memory`] then returns true.
     pub(crate) fn create(
         file: GuardedFile,
         trace_id: [u8; 16],
@@ -90,7 +91,8 @@ impl RingMapping {
             // Some file systems have no shared mappings.
             Err(_) => (map_anonymous(len)?, true),
         };
-        // A child must not write into its parent's trace. Old kernels refuse; the child's session is reset anyway.
+        // A child must not write into its parent's trace. Old kernels refuse; the child's session
+        // is reset anyway.
         // SAFETY: exactly the mapping made above.
         unsafe { platform::hide_from_children(base, len) };
         let header = encode_header(trace_id, pid, &shape);
@@ -175,7 +177,8 @@ impl RingMapping {
         Some((end_of(end, time_ns)?, time_ns))
     }
 
-    /// Stores the length of the trace file, so that a reader detects a truncated one. 0 means unknown.
+    /// Stores the length of the trace file, so that a reader detects a truncated one. 0 means
+    /// unknown.
     pub(crate) fn set_trace_bytes(&self, bytes: u64) {
         self.word(TRACE_BYTES_AT).store(bytes, Ordering::Release);
     }
@@ -205,7 +208,8 @@ impl RingMapping {
             // SAFETY: both mappings have this length and do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), copy.add(at), len) };
         }
-        // SAFETY: moves a mapping that no other thread knows over one of the same length that is ours.
+        // SAFETY: moves a mapping that no other thread knows over one of the same length that is
+        // ours.
         unsafe { platform::replace_mapping(copy, self.base, self.len_bytes()) }?;
         // SAFETY: exactly our mapping.
         unsafe { platform::hide_from_children(self.base, self.len_bytes()) };
@@ -213,7 +217,8 @@ impl RingMapping {
         Ok(())
     }
 
-    /// Overwrites the header of the file after its content has moved, so that no reader uses the file.
+    /// Overwrites the header of the file after its content has moved, so that no reader uses the
+    /// file.
     pub(crate) fn invalidate_file(&self) -> io::Result<()> {
         self.file.with(|file| file.write_all_at(&[0; 64], 0))
     }

@@ -1,4 +1,5 @@
-//! The per-thread ring buffers: their sizes, the mapped file they lie in, and the lock-free protocol.
+//! The per-thread ring buffers: their sizes, the mapped file they lie in, and the lock-free
+//! protocol.
 
 pub(crate) mod atomics;
 pub(crate) mod geometry;

@@ -1,10 +1,10 @@
 //! Which session is running in this process, if any.
 //!
-//! Any thread may make the first GPU call, and a child made by `fork` has a copy of everything but must
+//! Any thread may make the first GPU call. A child made by `fork` has a copy of everything but must
 //! not write to its parent's trace. So the pointer to the session and the start-up state machine
 //! ([`StartState`]) live in one page that the kernel zeroes in a child (`MADV_WIPEONFORK`). On old
-//! kernels an atfork handler does the same. A child of a process that has recorded never records: CUDA
-//! does not work in such a child, and the driver reports that itself.
+//! kernels an atfork handler does the same. A child of a process that has recorded never records:
+//! CUDA does not work in such a child, and the driver reports that itself.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 

@@ -9,7 +9,8 @@ use crate::diagnostics::print_diagnostic;
 use crate::platform::{self, clock};
 
 impl Session {
-    /// Ends recording for all hooks. Returns true if no hook is still recording; call again until then.
+    /// Ends recording for all hooks. Returns true if no hook is still recording; call again until
+    /// then.
     pub(crate) fn end_hooks(&self) -> bool {
         current::clear();
         self.shutdown.end()
@@ -67,7 +68,8 @@ impl Session {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Stops recording for good and prints the reason. The program goes on. Only the first call prints.
+    /// Stops recording for good and prints the reason. The program goes on. Only the first call
+    /// prints.
     pub(crate) fn stop_with(&self, reason: &[&str]) {
         if self.stop() {
             let mut line = vec!["recording stopped: "];

@@ -1,9 +1,9 @@
 //! The state of one recording, shared by the hooks and the writer thread.
 //!
-//! [`Session`] is data: the mapped rings, which thread owns which ring, ids still to be given out, and
-//! the flags through which hooks and writer talk. [`crate::lifecycle`] creates it at the first event and
-//! ends it; [`current`] decides which session, if any, is running. A session is never freed, because a
-//! thread may be inside a hook at any moment, also while the recording ends.
+//! [`Session`] is data: the mapped rings, which thread owns which ring, ids still to be given out,
+//! and the flags through which hooks and writer talk. [`crate::lifecycle`] creates it at the first
+//! event and ends it; [`current`] decides which session, if any, is running. A session is never
+//! freed, because a thread may be inside a hook at any moment, also while the recording ends.
 
 pub(crate) mod current;
 mod end;
@@ -64,7 +64,8 @@ pub(crate) struct Session {
     is_ended_by_program: AtomicBool,
 }
 
-// SAFETY: the one raw pointer is a never-freed table whose entries are handed to one thread each, by `ownership`.
+// SAFETY: the one raw pointer is a never-freed table. `ownership` gives each of its entries to one
+// thread.
 unsafe impl Send for Session {}
 // SAFETY: as above; everything else is atomic or constant.
 unsafe impl Sync for Session {}
@@ -107,8 +108,8 @@ impl Session {
     /// Claims a ring for the calling thread: its number, the ring and the thread's block.
     ///
     /// If all rings are taken, some may belong to threads that have ended; only the writer can find
-    /// out. With `may_wait` the caller then waits for it, unless another thread has already waited in
-    /// vain since a ring was last released.
+    /// out. With `may_wait` the caller then waits for it, unless another thread has already waited
+    /// in vain since a ring was last released.
     pub(crate) fn claim_ring(&self, may_wait: bool) -> Option<(usize, MappedRing, *mut ThreadBlock)> {
         let begin = clock::now_ns();
         loop {
@@ -132,7 +133,8 @@ impl Session {
         let thread = platform::this_thread();
         let claim = |first| {
             self.ownership.claim(thread, first, |index| {
-                // Allocate before any thread touches the ring: on a full disk its pages do not exist.
+                // Allocate before any thread touches the ring: on a full disk its pages do not
+                // exist.
                 let is_allocated = self.rings.allocate_ring(index).is_ok();
                 if is_allocated {
                     self.rings.ring(index).thread().store(thread, Ordering::Release);
@@ -156,8 +158,8 @@ impl Session {
         self.is_crowded.store(false, Ordering::Relaxed);
     }
 
-    /// Marks the owner of ring `index` as inside a hook. Waits while the recording is paused; returns
-    /// `None` once it has ended.
+    /// Marks the owner of ring `index` as inside a hook. Waits while the recording is paused;
+    /// returns `None` once it has ended.
     #[inline]
     pub(crate) fn enter_hook(&'static self, index: usize) -> Option<HookGuard<'static>> {
         self.shutdown.enter_hook(index, || {
@@ -211,5 +213,6 @@ pub(crate) enum WakeReason {
 const NOT_WOKEN: u32 = 0;
 const RING_IS_LOW: u32 = 1;
 
-/// How long a new thread waits for the ring of an ended thread. A busy machine may delay the writer.
+/// How long a new thread waits for the ring of an ended thread. A busy machine may delay the
+/// writer.
 const RING_PATIENCE_NS: u64 = 500_000_000;

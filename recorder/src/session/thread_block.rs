@@ -1,7 +1,8 @@
-//! The memory that one thread owns while it records: ring producer, stack memos, caches, scratch buffer.
+//! The memory that one thread owns while it records: ring producer, stack memos, caches, scratch
+//! buffer.
 //!
-//! All blocks lie in one anonymous mapping, one block for each ring. A page costs nothing until it is
-//! first touched, and all zero bytes are a valid block, so no block is ever initialised by hand.
+//! All blocks lie in one anonymous mapping, one block for each ring. A page costs nothing until it
+//! is first touched, and all zero bytes are a valid block, so no block is ever initialised by hand.
 
 use std::io;
 use std::ptr;
@@ -46,7 +47,8 @@ impl CodeCache {
         &mut self.entries[(hash >> 40) as usize % CODE_ENTRIES]
     }
 
-    /// The id under which this thread defined the code object of `frame`, unless it was replaced since.
+    /// The id under which this thread defined the code object of `frame`, unless it was replaced
+    /// since.
     pub(crate) fn lookup(&mut self, frame: &FrameKey) -> Option<CodeId> {
         let (code, tag, id) = *self.entry(frame);
         (code == frame.code && tag == frame.tag).then_some(id)
@@ -79,7 +81,8 @@ impl ThreadBlocks {
 
     /// Releases the mapping. No thread may hold a block.
     pub(crate) fn unmap(self) {
-        // SAFETY: exactly the mapping of `map`; by the caller's promise no thread holds a part of it.
+        // SAFETY: exactly the mapping of `map`; by the caller's promise no thread holds a part of
+        // it.
         unsafe { libc::munmap(self.0.cast(), RINGS * size_of::<ThreadBlock>()) };
     }
 

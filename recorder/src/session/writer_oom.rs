@@ -1,8 +1,8 @@
 //! What happens when the writer thread runs out of memory.
 //!
-//! Rust aborts the process after a failed allocation, and the tracer must never end its host. So the
-//! recording ends, and the writer thread blocks until the process exits. An exiting process does not
-//! wait for it. Records that were not written stay in the ring file.
+//! Rust aborts the process after a failed allocation, and the tracer must never end its host. So
+//! the recording ends, and the writer thread blocks until the process exits. An exiting process
+//! does not wait for it. Records that were not written stay in the ring file.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,10 +11,10 @@ use super::Session;
 use crate::diagnostics::print_diagnostic;
 use crate::platform;
 
-/// The session whose writer thread has started; it stays set after the session has ended.
+/// The session with a started writer thread. It stays set after the session has ended.
 static WRITER_SESSION: AtomicPtr<Session> = AtomicPtr::new(ptr::null_mut());
 
-/// The session whose writer thread has started, also after that session has ended.
+/// The session with a started writer thread, also after that session has ended.
 pub(crate) fn writer_session() -> Option<&'static Session> {
     // SAFETY: sessions are never freed.
     unsafe { WRITER_SESSION.load(Ordering::Acquire).as_ref() }
@@ -31,8 +31,8 @@ impl Session {
         WRITER_SESSION.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// After a failed allocation: does nothing, unless the calling thread is the writer. The writer ends
-    /// the recording and never returns.
+    /// After a failed allocation: does nothing, unless the calling thread is the writer. The writer
+    /// ends the recording and never returns.
     pub(crate) fn park_writer_without_memory(&self) {
         if !self.is_writer_thread() {
             return;

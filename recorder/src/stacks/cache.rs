@@ -1,26 +1,27 @@
 //! Maps stacks to node ids, cheaply for repeated stacks.
 //!
-//! Every event needs the id of its stack within tens of nanoseconds, without a lock or an allocation. So
-//! each thread has its own fixed tables. A frame that is unchanged since the last stack costs one
-//! comparison; only the frames below the first change are looked up in [`NodeCache`]. A full table evicts
-//! entries. An evicted frame is defined again under a new id, and replay merges both ids by content. So
-//! memory is constant, and any number of stacks can be recorded.
+//! Every event needs the id of its stack within tens of nanoseconds, without a lock or an
+//! allocation. So each thread has its own fixed tables. A frame that is unchanged since the last
+//! stack costs one comparison; only the frames below the first change are looked up in
+//! [`NodeCache`]. A full table evicts entries. An evicted frame is defined again under a new id,
+//! and replay merges both ids by content. So memory is constant, and any number of stacks can be
+//! recorded.
 //!
-//! A node is found by the hash of all its frames from the outermost on ([`StackHash`]), not by the id of
-//! its caller. So if a caller is evicted and defined again, the frames below it are still found, and a
-//! look-up need not wait for the look-up of the caller. The hash has 64 bits: among a million stacks, two
-//! have the same hash with a probability below one in ten million.
+//! A node is found by the hash of all its frames from the outermost on ([`StackHash`]), not by the
+//! id of its caller. So if a caller is evicted and defined again, the frames below it are still
+//! found. A look-up need not wait for the look-up of the caller either. The hash has 64 bits: among
+//! a million stacks, two have the same hash with a probability below one in ten million.
 
 use gpumemtrace_format::NodeId;
 
-/// Largest number of frames in a recorded stack. Outer frames beyond it are omitted, and the stack counts
-/// as truncated.
+/// Largest number of frames in a recorded stack. Outer frames beyond it are omitted, and the stack
+/// counts as truncated.
 pub const MAX_DEPTH: usize = 256;
 
 /// Identifies a frame within a running process.
 ///
-/// For Python: code object, instruction, and a tag that distinguishes code objects that lived at the same
-/// address. For native code: the return address alone.
+/// For Python: code object, instruction, and a tag that distinguishes code objects that lived at
+/// the same address. For native code: the return address alone.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct FrameKey {
     /// Address of the code object; 0 for native frames.
@@ -31,7 +32,8 @@ pub struct FrameKey {
     pub tag: u64,
 }
 
-/// The hash of a stack, from its outermost frame to one of its frames. A stack without frames has 0.
+/// The hash of a stack, from its outermost frame to one of its frames. A stack without frames has
+/// 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct StackHash(u64);
 
@@ -56,8 +58,9 @@ pub(crate) struct LastStack {
     frames: [(StackHash, NodeId); MAX_DEPTH],
 }
 
-/// Nodes by stack hash. Each node lies in one of two sets; the second takes a node if the first is full, so
-/// that few nodes are evicted before the table is nearly full. The oldest node of a set is evicted first.
+/// Nodes by stack hash. Each node lies in one of two sets; the second takes a node if the first is
+/// full, so that few nodes are evicted before the table is nearly full. The oldest node of a set is
+/// evicted first.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct NodeCache {
@@ -69,8 +72,8 @@ const NODE_WAYS: usize = 4;
 const NODE_SETS: usize = 8192;
 
 impl NodeCache {
-    /// The node of a stack. If it is unknown, `define` gives it a new one, or `None` if the definition could not
-    /// be recorded.
+    /// The node of a stack. If it is unknown, `define` gives it a new one, or `None` if the
+    /// definition could not be recorded.
     #[inline]
     pub(crate) fn find_or_define(
         &mut self,
@@ -102,8 +105,8 @@ impl NodeCache {
     }
 }
 
-/// Interns the stacks of one thread. All zero bytes are a valid, empty value: the memory comes from the
-/// kernel and is never initialised by hand.
+/// Interns the stacks of one thread. All zero bytes are a valid, empty value: the memory comes from
+/// the kernel and is never initialised by hand.
 #[derive(Debug)]
 pub struct StackCache {
     last: LastStack,
@@ -113,10 +116,11 @@ pub struct StackCache {
 }
 
 impl StackCache {
-    /// Returns the node of the stack whose `depth` frames are in [`Self::frames`].
+    /// Returns the node of the stack in the first `depth` entries of [`Self::frames`].
     ///
-    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
-    /// definition could not be recorded, and the node of the outer part of the stack is returned.
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it
+    /// returns `None`, the definition could not be recorded, and the node of the outer part of the
+    /// stack is returned.
     pub fn intern(
         &mut self,
         depth: usize,

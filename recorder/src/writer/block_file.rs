@@ -1,9 +1,9 @@
 //! An append-only file of blocks, with an index every few blocks.
 //!
-//! The process may be killed between any two writes, and a disk may fill up in the middle of one. So the
-//! file only grows, by complete blocks, at an offset that this process keeps itself. A partial write is
-//! truncated again. Every [`BLOCKS_PER_INDEX`] blocks an index with totals is written, so that a reader
-//! need not decompress the whole file to know what it contains.
+//! The process may be killed between any two writes, and a disk may fill up in the middle of one.
+//! So the file only grows, by complete blocks, at an offset that this process keeps itself. A
+//! partial write is truncated again. Every [`BLOCKS_PER_INDEX`] blocks an index with totals is
+//! written, so that a reader need not decompress the whole file to know what it contains.
 
 use std::fs::File;
 use std::io;
@@ -19,12 +19,12 @@ use crate::platform;
 use crate::platform::guarded_file::GuardedFile;
 
 const ZSTD_LEVEL: i32 = 3;
-/// Times are stored in units of 2^10 ns. PyTorch's own history has microseconds, and one event takes about
-/// as long; lower bits are clock noise, which does not compress. The order of events does not depend on
-/// their times.
+/// Times are stored in units of 2^10 ns. PyTorch's own history has microseconds, and one event
+/// takes about as long; lower bits are clock noise, which does not compress. The order of events
+/// does not depend on their times.
 const TIME_SHIFT: u8 = 10;
-/// Blocks between two index blocks: the most that a reader of totals must decompress. Indexes take about a
-/// thousandth of the file.
+/// Blocks between two index blocks: the most that a reader of totals must decompress. Indexes take
+/// about a thousandth of the file.
 const BLOCKS_PER_INDEX: usize = 16;
 
 /// One append-only file of blocks.
@@ -34,8 +34,8 @@ pub(crate) struct BlockFile {
     path: PathBuf,
     /// The first bytes, without which readers do not accept the file.
     head: Vec<u8>,
-    /// Another process has truncated the file. It then gets no tail block, which would lead readers to an index
-    /// that covers lost blocks.
+    /// Another process has truncated the file. It then gets no tail block, which would lead readers
+    /// to an index that covers lost blocks.
     is_truncated: bool,
     /// Length up to the last complete block.
     written_bytes: u64,
@@ -107,8 +107,8 @@ impl BlockFile {
         self.pending.extend(encode_block(BlockKind::INDEX, &payload, ZSTD_LEVEL));
     }
 
-    /// Writes the pending blocks with one system call, at an explicit offset. So another process that has the
-    /// file open cannot move the position.
+    /// Writes the pending blocks with one system call, at an explicit offset. So another process
+    /// that has the file open cannot move the position.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());

@@ -1,9 +1,9 @@
 //! Moves complete records from the rings into batches.
 //!
 //! Full rings hold 47 MiB with default settings, decoded records take twice as much, and the memory
-//! belongs to the program. So a batch has a maximum number of records, which also limits the bytes of
-//! its definitions. Events leave the batch in small slices while it is filled. The writer saves a batch
-//! and advances the tails before it fills the next one.
+//! belongs to the program. So a batch has a maximum number of records, which also limits the bytes
+//! of its definitions. Events leave the batch in small slices while it is filled. The writer saves
+//! a batch and advances the tails before it fills the next one.
 
 use gpumemtrace_format::ring::{Record, RecordDecoder};
 use gpumemtrace_format::{CodeDef, Event, NativeNode, PyNode, ThreadId};
@@ -18,8 +18,8 @@ const MAX_RECORDS: usize = 1 << 17;
 /// Events that are buffered before they are passed on.
 const EVENTS_PER_SLICE: usize = 4096;
 
-/// How far one drain goes in each ring: to the head as it was when the drain began. A thread that fills
-/// its ring all the time cannot keep the writer from the other rings.
+/// How far one drain goes in each ring: to the head as it was when the drain began. A thread that
+/// fills its ring all the time cannot keep the writer from the other rings.
 pub(crate) struct DrainLimit([u64; RINGS]);
 
 impl DrainLimit {
@@ -48,8 +48,8 @@ pub(crate) struct RecordBatch {
 impl RecordBatch {
     /// Fills the batch with complete records from ring `first` on, and passes the events to `put`.
     ///
-    /// Returns the ring to continue with, or `None` after the last one. If the recording is closing, a
-    /// call in flight is taken as it is, because the writer will not wait for it.
+    /// Returns the ring to continue with, or `None` after the last one. If the recording is
+    /// closing, a call in flight is taken as it is, because the writer will not wait for it.
     pub(crate) fn fill(
         &mut self,
         (session, limit): (&Session, &DrainLimit),

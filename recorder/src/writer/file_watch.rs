@@ -1,11 +1,11 @@
 //! Detects what other processes do to the trace and the ring file while they are written.
 //!
-//! Another process may truncate, remove or overwrite either file. That must not end the program, and the
-//! user must hear of it. The writer checks both files at each nap. A lease ([`crate::platform`]) on the
-//! ring file delays other processes: a reader is let in at once; a process that wants to write is let in
-//! after the rings have moved to anonymous memory. From then on every event is written promptly, and one
-//! line on stderr and a note in the trace say what a kill now costs. If the trace is unlinked, recording
-//! stops.
+//! Another process may truncate, remove or overwrite either file. That must not end the program,
+//! and the user must hear of it. The writer checks both files at each nap. A lease
+//! ([`crate::platform`]) on the ring file delays other processes: a reader is let in at once; a
+//! process that wants to write is let in after the rings have moved to anonymous memory. From then
+//! on every event is written promptly. One line on stderr and a note in the trace explain that a
+//! kill would lose the last events. If the trace is unlinked, recording stops.
 
 use std::io;
 
@@ -26,7 +26,7 @@ pub(super) struct FileWatch {
     /// The notes in the trace's metadata.
     notes: Vec<String>,
     has_lease: bool,
-    /// The rings are in anonymous memory, and the user was told.
+    /// The rings are in anonymous memory, and the user was notified.
     is_ring_file_lost: bool,
     has_reported_truncation: bool,
 }
@@ -75,12 +75,12 @@ impl Writer {
             self.move_rings_to_memory()?;
             self.report_lost_ring_file("its ring file was removed")?;
         } else {
-            self.answer_lease_request()?;
+            self.handle_lease_request()?;
         }
         Ok(())
     }
 
-    fn answer_lease_request(&mut self) -> io::Result<()> {
+    fn handle_lease_request(&mut self) -> io::Result<()> {
         let ring = self.session.rings.file();
         if !self.files.has_lease {
             self.files.begin(self.session);
@@ -161,8 +161,8 @@ impl Writer {
         Ok(())
     }
 
-    /// After the end of the recording: lets waiting processes in. If recording stopped early, a late store
-    /// of a hook must not hit a file that another process truncates.
+    /// After the end of the recording: lets waiting processes in. If recording stopped early, a
+    /// late store of a hook must not hit a file that another process truncates.
     pub(super) fn release_files(&mut self) {
         if self.session.is_stopped() {
             let _ = self.session.rings.move_to_memory();

@@ -1,10 +1,10 @@
 //! The writer thread: drains the rings into the trace.
 //!
-//! Records in a ring survive a kill, and small blocks compress badly. So the writer sleeps until a ring
-//! is low on space, or a few seconds have passed, and then drains all rings in batches. It writes each
-//! batch with one system call and only then advances the tails. It never waits for a thread of the
-//! program: a call in flight ends what it takes from that ring. All signals are blocked in this thread,
-//! so the program's signal handlers never run here.
+//! Records in a ring survive a kill, and small blocks compress badly. So the writer sleeps until a
+//! ring is low on space, or a few seconds have passed, and then drains all rings in batches. It
+//! writes each batch with one system call and only then advances the tails. It never waits for a
+//! thread of the program: a call in flight ends what it takes from that ring. All signals are
+//! blocked in this thread, so the program's signal handlers never run here.
 
 pub(crate) mod block_file;
 mod drain;
@@ -76,7 +76,7 @@ fn start(mut writer: Writer) -> io::Result<()> {
     Ok(())
 }
 
-/// Why [`Writer::run`] returned.
+/// The reason why [`Writer::run`] returned.
 enum WriterExit {
     /// The trace is finished, or recording has stopped.
     Closed,
@@ -84,12 +84,13 @@ enum WriterExit {
     ProgramExited,
 }
 
-/// Ends the process with `exit`, as its last thread would have done. The exit handlers may still use the
-/// GPU, so another thread takes over the writing.
+/// Ends the process with `exit`, as its last thread would have done. The exit handlers may still
+/// use the GPU, so another thread takes over the writing.
 #[allow(clippy::exit, reason = "the program's own end, which it would have had without this thread")]
 fn exit_for_the_program(mut writer: Writer) {
     let session = writer.session;
-    // The lease belongs to this thread, and its signal must not arrive here once signals are unblocked.
+    // The lease belongs to this thread, and its signal must not arrive here once signals are
+    // unblocked.
     writer.release_lease();
     if start(writer).is_err() {
         session.mark_closed();
@@ -190,7 +191,8 @@ impl Writer {
         self.add_changed_metadata();
         self.add_modules();
         let trace = &mut self.trace;
-        // A code object takes up to 70 KiB and is never split, so their number limits the size of a block.
+        // A code object takes up to 70 KiB and is never split, so their number limits the size of a
+        // block.
         for codes in batch.codes.chunks(MAX_PAYLOAD_BYTES / (128 << 10)) {
             trace.add(BlockKind::CODES, &defs::encode_codes(codes), codes.len());
         }
@@ -224,7 +226,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds metadata that has changed: how calls are intercepted, and which functions went past the hooks.
+    /// Adds metadata that has changed: how calls are intercepted, and which functions went past the
+    /// hooks.
     fn add_changed_metadata(&mut self) {
         if let Some(meta) = metadata::mode_if_changed(&mut self.mode) {
             self.trace.add_meta(&meta);
@@ -237,7 +240,8 @@ impl Writer {
         }
     }
 
-    /// Adds the list of loaded modules if it has changed. Readers need it to resolve native addresses.
+    /// Adds the list of loaded modules if it has changed. Readers need it to resolve native
+    /// addresses.
     fn add_modules(&mut self) {
         if self.session.native == NativeStacks::None {
             return;
@@ -279,8 +283,8 @@ impl Writer {
         let end = End { reason, events, time_ns, message: String::new(), counters };
         self.repair_trace()?;
         self.trace.finish(&end)?;
-        // Everything is in the trace now, unless a thread was stopped inside a hook: its event then goes to the
-        // ring file. Leave the file if its name belongs to another process by now.
+        // Everything is in the trace now, unless a thread was stopped inside a hook: its event then
+        // goes to the ring file. Leave the file if its name belongs to another process by now.
         if is_idle {
             self.remove_ring_file();
         }

@@ -1,11 +1,11 @@
 //! Names of the trace's files, and how a process reserves them.
 //!
-//! Many processes may start in one folder at once (ranks, notebooks, restarts). A finished trace must be
-//! kept, a trace that is being written must not be touched, and a prepared symlink must not redirect us.
-//! So a trace is created under a temporary name, locked (`flock`, which ends with the process), and then
-//! renamed in a step that fails if the name is taken. If the name belongs to a trace whose lock is free,
-//! that trace is moved aside; otherwise the new trace gets a name with its pid. A file that is not a
-//! trace is never touched.
+//! Many processes may start in one folder at once (ranks, notebooks, restarts). A finished trace
+//! must be kept, a trace that is being written must not be touched, and a prepared symlink must not
+//! redirect us. So a trace is created under a temporary name and locked (`flock`, which ends with
+//! the process). Then it is renamed in a step that fails if the name is taken. If the name belongs
+//! to a trace that no process has locked, that trace is moved aside; otherwise the new trace gets a
+//! name with its pid. A file that is not a trace is never touched.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -111,14 +111,15 @@ pub(crate) fn reserve(path: &Path, pid: u32) -> io::Result<ReservedOutput> {
     }
 }
 
-/// Gives both files their public names. Returns the trace's name, and whether the wanted name belongs to
-/// a file that is not a trace.
+/// Gives both files their public names. Returns the trace's name, and whether the wanted name
+/// belongs to a file that is not a trace.
 fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, bool)> {
     let mut is_wanted_name_foreign = false;
     let own = with_suffix(wanted, &pid.to_string());
     let last = with_suffix(wanted, &format!("{pid}-{}", random_suffix()));
     for name in [wanted, &own, &last] {
-        // Each failed attempt means that another process took the name meanwhile; then try the next name.
+        // Each failed attempt means that another process took the name meanwhile; then try the next
+        // name.
         for _ in 0..16 {
             if rename_both(temporary, name)? {
                 return Ok((name.to_owned(), is_wanted_name_foreign));
@@ -136,10 +137,11 @@ fn publish(temporary: &Path, wanted: &Path, pid: u32) -> io::Result<(PathBuf, bo
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "another process is still writing a trace of that name"))
 }
 
-/// Renames trace and ring file. Returns false if the trace's name is taken; nothing is replaced then.
+/// Renames trace and ring file. Returns false if the trace's name is taken; nothing is replaced
+/// then.
 fn rename_both(temporary: &Path, name: &Path) -> io::Result<bool> {
-    // The trace comes first: its name decides which process owns the pair. Readers ignore a ring file whose id does
-    // not match the trace.
+    // The trace comes first: its name decides which process owns the pair. Readers ignore a ring
+    // file with another id.
     if !rename_to_new(temporary, name)? {
         return Ok(false);
     }
@@ -185,8 +187,8 @@ fn move_aside(path: &Path) -> io::Result<MoveAside> {
         Err(TryLockError::WouldBlock) => return Ok(MoveAside::StillTaken),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Before the lock was taken, another process may have moved this file and put its own, live trace here. From now
-    // on no process can: moving a trace requires its lock.
+    // Before the lock was taken, another process may have moved this file and put its own, live
+    // trace here. From now on no process can: moving a trace requires its lock.
     let locked = file.metadata()?;
     match std::fs::symlink_metadata(path) {
         Ok(found) if (found.dev(), found.ino()) == (locked.dev(), locked.ino()) => {}
@@ -210,9 +212,9 @@ fn move_aside(path: &Path) -> io::Result<MoveAside> {
     Ok(MoveAside::StillTaken)
 }
 
-/// Gives the ring file its new name before the trace is moved. As soon as the trace is gone, another
-/// process may put its own ring file here. The old name stays until then, so a trace is never without
-/// its ring file. Returns false if the new name is taken.
+/// Gives the ring file its new name before the trace is moved. As soon as the trace is gone,
+/// another process may put its own ring file here. The old name stays until then, so a trace is
+/// never without its ring file. Returns false if the new name is taken.
 fn link_ring(from: &Path, to: &Path) -> io::Result<bool> {
     let (from, to) = (ring_path(from), ring_path(to));
     match std::fs::hard_link(&from, &to) {
@@ -259,15 +261,16 @@ fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Renames unless the new name exists. Returns false if it exists, or if another process has moved the
-/// old file.
+/// Renames unless the new name exists. Returns false if it exists, or if another process has moved
+/// the old file.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<bool> {
     let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from);
     let (from_c, to_c) = (path(from)?, path(to)?);
     let Err(error) = crate::platform::rename_no_replace(&from_c, &to_c) else { return Ok(true) };
     match error.raw_os_error() {
         Some(libc::EEXIST | libc::ENOENT) => Ok(false),
-        // Without the flag (some file systems, kernels and sandboxes), a hard link also fails if the name exists.
+        // Without the flag (some file systems, kernels and sandboxes), a hard link also fails if
+        // the name exists.
         Some(libc::EINVAL | libc::ENOSYS | libc::EPERM | libc::ENOTSUP) => match std::fs::hard_link(from, to)
         {
             Ok(()) => std::fs::remove_file(from).map(|()| true),

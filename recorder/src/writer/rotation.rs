@@ -1,11 +1,11 @@
 //! Rotation: a trace in parts, for runs that last for weeks.
 //!
-//! Disks have an end, and the process may be killed while one part follows another. So the current part
-//! always has the trace's own name, locked, with the ring file beside it. A finished part first gets a
-//! second name; then the next part replaces it under the trace's name in one step. Part names contain
-//! the trace's id: later runs in the same folder have other names, and readers find the parts by it. If
-//! the total size is limited, the oldest parts are removed first, and the file of definitions counts
-//! them.
+//! Disks have an end, and the process may be killed while one part follows another. So the current
+//! part always has the trace's own name, locked, with the ring file beside it. A finished part
+//! first gets a second name; then the next part replaces it under the trace's name in one step.
+//! Part names contain the trace's id: later runs in the same folder have other names, and readers
+//! find the parts by it. If the total size is limited, the oldest parts are removed first, and the
+//! file of definitions counts them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -50,7 +50,8 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    /// Creates the file of definitions beside the trace `path`. Also returns the metadata of the first part.
+    /// Creates the file of definitions beside the trace `path`. Also returns the metadata of the
+    /// first part.
     pub(crate) fn begin(
         policy: RotationPolicy,
         path: &Path,
@@ -96,8 +97,8 @@ impl Rotation {
         current.events() > 0 && (is_large || is_old)
     }
 
-    /// Finishes the current part and begins the next one. If that fails, prints one line and continues with
-    /// the current part.
+    /// Finishes the current part and begins the next one. If that fails, prints one line and
+    /// continues with the current part.
     pub(crate) fn begin_next_part(&mut self, current: &mut BlockFile) -> io::Result<()> {
         // Set even if this fails, so that the next attempt is one part later.
         self.begun_ns = clock::now_ns();
@@ -165,7 +166,8 @@ impl Rotation {
             bytes -= oldest.len_bytes;
             self.dropped_parts += 1;
             self.dropped_events += oldest.events;
-            // Note the loss before the file is removed: a kill in between reports too much, not too little.
+            // Note the loss before the file is removed: a kill in between reports too much, not too
+            // little.
             let mut meta = Meta::default();
             meta.set_number("dropped_parts", self.dropped_parts);
             meta.set_number("dropped_part_events", self.dropped_events);

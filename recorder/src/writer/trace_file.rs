@@ -1,7 +1,7 @@
 //! The trace of a session: one file, or parts that are rotated beside a file of definitions.
 //!
-//! With rotation, definitions (code objects, stack nodes, modules, metadata) go into a file of their own,
-//! because parts may be deleted while later events still refer to them.
+//! With rotation, definitions (code objects, stack nodes, modules, metadata) go into a file of
+//! their own. Parts may be deleted while later events still refer to their definitions.
 
 use std::io;
 use std::path::Path;
@@ -94,8 +94,8 @@ impl RotatingTrace {
         self.files().find(|file| file.is_unlinked()).map(|file| file.path())
     }
 
-    /// Restores the first bytes of files that another process has truncated. Returns the path of one such
-    /// file.
+    /// Restores the first bytes of files that another process has truncated. Returns the path of
+    /// one such file.
     pub(crate) fn repair(&mut self) -> io::Result<Option<&Path>> {
         let mut truncated = None;
         for file in self.files() {

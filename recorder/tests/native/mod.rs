@@ -39,7 +39,8 @@ impl UnwinderPair {
         Self { stack, nodes: HashMap::new(), tally: CaptureTally::default() }
     }
 
-    /// Captures the calling thread's stack with our unwinder; also returns whether it was truncated.
+    /// Captures the calling thread's stack with our unwinder; also returns whether it was
+    /// truncated.
     #[inline(never)]
     fn ours(&mut self) -> (Vec<usize>, bool) {
         let Self { stack, nodes, .. } = self;
@@ -75,8 +76,8 @@ fn theirs() -> Vec<usize> {
     frames
 }
 
-/// Compares the stacks of both unwinders, from the caller of this function outwards. Panics at the first
-/// difference and prints both.
+/// Compares the stacks of both unwinders, from the caller of this function outwards. Panics at the
+/// first difference and prints both.
 #[inline(never)]
 pub(crate) fn compare() {
     UNWINDERS.with(|unwinders| {
@@ -94,8 +95,8 @@ pub(crate) fn compare() {
     });
 }
 
-/// Captures with our unwinder alone. Returns the number of frames, whether the stack was truncated, and
-/// whether the complete unwinder was used.
+/// Captures with our unwinder alone. Returns the number of frames, whether the stack was truncated,
+/// and whether the complete unwinder was used.
 #[inline(never)]
 pub(crate) fn capture_ours() -> (usize, bool, bool) {
     UNWINDERS.with(|unwinders| {
@@ -215,10 +216,10 @@ impl Library {
 /// The functions of `frames.c` and `frames.cc`.
 pub(crate) const CALLERS: [&str; 7] = [
     "call_plain",
-    "call_with_room",
-    "call_with_any_room",
+    "call_with_buffer",
+    "call_with_variable_buffer",
     "call_aligned",
-    "call_aligned_with_any_room",
+    "call_aligned_with_variable_buffer",
     "call_busily",
     "call_while_thrown",
 ];

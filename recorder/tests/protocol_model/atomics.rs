@@ -1,8 +1,8 @@
 //! Loom's atomics, which can be broken at one line of the protocol.
 //!
-//! A model that cannot fail proves nothing. So each operation knows the source line that it is called from,
-//! and a test may break that line: weaken its ordering, or delay its store until after the thread's next
-//! operation.
+//! A model that cannot fail proves nothing. So each operation knows the source line that it is
+//! called from, and a test may break that line: weaken its ordering, or delay its store until after
+//! the thread's next operation.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ thread_local! {
     static DELAYED: RefCell<Vec<(ThreadId, DelayedStore)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A delayed store.
+/// A store that is executed later.
 type DelayedStore = Box<dyn FnOnce()>;
 
 /// Breaks one line from now on, or none.

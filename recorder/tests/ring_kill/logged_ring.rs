@@ -1,4 +1,4 @@
-//! A ring whose stores are logged.
+//! A ring that logs all of its stores.
 
 use gpumemtrace_format::event::{RECORD_BYTES, RECORD_WORDS};
 use gpumemtrace_format::ring::{

@@ -155,7 +155,8 @@ pub fn run_scenario(name: &str) -> ! {
         }
         "child_files" => {
             record_block(EventKind::BLOCK_ALLOC, 0, 512);
-            // SAFETY: gives our descriptors to files of the program, then forks a child, which must keep them open.
+            // SAFETY: gives our descriptors to files of the program, then forks a child, which must
+            // keep them open.
             let status = unsafe {
                 let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
                 for number in 3..2000 {
@@ -202,7 +203,8 @@ pub fn run_scenario(name: &str) -> ! {
                 let mut children = 0;
                 while !recording.is_finished() {
                     record_block(EventKind::BLOCK_FREE, 1, 1);
-                    // SAFETY: the child only calls the recorder, which must do nothing there, and `_exit`.
+                    // SAFETY: the child only calls the recorder, which must do nothing there, and
+                    // `_exit`.
                     match unsafe { libc::fork() } {
                         0 => {
                             for i in 0..100 {
@@ -253,9 +255,9 @@ pub fn run_scenario(name: &str) -> ! {
     std::process::exit(0);
 }
 
-/// Threads that share a few addresses, so that another thread reuses each address at once. Like a driver, the
-/// pool hands out an address only after the call that freed it was made. The calls are made under the
-/// pool's lock, their records are not.
+/// Threads that share a few addresses, so that another thread reuses each address at once. Like a
+/// driver, the pool hands out an address only after the call that freed it was made. The calls are
+/// made under the pool's lock, their records are not.
 fn reuse_addresses() {
     const ADDRESSES: u64 = 16;
     let free: Mutex<Vec<u64>> = Mutex::new((1..=ADDRESSES).map(|number| number << 21).collect());

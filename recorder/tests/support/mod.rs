@@ -93,7 +93,8 @@ impl TraceLeftovers {
     /// Number of sequence numbers that were taken and have no event.
     pub fn missing_events(&self) -> u64 {
         let taken = match (&self.end, &self.image) {
-            // A thread that was delayed while the recording ended may have taken numbers after the end block.
+            // A thread that was delayed while the recording ended may have taken numbers after the
+            // end block.
             (Some(end), Some(image)) => end.events.max(image.next_seq),
             (Some(end), None) => end.events,
             (None, Some(image)) => image.next_seq,

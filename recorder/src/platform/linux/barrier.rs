@@ -1,8 +1,9 @@
 //! A memory barrier on all threads of the process, which only its caller pays for.
 //!
-//! At the end of a recording one thread must know that no hook is running, and hooks must not execute a
-//! fence at every event for that one moment. `membarrier(2)` is an asymmetric fence: hooks only keep the
-//! compiler from reordering, and the kernel interrupts the running threads when the end comes.
+//! At the end of a recording one thread must know that no hook is running. Hooks must not execute a
+//! fence at every event for that one moment. `membarrier(2)` is an asymmetric fence: hooks only
+//! keep the compiler from reordering, and the kernel interrupts the running threads when the end
+//! comes.
 
 /// Commands of `membarrier`: <https://man7.org/linux/man-pages/man2/membarrier.2.html>.
 const PRIVATE_EXPEDITED: i32 = 1 << 3;

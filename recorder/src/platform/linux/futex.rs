@@ -1,7 +1,7 @@
 //! Waiting for a word to change, and waking the threads that wait.
 //!
-//! The hook path wakes the writer and may neither allocate nor take a lock, so this is the plain futex
-//! system call.
+//! The hook path wakes the writer and may neither allocate nor take a lock, so this is the plain
+//! futex system call.
 
 use std::sync::atomic::AtomicU32;
 
@@ -11,7 +11,8 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
         tv_sec: (timeout_ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (timeout_ns % 1_000_000_000) as libc::c_long,
     };
-    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by the caller's loop.
+    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by
+    // the caller's loop.
     unsafe {
         libc::syscall(
             libc::SYS_futex,

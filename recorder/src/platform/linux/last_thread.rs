@@ -1,9 +1,9 @@
 //! Detects that all threads of the program have ended and only ours is left.
 //!
-//! A program may end its first thread and leave the rest to others (`pthread_exit` in `main`). The process
-//! then ends with its last thread, and the writer thread would keep it alive. So the writer checks at
-//! each nap, and ends the process as the C library would. A first thread that has ended stays in
-//! `/proc/self/task` as a zombie until the process ends.
+//! A program may end its first thread and leave the rest to others (`pthread_exit` in `main`). The
+//! process then ends with its last thread, and the writer thread would keep it alive. So the writer
+//! checks at each nap, and ends the process as the C library would. A first thread that has ended
+//! stays in `/proc/self/task` as a zombie until the process ends.
 
 /// True if the calling thread is the only one that runs.
 pub(crate) fn is_last_thread(pid: u32) -> bool {

@@ -1,11 +1,12 @@
 //! File leases: other processes that open or truncate the ring file wait until we let go of it.
 //!
-//! A store into a mapped file that another process has truncated raises SIGBUS, which ends the program. A
-//! handler for that signal would change the program, and would not run if the program has its own or
-//! blocks the signal. With a lease (`fcntl(2)`) the kernel notifies us first and makes the other process
-//! wait, at most `/proc/sys/fs/lease-break-time`. It notifies with a signal, which goes to the writer
-//! thread alone, where all signals are blocked; the writer checks at every nap. Not every file system has
-//! leases, and a file that another process is reading cannot be leased.
+//! A store into a mapped file that another process has truncated raises SIGBUS, which ends the
+//! program. A handler for that signal would change the program, and would not run if the program
+//! has its own or blocks the signal. With a lease (`fcntl(2)`) the kernel notifies us first and
+//! makes the other process wait, at most `/proc/sys/fs/lease-break-time`. It notifies with a
+//! signal, which goes to the writer thread alone, where all signals are blocked; the writer checks
+//! at every nap. Not every file system has leases, and a file that another process is reading
+//! cannot be leased.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -15,8 +16,8 @@ use crate::platform::LeaseRequest;
 const F_SETOWN_EX: i32 = 15;
 const F_SETSIG: i32 = 10;
 const F_OWNER_TID: i32 = 0;
-/// The signal of the lease. If it ever reached the program: its default action is none, and handlers
-/// expect it without a reason.
+/// The signal of the lease. If it ever reached the program: its default action is none, and
+/// handlers expect it without a reason.
 const LEASE_SIGNAL: i32 = libc::SIGURG;
 
 /// `struct f_owner_ex` of `fcntl.h`.
@@ -26,11 +27,12 @@ struct FileOwner {
     id: i32,
 }
 
-/// Takes a write lease for the calling thread. Returns false if the file system has none, or if another
-/// process has the file open.
+/// Takes a write lease for the calling thread. Returns false if the file system has none, or if
+/// another process has the file open.
 pub(crate) fn take_lease(file: &File) -> bool {
     let owner = FileOwner { kind: F_OWNER_TID, id: super::this_thread() as i32 };
-    // Without these two calls the program would get SIGIO, whose default action ends it.
+    // Without these two calls the program would get SIGIO. Its default action is to end the
+    // process.
     // SAFETY: our own descriptor; the structure lives across the call.
     let is_ours = unsafe { libc::fcntl(file.as_raw_fd(), F_SETOWN_EX, &raw const owner) } == 0
         // SAFETY: our own descriptor.

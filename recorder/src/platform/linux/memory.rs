@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Keeps a forked child from inheriting this mapping. Old kernels refuse; that is harmless, because the
-/// child's session is reset.
+/// Keeps a forked child from inheriting this mapping. Old kernels refuse; that is harmless, because
+/// the child's session is reset.
 ///
 /// # Safety
 /// The range is a mapping of ours.
@@ -14,8 +14,8 @@ pub(crate) unsafe fn hide_from_children(at: *mut u8, len: usize) {
     unsafe { libc::madvise(at.cast(), len, libc::MADV_DONTFORK) };
 }
 
-/// Gives a forked child zeros in place of this mapping. Old kernels refuse; then our atfork handler does
-/// the same.
+/// Gives a forked child zeros in place of this mapping. Old kernels refuse; then our atfork handler
+/// does the same.
 ///
 /// # Safety
 /// The range is a mapping of ours.
@@ -35,8 +35,8 @@ pub(crate) unsafe fn replace_mapping(from: *mut u8, to: *mut u8, len: usize) -> 
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Allocates disk space for a range of a file, so that stores through a mapping cannot fail. Keeps the
-/// content of the range.
+/// Allocates disk space for a range of a file, so that stores through a mapping cannot fail. Keeps
+/// the content of the range.
 pub(crate) fn allocate_file_range(file: &File, at: usize, len: usize) -> io::Result<()> {
     // SAFETY: our own descriptor.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), at as libc::off_t, len as libc::off_t) } {
@@ -45,8 +45,8 @@ pub(crate) fn allocate_file_range(file: &File, at: usize, len: usize) -> io::Res
     }
 }
 
-/// Does the same as [`allocate_file_range`] through the mapping: the kernel returns an error where a store
-/// would raise a signal. Needs Linux 5.14.
+/// Does the same as [`allocate_file_range`] through the mapping: the kernel returns an error where
+/// a store would raise a signal. Needs Linux 5.14.
 ///
 /// # Safety
 /// The range is a part of a mapping of ours. Its content stays as it is.
@@ -77,7 +77,7 @@ fn read_proc_mem(at: usize, out: &mut [u8]) -> Option<()> {
     if fd < 0 {
         return None;
     }
-    // SAFETY: the buffer is ours and as long as we say.
+    // SAFETY: the buffer is ours, and the length is its own.
     let read = unsafe { libc::pread(fd, out.as_mut_ptr().cast(), out.len(), at as libc::off_t) };
     // SAFETY: our own descriptor.
     unsafe { libc::close(fd) };

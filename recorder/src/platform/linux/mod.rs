@@ -29,12 +29,12 @@ pub(crate) use threads::{
 /// A clock that never goes back and does not count suspended time.
 pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
-/// The PyTorch library next to whose folder the version file lies.
+/// The PyTorch library from which the path of the version file is derived.
 pub(crate) const LIBC10: &str = "libc10.so";
 
 /// Fills `bytes` with random data. A short read leaves the rest unchanged.
 pub(crate) fn fill_random(bytes: &mut [u8]) {
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the length is that of the buffer.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
 }
 
@@ -54,8 +54,8 @@ pub(crate) fn rename_no_replace(from: &CStr, to: &CStr) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the kernel itself keeps time by the processor's counter. It has then checked that the counter
-/// runs evenly and is the same on all processors.
+/// Whether the kernel itself keeps time by the processor's counter. It has then checked that the
+/// counter runs evenly and is the same on all processors.
 pub(crate) fn is_counter_trusted() -> bool {
     const CURRENT_CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let is_used_by_kernel = std::fs::read(CURRENT_CLOCKSOURCE).is_ok_and(|name| name.trim_ascii() == b"tsc");
@@ -79,14 +79,14 @@ pub(crate) fn command_line() -> Vec<String> {
     parts
 }
 
-/// Whether a write to a descriptor is safe. Always true on Linux: `SIGPIPE` goes to the writing thread,
-/// which blocks it.
+/// Whether a write to a descriptor is safe. Always true on Linux: `SIGPIPE` goes to the writing
+/// thread, which blocks it.
 pub(crate) fn has_reader(_: i32) -> bool {
     true
 }
 
-/// Whether a file may grow to this size. Always true on Linux: `SIGXFSZ` goes to the writing thread, which
-/// blocks it.
+/// Whether a file may grow to this size. Always true on Linux: `SIGXFSZ` goes to the writing
+/// thread, which blocks it.
 pub(crate) fn is_file_size_allowed(_: u64) -> bool {
     true
 }

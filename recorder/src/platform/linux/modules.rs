@@ -1,7 +1,7 @@
 //! The list of modules loaded in this process.
 //!
-//! The loader's list can only be walked under the loader's lock. So only the writer thread walks it, and
-//! only when the loader's counters have changed.
+//! The loader's list can only be walked under the loader's lock. So only the writer thread walks
+//! it, and only when the loader's counters have changed.
 
 use std::ffi::CStr;
 
@@ -10,13 +10,14 @@ use gpumemtrace_format::ModuleDef;
 /// Lists all loaded modules that have code. Takes the loader's lock.
 pub(crate) fn loaded_modules() -> Vec<ModuleDef> {
     let mut modules: Vec<ModuleDef> = Vec::new();
-    // SAFETY: the callback matches the expected signature, gets our vector back, and does not call the loader.
+    // SAFETY: the callback matches the expected signature, gets our vector back, and does not call
+    // the loader.
     unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut modules).cast()) };
     modules
 }
 
-/// True if this library was preloaded: it then lies before the C library in the loader's list. A library
-/// that PyTorch loads as an allocator comes much later.
+/// True if this library was preloaded: it then lies before the C library in the loader's list. A
+/// library that PyTorch loads as an allocator comes much later.
 pub fn is_preloaded() -> bool {
     let modules = loaded_modules();
     let here = is_preloaded as *const () as u64;
@@ -26,7 +27,8 @@ pub fn is_preloaded() -> bool {
     matches!((ours, libc), (Some(ours), Some(libc)) if ours < libc)
 }
 
-/// The number of modules that the loader has added and removed so far. Equal values mean an unchanged list.
+/// The number of modules that the loader has added and removed so far. Equal values mean an
+/// unchanged list.
 pub fn loaded_module_counts() -> (u64, u64) {
     let mut counts = (0, 0);
     // SAFETY: as in `loaded_modules`.
@@ -41,7 +43,8 @@ unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _: usize, data: *mut l
 }
 
 unsafe extern "C" fn collect(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-    // SAFETY: the loader passes a valid info, whose headers and name stay valid while its lock is held.
+    // SAFETY: the loader passes a valid info; its headers and name stay valid while the loader's
+    // lock is held.
     let (info, modules) = unsafe { (&*info, &mut *data.cast::<Vec<ModuleDef>>()) };
     // SAFETY: dlpi_phdr points to dlpi_phnum headers.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };

@@ -28,18 +28,21 @@ pub(crate) fn errno_location() -> *mut i32 {
     unsafe { libc::__errno_location() }
 }
 
-/// Discards the one signal of a set if it is pending in the calling thread, where it must be blocked.
+/// Discards the one signal of a set if it is pending in the calling thread, where it must be
+/// blocked.
 pub(crate) fn discard_pending_signal(set: &libc::sigset_t) {
     let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the signal is blocked in this thread; the wait has no length.
     unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), &raw const at_once) };
 }
 
-/// The address range of the calling thread's stack, end exclusive. `None` if the C library does not know.
+/// The address range of the calling thread's stack, end exclusive. `None` if the C library does not
+/// know.
 pub(crate) fn stack_of_this_thread() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::uninit();
     let (mut low, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the attributes are filled in by the first call, read by the second and given back by the third.
+    // SAFETY: the attributes are filled in by the first call, read by the second and given back by
+    // the third.
     unsafe {
         if libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()) != 0 {
             return None;

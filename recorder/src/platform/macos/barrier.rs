@@ -2,8 +2,8 @@
 //!
 //! macOS has no `membarrier`, and on Apple's processors changing a page's protection interrupts no
 //! thread. So each thread is asked for its registers, for which the kernel must stop it; that is a
-//! barrier (.NET's `FlushProcessWriteBuffers` does the same). If a thread cannot be asked, we wait until
-//! any store has left its processor.
+//! barrier (.NET's `FlushProcessWriteBuffers` does the same). If a thread cannot be asked, we wait
+//! until any store has left its processor.
 
 use super::mach;
 

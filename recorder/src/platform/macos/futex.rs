@@ -1,8 +1,8 @@
 //! Waiting for a word to change, and waking the threads that wait.
 //!
 //! The hook path wakes the writer and may neither allocate nor take a lock. The public interface
-//! (`os_sync_wait_on_address`) exists only from macOS 14.4 on, so this uses the calls below it, which
-//! every release since 10.12 has and the system's own C++ library uses.
+//! (`os_sync_wait_on_address`) exists only from macOS 14.4 on. So this uses the calls below it,
+//! which exist since 10.12 and which the system's own C++ library uses.
 
 use std::sync::atomic::AtomicU32;
 
@@ -18,7 +18,8 @@ const NO_ERRNO: u32 = 0x0100_0000;
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout_ns: u64) {
     // 0 would mean no timeout. The largest value is more than an hour; callers wait again.
     let timeout_us = u32::try_from(timeout_ns / 1_000).unwrap_or(u32::MAX).max(1);
-    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by the caller's loop.
+    // SAFETY: the word outlives the call (sessions are never freed); all outcomes are handled by
+    // the caller's loop.
     unsafe {
         mach::__ulock_wait(COMPARE_AND_WAIT | NO_ERRNO, word.as_ptr().cast(), u64::from(expected), timeout_us)
     };

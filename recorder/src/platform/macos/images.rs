@@ -1,8 +1,8 @@
 //! The list of modules loaded in this process.
 //!
 //! The loader's list may change while it is read, and the data of a removed module goes with it. So
-//! everything is read as memory that may not be mapped, on the writer thread alone, and only when the
-//! loader has reported a change.
+//! everything is read as memory that may not be mapped, on the writer thread alone, and only when
+//! the loader has reported a change.
 
 use std::ffi::c_void;
 use std::sync::Once;
@@ -23,11 +23,13 @@ extern "C" fn count_added(_: *const c_void, _: isize) {
 
 extern "C" fn count_removed(_: *const c_void, _: isize) {
     REMOVED.fetch_add(1, Ordering::Relaxed);
-    // Counted here, not when the writer checks: the loader calls this before another module can lie there.
+    // Counted here, not when the writer checks: the loader calls this before another module can lie
+    // there.
     crate::platform::unload_counter::note_module_unload();
 }
 
-/// The number of modules that the loader has added and removed so far. Equal values mean an unchanged list.
+/// The number of modules that the loader has added and removed so far. Equal values mean an
+/// unchanged list.
 pub fn loaded_module_counts() -> (u64, u64) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {

@@ -27,16 +27,16 @@ pub(crate) use threads::{
 
 use super::LeaseRequest;
 
-/// A clock that never goes back and does not count suspended time, like `CLOCK_MONOTONIC` of Linux. (The
-/// macOS clock of that name counts suspended time, in microseconds.)
+/// A clock that never goes back and does not count suspended time, like `CLOCK_MONOTONIC` of Linux.
+/// (The macOS clock of that name counts suspended time, in microseconds.)
 pub(crate) const MONOTONIC_CLOCK: libc::clockid_t = libc::CLOCK_UPTIME_RAW;
 
-/// The PyTorch library next to whose folder the version file lies.
+/// The PyTorch library from which the path of the version file is derived.
 pub(crate) const LIBC10: &str = "libc10.dylib";
 
 /// Fills `bytes` with random data. If refused, leaves them unchanged.
 pub(crate) fn fill_random(bytes: &mut [u8]) {
-    // SAFETY: the buffer is as long as we say, and shorter than the 256 bytes that are given at once.
+    // SAFETY: the length is that of the buffer, which is below the limit of 256 bytes.
     unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) };
 }
 
@@ -60,7 +60,8 @@ pub(crate) fn lease_request(_: &File) -> LeaseRequest {
 /// See [`take_lease`]: macOS has no file leases.
 pub(crate) fn release_lease(_: &File) {}
 
-/// Whether to use the processor's counter. Not on macOS: its clock is as fast, read from a shared page.
+/// Whether to use the processor's counter. Not on macOS: its clock is as fast, read from a shared
+/// page.
 pub(crate) fn is_counter_trusted() -> bool {
     false
 }
@@ -70,8 +71,8 @@ pub(crate) fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Whether a write to a descriptor is safe. A write to a pipe without a reader raises `SIGPIPE` in any
-/// thread that does not block it, so blocking it in our own thread is not enough.
+/// Whether a write to a descriptor is safe. A write to a pipe without a reader raises `SIGPIPE` in
+/// any thread that does not block it. So blocking it in our own thread is not enough.
 pub(crate) fn has_reader(descriptor: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one structure of ours; the wait has no length.
@@ -79,7 +80,8 @@ pub(crate) fn has_reader(descriptor: i32) -> bool {
     ready >= 0 && poll.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) == 0
 }
 
-/// Whether a file may grow to this size. Exceeding the limit would raise a signal, as in [`has_reader`].
+/// Whether a file may grow to this size. Exceeding the limit would raise a signal, as in
+/// [`has_reader`].
 pub(crate) fn is_file_size_allowed(bytes: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the buffer is ours.

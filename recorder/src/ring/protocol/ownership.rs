@@ -1,9 +1,9 @@
 //! Which thread owns which ring.
 //!
-//! A ring has one producer at a time, and a thread does not announce its end. The pages of an unused
-//! ring may not even exist: on a full disk, touching them raises SIGBUS. So a thread reserves a ring,
-//! prepares it, and only then shows it to the writer. Only the writer releases a ring, once the owner
-//! has ended and the ring is empty.
+//! A ring has one producer at a time, and a thread does not announce its end. The pages of an
+//! unused ring may not even exist: on a full disk, touching them raises SIGBUS. So a thread
+//! reserves a ring, prepares it, and only then shows it to the writer. Only the writer releases a
+//! ring, once the owner has ended and the ring is empty.
 
 use super::super::atomics::{AtomicU32, Ordering};
 
@@ -22,8 +22,8 @@ impl<const N: usize> RingOwnership<N> {
 
     /// Claims a free ring with a number of at least `first` for `thread`, and returns its number.
     ///
-    /// `prepare` makes the ring ready before the writer sees it. Returns `None` if no ring is free or
-    /// `prepare` fails.
+    /// `prepare` makes the ring ready before the writer sees it. Returns `None` if no ring is free
+    /// or `prepare` fails.
     pub(crate) fn claim(
         &self,
         thread: u32,

@@ -1,11 +1,12 @@
-//! The single-producer, single-consumer ring buffer that carries records from a thread to the writer.
+//! The single-producer, single-consumer ring buffer that carries records from a thread to the
+//! writer.
 //!
-//! Producer and consumer never wait for each other inside the protocol, and the process may be killed
-//! between any two stores. So the producer stores the words of a record first, the word with its state
-//! last, and after that the head that publishes the record. A published record is completed in place:
-//! its state says "completing" first, then the words change, and the final state comes last. The writer
-//! advances the tail only after it has saved the records. The producer reuses a slot only after it has
-//! seen the tail beyond it.
+//! Producer and consumer never wait for each other inside the protocol, and the process may be
+//! killed between any two stores. So the producer stores the words of a record first, the word with
+//! its state last, and after that the head that publishes the record. A published record is
+//! completed in place: its state says "completing" first, then the words change, and the final
+//! state comes last. The writer advances the tail only after it has saved the records. The producer
+//! reuses a slot only after it has seen the tail beyond it.
 
 use std::sync::atomic::compiler_fence;
 
@@ -61,8 +62,8 @@ pub(crate) trait RingWords<const N: usize> {
         self.store(number, words);
     }
 
-    /// Loads a record. Unless it is in flight, all its words belong to the state that it shows. A record
-    /// that the program has overwritten loads as zeros, which no valid record has.
+    /// Loads a record. Unless it is in flight, all its words belong to the state that it shows. A
+    /// record that the program has overwritten loads as zeros, which no valid record has.
     fn load(&self, number: u64) -> [u64; N] {
         let slot = self.slot(number);
         let last = slot[N - 1].load(Ordering::Acquire);
@@ -78,11 +79,12 @@ pub(crate) trait RingWords<const N: usize> {
         self.unseal(number, &words).unwrap_or([0; N])
     }
 
-    /// Passes complete records to `visit`, in order, until it returns false. Returns the number after
-    /// the last visited record.
+    /// Passes complete records to `visit`, in order, until it returns false. Returns the number
+    /// after the last visited record.
     ///
-    /// A record in flight ends the visit. If the recording is closing, the record is visited as it is,
-    /// because the writer will not wait for it. Slots stay occupied until [`Self::release_until`].
+    /// A record in flight ends the visit. If the recording is closing, the record is visited as it
+    /// is, because the writer will not wait for it. Slots stay occupied until
+    /// [`Self::release_until`].
     fn visit_complete_records(&self, is_closing: bool, mut visit: impl FnMut(&[u64; N]) -> bool) -> u64 {
         let (head, mut number) = (self.head().load(Ordering::Acquire), self.tail().load(Ordering::Relaxed));
         while number < head {
@@ -109,7 +111,7 @@ pub(crate) trait RingWords<const N: usize> {
         self.head().load(Ordering::Acquire)
     }
 
-    /// Number of records whose slots were returned to the producer.
+    /// Number of records that were saved, with their slots returned to the producer.
     fn released(&self) -> u64 {
         self.tail().load(Ordering::Relaxed)
     }
@@ -146,12 +148,12 @@ pub(crate) enum Space {
     Ample,
     /// Enough, but the writer should be woken.
     Low,
-    /// Not enough space.
+    /// Not enough for these records.
     Full,
 }
 
-/// Number of waiting records from which on the writer is woken. A large ring absorbs a burst even when
-/// it is three quarters full, and blocks of many rows compress best.
+/// Number of waiting records from which on the writer is woken. A large ring absorbs a burst even
+/// when it is three quarters full, and blocks of many rows compress best.
 fn wake_level(capacity: u64) -> u64 {
     if capacity >= LARGE_RING_RECORDS { capacity / 4 * 3 } else { capacity / 4 }
 }
@@ -164,7 +166,8 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         Self { ring: Some(ring), index, head, tail, wake_level }
     }
 
-    /// Whether `records` more records fit now. Loads the tail only if the last known one does not do.
+    /// Whether `records` more records fit now. Loads the tail only if the last known one does not
+    /// do.
     #[inline]
     pub(crate) fn space(&mut self, records: u64) -> Space {
         let Some(ring) = &self.ring else { return Space::Full };
@@ -187,7 +190,8 @@ impl<R: RingWords<N>, const N: usize> RingProducer<R, N> {
         number
     }
 
-    /// Stores a record without publishing it. Definitions of several records are published together.
+    /// Stores a record without publishing it. Definitions of several records are published
+    /// together.
     pub(crate) fn put(&mut self, words: &[u64; N]) -> u64 {
         let number = self.head;
         if let Some(ring) = &self.ring {

@@ -1,11 +1,11 @@
 //! Ending and pausing a recording while hooks may be running.
 //!
-//! The thread that ends or pauses must know that no hook is recording, and hooks must not pay for a full
-//! fence at every event. So a hook marks itself with a plain store, then loads the state once. The ending
-//! thread changes the state, makes all threads agree on the order
-//! ([`heavy_fence`](super::super::atomics::heavy_fence)), and then reads the marks. A hook that finds the
-//! recording paused waits; refusing its event would lose it without a count. An end is final, also if it
-//! comes during a pause.
+//! The thread that ends or pauses must know that no hook is recording, and hooks must not pay for a
+//! full fence at every event. So a hook marks itself with a plain store, then loads the state once.
+//! The ending thread changes the state, makes all threads agree on the order
+//! ([`heavy_fence`]), and then reads the marks. A hook that
+//! finds the recording paused waits; refusing its event would lose it without a count. An end is
+//! final, also if it comes during a pause.
 
 use crossbeam_utils::CachePadded;
 
@@ -42,8 +42,8 @@ impl<const N: usize> Shutdown<N> {
         }
     }
 
-    /// Marks the owner of ring `index` as inside a hook. Calls `wait` while the recording is paused;
-    /// returns `None` once it has ended.
+    /// Marks the owner of ring `index` as inside a hook. Calls `wait` while the recording is
+    /// paused; returns `None` once it has ended.
     #[inline]
     pub(crate) fn enter_hook(&self, index: usize, wait: impl Fn()) -> Option<HookGuard<'_>> {
         let flag = &*self.inside[index];
@@ -56,7 +56,8 @@ impl<const N: usize> Shutdown<N> {
                 PAUSED => drop(guard),
                 _ => return None,
             }
-            // The mark stays cleared during the wait: otherwise the pausing thread would see it for ever.
+            // The mark stays cleared during the wait: otherwise the pausing thread would see it for
+            // ever.
             while self.state.load(Ordering::Relaxed) == PAUSED {
                 wait();
             }
@@ -69,7 +70,8 @@ impl<const N: usize> Shutdown<N> {
         self.is_idle()
     }
 
-    /// Ends the recording without a fence: hooks notice it eventually, and some may still be inside.
+    /// Ends the recording without a fence: hooks notice it eventually, and some may still be
+    /// inside.
     pub(crate) fn announce_end(&self) {
         self.state.swap(ENDED, Ordering::Release);
     }

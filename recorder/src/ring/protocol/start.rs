@@ -1,8 +1,8 @@
 //! Starting a recording: once, by one thread.
 //!
-//! Any thread may make the first event. The recording may also fail on its own writer thread before the
-//! thread that started it has published it. Both are settled by a state machine of one word: a recording
-//! that has ended by then is never published.
+//! Any thread may make the first event. The recording may also fail on its own writer thread before
+//! the thread that started it has published it. Both are settled by a state machine of one word: a
+//! recording that has ended by then is never published.
 
 use super::super::atomics::{AtomicPtr, AtomicU32, Ordering};
 
@@ -26,10 +26,10 @@ impl<T: 'static> StartState<T> {
         Self { running: AtomicPtr::new(std::ptr::null_mut()), state: AtomicU32::new(IDLE) }
     }
 
-    /// The running recording.
+    /// The running recording; `None` before the start and after the end.
     #[inline]
     pub(crate) fn running(&self) -> Option<&'static T> {
-        // SAFETY: what is started is never freed.
+        // SAFETY: a started recording is never freed.
         unsafe { self.running.load(Ordering::Acquire).as_ref() }
     }
 
@@ -38,8 +38,8 @@ impl<T: 'static> StartState<T> {
         matches!(self.state.load(Ordering::Relaxed), IDLE | STARTING)
     }
 
-    /// Starts the recording with `make`, unless another thread has. If another thread is just doing it,
-    /// calls `wait` until that thread is done or `wait` returns false.
+    /// Starts the recording with `make`, unless another thread has. If another thread is just doing
+    /// it, calls `wait` until that thread is done or `wait` returns false.
     pub(crate) fn start(
         &self,
         make: impl FnOnce() -> Option<&'static T>,

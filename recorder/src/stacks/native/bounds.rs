@@ -1,9 +1,9 @@
 //! The bounds of the calling thread's stack, and reads that stay inside them.
 //!
-//! A wrong rule, or a frame that was built by hand, may lead to any address, and a read there could end the
-//! program. So the bounds are looked up once for each thread (which may read `/proc`), and every address is
-//! checked against them. A stack pointer outside of the bounds belongs to an alternate signal stack, a
-//! fibre or a coroutine, whose bounds are unknown.
+//! A wrong rule, or a frame that was built by hand, may lead to any address, and a read there could
+//! end the program. So the bounds are looked up once for each thread (which may read `/proc`), and
+//! every address is checked against them. A stack pointer outside of the bounds belongs to an
+//! alternate signal stack, a fibre or a coroutine. The bounds of those are unknown.
 
 use crate::platform::process_memory::Memory;
 
@@ -45,7 +45,8 @@ impl Memory for BoundedStack {
         if out.len() > (self.last + 8).checked_sub(offset)? {
             return None;
         }
-        // SAFETY: inside the calling thread's own stack, above one of its frames; the buffer is ours.
+        // SAFETY: inside the calling thread's own stack, above one of its frames; the buffer is
+        // ours.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, out.as_mut_ptr(), out.len()) };
         Some(())
     }

@@ -1,10 +1,10 @@
 //! Converts the unwind tables of a module into rules.
 //!
-//! Hooks read the tables, and nothing may be allocated there; the tables come from many compilers. So
-//! `gimli` reads them in place, with its rows on the stack. A row that no [`UnwindRule`] can express
-//! becomes [`UnwindRule::FALLBACK`]; no frame is ever guessed. Expressions are evaluated as long as the
-//! result is a register plus a constant, or the word there plus a constant. That covers procedure linkage
-//! tables, functions that align their stack, and the kernel's signal frames.
+//! Hooks read the tables, and nothing may be allocated there; the tables come from many compilers.
+//! So `gimli` reads them in place, with its rows on the stack. A row that no [`UnwindRule`] can
+//! express becomes [`UnwindRule::FALLBACK`]; no frame is ever guessed. Expressions are evaluated as
+//! long as the result is a register plus a constant, or the word there plus a constant. That covers
+//! procedure linkage tables, functions that align their stack, and the kernel's signal frames.
 
 use gimli::{
     BaseAddresses, CfaRule, DW_EH_PE_udata2, DW_EH_PE_udata4, DwEhPe, EhFrame, EhFrameHdr, EndianSlice,
@@ -37,7 +37,8 @@ impl DwarfRegisters {
 
 type TableBytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// Storage on the stack: more rules than a function has registers to save, and the states that it may push.
+/// Storage on the stack: more rules than a function has registers to save, and the states that it
+/// may push.
 struct OnStackStorage;
 
 impl UnwindContextStorage<usize> for OnStackStorage {
@@ -52,7 +53,8 @@ const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// Reads the rule for a code address. Returns `None` if the tables do not contain the address.
 ///
-/// `header_at` is the address of `.eh_frame_hdr`; `bytes_from` returns the loaded bytes from an address on.
+/// `header_at` is the address of `.eh_frame_hdr`; `bytes_from` returns the loaded bytes from an
+/// address on.
 pub(crate) fn read_rule_at<'a>(
     registers: DwarfRegisters,
     header_at: usize,
@@ -71,22 +73,23 @@ pub(crate) fn read_rule_at<'a>(
     let bytes = bytes_from(frames_at as usize)?;
     let frames = EhFrame::new(bytes, LittleEndian);
     let bases = bases.set_eh_frame(frames_at);
-    // A call may be the last instruction of a function, so its own address lies before its return address.
-    let wanted = (pc as u64).wrapping_sub(u64::from(!is_interrupted));
-    let entry_at = header.table()?.lookup(wanted, &bases).ok()?.direct().ok()?;
+    // A call may be the last instruction of a function, so its own address lies before its return
+    // address.
+    let address = (pc as u64).wrapping_sub(u64::from(!is_interrupted));
+    let entry_at = header.table()?.lookup(address, &bases).ok()?.direct().ok()?;
     let offset = usize::try_from(entry_at.checked_sub(frames_at)?).ok()?;
     if offset >= bytes.len() {
         return None;
     }
     let entry = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset).ok()?;
-    if !entry.contains(wanted) {
+    if !entry.contains(address) {
         // Code without an entry is outermost, except for the code that a signal handler returns to.
         let code = bytes_from(pc)?;
         return (!registers.has_link_register && !code.starts_with(&SIGNAL_RETURN))
             .then_some(UnwindRule::OUTERMOST);
     }
     let mut context = UnwindContext::<usize, OnStackStorage>::new_in();
-    let Ok(row) = entry.unwind_info_for_address(&frames, &bases, &mut context, wanted) else {
+    let Ok(row) = entry.unwind_info_for_address(&frames, &bases, &mut context, address) else {
         return Some(UnwindRule::FALLBACK);
     };
     if entry.cie().return_address_register() != registers.ra {
@@ -133,7 +136,8 @@ fn rule_from_row(
             ExpressionValue::NativeMemoEntry(_) => return None,
         },
     };
-    // The offset of a saved register, and whether it counts from the base instead of the caller's frame.
+    // The offset of a saved register, and whether it counts from the base instead of the caller's
+    // frame.
     let saved_at = |saved: &RegisterRule<usize>| match saved {
         RegisterRule::Offset(offset) => Some((i16::try_from(*offset).ok()?, false)),
         RegisterRule::Expression(expression) => match expressions.evaluate(expression)? {
@@ -146,7 +150,8 @@ fn rule_from_row(
     };
     match row.register(registers.ra) {
         Some(RegisterRule::Undefined) => return Some(UnwindRule::OUTERMOST),
-        // The return address is still in the register, which is impossible in a frame that has called another.
+        // The return address is still in the register, which is impossible in a frame that has
+        // called another.
         None | Some(RegisterRule::SameValue) if registers.has_link_register || is_interrupted => return None,
         None => return None,
         Some(saved) => {

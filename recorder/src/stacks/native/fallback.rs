@@ -1,14 +1,15 @@
 //! The complete unwinder: captures native stacks with the `backtrace` crate.
 //!
-//! It handles frames that our own rules cannot, but takes about 100 ns a frame. So a walk also notes where
-//! on the stack each return address lies. A later walk from the same address first checks whether all of
-//! them are still there.
+//! It handles frames that our own rules cannot, but takes about 100 ns a frame. So a walk also
+//! notes where on the stack each return address lies. A later walk from the same address first
+//! checks whether all of them are still there.
 
 use gpumemtrace_format::NodeId;
 
 use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 
-/// The last stack of a thread that the complete unwinder walked. All zero bytes are a valid, empty value.
+/// The last stack of a thread that the complete unwinder walked. All zero bytes are a valid, empty
+/// value.
 #[derive(Debug)]
 pub(crate) struct FallbackMemo {
     /// The stack address at which the walk began.
@@ -34,7 +35,8 @@ impl FallbackMemo {
             return None;
         }
         let same = self.slots[..self.depth].iter().all(|slot| {
-            // SAFETY: between the caller's frame and the outermost frame of its own thread; that end of a stack stays mapped.
+            // SAFETY: between the caller's frame and the outermost frame of its own thread; that
+            // end of a stack stays mapped.
             let there = unsafe { (slot.at as *const usize).read_volatile() };
             there == slot.return_address
         });
@@ -56,15 +58,16 @@ impl FallbackMemo {
         self.is_truncated
     }
 
-    /// Writes the return addresses of the calling thread, innermost first, as many as fit into `frames`.
+    /// Writes the return addresses of the calling thread, innermost first, as many as fit into
+    /// `frames`.
     ///
     /// `from` is an address in the caller's frame.
     pub(crate) fn capture(&mut self, from: usize, frames: &mut [FrameKey]) -> WalkExtent {
         let mut walk = WalkExtent { depth: 0, is_truncated: false };
         let mut is_regular = true;
         let mut slots = 0;
-        // SAFETY: the unsynchronised form only forbids symbol resolution at the same time, which this process never does
-        // through this crate.
+        // SAFETY: the unsynchronised form only forbids symbol resolution at the same time, which
+        // this process never does through this crate.
         unsafe {
             backtrace::trace_unsynchronized(|frame| {
                 if walk.depth == frames.len() {
@@ -79,7 +82,8 @@ impl FallbackMemo {
                 let slot = ReturnAddressSlot { at: return_address_slot(frame.sp() as usize), return_address };
                 // Frames below the caller belong to this walk, not to the stack.
                 if slot.at > from {
-                    // SAFETY: the word below a frame is where its return address was pushed; aligned, and above `from`.
+                    // SAFETY: the word below a frame is where its return address was pushed;
+                    // aligned, and above `from`.
                     is_regular &= slot.at.is_multiple_of(8)
                         && (slot.at as *const usize).read_volatile() == return_address;
                     self.slots[slots] = slot;
@@ -90,14 +94,15 @@ impl FallbackMemo {
                 true
             });
         }
-        // A signal frame was not called, so it has no return address below it: such a stack is walked each time.
+        // A signal frame was not called, so it has no return address below it: such a stack is
+        // walked each time.
         (self.from, self.depth) = if is_regular { (from, slots) } else { (0, 0) };
         walk
     }
 }
 
-/// The address of the return address into a frame with this stack pointer: just below it, on x86-64. On
-/// other processors it lies elsewhere, and such a stack is walked each time.
+/// The address of the return address into a frame with this stack pointer: just below it, on
+/// x86-64. On other processors it lies elsewhere, and such a stack is walked each time.
 fn return_address_slot(stack_pointer: usize) -> usize {
     stack_pointer.wrapping_sub(8)
 }

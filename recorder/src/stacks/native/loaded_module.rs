@@ -1,10 +1,11 @@
 //! Finds the module that contains a code address, and its unwind tables.
 //!
-//! Hooks ask for this, and the loader's lock must not be taken there. But the tables of an unloaded module
-//! must never be read. So each new address is looked up with the loader's own lock-free function
-//! (`_dl_find_object`, glibc 2.35 and later). The caller has the address on its stack, so the module is in
-//! use and stays loaded. Older versions of glibc only have `dl_iterate_phdr`, which takes the lock; it is
-//! called once for each address, where the C++ runtime calls it for every frame of every exception.
+//! Hooks ask for this, and the loader's lock must not be taken there. But the tables of an unloaded
+//! module must never be read. So each new address is looked up with the loader's own lock-free
+//! function (`_dl_find_object`, glibc 2.35 and later). The caller has the address on its stack, so
+//! the module is in use and stays loaded. Older versions of glibc only have `dl_iterate_phdr`,
+//! which takes the lock; it is called once for each address, where the C++ runtime calls it for
+//! every frame of every exception.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -24,7 +25,8 @@ type FindObject = unsafe extern "C" fn(usize, *mut DlFindObjectResult) -> i32;
 /// The address of `_dl_find_object`; 0 if the C library does not have it.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks up the loader's function. To be called once before the first capture; takes the loader's lock.
+/// Looks up the loader's function. To be called once before the first capture; takes the loader's
+/// lock.
 pub fn prepare() {
     // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -74,16 +76,19 @@ impl LoadedModule {
     #[cold]
     fn find_by_iteration(address: usize) -> Option<Self> {
         let mut search = (address, None);
-        // SAFETY: the callback has the expected type, gets our pair back, and does not call the loader.
+        // SAFETY: the callback has the expected type, gets our pair back, and does not call the
+        // loader.
         unsafe { libc::dl_iterate_phdr(Some(match_module), (&raw mut search).cast()) };
         search.1
     }
 
     /// The bytes from an address to the end of the module.
     ///
-    /// The lifetime is that of the module, which stays loaded while one of its frames is on the stack.
+    /// The lifetime is that of the module, which stays loaded while one of its frames is on the
+    /// stack.
     pub(crate) fn bytes_from<'a>(&self, at: usize) -> Option<&'a [u8]> {
-        // SAFETY: inside a module in use. Only tables are read, which are mapped and never written to.
+        // SAFETY: inside a module in use. Only tables are read, which are mapped and never written
+        // to.
         (self.start..self.end)
             .contains(&at)
             .then(|| unsafe { std::slice::from_raw_parts(at as *const u8, self.end - at) })

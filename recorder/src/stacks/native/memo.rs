@@ -1,14 +1,14 @@
 //! Remembers the last native stack of a thread, and finds out how much of it is still valid.
 //!
-//! A program that allocates in a loop has the same callers each time, and walking forty frames costs two
-//! hundred nanoseconds. So for each frame the memo keeps the stack words that led to it. The result of a
-//! walk follows from its first frame and from these words alone. If a walk reaches a frame of the memo
-//! with the same registers, and the words of all outer frames are unchanged, the rest of the stack is the
-//! same; it is neither walked nor interned again. Return addresses *and* saved frame pointers are
-//! compared, because either may change alone.
+//! A program that allocates in a loop has the same callers each time, and walking forty frames
+//! costs two hundred nanoseconds. So for each frame the memo keeps the stack words that led to it.
+//! The result of a walk follows from its first frame and from these words alone. A walk may reach a
+//! frame of the memo with the same registers. If the words of all outer frames are unchanged then,
+//! the rest of the stack is the same; it is neither walked nor interned again. Return addresses
+//! *and* saved frame pointers are compared, because either may change alone.
 //!
-//! Only words that were read within the thread's stack are compared; words below the caller's frame are
-//! never read.
+//! Only words that were read within the thread's stack are compared; words below the caller's frame
+//! are never read.
 
 use gpumemtrace_format::NodeId;
 
@@ -80,7 +80,7 @@ pub(crate) struct NativeStackChange {
     from: UnwindFrame,
     generation: u32,
     /// Number of entries that are still valid, from the outermost one on.
-    kept: usize,
+    valid: usize,
     /// Number of new entries in `NativeStackMemo::fresh`.
     fresh: usize,
     /// True if outer frames were omitted.
@@ -103,9 +103,11 @@ impl NativeStackMemo {
         MAX_DEPTH - self.depth_reduction
     }
 
-    /// The node of the last stack, and whether it was truncated, if a walk from `from` would find the same stack.
+    /// The node of the last stack, and whether it was truncated, if a walk from `from` would find
+    /// the same stack.
     ///
-    /// `memory` must be able to read the words that an earlier walk has read further out than `from`.
+    /// `memory` must be able to read the words that an earlier walk has read further out than
+    /// `from`.
     #[inline]
     pub(crate) fn node_if_unchanged<M: Memory>(
         &self,
@@ -123,11 +125,11 @@ impl NativeStackMemo {
         is_same.then_some((self.node, self.is_truncated))
     }
 
-    /// Walks from a frame outwards until it reaches a valid entry. Returns an error if a frame needs the complete
-    /// unwinder.
+    /// Walks from a frame outwards until it reaches a valid entry. Returns an error if a frame
+    /// needs the complete unwinder.
     ///
-    /// `within` reads the thread's stack from `from` on and refuses other addresses; `memory` is as in
-    /// [`Self::node_if_unchanged`]. `read` supplies unknown rules.
+    /// `within` reads the thread's stack from `from` on and refuses other addresses; `memory` is as
+    /// in [`Self::node_if_unchanged`]. `read` supplies unknown rules.
     #[inline]
     pub(crate) fn walk<B: Memory, M: Memory>(
         &mut self,
@@ -143,7 +145,7 @@ impl NativeStackMemo {
             self.is_truncated = false;
         }
         let mut change =
-            NativeStackChange { from: *from, generation, kept: 0, fresh: 0, is_truncated: false };
+            NativeStackChange { from: *from, generation, valid: 0, fresh: 0, is_truncated: false };
         cache.sync_generation(generation);
         let (mut frame, mut depth, mut callee) = (*from, 0, 0);
         let mut place = self.valid_prefix(memory, from.sp);
@@ -175,7 +177,7 @@ impl NativeStackMemo {
                 }
                 next_at = self.entry_address(place);
                 if place > 0 && self.is_same_entry(place - 1, &step) && self.fits(place, &change, depth) {
-                    change.kept = place;
+                    change.valid = place;
                     return Ok(change);
                 }
             }
@@ -186,14 +188,16 @@ impl NativeStackMemo {
         }
     }
 
-    /// The address at which a walk reaches the innermost of the first `place` entries; `usize::MAX` for none.
+    /// The address at which a walk reaches the innermost of the first `place` entries; `usize::MAX`
+    /// for none.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of `walk`")]
     fn entry_address(&self, place: usize) -> usize {
         if place == 0 { usize::MAX } else { self.words[place - 1].addresses[0] }
     }
 
-    /// Number of entries that are unchanged, from the outermost one on, as far as they lie above `sp`.
+    /// Number of entries that are unchanged, from the outermost one on, as far as they lie above
+    /// `sp`.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "part of `walk`")]
     fn valid_prefix<M: Memory>(&self, memory: &M, sp: usize) -> usize {
@@ -203,10 +207,10 @@ impl NativeStackMemo {
         self.words[..self.len].iter().take_while(is_valid).count()
     }
 
-    /// Whether a stack of `kept` old entries and the new ones fits.
-    fn fits(&self, kept: usize, change: &NativeStackChange, depth: usize) -> bool {
-        self.entries[kept - 1].depth as usize + depth <= self.max_depth()
-            && kept + change.fresh <= MAX_ENTRIES
+    /// Whether a stack of `valid` old entries and the new ones fits.
+    fn fits(&self, valid: usize, change: &NativeStackChange, depth: usize) -> bool {
+        self.entries[valid - 1].depth as usize + depth <= self.max_depth()
+            && valid + change.fresh <= MAX_ENTRIES
     }
 
     /// Adds a new entry. If it does not fit, marks the change as truncated and returns false.
@@ -229,8 +233,9 @@ impl NativeStackMemo {
         true
     }
 
-    /// Adds a word that the outer frames depend on and that is not a frame: one that a frame was found through, or
-    /// the null return address. If the word does not fit, the frame does not fit either.
+    /// Adds a word that the outer frames depend on and that is not a frame: one that a frame was
+    /// found through, or the null return address. If the word does not fit, the frame does not fit
+    /// either.
     #[cold]
     fn push_word(&mut self, change: &mut NativeStackChange, frame: &UnwindFrame, words: &CheckedWords) {
         self.push(change, &mut 0, words, &NativeMemoEntry::new(frame, false));
@@ -253,8 +258,9 @@ impl NativeStackMemo {
 
     /// Applies a change and returns the node of the new stack.
     ///
-    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
-    /// definition could not be recorded, and the node of the outer part of the stack is returned.
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it
+    /// returns `None`, the definition could not be recorded, and the node of the outer part of the
+    /// stack is returned.
     #[inline]
     pub(crate) fn apply(
         &mut self,
@@ -262,16 +268,16 @@ impl NativeStackMemo {
         mut define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>,
     ) -> NodeId {
         let old_len = self.len;
-        let (mut parent, mut hash, mut depth) = match change.kept {
+        let (mut parent, mut hash, mut depth) = match change.valid {
             0 => (NodeId::NONE, StackHash::default(), 0),
-            kept => {
-                let entry = &self.entries[kept - 1];
+            valid => {
+                let entry = &self.entries[valid - 1];
                 (entry.node, entry.hash, entry.depth)
             }
         };
         self.forget();
         (self.len, self.is_truncated, self.generation) =
-            (change.kept, change.is_truncated, change.generation);
+            (change.valid, change.is_truncated, change.generation);
         for (words, entry) in self.fresh[..change.fresh].iter().rev() {
             if entry.is_frame() {
                 let key = FrameKey { code: 0, instr: without_signature(words.values[0]), tag: 0 };

@@ -1,25 +1,26 @@
 //! Captures the native stack of the calling thread.
 //!
-//! The complete unwinder (the `backtrace` crate, on top of the C++ runtime's) takes a hundred nanoseconds a
-//! frame, and a PyTorch stack has forty frames. So the unwind tables are read once for each address
-//! ([`cfi`], found by `loaded_module`) and kept as rules ([`rule`], [`rule_cache`]). Frames that are
-//! unchanged since the last capture are only compared ([`memo`]). All reads stay within the thread's own
-//! stack ([`bounds`]), and return addresses are never written to. `tests/native_oracle.rs` compares the
-//! result frame by frame with the complete unwinder.
+//! The complete unwinder (the `backtrace` crate, on top of the C++ runtime's) takes a hundred
+//! nanoseconds a frame, and a PyTorch stack has forty frames. So the unwind tables are read once
+//! for each address ([`cfi`], found by `loaded_module`) and kept as rules ([`rule`],
+//! [`rule_cache`]). Frames that are unchanged since the last capture are only compared ([`memo`]).
+//! All reads stay within the thread's own stack ([`bounds`]), and return addresses are never
+//! written to. `tests/native_oracle.rs` compares the result frame by frame with the complete
+//! unwinder.
 //!
-//! On Apple's systems the ABI requires every function that calls another to keep a frame pointer. There
-//! one rule holds for all addresses, and no tables are read.
+//! On Apple's systems the ABI requires every function that calls another to keep a frame pointer.
+//! There one rule holds for all addresses, and no tables are read.
 //!
-//! Frames that no rule can express are left to the complete unwinder ([`fallback`]). It gives the same
-//! return addresses, and the trace does not record which unwinder found a frame. It is never used for an
-//! address without unwind tables: it would read the code there, which may not be mapped (some coroutine
-//! libraries leave such stacks), and that would end the program.
+//! Frames that no rule can express are left to the complete unwinder ([`fallback`]). It gives the
+//! same return addresses, and the trace does not record which unwinder found a frame. It is never
+//! used for an address without unwind tables: it would read the code there, which may not be mapped
+//! (some coroutine libraries leave such stacks), and that would end the program.
 //!
 //! A rule is wrong if its module was unloaded and another one lies at the same address. Checking
-//! that at every frame would cost as much as walking. So the `dlclose` hook, and the writer when the
-//! loader has counted an unload, increment a counter ([`note_module_unload`](crate::note_module_unload)),
-//! and all rules are read again. An outdated rule can
-//! only truncate or misname a stack: it reads nothing but the stack.
+//! that at every frame would cost as much as walking. So the `dlclose` hook, and the writer when
+//! the loader has counted an unload, increment a counter
+//! ([`note_module_unload`](crate::note_module_unload)), and all rules are read again. An outdated
+//! rule can only truncate or misname a stack: it reads nothing but the stack.
 
 pub(crate) mod bounds;
 pub(crate) mod cfi;
@@ -52,8 +53,8 @@ pub struct NativeStack {
     /// Empty until the thread captures its first stack.
     bounds: StackBounds,
     has_bounds: bool,
-    /// True if the caller's frame pointer is needed to find the first frames. Usually it is not, and then its
-    /// arbitrary value must not make two stacks differ.
+    /// True if the caller's frame pointer is needed to find the first frames. Usually it is not,
+    /// and then its arbitrary value must not make two stacks differ.
     needs_fp: bool,
     /// True if the complete unwinder found the last stack.
     used_fallback: bool,
@@ -92,8 +93,9 @@ impl NativeStack {
 
     /// Captures the stack of the calling thread, from the caller of this function outwards.
     ///
-    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
-    /// definition could not be recorded, and the node of the outer part of the stack is returned.
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it
+    /// returns `None`, the definition could not be recorded, and the node of the outer part of the
+    /// stack is returned.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the frame that captures must outlive the walk")]
     pub fn capture(&mut self, define: impl FnMut(NodeId, &FrameKey) -> Option<NodeId>) -> CapturedStack {
@@ -102,7 +104,8 @@ impl NativeStack {
         if !self.needs_fp {
             here.fp = 0;
         }
-        // SAFETY: only words that a walk of this thread has read within its stack, further out than this frame.
+        // SAFETY: only words that a walk of this thread has read within its stack, further out than
+        // this frame.
         let memory = unsafe { Direct::new() };
         match self.memo.node_if_unchanged(&memory, &here, unload_generation()) {
             Some((node, is_truncated)) => CapturedStack { node, is_truncated },
@@ -145,8 +148,9 @@ impl NativeStack {
         CapturedStack { node, is_truncated: change.is_truncated }
     }
 
-    /// Walks an alternate signal stack, a fibre or a coroutine. The end of such a stack is unknown, and its words
-    /// may lead to any address. So every word is read through the kernel, which refuses instead of faulting.
+    /// Walks an alternate signal stack, a fibre or a coroutine. The end of such a stack is unknown,
+    /// and its words may lead to any address. So every word is read through the kernel, which
+    /// refuses instead of faulting.
     #[cold]
     #[inline(never)]
     fn walk_foreign_stack(
@@ -167,7 +171,7 @@ impl NativeStack {
                     is_truncated = false;
                     break;
                 }
-                // A signal frame whose caller lies on another stack.
+                // A signal frame: its caller lies on another stack.
                 Err(UnwindStop::Fallback) => return self.walk_with_fallback(here.sp, define),
                 Err(UnwindStop::Invalid) => break,
             }
@@ -207,8 +211,9 @@ fn read_rule(pc: usize, is_interrupted: bool) -> Option<UnwindRule> {
     )
 }
 
-/// Every function keeps a frame pointer: "The frame pointer register (x29) must always address a valid frame
-/// record." <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>
+/// Every function keeps a frame pointer: "The frame pointer register (x29) must always address a
+/// valid frame record."
+/// <https://developer.apple.com/documentation/xcode/writing-arm64-code-for-apple-platforms>
 #[cfg(target_vendor = "apple")]
 #[allow(clippy::unnecessary_wraps, reason = "on other systems there may be no rule")]
 fn read_rule(_: usize, _: bool) -> Option<UnwindRule> {
@@ -257,7 +262,8 @@ fn here() -> UnwindFrame {
 mod tests {
     use super::*;
 
-    /// Defines a function with a frame pointer and without unwind tables, which calls the next function.
+    /// Defines a function with a frame pointer and without unwind tables, which calls the next
+    /// function.
     macro_rules! framed {
         ($name:ident, $next:path) => {
             #[unsafe(naked)]

@@ -1,9 +1,10 @@
 //! How one frame leads to its caller: a rule of twelve bytes, and its application.
 //!
-//! A frame may cost a few nanoseconds, and a wrong step would read memory that is not the stack. So a
-//! rule expresses only what compilers really emit: the caller's frame at an offset from the stack or frame
-//! pointer, perhaps through one load. Everything else is [`UnwindMethod::Fallback`]. A rule reads through
-//! [`Memory`], which refuses addresses outside of the stack, and every step must lead outwards.
+//! A frame may cost a few nanoseconds, and a wrong step would read memory that is not the stack. So
+//! a rule expresses only what compilers really emit: the caller's frame at an offset from the stack
+//! or frame pointer, perhaps through one load. Everything else is [`UnwindMethod::Fallback`]. A
+//! rule reads through [`Memory`], which refuses addresses outside of the stack, and every step must
+//! lead outwards.
 
 use crate::platform::process_memory::Memory;
 
@@ -16,14 +17,15 @@ pub(crate) struct UnwindFrame {
     pub sp: usize,
     /// Frame pointer of the frame.
     pub fp: usize,
-    /// True if `pc` is the interrupted instruction itself. A return address is the instruction after the call.
+    /// True if `pc` is the interrupted instruction itself. A return address is the instruction
+    /// after the call.
     pub is_interrupted: bool,
 }
 
 /// How the caller's frame (the "canonical frame address") is computed.
 ///
-/// The order matters: rules that load a word come after those that do not, and rules without a caller come
-/// last. Rules that start from the frame pointer have odd values.
+/// The order matters: rules that load a word come after those that do not, and rules without a
+/// caller come last. Rules that start from the frame pointer have odd values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 #[repr(u8)]
 pub(crate) enum UnwindMethod {
@@ -66,7 +68,8 @@ pub(crate) struct UnwindRule {
 pub(crate) enum UnwindStop {
     /// The outermost frame was reached.
     Outermost,
-    /// The next frame lies outside the thread's stack, does not lie further out, or has no known code.
+    /// The next frame lies outside the thread's stack, does not lie further out, or has no known
+    /// code.
     Invalid,
     /// The complete unwinder is needed.
     Fallback,
@@ -75,7 +78,8 @@ pub(crate) enum UnwindStop {
 /// Two words of the stack that led to a frame, with their values.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct CheckedWords {
-    /// Addresses of the return address and of the saved frame pointer (or of the return address again).
+    /// Addresses of the return address and of the saved frame pointer (or of the return address
+    /// again).
     pub addresses: [usize; 2],
     /// The values of both words.
     pub values: [usize; 2],
@@ -102,14 +106,14 @@ impl UnwindRule {
     /// The rule of the outermost frame.
     pub(crate) const OUTERMOST: Self =
         Self { method: UnwindMethod::Outermost, offset: 0, flags: 0, deref_add: 0, fp_at: 0, ra_at: 0 };
-    /// The rule for addresses without tables. The complete unwinder would read the code there, which may not be
-    /// mapped.
+    /// The rule for addresses without tables. The complete unwinder would read the code there,
+    /// which may not be mapped.
     pub(crate) const NO_TABLES: Self = Self { method: UnwindMethod::NoTables, ..Self::OUTERMOST };
     /// The rule for frames that only the complete unwinder can follow.
     pub(crate) const FALLBACK: Self = Self { method: UnwindMethod::Fallback, ..Self::OUTERMOST };
 
-    /// The rule of a function that keeps a frame pointer, which points to the saved frame pointer and the return
-    /// address beside it. The same on x86-64 and aarch64.
+    /// The rule of a function that keeps a frame pointer, which points to the saved frame pointer
+    /// and the return address beside it. The same on x86-64 and aarch64.
     #[cfg(any(target_vendor = "apple", test))]
     pub(crate) const FRAME_POINTER: Self = Self {
         method: UnwindMethod::FromFp,
@@ -169,7 +173,8 @@ impl UnwindRule {
             .then(|| self.base(frame).wrapping_add_signed(self.offset as isize))
     }
 
-    /// The register that `method` starts from. Tests the number, because a match compiles to a jump table.
+    /// The register that `method` starts from. Tests the number, because a match compiles to a jump
+    /// table.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn base(&self, frame: &UnwindFrame) -> usize {

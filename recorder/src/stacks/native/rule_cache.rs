@@ -1,11 +1,12 @@
 //! Caches unwind rules by code address.
 //!
-//! Reading the unwind tables costs about a microsecond, and a frame may cost a few nanoseconds. So each
-//! thread keeps the rules that it has used in a set-associative table. An evicted rule is read again. If
-//! modules may have been unloaded, all rules are discarded.
+//! Reading the unwind tables costs about a microsecond, and a frame may cost a few nanoseconds. So
+//! each thread keeps the rules that it has used in a set-associative table. An evicted rule is read
+//! again. If modules may have been unloaded, all rules are discarded.
 //!
-//! A slot also remembers the slot of the caller. That is only a guess, which is compared with the address.
-//! But if it is right, the processor need not wait for one frame before it begins the next.
+//! A slot also remembers the slot of the caller. That is only a guess, which is compared with the
+//! address. But if it is right, the processor need not wait for one frame before it begins the
+//! next.
 
 use super::rule::UnwindRule;
 
@@ -69,8 +70,8 @@ impl RuleCache {
 
     /// Returns the rule for an address, and its slot.
     ///
-    /// `read` supplies an unknown rule; it is stored unless `read` returns `None`. `callee` is the slot of the frame
-    /// that this address called.
+    /// `read` supplies an unknown rule; it is stored unless `read` returns `None`. `callee` is the
+    /// slot of the frame that this address called.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     pub(crate) fn find_or_read(

@@ -1,9 +1,9 @@
 //! Copies a code object once, while a frame keeps it alive.
 //!
-//! Line numbers are resolved at replay, long after the code object is gone, and the hook may not allocate.
-//! So file name, qualified name and the undecoded line table are copied into a fixed buffer, ready to be
-//! split into ring records. Longer fields are truncated and marked. The type of each object is checked
-//! before anything in it is used.
+//! Line numbers are resolved at replay, long after the code object is gone, and the hook may not
+//! allocate. So file name, qualified name and the undecoded line table are copied into a fixed
+//! buffer, ready to be split into ring records. Longer fields are truncated and marked. The type of
+//! each object is checked before anything in it is used.
 
 use gpumemtrace_format::NOT_BEGUN;
 
@@ -29,11 +29,11 @@ pub(crate) const SCRATCH_BYTES: usize = LENGTHS_BYTES + MAX_FILE_BYTES + MAX_NAM
 /// Addresses of the interpreter's type objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TypeAddresses {
-    /// Address of `PyCode_Type`.
+    /// Address of `PyCode_Type`, the type of code objects.
     pub code: usize,
-    /// Address of `PyUnicode_Type`.
+    /// Address of `PyUnicode_Type`, the type of strings.
     pub string: usize,
-    /// Address of `PyBytes_Type`.
+    /// Address of `PyBytes_Type`, the type of line tables.
     pub bytes: usize,
     /// Address of `PyFrame_Type`, the type of frames before 3.11.
     pub frame: usize,
@@ -50,7 +50,8 @@ pub(crate) struct CopiedCode {
     pub is_truncated: bool,
 }
 
-/// Copies the code object at `code`. Returns `None` if a field cannot be read or has the wrong type.
+/// Copies the code object at `code`. Returns `None` if a field cannot be read or has the wrong
+/// type.
 pub(crate) fn copy_code<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -84,7 +85,8 @@ pub(crate) fn copy_code<M: Memory>(
     Some(CopiedCode { len: end + len, first_line, is_truncated: is_truncated || len < stored })
 }
 
-/// Copies a string as UTF-8. Returns its length in bytes, and whether all of it fit. A null name is empty.
+/// Copies a string as UTF-8. Returns its length in bytes, and whether all of it fit. A null name is
+/// empty.
 fn copy_string<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -118,7 +120,8 @@ fn copy_string<M: Memory>(
     Some((len, true))
 }
 
-/// The start of the bytecode copy that contains `instr`, in builds that have a copy for each thread.
+/// The start of the bytecode copy that contains `instr`, in builds that have a copy for each
+/// thread.
 fn bytecode_copy_start<M: Memory>(
     memory: &M,
     layout: &PythonLayout,
@@ -140,8 +143,8 @@ fn bytecode_copy_start<M: Memory>(
     None
 }
 
-/// The byte offset of an instruction in the bytecode of its code object: [`NOT_BEGUN`] right before the
-/// first instruction, -1 for an instruction outside of the bytecode.
+/// The byte offset of an instruction in the bytecode of its code object: [`NOT_BEGUN`] right before
+/// the first instruction, -1 for an instruction outside of the bytecode.
 pub(crate) fn offset_in_code<M: Memory>(memory: &M, layout: &PythonLayout, code: usize, instr: usize) -> i32 {
     let (offset, bytes) = match layout.instruction {
         InstructionKind::Pointer => {

@@ -16,7 +16,7 @@ impl FakeInterpreter {
         }
     }
 
-    /// Adds a frame whose fields are all readable.
+    /// Adds a frame with all fields readable.
     pub(super) fn put_frame(&mut self, layout: &PythonLayout, frame: usize) {
         (frame..frame + 0x80).step_by(8).for_each(|at| self.put(at, 0x33));
         self.put(frame + layout.object.ob_type, FRAME_TYPE);
@@ -33,7 +33,7 @@ impl FakeInterpreter {
         self.put(frame + layout.frame_instr, value);
     }
 
-    /// Adds a string whose hash is not computed yet.
+    /// Adds a string without a computed hash.
     pub(super) fn put_string(&mut self, layout: &PythonLayout, at: usize, text: &str) {
         let ascii = text.is_ascii();
         let width = if ascii { 1 } else { 4 };
@@ -115,7 +115,7 @@ const COPY: usize = 0x300;
 
 /// Flag in a version number: the free-threaded build.
 pub(super) const FREE_THREADED: u16 = 0x8000;
-/// All supported versions.
+/// All versions that have a layout.
 pub(super) const VERSIONS: [u16; 9] =
     [0x0308, 0x0309, 0x030a, 0x030b, 0x030c, 0x030d, 0x030e, FREE_THREADED | 0x030d, FREE_THREADED | 0x030e];
 
@@ -157,7 +157,8 @@ fn described(version: u16) -> PythonLayout {
     }
 }
 
-/// An interpreter with frames at 0x2_0000, 0x2_0100, ..., which run code objects at 0x500_0000, 0x500_0400, ...
+/// An interpreter with frames at 0x2_0000, 0x2_0100, ..., which run code objects at 0x500_0000,
+/// 0x500_0400, ...
 pub(super) fn python(version: u16, frames: usize) -> (FakeInterpreter, PythonLayout) {
     let layout = match version {
         0x030d.. => described(version),

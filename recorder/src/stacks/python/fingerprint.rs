@@ -1,10 +1,14 @@
 //! Distinguishes code objects at the same address in versions without serial numbers (before 3.12).
 //!
-//! Functions that are compiled, called and dropped in a loop get the same memory again and again, and so
-//! do their names and line tables; addresses say nothing. This code also runs for every frame of every
-//! event. So the fingerprint covers what a stack shows of a code object, by content: file name and name by
-//! the hash that the string stores, or by samples of its characters if it has no hash yet (all characters
-//! up to 48 bytes); the line table by its length and both ends; and the first line.
+//! Functions that are compiled, called and dropped in a loop get the same memory again and again,
+//! and so do their names and line tables. So addresses do not identify them. This code runs for
+//! every frame of every event, so it must be fast. The fingerprint covers the fields that a stack
+//! shows, by content:
+//!
+//! - file name and name: the hash that the string stores, or samples of its characters if it has
+//!   none yet (all characters up to 48 bytes);
+//! - the line table: its length and both ends;
+//! - the first line.
 
 use super::layout::PythonLayout;
 use super::text;
@@ -25,8 +29,8 @@ pub(super) fn code_fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, cod
     } else {
         let len = memory.word(table + layout.object.ob_size)?;
         let data = table + layout.object.bytes_data;
-        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are readable even if it is
-        // shorter.
+        // A bytes object ends in a NUL and its memory comes in steps of 16, so 8 bytes are readable
+        // even if it is shorter.
         (memory.word(data)?, memory.word(data + len.saturating_sub(8))?, len)
     };
     // Independent rotations, so that the processor computes them in parallel.
@@ -40,8 +44,8 @@ pub(super) fn code_fingerprint<M: Memory>(memory: &M, layout: &PythonLayout, cod
     )
 }
 
-/// Fingerprints of one capture, because deep stacks run few functions many times. No code object that runs
-/// can change during a capture.
+/// Fingerprints of one capture, because deep stacks run few functions many times. No code object
+/// that runs can change during a capture.
 #[derive(Default)]
 pub(crate) struct RecentFingerprints([(usize, u64); RECENT]);
 
@@ -77,7 +81,7 @@ fn sample_string<M: Memory>(memory: &M, layout: &PythonLayout, string: usize) ->
     let Some((width, ascii)) =
         text::char_width(memory.half(string + layout.object.string_state)?, layout.object.string_kind_bit)
     else {
-        // Perhaps a subclass, whose characters lie elsewhere.
+        // Perhaps a subclass, which has its characters elsewhere.
         return Some(string as u64);
     };
     let bytes = memory.word(string + layout.object.ob_size)?.checked_mul(width)?;

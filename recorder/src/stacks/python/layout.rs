@@ -1,10 +1,11 @@
 //! The memory layout of CPython's frames, by version.
 //!
-//! Without the GIL, the frames of a running thread can be read only by their memory layout, and a wrong
-//! offset reads garbage. Versions from 3.13 on describe themselves (`described`, with a checked cookie).
-//! For 3.8 to 3.12 there is a table here, which `scripts/python-abi` checks against the headers of
-//! installed releases. In any case the first capture of a session is checked against the expected object
-//! types (`selftest`). The test suites compare every stack with the one that CPython itself reports.
+//! Without the GIL, the frames of a running thread can be read only by their memory layout, and a
+//! wrong offset reads garbage. Versions from 3.13 on describe themselves (`described`, with a
+//! checked cookie). For 3.8 to 3.12 there is a table here, which `scripts/python-abi` checks
+//! against the headers of installed releases. In any case the first capture of a session is checked
+//! against the expected object types (`selftest`). The test suites compare every stack with the one
+//! that CPython itself reports.
 //!
 //! Sources: CPython `Include/cpython/{pystate,code,frameobject,unicodeobject}.h`,
 //! `Include/internal/pycore_{frame,runtime}.h`.
@@ -48,17 +49,19 @@ pub struct PythonLayout {
     pub frame_instr: usize,
     /// The form of the current instruction.
     pub instruction: InstructionKind,
-    /// Two parts of a frame that hold its caller, its code and its instruction. They are compared to find out
-    /// whether the frame has changed.
+    /// Two parts of a frame that hold its caller, its code and its instruction. They are compared
+    /// to find out whether the frame has changed.
     pub frame_windows: [usize; 2],
     /// In a frame: one byte with the kind of its owner.
     pub frame_owner: usize,
-    /// True if the code of a frame may be another object (from 3.13 on), so that its type must be checked.
+    /// True if the code of a frame may be another object (from 3.13 on), so that its type must be
+    /// checked.
     pub frame_runs_any_object: bool,
-    /// From this owner value on, a frame is an entry from C or from the interpreter and runs no code.
+    /// From this owner value on, a frame is an entry from C or from the interpreter and runs no
+    /// code.
     pub owner_without_code: Option<u8>,
-    /// In a frame of 3.11: one byte that tells whether C entered it. Later versions have a separate frame between
-    /// C and Python; in earlier versions C enters every frame.
+    /// In a frame of 3.11: one byte that is nonzero if C entered it. Later versions have a separate
+    /// frame between C and Python; in earlier versions C enters every frame.
     pub frame_is_entry: Option<usize>,
     /// Offsets in the headers of objects.
     pub object: ObjectLayout,
@@ -73,19 +76,20 @@ pub struct PythonLayout {
 /// Offsets in a code object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CodeLayout {
-    /// Offset of `co_filename`.
+    /// Offset of `co_filename`, a string.
     pub filename: usize,
-    /// Offset of `co_name`.
+    /// Offset of `co_name`, a string.
     pub name: usize,
     /// Offset of `co_qualname`; of `co_name` before 3.11.
     pub qualname: usize,
     /// Offset of `co_linetable`; of `co_lnotab` before 3.10.
     pub line_table: usize,
-    /// Offset of `co_firstlineno`.
+    /// Offset of `co_firstlineno`, a 32-bit number.
     pub first_line: usize,
     /// Offset of `co_version`, a serial number (from 3.12 on).
     pub serial: Option<usize>,
-    /// Offset of `_co_firsttraceable` (from 3.11 on), in code units: CPython does not show a frame before it.
+    /// Offset of `_co_firsttraceable` (from 3.11 on), in code units: CPython does not show a frame
+    /// before it.
     pub first_traceable: Option<usize>,
     /// Start of the bytecode; before 3.11 the offset of `co_code`, the pointer to it.
     pub bytecode: usize,
@@ -96,7 +100,8 @@ pub struct CodeLayout {
 /// The bytecode copies of a code object in free-threaded builds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BytecodeCopies {
-    /// Offset of `co_tlbc`: the pointer to a word with the number of copies, followed by their addresses.
+    /// Offset of `co_tlbc`: the pointer to a word with the number of copies, followed by their
+    /// addresses.
     pub array: usize,
     /// The operations that come before the first line of a function.
     pub prologue: [u8; 2],

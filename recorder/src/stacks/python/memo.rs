@@ -1,13 +1,13 @@
 //! Remembers the last Python stack of a thread, and finds out how much of it is still valid.
 //!
-//! Between two events most frames of a thread do not move, but following them from one to the next costs
-//! one dependent cache access each. So the memo keeps the addresses of the last stack and compares each
-//! frame at its old address. The comparison of a frame includes its caller, so only memory that belongs
-//! to the stack is ever read. The addresses are known beforehand, so the processor need not wait for one
-//! frame before it loads the next.
+//! Between two events most frames of a thread do not move, but following them from one to the next
+//! costs one dependent cache access each. So the memo keeps the addresses of the last stack and
+//! compares each frame at its old address. The comparison of a frame includes its caller, so only
+//! memory that belongs to the stack is ever read. The addresses are known beforehand, so the
+//! processor need not wait for one frame before it loads the next.
 //!
-//! Only the content matters: if a frame returned and another one was entered at the same address, with
-//! the same code at the same instruction, it is the same frame of a stack.
+//! Only the content matters. A frame may return, and another one may be entered at the same address
+//! with the same code at the same instruction. Both are then the same frame of a stack.
 
 use gpumemtrace_format::NodeId;
 
@@ -21,7 +21,8 @@ use crate::stacks::cache::{FrameKey, MAX_DEPTH, NodeCache, StackHash};
 const MAX_ENTRIES: usize = MAX_DEPTH + MAX_DEPTH / 4;
 /// New frames that are read before a known frame must follow.
 const MAX_NEW: usize = 8;
-/// Innermost entries among which the known frame is searched: as many frames may have returned, less one.
+/// Innermost entries among which the known frame is searched: as many frames may have returned,
+/// less one.
 const MAX_SEARCHED: usize = 4;
 
 /// The stack from its outermost frame to one entry.
@@ -53,7 +54,7 @@ pub struct PythonStackMemo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PythonStackChange {
     /// Number of entries that are still valid, from the outermost one on.
-    kept: usize,
+    valid: usize,
     /// Number of new entries in `PythonStackMemo::fresh`.
     fresh: usize,
     /// True if outer frames were omitted.
@@ -70,7 +71,7 @@ enum ValidPrefix {
 
 impl PythonStackChange {
     /// The change to a thread without Python frames.
-    pub const EMPTY: Self = Self { kept: 0, fresh: 0, is_truncated: false };
+    pub const EMPTY: Self = Self { valid: 0, fresh: 0, is_truncated: false };
 }
 
 impl PythonStackMemo {
@@ -88,7 +89,8 @@ impl PythonStackMemo {
         MAX_DEPTH - self.depth_reduction
     }
 
-    /// Finds out how the stack of `tstate` differs from the last one. Returns `None` if memory cannot be read.
+    /// Finds out how the stack of `tstate` differs from the last one. Returns `None` if memory
+    /// cannot be read.
     #[inline(always)]
     #[allow(
         clippy::inline_always,
@@ -106,14 +108,14 @@ impl PythonStackMemo {
         let mut depth = 0;
         for fresh in 0..MAX_NEW {
             if frame == 0 && depth <= self.max_depth() {
-                return Some(PythonStackChange { kept: 0, fresh, is_truncated: false });
+                return Some(PythonStackChange { valid: 0, fresh, is_truncated: false });
             }
             if frame == 0 {
                 break;
             }
             if let Some(at) = self.position_of(frame) {
-                let ValidPrefix::Entries(kept) = self.valid_prefix(memory, layout, at)? else { break };
-                let change = self.read_changed(memory, layout, code_type, (kept, at), (fresh, depth))?;
+                let ValidPrefix::Entries(valid) = self.valid_prefix(memory, layout, at)? else { break };
+                let change = self.read_changed(memory, layout, code_type, (valid, at), (fresh, depth))?;
                 if change.is_truncated {
                     break;
                 }
@@ -134,28 +136,30 @@ impl PythonStackMemo {
         (from..self.len).rev().find(|at| self.contents[*at].frame == frame)
     }
 
-    /// The entries that are still valid, if the frames from entry `at` outwards still have the same callers.
+    /// The entries that are still valid, if the frames from entry `at` outwards still have the same
+    /// callers.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn valid_prefix<M: Memory>(&self, memory: &M, layout: &PythonLayout, at: usize) -> Option<ValidPrefix> {
-        let (mut kept, mut recent) = (at + 1, RecentFingerprints::default());
-        for (place, content) in self.contents[..kept].iter().enumerate().rev() {
-            // The caller is part of the comparison. The next frame is read at its old address, so that the processor need not
-            // wait for the load of the caller; it branches only if something has changed.
+        let (mut valid, mut recent) = (at + 1, RecentFingerprints::default());
+        for (place, content) in self.contents[..valid].iter().enumerate().rev() {
+            // The caller is part of the comparison. The next frame is read at its old address, so
+            // that the processor need not wait for the load of the caller; it branches only if
+            // something has changed.
             if is_unchanged(memory, layout, content, &mut recent)? {
                 continue;
             }
-            kept = place;
+            valid = place;
             let caller = if place == 0 { 0 } else { self.contents[place - 1].frame };
             if memory.word(content.frame + layout.frame_previous)? != caller {
                 return Some(ValidPrefix::Relinked);
             }
         }
-        Some(ValidPrefix::Entries(kept))
+        Some(ValidPrefix::Entries(valid))
     }
 
-    /// Reads the frames of the entries from `at` down to `kept` again. The result is truncated if the stack has
-    /// become too deep for the memo.
+    /// Reads the frames of the entries from `at` down to `valid` again. The result is truncated if
+    /// the stack has become too deep for the memo.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "as above")]
     fn read_changed<M: Memory>(
@@ -163,21 +167,21 @@ impl PythonStackMemo {
         memory: &M,
         layout: &PythonLayout,
         code_type: usize,
-        (kept, at): (usize, usize),
+        (valid, at): (usize, usize),
         (mut fresh, mut depth): (usize, usize),
     ) -> Option<PythonStackChange> {
-        for place in (kept..=at).rev() {
+        for place in (valid..=at).rev() {
             let record = read_frame(memory, layout, code_type, self.contents[place].frame)?;
             if fresh == MAX_ENTRIES {
-                return Some(PythonStackChange { kept, fresh, is_truncated: true });
+                return Some(PythonStackChange { valid, fresh, is_truncated: true });
             }
             self.fresh[fresh] = record;
             fresh += 1;
             depth += usize::from(record.is_shown());
         }
-        let below = if kept == 0 { 0 } else { self.entries[kept - 1].depth as usize };
-        let fits = below + depth <= self.max_depth() && kept + fresh <= MAX_ENTRIES;
-        Some(PythonStackChange { kept, fresh, is_truncated: !fits })
+        let below = if valid == 0 { 0 } else { self.entries[valid - 1].depth as usize };
+        let fits = below + depth <= self.max_depth() && valid + fresh <= MAX_ENTRIES;
+        Some(PythonStackChange { valid, fresh, is_truncated: !fits })
     }
 
     #[inline(never)]
@@ -191,11 +195,11 @@ impl PythonStackMemo {
         let (mut fresh, mut depth) = (0, 0);
         for _ in 0..MAX_LINKS {
             if frame == 0 {
-                return Some(PythonStackChange { kept: 0, fresh, is_truncated: false });
+                return Some(PythonStackChange { valid: 0, fresh, is_truncated: false });
             }
             let record = read_frame(memory, layout, code_type, frame)?;
             if record.is_shown() && depth == self.max_depth() || fresh == MAX_ENTRIES {
-                return Some(PythonStackChange { kept: 0, fresh, is_truncated: true });
+                return Some(PythonStackChange { valid: 0, fresh, is_truncated: true });
             }
             self.fresh[fresh] = record;
             fresh += 1;
@@ -205,8 +209,8 @@ impl PythonStackMemo {
         None
     }
 
-    /// The node of an artificial frame under the stack that was captured last. Returns `None` if its definition
-    /// could not be recorded.
+    /// The node of an artificial frame under the stack that was captured last. Returns `None` if
+    /// its definition could not be recorded.
     pub fn child_of_last(
         &mut self,
         key: &FrameKey,
@@ -217,8 +221,9 @@ impl PythonStackMemo {
 
     /// Applies a change and returns the node of the new stack.
     ///
-    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it returns `None`, the
-    /// definition could not be recorded, and the node of the outer part of the stack is returned.
+    /// `define(parent, frame)` is called for each unknown frame and returns its new id. If it
+    /// returns `None`, the definition could not be recorded, and the node of the outer part of the
+    /// stack is returned.
     #[inline]
     pub fn apply(
         &mut self,
@@ -227,14 +232,14 @@ impl PythonStackMemo {
     ) -> NodeId {
         let old_len = self.len;
         let (mut parent, mut depth);
-        (parent, self.hash, depth) = match change.kept {
+        (parent, self.hash, depth) = match change.valid {
             0 => (NodeId::NONE, StackHash::default(), 0),
-            kept => {
-                let entry = &self.entries[kept - 1];
+            valid => {
+                let entry = &self.entries[valid - 1];
                 (entry.node, entry.hash, entry.depth)
             }
         };
-        self.len = change.kept;
+        self.len = change.valid;
         for record in self.fresh[..change.fresh].iter().rev() {
             if record.is_shown() {
                 let hash = self.hash.with_frame(&record.key);
@@ -255,7 +260,8 @@ impl PythonStackMemo {
             self.len += 1;
         }
         if change.is_truncated {
-            // The outermost entry has callers that are not known, so the next capture starts afresh.
+            // The outermost entry has callers that are not known, so the next capture starts
+            // afresh.
             self.len = 0;
         }
         parent

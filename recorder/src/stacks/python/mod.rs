@@ -1,10 +1,10 @@
 //! Captures the Python stack of the calling thread without the GIL.
 //!
-//! Hooks run under PyTorch's allocator lock, with or without the GIL. Taking the GIL there can deadlock,
-//! and any other call into Python may allocate. So the only Python function that a hook calls is
-//! `PyGILState_GetThisThreadState` (one thread-local read; null in a thread that Python does not know).
-//! Everything else is read from memory ([`walk`], with the offsets of [`layout`]), and only the part of
-//! the stack that has changed is read again ([`memo`]).
+//! Hooks run under PyTorch's allocator lock, with or without the GIL. Taking the GIL there can
+//! deadlock, and any other call into Python may allocate. So the only Python function that a hook
+//! calls is `PyGILState_GetThisThreadState` (one thread-local read; null in a thread that Python
+//! does not know). Everything else is read from memory ([`walk`], with the offsets of [`layout`]).
+//! Only the part of the stack that has changed is read again ([`memo`]).
 
 pub(crate) mod code;
 #[cfg(test)]
@@ -48,8 +48,8 @@ const TRUSTED: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Interpreter {
-    /// Looks for an interpreter among the loaded modules. Returns `Ok(None)` if there is none, and an error that
-    /// says why its frames cannot be read.
+    /// Looks for an interpreter among the loaded modules. Returns `Ok(None)` if there is none, and
+    /// an error that says why its frames cannot be read.
     pub(crate) fn find() -> Result<Option<Self>, String> {
         let symbol = |name: &std::ffi::CStr| {
             // SAFETY: a NUL-terminated name; looking up a symbol has no other effect.
@@ -82,7 +82,8 @@ impl Interpreter {
         if [types.code, types.string, types.bytes, types.frame].contains(&0) {
             return Err("the interpreter does not export its types".to_owned());
         }
-        // SAFETY: the symbol is this function in every CPython; it takes nothing and returns a pointer.
+        // SAFETY: the symbol is this function in every CPython; it takes nothing and returns a
+        // pointer.
         let thread_state =
             unsafe { std::mem::transmute::<usize, unsafe extern "C" fn() -> usize>(thread_state) };
         if runtime == 0 {
@@ -105,7 +106,8 @@ impl Interpreter {
         if tstate == 0 {
             return PythonStackChange::EMPTY;
         }
-        // A finalizing interpreter frees the states and frames of daemon threads while they still run native code.
+        // A finalizing interpreter frees the states and frames of daemon threads while they still
+        // run native code.
         // SAFETY: a word of `_PyRuntime` that the interpreter itself reads and writes atomically.
         let finalizing = unsafe { &*self.finalizing }.load(Ordering::Relaxed);
         if finalizing != 0 && finalizing != tstate {
@@ -147,12 +149,14 @@ impl Interpreter {
         frame: &FrameKey,
         scratch: &mut [u8; SCRATCH_BYTES],
     ) -> Option<CopiedCode> {
-        // SAFETY: the frame was found on this thread's stack in this same call of the hook, so its code object is alive.
+        // SAFETY: the frame was found on this thread's stack in this same call of the hook, so its
+        // code object is alive.
         let memory = unsafe { Direct::new() };
         code::copy_code(&memory, &self.layout, &self.types, frame.code, scratch)
     }
 
-    /// The byte offset of a frame's instruction in its bytecode; see [`code::offset_in_code`] for other values.
+    /// The byte offset of a frame's instruction in its bytecode; see [`code::offset_in_code`] for
+    /// other values.
     pub(crate) fn offset_in_code(&self, frame: &FrameKey) -> i32 {
         let instr = walk::instruction_of(&self.layout, frame);
         if self.layout.code.copies.is_some() {
@@ -170,13 +174,14 @@ impl Interpreter {
     }
 }
 
-/// The version as `major << 8 | minor` from `Py_GetVersion`. Before 3.11 there is no data symbol for it.
+/// The version as `major << 8 | minor` from `Py_GetVersion`. Before 3.11 there is no data symbol
+/// for it.
 fn version_from_text(function: usize) -> Option<u16> {
     if function == 0 {
         return None;
     }
-    // SAFETY: the symbol is this function in every CPython; it takes nothing and needs neither the GIL nor a started
-    // interpreter. It is called once, at the start of a session.
+    // SAFETY: the symbol is this function in every CPython; it takes nothing and needs neither the
+    // GIL nor a started interpreter. It is called once, at the start of a session.
     let text = unsafe {
         let function = std::mem::transmute::<usize, unsafe extern "C" fn() -> *const libc::c_char>(function);
         std::ffi::CStr::from_ptr(function())

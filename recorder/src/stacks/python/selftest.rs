@@ -1,9 +1,9 @@
 //! Checks the layout before any frame is trusted.
 //!
-//! A build with other options, or a release with other structs, would make the walk read garbage, and a
-//! crash would end the program. So the first stack of a session is read through the kernel, which refuses
-//! bad addresses. Every object on the way must have the interpreter's own type, and every frame must be at
-//! an instruction of its bytecode.
+//! A build with other options, or a release with other structs, would make the walk read garbage,
+//! and a crash would end the program. So the first stack of a session is read through the kernel,
+//! which refuses bad addresses. Every object on the way must have the interpreter's own type, and
+//! every frame must be at an instruction of its bytecode.
 
 use super::code::{self, TypeAddresses};
 use super::layout::{InstructionKind, PythonLayout};
@@ -20,8 +20,9 @@ pub(super) enum SelfTestOutcome {
 
 /// Checks the current frames of the thread state `tstate`.
 ///
-/// All frames must run code objects and be at an instruction inside them, or right before the first one.
-/// Most must have strings as names and bytes as line tables; programs may use subclasses, which are not read.
+/// All frames must run code objects and be at an instruction inside them, or right before the first
+/// one. Most must have strings as names and bytes as line tables; programs may use subclasses,
+/// which are not read.
 #[cold]
 #[inline(never)]
 pub(super) fn selftest<M: Memory>(
@@ -128,7 +129,8 @@ mod tests {
         for version in VERSIONS {
             for other in VERSIONS {
                 let ((fake, layout), (_, wrong)) = (python(version, 3), python(other, 3));
-                // What the two error_text themselves with is not part of this test, but for the heads of objects.
+                // What the two error_text themselves with is not part of this test, but for the
+                // heads of objects.
                 let are_described = layout.frame_runs_any_object
                     && wrong.frame_runs_any_object
                     && layout.object.ob_type == wrong.object.ob_type;

@@ -1,13 +1,15 @@
 //! Converts CPython's strings to UTF-8 without calling CPython.
 //!
-//! `PyUnicode_AsUTF8` allocates and caches, so the hook may not call it. Instead the characters are read in
-//! place (1, 2 or 4 bytes each) and encoded into a buffer of the caller. Text that does not fit is truncated
-//! at a character. A lone surrogate (from a file name that is not UTF-8) becomes U+FFFD.
+//! `PyUnicode_AsUTF8` allocates and caches, so the hook may not call it. Instead the characters are
+//! read in place (1, 2 or 4 bytes each) and encoded into a buffer of the caller. Text that does not
+//! fit is truncated at a character. A lone surrogate (from a file name that is not UTF-8) becomes
+//! U+FFFD.
 
-/// Decodes the `state` word of a string into the width of a character in bytes, and whether it is ASCII.
+/// Decodes the `state` word of a string into the width of a character in bytes, and whether it is
+/// ASCII.
 ///
-/// The bits from `kind_bit` on are: kind (3), compact (1), ascii (1). Returns `None` for strings that are not
-/// compact, and for builds that have these bits elsewhere.
+/// The bits from `kind_bit` on are: kind (3), compact (1), ascii (1). Returns `None` for strings
+/// that are not compact, and for builds that have these bits elsewhere.
 pub(crate) fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
     let state = state >> kind_bit;
     let (kind, compact, ascii) = (state & 7, state >> 3 & 1, state >> 4 & 1);
@@ -17,7 +19,8 @@ pub(crate) fn char_width(state: u32, kind_bit: u32) -> Option<(usize, bool)> {
     }
 }
 
-/// Encodes characters of `width` bytes each. Returns the bytes written, and whether all of them fit.
+/// Encodes characters of `width` bytes each. Returns the bytes written, and whether all of them
+/// fit.
 pub(crate) fn encode_utf8(stored: &[u8], width: usize, out: &mut [u8]) -> (usize, bool) {
     let mut len = 0;
     for bytes in stored.chunks_exact(width) {
@@ -38,10 +41,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn encode(stored: &[u8], width: usize, room: usize) -> (String, bool) {
-        let mut out = vec![0; room];
-        let (len, whole) = encode_utf8(stored, width, &mut out);
-        (String::from_utf8(out[..len].to_vec()).unwrap(), whole)
+    fn encode(stored: &[u8], width: usize, capacity: usize) -> (String, bool) {
+        let mut out = vec![0; capacity];
+        let (len, is_whole) = encode_utf8(stored, width, &mut out);
+        (String::from_utf8(out[..len].to_vec()).unwrap(), is_whole)
     }
 
     proptest! {
@@ -59,11 +62,11 @@ mod tests {
         }
 
         #[test]
-        fn long_text_is_truncated_at_a_character(text in ".{0,40}", room in 0usize..60) {
+        fn long_text_is_truncated_at_a_character(text in ".{0,40}", capacity in 0usize..60) {
             let wide: Vec<u8> = text.chars().flat_map(|c| (c as u32).to_le_bytes()).collect();
-            let (cut, whole) = encode(&wide, 4, room);
+            let (cut, is_whole) = encode(&wide, 4, capacity);
             prop_assert!(text.starts_with(&cut));
-            prop_assert_eq!(whole, cut.len() == text.len());
+            prop_assert_eq!(is_whole, cut.len() == text.len());
         }
     }
 

@@ -1,12 +1,12 @@
 //! Walks the Python frames of the calling thread.
 //!
 //! A walk needs neither the GIL nor the Python API and takes a few nanoseconds a frame: it follows
-//! pointers by the memory layout of the version. Only the owning thread links and unlinks its frames, and
-//! while it is inside a hook the chain is complete. Each frame keeps its code object alive, which in turn
-//! keeps names and line table alive.
+//! pointers by the memory layout of the version. Only the owning thread links and unlinks its
+//! frames, and while it is inside a hook the chain is complete. Each frame keeps its code object
+//! alive, which in turn keeps names and line table alive.
 //!
-//! A serial number (from 3.12 on) or a fingerprint of names and line table ([`super::fingerprint`])
-//! distinguishes a code object from an earlier one at the same address.
+//! Another code object may have lived at the same address before. The serial number distinguishes
+//! both (from 3.12 on), or a fingerprint of names and line table ([`super::fingerprint`]).
 
 use gpumemtrace_format::Link;
 
@@ -22,7 +22,8 @@ use crate::stacks::cache::{FrameKey, MAX_DEPTH, WalkExtent};
 pub(crate) struct FrameContent {
     /// Address of the frame.
     pub(crate) frame: usize,
-    /// Address of the number that distinguishes the code object from an earlier one at the same address.
+    /// Address of the number that distinguishes the code object from an earlier one at the same
+    /// address.
     check_at: usize,
     /// The parts of the frame that hold caller, code object and instruction.
     windows: [Window; 2],
@@ -35,7 +36,8 @@ pub(crate) struct FrameContent {
 pub(crate) struct FrameRecord {
     /// The content to compare at the next event.
     pub content: FrameContent,
-    /// The frame's code and instruction. All zero in frames that stacks do not show, such as entries from C.
+    /// The frame's code and instruction. All zero in frames that stacks do not show, such as
+    /// entries from C.
     pub key: FrameKey,
 }
 
@@ -72,7 +74,8 @@ impl FrameRecord {
 /// Longest chain that is followed. A longer one is a loop, which a wrong layout causes.
 pub(crate) const MAX_LINKS: usize = 1 << 16;
 
-/// The address of the innermost frame of a thread; 0 if it has none. `None` if memory cannot be read.
+/// The address of the innermost frame of a thread; 0 if it has none. `None` if memory cannot be
+/// read.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "with a constant layout every offset becomes part of an instruction")]
 pub(crate) fn innermost_frame<M: Memory>(memory: &M, layout: &PythonLayout, tstate: usize) -> Option<usize> {
@@ -85,7 +88,8 @@ pub(crate) fn innermost_frame<M: Memory>(memory: &M, layout: &PythonLayout, tsta
 
 /// Reads a frame. Returns `None` if memory cannot be read.
 ///
-/// `code_type` is the address of `PyCode_Type`: from 3.13 on, the code of a frame may be another object.
+/// `code_type` is the address of `PyCode_Type`: from 3.13 on, the code of a frame may be another
+/// object.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 pub(crate) fn read_frame<M: Memory>(
@@ -130,8 +134,8 @@ pub(crate) fn read_frame<M: Memory>(
     Some(FrameRecord { content: FrameContent { frame, check_at, windows, check }, key })
 }
 
-/// True for a frame that CPython itself does not show: it is still being set up, or it is an internal frame
-/// that never gets further (such as the one between a class that is called and its `__init__`).
+/// True for a frame that CPython itself does not show: it is still being set up, or it is internal.
+/// One such internal frame stands between a class that is called and its `__init__`.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key: &FrameKey) -> Option<bool> {
@@ -140,8 +144,8 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key
     let first = start + 2 * memory.half(key.code + at)? as usize;
     let is_early = match layout.code.copies {
         None => key.instr < first,
-        // Other threads may replace the array that says where this thread's copy begins. The operation itself tells
-        // as much.
+        // Other threads may replace the array that says where this thread's copy begins. The
+        // operation itself is enough.
         Some(BytecodeCopies { prologue, .. }) => {
             (start..first).contains(&key.instr) || prologue.contains(&memory.byte(key.instr)?)
         }
@@ -149,8 +153,8 @@ fn is_incomplete<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize, key
     Some(is_early && memory.byte(frame + layout.frame_owner)? != OWNER_GENERATOR)
 }
 
-/// Whether C entered the frame, in versions that address instructions. Versions with a frame between C and
-/// Python have it as the caller, which is compared like any other frame.
+/// Whether C entered the frame, in versions that address instructions. Versions with a frame
+/// between C and Python have it as the caller, which is compared like any other frame.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 fn is_entered_from_c<M: Memory>(memory: &M, layout: &PythonLayout, frame: usize) -> Option<bool> {
@@ -178,8 +182,8 @@ fn window_addresses(layout: &PythonLayout, frame: usize) -> [usize; 2] {
     [frame + layout.frame_windows[0], frame + layout.frame_windows[1]]
 }
 
-/// True if a frame still runs the same code at the same instruction for the same caller. May return false
-/// for an unchanged frame.
+/// True if a frame still runs the same code at the same instruction for the same caller. May return
+/// false for an unchanged frame.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "as above")]
 pub(crate) fn is_unchanged<M: Memory>(
@@ -188,7 +192,8 @@ pub(crate) fn is_unchanged<M: Memory>(
     content: &FrameContent,
     recent: &mut RecentFingerprints,
 ) -> Option<bool> {
-    // The code object is alive only if the windows are unchanged, so nothing of it may be read before.
+    // The code object is alive only if the windows are unchanged, so nothing of it may be read
+    // before.
     if !memory.are_windows_unchanged(window_addresses(layout, content.frame), &content.windows)? {
         return Some(false);
     }
@@ -199,7 +204,8 @@ pub(crate) fn is_unchanged<M: Memory>(
     Some(check == content.check)
 }
 
-/// Writes the frames of the thread state `tstate`, innermost first. Returns `None` if memory cannot be read.
+/// Writes the frames of the thread state `tstate`, innermost first. Returns `None` if memory cannot
+/// be read.
 pub(crate) fn walk<M: Memory>(
     memory: &M,
     layout: &PythonLayout,

@@ -1,7 +1,7 @@
 //! Small models in which the protocol must hold.
 //!
-//! A record has three words here, and a ring two slots. Errors that occur with eight words and 8192 slots
-//! occur with these too.
+//! A record has three words here, and a ring two slots. Errors that occur with eight words and 8192
+//! slots occur with these too.
 
 mod recording;
 mod rings;
@@ -47,8 +47,8 @@ struct ModelRingState {
     tail: AtomicU64,
     tail_copy: AtomicU64,
     slots: [[AtomicU64; WORDS]; SLOTS],
-    /// Accesses to each slot. Loom never moves a load behind a later store, so a missing ordering that only
-    /// prevents that would go unnoticed; for these cells it demands an order.
+    /// Accesses to each slot. Loom never moves a load behind a later store, so a missing ordering
+    /// that only prevents that would go unnoticed; for these cells it demands an order.
     accesses: [UnsafeCell<()>; SLOTS],
 }
 

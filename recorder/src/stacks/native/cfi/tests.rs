@@ -49,7 +49,8 @@ impl FakeTables {
     fn new(return_register: u8, is_signal: bool, initial: &[u8], functions: &[&[u8]]) -> Self {
         let mut frames = Vec::new();
         let augmentation: &[u8] = if is_signal { b"zRS\0" } else { b"zR\0" };
-        // Version, augmentation, code unit 1, data unit -8, return address register, relative addresses.
+        // Version, augmentation, code unit 1, data unit -8, return address register, relative
+        // addresses.
         let common = [&[1], augmentation, &[1, 0x78, return_register, 1, 0x1b], initial].concat();
         let entry = |frames: &mut Vec<u8>, id: u32, body: &[u8]| {
             let padding = (4 - body.len() % 4) % 4;

@@ -8,7 +8,8 @@ use super::*;
 
 #[allow(clippy::unnecessary_box_returns, reason = "too large for the stack of a debug build")]
 fn empty<T>() -> Box<T> {
-    // SAFETY: for the types below zero bytes are the documented empty state, and the layout is their own.
+    // SAFETY: for the types below zero bytes are the documented empty state, and the layout is
+    // their own.
     unsafe { Box::from_raw(std::alloc::alloc_zeroed(std::alloc::Layout::new::<T>()).cast()) }
 }
 
@@ -219,7 +220,7 @@ fn unchanged_frames_are_neither_walked_nor_defined_again() {
     let StackTester { memo, rules, .. } = &mut tester;
     let memory = &program.words;
     let change = memo.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
-    assert!(change.fresh <= 2 && change.kept >= 17, "{change:?}");
+    assert!(change.fresh <= 2 && change.valid >= 17, "{change:?}");
     tester.capture(&program, 1);
     assert!(tester.nodes.len() <= defined + 1);
 }
@@ -292,5 +293,5 @@ fn failed_definition_truncates_the_stack_and_is_retried() {
     assert_eq!(node, NodeId(5));
     assert_eq!(memo.node_if_unchanged(memory, &here, 1), None);
     let change = memo.walk((memory, memory), rules, &here, 1, |pc, _| rule_of(pc)).unwrap();
-    assert!(change.kept >= 5, "the part that has nodes is found again");
+    assert!(change.valid >= 5, "the part that has nodes is found again");
 }

@@ -1,10 +1,11 @@
-//! The self-description of CPython 3.13 and later: `_Py_DebugOffsets`, the first bytes of `_PyRuntime`.
+//! The self-description of CPython 3.13 and later: `_Py_DebugOffsets`, the first bytes of
+//! `_PyRuntime`.
 //!
 //! The description is made for readers of the same release, and its own fields move from version to
-//! version. So the positions below belong to one version each; `scripts/python-abi` checks them against
-//! the headers. Cookie and version must be right, and one impossible offset refuses the whole description.
-//! In free-threaded builds objects have longer headers, and from 3.14 on each thread runs its own copy of
-//! the bytecode.
+//! version. So the positions below belong to one version each; `scripts/python-abi` checks them
+//! against the headers. Cookie and version must be right, and one impossible offset refuses the
+//! whole description. In free-threaded builds objects have longer headers, and from 3.14 on each
+//! thread runs its own copy of the bytecode.
 
 use super::{
     BytecodeCopies, CodeLayout, InstructionKind, OBJECT, OBJECT_FREE_THREADED, ObjectLayout, PythonLayout,
@@ -16,19 +17,20 @@ pub(crate) const DEBUG_OFFSETS_BYTES: usize = 648;
 
 /// Positions in the self-description of one version, in bytes.
 struct DebugOffsetPositions {
-    /// Position of `runtime_state.finalizing`.
+    /// Position of the field `runtime_state.finalizing`.
     finalizing: usize,
-    /// Position of `thread_state.current_frame`.
+    /// Position of the field `thread_state.current_frame`.
     current_frame: usize,
     /// Position of `interpreter_frame.previous`; `executable` and `instr_ptr` follow.
     previous: usize,
-    /// Position of `interpreter_frame.owner`.
+    /// Position of the field `interpreter_frame.owner`.
     owner: usize,
-    /// Position of `code_object.filename`; `name`, `qualname`, `linetable` and `firstlineno` follow.
+    /// Position of `code_object.filename`; `name`, `qualname`, `linetable` and `firstlineno`
+    /// follow.
     filename: usize,
     /// Position of `code_object.co_code_adaptive`; from 3.14 on `co_tlbc` follows.
     co_code_adaptive: usize,
-    /// Position of `unicode_object.asciiobject_size`.
+    /// Position of the field `unicode_object.asciiobject_size`.
     asciiobject_size: usize,
 }
 
@@ -74,7 +76,7 @@ pub(super) fn from_debug_offsets(version: u16, bytes: &[u8]) -> Result<PythonLay
         return Err("its self-description belongs to another version");
     }
     let is_threaded = word(16)? != 0;
-    // From 3.14 on, the lowest bits of a reference in a frame tell how it is counted.
+    // From 3.14 on, the lowest bits of a reference in a frame are reference-counting flags.
     let (at, frame_code_tags) = if version == 0x030d { (IN_3_13, 0) } else { (IN_3_14, 3) };
     let ascii = offset(at.asciiobject_size)?;
     let bytecode = offset(at.co_code_adaptive)?;
@@ -137,7 +139,8 @@ mod tests {
     use super::super::of_version;
     use super::*;
 
-    /// `_PyRuntime.debug_offsets` of an x86-64 release build, computed from the headers of 3.13.0 and 3.14.10.
+    /// `_PyRuntime.debug_offsets` of an x86-64 release build, computed from the headers of 3.13.0
+    /// and 3.14.10.
     fn described(version: u64) -> Vec<u8> {
         let mut bytes = vec![0u8; DEBUG_OFFSETS_BYTES];
         bytes[..8].copy_from_slice(b"xdebugpy");

@@ -14,7 +14,7 @@ fn empty() -> Box<PythonStackMemo> {
     unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast()) }
 }
 
-/// A thread whose frames come and go, with the memo that follows it.
+/// A thread that calls and returns, with the memo that follows it.
 struct FakeThread {
     fake: FakeInterpreter,
     layout: PythonLayout,
@@ -170,20 +170,20 @@ fn unchanged_frames_are_not_read_again() {
     let capture = |thread: &mut FakeThread| {
         thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap()
     };
-    assert_eq!(capture(&mut thread), PythonStackChange { kept: 40, fresh: 0, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 40, fresh: 0, is_truncated: false });
     thread.advance(0, 3);
-    assert_eq!(capture(&mut thread), PythonStackChange { kept: 39, fresh: 1, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 39, fresh: 1, is_truncated: false });
     thread.push(0, 1, 1, false);
     assert_eq!(
         capture(&mut thread),
-        PythonStackChange { kept: 39, fresh: 2, is_truncated: false },
+        PythonStackChange { valid: 39, fresh: 2, is_truncated: false },
         "a call from another line"
     );
     thread.check();
     for _ in 0..3 {
         thread.pop();
     }
-    assert_eq!(capture(&mut thread), PythonStackChange { kept: 38, fresh: 0, is_truncated: false });
+    assert_eq!(capture(&mut thread), PythonStackChange { valid: 38, fresh: 0, is_truncated: false });
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn stack_too_deep_for_the_memo_is_truncated_like_a_walk() {
         }
     }
     let change = thread.memo.find_change(&thread.fake, &thread.layout, TSTATE, CODE_TYPE).unwrap();
-    assert!(change.is_truncated && change.kept == 0);
+    assert!(change.is_truncated && change.valid == 0);
     for _ in 0..20 {
         thread.pop();
         thread.check();
