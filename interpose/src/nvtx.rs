@@ -11,7 +11,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gpumemtrace_format::{ApiId, EventKind};
-use gpumemtrace_recorder::{Draft, event, is_recording, named_event};
+use gpumemtrace_recorder::{Draft, is_recording, record_event, record_named_event};
 
 use crate::panic_guard::catch_panic;
 
@@ -127,7 +127,7 @@ unsafe fn fill_table(callbacks: &NvtxCallbacks, module: u32, functions: &[(usize
 fn begin_range(name: &[u8], any_thread: bool) {
     let draft =
         Draft { aux: [0, u64::from(any_thread)], ..Draft::new(EventKind::RANGE_BEGIN, ApiId::default()) };
-    named_event(&draft, name);
+    record_named_event(&draft, name);
 }
 
 /// Begins a range; null is a range without a name.
@@ -193,7 +193,7 @@ unsafe fn begin_range_ex(attributes: *const NvtxEventAttributes, any_thread: boo
 fn end_range() {
     catch_panic(|| {
         if is_recording() {
-            event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
+            record_event(&Draft::new(EventKind::RANGE_END, ApiId::default()));
         }
         Some(())
     });

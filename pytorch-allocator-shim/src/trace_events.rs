@@ -7,7 +7,7 @@ use std::ffi::c_int;
 
 use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
-use gpumemtrace_recorder::{Draft, event};
+use gpumemtrace_recorder::{Draft, record_event};
 
 use crate::cache::{TraceAction, TraceEntry};
 
@@ -68,7 +68,7 @@ fn draft_for_device(kind: EventKind, device: c_int) -> Draft {
 
 fn emit(draft: &Draft) {
     // A panic must not unwind into PyTorch's frames.
-    if std::panic::catch_unwind(|| event(draft)).is_err() {
-        gpumemtrace_recorder::leave_after_panic();
+    if std::panic::catch_unwind(|| record_event(draft)).is_err() {
+        gpumemtrace_recorder::reset_hook_after_panic();
     }
 }

@@ -175,9 +175,9 @@ def test_truncation_while_writing_is_reported(tmp_path, what, least):
             time.sleep(0.001)
         os.truncate(path, 20)
     line = with_file_changed(tmp_path, what, cut)
-    assert "was cut by another program" in line
+    assert "was truncated by another program" in line
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
-    assert "another program cut the trace" in head and "Incomplete" in head
+    assert "another program truncated the trace" in head and "Incomplete" in head
 
 
 def test_current_part_removed(tmp_path):

@@ -105,7 +105,7 @@ impl GotPatcher {
     }
 
     fn patch_all(&mut self) {
-        let now = gpumemtrace_recorder::module_counts();
+        let now = gpumemtrace_recorder::loaded_module_counts();
         if now == self.module_counts {
             return;
         }
