@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use gpumemtrace_cli::{injection, resolve};
+use gpumemtrace_cli::launch::injectable as injection;
+use gpumemtrace_cli::symbolize as resolve;
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};

@@ -4,5 +4,9 @@
 //! Consequence: they are a library; everything else is the command's own (`main.rs`).
 #![forbid(unsafe_code)]
 
-pub mod injection;
-pub mod resolve;
+pub mod symbolize;
+
+/// How a program is started with the recorder in it; the rest of it is the command's own.
+pub mod launch {
+    pub mod injectable;
+}

@@ -8,16 +8,10 @@
 mod commands;
 mod exit;
 mod follow;
-mod inserted;
-mod library;
-mod open;
-mod output;
-mod pattern;
-mod pieces;
-mod status;
-mod sums;
-mod system;
-mod text;
+mod launch;
+mod render;
+mod terminal;
+mod trace;
 
 use clap::{Parser, Subcommand};
 
@@ -60,7 +54,7 @@ enum Command {
     /// Print the manual page.
     Man(commands::shell::ManArgs),
     #[command(hide = true)]
-    Suspects(commands::suspects::Args),
+    Suspects(commands::leak_candidates::Args),
     #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::Args),
 }
@@ -85,7 +79,7 @@ fn main() -> std::process::ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),
-        Command::Suspects(args) => commands::suspects::run(&args),
+        Command::Suspects(args) => commands::leak_candidates::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
     result.unwrap_or_else(|error| exit::of_error(&error)).into()

@@ -6,16 +6,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::budget::{Budget, Check, budget_of, check};
 use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
-use super::by_steps::{ByStepsArgs, read};
-use super::look::Look;
+use super::display_args::Look;
+use super::trace_args::{ByStepsArgs, read};
 use crate::exit::{Exit, Refused, Unreadable};
-use crate::output;
-use crate::{status, text};
+use crate::render::text;
+use crate::terminal::style as output;
+use crate::trace::progress as status;
 
 /// What `check` takes.
 #[derive(clap::Args)]
@@ -122,10 +123,10 @@ fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
 fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
     let mut is_told = args.json;
     if let Some(path) = &args.markdown {
-        is_told |= deliver(path, &text::check::markdown::render(outcome))?;
+        is_told |= deliver(path, &crate::render::markdown::render(outcome))?;
     }
     if let Some(path) = &args.junit {
-        is_told |= deliver(path, &text::check::junit::render(outcome)?)?;
+        is_told |= deliver(path, &crate::render::junit::render(outcome)?)?;
     }
     if args.json {
         output::print(&output::json(outcome)?)?;

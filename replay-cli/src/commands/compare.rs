@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
-use super::by_steps::{ByStepsArgs, read};
-use super::look::Look;
+use super::display_args::Look;
+use super::trace_args::{ByStepsArgs, read};
 use crate::exit::Exit;
-use crate::output;
-use crate::{status, text};
+use crate::render::text;
+use crate::terminal::style as output;
+use crate::trace::progress as status;
 
 /// What `compare` takes.
 #[derive(clap::Args)]
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     } else {
         let style = args.look.style();
         let most = if args.all { usize::MAX } else { style.most(MAX_LISTED) };
-        output::print(&text::compare::render(&comparison, most, style))?;
+        output::print(&text::comparison::render(&comparison, most, style))?;
     }
     resolver.remember();
     Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {

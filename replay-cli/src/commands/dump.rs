@@ -12,9 +12,9 @@ use gpumemtrace_replay::linetable::line_at;
 use gpumemtrace_replay::symbols::StackId;
 
 use crate::exit::{Exit, Unreadable};
-use crate::open::TraceFile;
-use crate::output;
-use crate::text::layout::printable;
+use crate::terminal::layout::printable;
+use crate::terminal::style as output;
+use crate::trace::open::TraceFile;
 
 /// What `dump` takes.
 #[derive(clap::Args)]

@@ -12,10 +12,10 @@ use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events
 use gpumemtrace_replay::stream::OrderSummary;
 
 use crate::exit::{Exit, Unreadable};
-use crate::open::TraceFile;
-use crate::output;
-use crate::sums::Sums;
-use crate::text::layout::printable;
+use crate::terminal::layout::printable;
+use crate::terminal::style as output;
+use crate::trace::open::TraceFile;
+use crate::trace::quick_info::Sums;
 
 /// What `info` takes.
 #[derive(clap::Args)]

@@ -1,14 +1,14 @@
 //! One file per command.
 
-mod by_steps;
 pub(crate) mod check;
 pub(crate) mod compare;
+mod display_args;
 pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod info;
-mod look;
+pub(crate) mod leak_candidates;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod shell;
-pub(crate) mod suspects;
 pub(crate) mod symbolize;
+mod trace_args;

@@ -10,7 +10,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use gpumemtrace_cli::resolve::Resolver;
+use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_format::block::{BlockKind, FILE_HEADER_BYTES, MAX_PAYLOAD_BYTES, encode_block};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::symbols::encode_names;
@@ -20,11 +20,11 @@ use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::naming::{Unnamed, names_at};
 
 use crate::exit::{Exit, Refused, Unreadable};
-use crate::open::{TraceFile, ring_path};
-use crate::output;
-use crate::text::layout::printable;
-use crate::text::paths::without_detours;
-use crate::text::why_unnamed;
+use crate::render::text::why_unnamed;
+use crate::terminal::layout::printable;
+use crate::terminal::paths::without_detours;
+use crate::terminal::style as output;
+use crate::trace::open::{TraceFile, ring_path};
 
 /// Addresses in a block to begin with; one that gets too long is split.
 const BLOCK_ADDRESSES: usize = 8192;

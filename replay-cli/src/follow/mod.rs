@@ -4,8 +4,8 @@
 //! second one line with the totals, on stderr, where they changed; and when the run is over, the report that any replay of it gives,
 //! on stdout. The ring is read before the trace, as everywhere: an event may then be seen twice, which does no harm, and not never.
 
-mod growing;
-mod tail;
+mod file_tail;
+mod followed_trace;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::sections::size;
 
 use crate::exit::Unreadable;
-use crate::open::{read_ring, ring_path};
-use crate::status;
-use crate::text::{count, duration, short};
-use growing::Growing;
-use tail::Found;
+use crate::render::text::{count, duration, short};
+use crate::trace::open::{read_ring, ring_path};
+use crate::trace::progress as status;
+use file_tail::Found;
+use followed_trace::Growing;
 
 const LOOK_AFTER: Duration = Duration::from_millis(500);
 const TELL_AFTER: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use gpumemtrace_format::EventKind;
 
+use super::live_test::{Left, output_within, run};
 use super::probe::ROUTES;
-use super::traced::{Left, output_within, run};
 use super::{Check, Verdict};
 
 /// Asks a process of its own: a broken driver must not take this one with it.

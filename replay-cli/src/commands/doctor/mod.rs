@@ -6,10 +6,10 @@
 //! seen only if that size is in the trace. Files and processes made for this are gone afterwards.
 
 mod gpu;
-mod here;
+mod live_test;
+mod machine;
 pub(crate) mod probe;
 mod python;
-mod traced;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -17,9 +17,9 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use crate::exit::Exit;
-use crate::output::{self, Color, Style};
-use crate::system::System;
-use crate::text::{HANG, layout};
+use crate::launch::platform::System;
+use crate::terminal::layout::{self, HANG};
+use crate::terminal::style::{self as output, Color, Style};
 
 /// What `doctor` takes.
 #[derive(clap::Args)]
@@ -74,8 +74,8 @@ impl Check {
 /// Does it.
 pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let mut checks = Vec::new();
-    let library = here::library(&mut checks);
-    here::output(args.output.as_deref(), &mut checks);
+    let library = machine::library(&mut checks);
+    machine::output(args.output.as_deref(), &mut checks);
     let has_driver = System::HERE == System::Linux && gpu::driver(&mut checks);
     if System::HERE == System::Linux {
         gpu::nvml(&mut checks);

@@ -11,7 +11,7 @@ use std::io;
 use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
 use crate::exit::Exit;
-use crate::output::print;
+use crate::terminal::style::print;
 
 /// What the probe is asked.
 #[derive(clap::Args)]

@@ -6,9 +6,9 @@ use std::path::Path;
 use gpumemtrace_format::{EventKind, TrackerState};
 use serde_json::Value;
 
-use super::traced::{Left, Trace, run};
+use super::live_test::{Left, Trace, run};
 use super::{Check, Verdict};
-use crate::system::System;
+use crate::launch::platform::System;
 
 const SCRIPT: &str = include_str!("probe.py");
 

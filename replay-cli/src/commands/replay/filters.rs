@@ -10,8 +10,8 @@ use gpumemtrace_replay::selection::{Lines, keep_lines};
 use gpumemtrace_replay::{Analysis, Asked, Report, StreamId, When};
 
 use crate::exit::Refused;
-use crate::open::TraceFile;
-use crate::text::count;
+use crate::render::text::count;
+use crate::trace::open::TraceFile;
 
 /// Most marks that are named to who asked for another.
 const MOST_MARKS: usize = 10;
@@ -82,7 +82,7 @@ impl Filters {
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
-            crate::status::erase();
+            crate::trace::progress::erase();
             eprintln!("gpumemtrace: left out, as it does not say its rank: {}", unnamed.join(", "));
         }
         Ok(())
@@ -99,7 +99,7 @@ impl Filters {
                 )));
             }
             if since.come.is_none() {
-                let span = crate::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
+                let span = crate::render::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
                     .rule
                     .source()
@@ -164,7 +164,7 @@ impl Filters {
     pub(crate) fn keep_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
         if !keep_lines(report, &Lines::new(site)) {
-            crate::status::erase();
+            crate::trace::progress::erase();
             eprintln!(
                 "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
             );

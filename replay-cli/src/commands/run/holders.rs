@@ -15,8 +15,8 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
 
-use crate::open::TraceFile;
-use crate::sums::Sums;
+use crate::trace::open::TraceFile;
+use crate::trace::quick_info::Sums;
 
 /// The text of a file of the package.
 macro_rules! python {

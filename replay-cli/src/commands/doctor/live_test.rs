@@ -1,0 +1,123 @@
+//! A small program, traced as a user's would be, and what its trace says.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use gpumemtrace_cli::launch::injectable::Disk;
+use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_format::{Counter, Event, Meta};
+
+use crate::launch::platform::System;
+use crate::launch::preload as inserted;
+
+/// Longest a probe may take: importing PyTorch from a cold disk takes a while.
+const PATIENCE: Duration = Duration::from_mins(3);
+
+/// What a traced program left.
+pub(super) struct Left {
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) succeeded: bool,
+    /// `None`: it made no trace.
+    pub(super) trace: Option<Trace>,
+}
+
+/// The part of a trace that the checks need.
+#[derive(Default)]
+pub(super) struct Trace {
+    pub(super) meta: Meta,
+    pub(super) events: Vec<Event>,
+    /// Calls of functions that allocate and are not recorded.
+    pub(super) uncovered_calls: u64,
+    /// The analyses' view of it, as `replay --json` prints it.
+    pub(super) report: Option<serde_json::Value>,
+}
+
+/// Runs a program under the library; its trace goes into a folder that is removed.
+pub(super) fn run(library: &Path, program: &OsStr, arguments: &[&OsStr]) -> anyhow::Result<Left> {
+    let folder =
+        tempfile::Builder::new().prefix("gpumemtrace-doctor-").tempdir().context("no temporary folder")?;
+    let path = folder.path().join("run.trace");
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let variable = |name: &str| std::env::var_os(name);
+    if let Some(obstacle) = inserted::obstacle(System::HERE, (program, &here), &Disk, variable) {
+        anyhow::bail!("{obstacle}");
+    }
+    let mut command = Command::new(program);
+    command.args(arguments).env(System::HERE.preload(), library).env("GPUMEMTRACE_OUTPUT", &path);
+    for variable in ["GPUMEMTRACE_STACKS", "GPUMEMTRACE_ON_FULL", "RANK"] {
+        command.env_remove(variable);
+    }
+    let output = output_within(command, PATIENCE)?;
+    let trace = match File::open(&path) {
+        Ok(file) => Some(read(file, &path)?),
+        Err(_) => None,
+    };
+    Ok(Left {
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        succeeded: output.status.success(),
+        trace,
+    })
+}
+
+fn read(file: File, path: &Path) -> anyhow::Result<Trace> {
+    let mut trace = Trace::default();
+    for item in TraceReader::new(file)? {
+        match item {
+            Item::Meta(meta) => trace.meta.merge(meta),
+            Item::Events(events) => trace.events.extend(events),
+            Item::End(end) => trace.uncovered_calls = end.counters.get(Counter::UncoveredCalls),
+            _ => {}
+        }
+    }
+    let replayed = Command::new(std::env::current_exe()?).args(["replay", "--json"]).arg(path).output()?;
+    trace.report = serde_json::from_slice(&replayed.stdout).ok();
+    Ok(trace)
+}
+
+/// Runs a command to its end, or kills it.
+pub(super) fn output_within(mut command: Command, patience: Duration) -> anyhow::Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{name} cannot be started"))?;
+    // Both pipes must be drained while it runs.
+    let mut pipes = (child.stdout.take(), child.stderr.take());
+    let readers = std::thread::spawn(move || {
+        let drain = |pipe: Option<&mut dyn std::io::Read>| {
+            let mut bytes = Vec::new();
+            if let Some(pipe) = pipe {
+                let _ = pipe.read_to_end(&mut bytes);
+            }
+            bytes
+        };
+        std::thread::scope(|scope| {
+            let stdout = pipes.0.as_mut();
+            let first = scope.spawn(move || drain(stdout.map(|pipe| pipe as &mut dyn std::io::Read)));
+            let second = drain(pipes.1.as_mut().map(|pipe| pipe as &mut dyn std::io::Read));
+            (first.join().unwrap_or_default(), second)
+        })
+    });
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if begin.elapsed() > patience {
+            let _ = child.kill();
+            let _ = child.wait();
+            anyhow::bail!("{name} did not end within {} s", patience.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let (stdout, stderr) = readers.join().unwrap_or_default();
+    Ok(Output { status, stdout, stderr })
+}

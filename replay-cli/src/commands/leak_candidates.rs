@@ -1,0 +1,29 @@
+//! `gpumemtrace suspects`: what a program that is asked who holds its blocks must know of them (`gpumemtrace run --holders`).
+//!
+//! Constraint: it is run by the traced program, which waits. Consequence: the trace so far is read once, and nothing is named.
+
+use std::path::PathBuf;
+
+use gpumemtrace_replay::leaks::{blocks_of_leaks, leaks};
+use gpumemtrace_replay::{Asked, analyse_as};
+use serde_json::json;
+
+use crate::exit::Exit;
+use crate::terminal::style as output;
+use crate::trace::open::TraceFile;
+
+/// What it takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The trace
+    trace: PathBuf,
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let (file, ring) = TraceFile::find(&args.trace)?;
+    let analysis = file.with_input(ring, |input| analyse_as(input, Asked::default()))?;
+    let (leaks, _) = leaks(0, &analysis);
+    output::print(&output::json(&json!({ "leaks": blocks_of_leaks(&analysis, &leaks) }))?)?;
+    Ok(Exit::Done)
+}

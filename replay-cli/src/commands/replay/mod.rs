@@ -1,0 +1,236 @@
+//! `gpumemtrace replay`: a trace in, answers out.
+
+mod filters;
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gpumemtrace_cli::symbolize::Resolver;
+use gpumemtrace_replay::naming::{Shown, name};
+use gpumemtrace_replay::origin::OwnPaths;
+use gpumemtrace_replay::selection::keep_first;
+use gpumemtrace_replay::{
+    Analysis, Asked, Report, Section, When, analyse_as, analyse_for_peak, peak, report,
+};
+
+use super::display_args::Look;
+use crate::exit::{Exit, Refused};
+use crate::follow;
+use crate::render::text;
+use crate::terminal::style as output;
+use crate::trace::open::TraceFile;
+use crate::trace::progress as status;
+use filters::Filters;
+
+/// What `replay` takes.
+#[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools)] // Flags are what they are.
+pub(crate) struct Args {
+    /// Trace files, such as run.trace (a ring file beside one, run.trace.ring, is found by itself)
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Lines that leave something behind at every step
+    #[arg(long)]
+    leaks: bool,
+    /// Memory over time
+    #[arg(long)]
+    timeline: bool,
+    /// Reserved memory that no tensor uses, and who keeps it
+    #[arg(long)]
+    fragmentation: bool,
+    /// What filled the device at its peak
+    #[arg(long)]
+    peak: bool,
+    /// Why the program ran out of memory
+    #[arg(long)]
+    oom: bool,
+    /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, step:40 for
+    /// the beginning of step 40, or mark:NAME for a mark of the program, mark:NAME#3 for the third of that name (may be given more
+    /// than once)
+    #[arg(long, value_name = "WHEN")]
+    at: Vec<When>,
+    /// With --peak: every block that was there, and what each was for
+    #[arg(long, requires = "peak")]
+    blocks: bool,
+    /// Print stacks in full: native frames too, where they belong among the Python frames
+    #[arg(long)]
+    stacks: bool,
+    /// Count what lies below PATH as your own code, also where it is installed: an absolute path, or some components of it such
+    /// as site-packages/mylib (may be given more than once)
+    #[arg(long, value_name = "PATH")]
+    own: Vec<String>,
+    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    #[arg(long)]
+    no_cache: bool,
+    /// Follow a run that goes on: its totals about once a second on stderr, the report when it ends
+    #[arg(long)]
+    follow: bool,
+    /// Draw no line on the terminal that says how far the reading is
+    #[arg(long)]
+    no_progress: bool,
+    /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
+    #[arg(long)]
+    json: bool,
+    /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
+    #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
+    #[command(flatten)]
+    filters: Filters,
+    #[command(flatten)]
+    look: Look,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// A leak was found
+    #[value(alias = "leaks")]
+    Leak,
+    /// The program ran out of memory
+    #[value(alias = "ooms")]
+    Oom,
+    /// Either
+    Any,
+}
+
+impl Args {
+    fn sections(&self) -> Vec<Section> {
+        [
+            (self.leaks, Section::Leaks),
+            (self.timeline, Section::Timeline),
+            (self.fragmentation, Section::Fragmentation),
+            (self.peak, Section::Peak),
+            (self.oom, Section::Oom),
+        ]
+        .into_iter()
+        .filter_map(|(wanted, section)| wanted.then_some(section))
+        .collect()
+    }
+}
+
+/// Longest list of sites that a text shows; more are summed up.
+const MAX_LISTED: usize = 20;
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let mut asked = Asked { own: own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
+    args.filters.ask(&mut asked);
+    let style = args.look.style();
+    status::end_cleanly_when_interrupted()?;
+    if args.follow {
+        let [path] = args.traces.as_slice() else {
+            return Err(Refused("--follow takes one trace".to_owned()).into());
+        };
+        follow::until_the_end(path, &asked.own)?;
+    }
+    let analyses = read(args, &asked)?;
+    moments_came(&analyses, &args.at)?;
+    let sections = args.sections();
+    let mut full = report_on(args, &analyses, &[]);
+    let mut resolver = Resolver::new(!args.no_cache);
+    // Without being asked for, stacks are shown where they are native alone.
+    let has_stacks = args.stacks || !sections.is_empty();
+    let most_sites = style.most(MAX_LISTED);
+    let shown = Shown { sections: &sections, most_sites, stacks: has_stacks, mixed: args.stacks };
+    // Which lines are wanted shows only when they have names.
+    let shown = if args.json || args.filters.has_lines() { Shown::ALL } else { shown };
+    if !args.json || args.filters.has_lines() {
+        name(&mut full, &analyses, shown, &mut resolver);
+    }
+    args.filters.keep_lines(&mut full);
+    let exit = verdict(args, &full, &analyses);
+    if args.json {
+        let mut shown = full;
+        if !sections.is_empty() {
+            shown = report_on(args, &analyses, &sections);
+        }
+        if !sections.is_empty() || !args.filters.has_lines() {
+            name(&mut shown, &analyses, Shown::ALL, &mut resolver);
+        }
+        if !sections.is_empty() {
+            args.filters.keep_lines(&mut shown);
+        }
+        if let Some(top) = args.look.top() {
+            keep_first(&mut shown, top);
+        }
+        output::print(&output::json(&shown)?)?;
+    } else {
+        output::print(&text::render(&full, &sections, args.stacks, style))?;
+    }
+    resolver.remember();
+    Ok(exit)
+}
+
+fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
+    let shows_progress = !args.no_progress && status::is_terminal();
+    let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
+    for path in &args.traces {
+        let (file, ring) = TraceFile::find(path)?;
+        if !args.filters.wants(&file) {
+            skipped.push(file);
+            continue;
+        }
+        let _progress = shows_progress.then(|| file.progress());
+        // The step before the peak, and in which phases it came, are for who asks for it.
+        let analyse = if args.peak { analyse_for_peak } else { analyse_as };
+        analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
+    }
+    args.filters.keep(&mut analyses, &skipped)?;
+    Ok(analyses)
+}
+
+fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report {
+    let mut report = report(analyses, sections);
+    if args.blocks {
+        peak::add_blocks(&mut report, analyses);
+    }
+    report.filters = args.filters.told(args.look.top());
+    if let Some(ranks) = report.ranks.as_mut().filter(|_| args.filters.has_ranks()) {
+        ranks.missing_ranks = None;
+    }
+    report
+}
+
+/// Refuses moments that came in none of the traces; the others tell in a note.
+fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
+    let is_never = |when: &&When| analyses.iter().all(|analysis| analysis.never.contains(when));
+    let Some(when) = at.iter().find(is_never) else { return Ok(()) };
+    let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
+        (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
+    });
+    let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
+    let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
+    Err(Refused(format!(
+        "--at {when} never came: the recording ends after {}, {steps}{}",
+        text::duration(last_ns),
+        filters::marks_instead(when, analyses)
+    )))
+}
+
+/// Whose code is the user's own.
+pub(super) fn own_paths(paths: &[String]) -> Result<OwnPaths, Refused> {
+    OwnPaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
+        Refused(
+            "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
+                .to_owned(),
+        )
+    })
+}
+
+fn verdict(args: &Args, report: &Report, analyses: &[Analysis]) -> Exit {
+    let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
+    // Of some lines those that are shown; else also those of which the report of a stream has nothing to say.
+    let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
+    let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
+    let fails = args.fail_on.iter().any(|kind| match kind {
+        FailOn::Leak => leaks,
+        FailOn::Oom => ooms,
+        FailOn::Any => leaks || ooms,
+    });
+    if fails {
+        Exit::Findings
+    } else if report.traces.iter().any(|trace| !trace.complete) {
+        Exit::Incomplete
+    } else {
+        Exit::Done
+    }
+}

@@ -1,0 +1,364 @@
+//! `gpumemtrace run`: start a command with the recorder in it, and say afterwards what to do with the trace.
+//!
+//! Constraint: the command must behave as if it had been started by itself. Consequence: its stdin, stdout and stderr are
+//! ours, it stays in our process group (so a key pressed in the terminal reaches it directly), what is sent to us alone is
+//! passed on, and we exit as it did. We print only to stderr, and only after it has ended; before it starts, one line at most: that it
+//! cannot be recorded.
+
+mod holders;
+mod program;
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use gpumemtrace_cli::launch::injectable::Disk;
+use gpumemtrace_format::block::{BlockKind, encode_block};
+use gpumemtrace_format::index::{TAIL_BYTES, Tail};
+use gpumemtrace_format::reader::{Item, TraceReader};
+use gpumemtrace_format::{Meta, amount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::{Exit, Refused};
+use crate::launch::library::{check_preloadable, find_library};
+use crate::launch::output_pattern::Pattern;
+use crate::launch::platform::System;
+use crate::launch::preload as inserted;
+
+const ZSTD_LEVEL: i32 = 3;
+/// Smaller ones consist of headers.
+const SMALLEST_PART: u64 = 64 << 10;
+
+/// What `run` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the trace goes, a file or a folder; %p is the process, %r the rank, %h the host [default: run.trace]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Which call stacks to record
+    #[arg(long, value_enum)]
+    stacks: Option<Stacks>,
+    /// Most frames of a stack; the outermost ones are left out [default: 256]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=256))]
+    depth: Option<u32>,
+    /// When the recorder cannot keep up: make the program wait, or drop events and count them
+    #[arg(long, value_enum)]
+    on_full: Option<OnFull>,
+    /// What the recorder needs at most, 32MiB to 1GiB: more gets the program through longer bursts without waiting [default: 64MiB]
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Option<String>,
+    /// Write the trace in parts: begin another when one is so large or so old, such as 1GiB, 6h or 1GiB,6h
+    #[arg(long, value_name = "AMOUNT", value_parser = part_limit)]
+    rotate: Option<String>,
+    /// Keep about so much of the trace: the oldest parts are dropped, and counted, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    keep: Option<String>,
+    /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
+    #[arg(long, value_enum)]
+    tracker: Option<Tracker>,
+    /// At its end, when memory runs out and at a signal, ask the program's Python who holds what leaks, and write that into the trace
+    #[arg(long)]
+    holders: bool,
+    /// The signal at which --holders asks, too, such as USR1
+    #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::signal)]
+    holders_signal: Option<String>,
+    /// Seconds that --holders may walk through the program's objects each time [default: 2]
+    #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::limit)]
+    holders_limit: Option<String>,
+    /// The command to run; of `train.py` and `-m package` Python's, with the Python that this command belongs to
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+fn part_limit(text: &str) -> Result<String, String> {
+    let limit = amount::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
+    match limit.bytes {
+        Some(bytes) if bytes < SMALLEST_PART => Err("parts are at least 64KiB".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<String, String> {
+    match amount::bytes(text) {
+        Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
+        Some(_) => Err("at least 512KiB are kept".to_owned()),
+        None => Err("give a size such as 10GiB".to_owned()),
+    }
+}
+
+fn memory(text: &str) -> Result<String, String> {
+    match amount::recorder_memory(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("give a size from 32MiB to 1GiB".to_owned()),
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Stacks {
+    /// Python frames
+    Python,
+    /// Native frames
+    Native,
+    /// Python and native frames
+    Both,
+    /// None: sizes and times only
+    None,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Tracker {
+    /// Attached
+    On,
+    /// Left alone
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum OnFull {
+    /// Wait: nothing is lost
+    Block,
+    /// Drop and count
+    Drop,
+}
+
+/// Does it.
+pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+    let library = find_library()?;
+    check_preloadable(&library, System::HERE)?;
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let program = program::program(&args.command, &here);
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env_remove(program::PYTHON);
+    let what = (program[0].as_os_str(), here.as_path());
+    let (variables, obstacle) =
+        inserted::into(System::HERE, &library, what, &Disk, |name| std::env::var_os(name));
+    if let Some(obstacle) = &obstacle {
+        eprintln!("gpumemtrace: not recorded: {obstacle}");
+    }
+    command.envs(variables);
+    let given = args.output.clone().map(|output| output_file(&here, &output)).transpose()?;
+    if let Some(output) = &given {
+        command.env("GPUMEMTRACE_OUTPUT", output);
+    }
+    let expected = Expected::new(&here, given);
+    if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
+        command.env("GPUMEMTRACE_STACKS", stacks.get_name());
+    }
+    if let Some(depth) = args.depth {
+        command.env("GPUMEMTRACE_DEPTH", depth.to_string());
+    }
+    if let Some(tracker) = args.tracker.and_then(|tracker| tracker.to_possible_value()) {
+        command.env("GPUMEMTRACE_TRACKER", tracker.get_name());
+    }
+    if let Some(on_full) = args.on_full.and_then(|on_full| on_full.to_possible_value()) {
+        command.env("GPUMEMTRACE_ON_FULL", on_full.get_name());
+    }
+    let amounts = [
+        ("GPUMEMTRACE_MEMORY", &args.memory),
+        ("GPUMEMTRACE_ROTATE", &args.rotate),
+        ("GPUMEMTRACE_KEEP", &args.keep),
+    ];
+    for (variable, value) in amounts {
+        if let Some(value) = value {
+            command.env(variable, value);
+        }
+    }
+    let holders = args.holders.then(holders::Hook::new).transpose()?;
+    if let Some(hook) = &holders {
+        hook.ask(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
+    }
+    let before = expected.traces();
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGQUIT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ])
+    .context("signals cannot be watched")?;
+    let name = program[0].to_string_lossy().into_owned();
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            // As a shell would: 127 not found, 126 not executable.
+            eprintln!("gpumemtrace: {name} cannot be started: {error}");
+            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            return Ok(Exit::Of(if not_found { 127 } else { 126 }));
+        }
+    };
+    let pid = child.id();
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            // What the terminal sends reaches the command by itself; what is sent to us alone is passed on.
+            let passed_on = match signal {
+                signal_hook::consts::SIGTERM => Signal::TERM,
+                signal_hook::consts::SIGHUP => Signal::HUP,
+                _ => continue,
+            };
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, passed_on);
+            }
+        }
+    });
+    let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
+    let new = finish(&expected, &before, u64::from(pid), status, &here);
+    // What is not recorded was said before.
+    if new.is_empty() && !expected.patterns.is_empty() && obstacle.is_none() {
+        let elsewhere = if expected.is_relative {
+            ", or made it in another folder (--output names a fixed one)"
+        } else {
+            ""
+        };
+        eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
+    }
+    if holders.is_some() {
+        holders::say_if_nobody_looked(&new);
+    }
+    Ok(Exit::Of(code_of(status)))
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => code as u8,
+        (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
+        (None, None) => 1,
+    }
+}
+
+/// The file that `--output` names, in full: in a folder, the usual one. A folder that is not there is refused before the command
+/// has run for hours.
+fn output_file(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
+    let path = here.join(output);
+    let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let file = if names_folder || path.is_dir() { path.join(default_name()) } else { path };
+    let folder = file.parent().unwrap_or(here);
+    if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
+        let shown = folder.strip_prefix(here).unwrap_or(folder).display();
+        return Err(Refused(format!("--output: there is no folder {shown}; make it first")).into());
+    }
+    Ok(file)
+}
+
+/// As the recorder names a trace if nobody else does.
+fn default_name() -> &'static str {
+    let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
+    if has_rank { "run.rank%r.trace" } else { "run.trace" }
+}
+
+/// Where traces of the command may turn up.
+struct Expected {
+    patterns: Vec<Pattern>,
+    /// The names are relative: the command may have gone elsewhere.
+    is_relative: bool,
+}
+
+impl Expected {
+    fn new(here: &Path, given: Option<PathBuf>) -> Self {
+        let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
+        let named = given.or_else(|| from_env.map(PathBuf::from));
+        let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
+        // A launcher gives its processes ranks of their own.
+        let names = named.map_or_else(
+            || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
+            |name| vec![here.join(name)],
+        );
+        Self { patterns: names.iter().filter_map(|name| Pattern::new(name)).collect(), is_relative }
+    }
+
+    /// The traces of these names that there are, with identity and time.
+    fn traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+        let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
+        for pattern in &self.patterns {
+            let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
+            for entry in entries.filter(|entry| pattern.makes(&entry.file_name().to_string_lossy())) {
+                let path = entry.path();
+                // Asked before it is opened: a pipe would be waited for.
+                let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
+                if File::open(&path).is_ok_and(|file| TraceReader::new(file).is_ok()) {
+                    found.push((path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
+                }
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+}
+
+/// Says which traces are new, gives them back, and writes into the command's own how it ended.
+fn finish(
+    expected: &Expected,
+    before: &[(PathBuf, u64, SystemTime)],
+    pid: u64,
+    status: ExitStatus,
+    here: &Path,
+) -> Vec<PathBuf> {
+    let is_new = |inode: &u64, modified: &SystemTime| {
+        !before.iter().any(|(_, known, when)| known == inode && when == modified)
+    };
+    let new: Vec<PathBuf> = expected
+        .traces()
+        .into_iter()
+        .filter(|(_, inode, modified)| is_new(inode, modified))
+        .map(|(path, ..)| path)
+        .collect();
+    for path in &new {
+        let shown = path.strip_prefix(here).unwrap_or(path).display();
+        if is_locked(path) {
+            eprintln!(
+                "gpumemtrace: {shown} is still being written by a process that the command left behind"
+            );
+            continue;
+        }
+        if let Err(error) = note_status(path, pid, status) {
+            eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
+        }
+        eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
+    }
+    new
+}
+
+fn is_locked(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
+}
+
+/// Appends what only we can know: how the process with this id ended.
+fn note_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
+    let mut meta = Meta::default();
+    for item in TraceReader::new(File::open(path)?)?.without_events() {
+        match item {
+            Item::Meta(more) => meta.merge(more),
+            // Whatever is put behind a half-written block would be taken for its other half.
+            Item::Cut { .. } => return Ok(()),
+            _ => {}
+        }
+    }
+    if meta.number("pid") != Some(pid) {
+        return Ok(());
+    }
+    let text = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => return Ok(()),
+    };
+    let mut file = OpenOptions::new().read(true).append(true).open(path)?;
+    file.try_lock()?;
+    let mut note = Meta::default();
+    note.set_text("wait_status", text);
+    let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
+    // The last block says where others are; it must be the last again.
+    let mut last = [0; TAIL_BYTES];
+    let has_tail =
+        file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
+    if let Some(tail) = Tail::of_last_bytes(&last).filter(|_| has_tail) {
+        blocks.extend(tail.moved_by((TAIL_BYTES + blocks.len()) as u64).encode_block());
+    }
+    file.write_all(&blocks)?;
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! What `compare` and `check` share: how they read a trace.
+
+use std::path::Path;
+
+use gpumemtrace_replay::Analysis;
+use gpumemtrace_replay::compare::{Amounts, analyse_by_steps};
+use gpumemtrace_replay::origin::OwnPaths;
+
+use super::replay::own_paths;
+use crate::exit::Refused;
+use crate::trace::open::TraceFile;
+use crate::trace::progress as status;
+
+/// Options for the reading.
+#[derive(clap::Args)]
+pub(crate) struct ByStepsArgs {
+    /// Count what lies below PATH as your own code, also where it is installed: an absolute path, or some components of it such
+    /// as site-packages/mylib (may be given more than once)
+    #[arg(long, value_name = "PATH")]
+    own: Vec<String>,
+    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    #[arg(long)]
+    no_cache: bool,
+    /// Draw no line on the terminal that says how far the reading is
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl ByStepsArgs {
+    /// Whose code is the user's own.
+    pub(crate) fn own(&self) -> Result<OwnPaths, Refused> {
+        own_paths(&self.own)
+    }
+
+    /// True where names of native functions are remembered.
+    pub(crate) fn uses_cache(&self) -> bool {
+        !self.no_cache
+    }
+}
+
+/// Reads a trace.
+pub(crate) fn read(path: &Path, args: &ByStepsArgs, own: &OwnPaths) -> anyhow::Result<(Analysis, Amounts)> {
+    let (file, ring) = TraceFile::find(path)?;
+    let shows_progress = !args.no_progress && status::is_terminal();
+    let _progress = shows_progress.then(|| file.progress());
+    Ok(file.with_input(ring, |input| analyse_by_steps(input, own.clone()))?)
+}

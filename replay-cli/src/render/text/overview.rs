@@ -1,0 +1,125 @@
+//! The first lines of a summary: is something wrong, and what to do about it.
+//!
+//! Constraint: who opens a report for the first time knows none of its words. Consequence: before any table, one sentence for each
+//! thing that is wrong, with where to look next; and where nothing is, that, with how sure it is.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{Leak, Severity};
+use gpumemtrace_replay::sections::size;
+
+use super::sections::leaks;
+use super::{count, percent, put, thousands};
+use crate::render::text::sites::short;
+use crate::terminal::paths::short_sentence;
+use crate::terminal::style::Style;
+
+pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
+    out.push('\n');
+    put(out, format_args!("{}", style.bold("In short")));
+    let wrong = wrong(report, trace);
+    for sentence in &wrong {
+        put(out, format_args!("  ! {sentence}"));
+    }
+    if wrong.is_empty() {
+        for sentence in well(report, trace) {
+            put(out, format_args!("  - {sentence}"));
+        }
+    }
+    let words = report.traces[trace].words();
+    let whose = if report.traces[trace].stream.is_some() { " of this stream" } else { "" };
+    for device in report.devices.iter().filter(|device| device.trace == trace) {
+        let Some(live) = device.peak.live_bytes else { continue };
+        let of = match device.total_bytes.filter(|total| *total > 0) {
+            Some(total) => {
+                let share = percent(live as f64 / total as f64);
+                let what = if words.is_metal { " that Metal recommends" } else { "" };
+                format!(" of {}{what} ({share})", size(total))
+            }
+            None => String::new(),
+        };
+        put(
+            out,
+            format_args!("  - Tensors{whose} needed at most {}{of} of device {}.", size(live), device.device),
+        );
+    }
+}
+
+/// A sentence for each thing that is wrong, worst first.
+fn wrong(report: &Report, trace: usize) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let oom = report.oom.iter().flatten().find(|oom| oom.trace == trace);
+    if let Some(oom) = oom {
+        let step = oom.step.map(|step| format!(" in step {}", thousands(step))).unwrap_or_default();
+        wrong.push(format!(
+            "It ran out of memory{step}, at {}. Next: --oom says why, and what would have helped.",
+            short(&oom.site)
+        ));
+    }
+    let found: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
+    if let Some(worst) = found.first() {
+        let lines = match found.len() as u64 {
+            1 => "one line keeps".to_owned(),
+            many => format!("{} keep", count(many, "line")),
+        };
+        let rate: f64 = found.iter().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
+        let rate = if rate >= 1.0 { format!(" ({} per step)", size(rate as u64)) } else { String::new() };
+        let full = found.iter().filter_map(|leak| leak.oom_step.as_ref()).map(|oom| oom.expected).min();
+        // Where it was full already, that is said above.
+        let full = full.filter(|step| *step < leaks::FAR_STEPS && oom.is_none());
+        let full = full
+            .map(|step| format!(", and the device is full at about step {}", thousands(step)))
+            .unwrap_or_default();
+        wrong.push(format!(
+            "Memory leaks: {lines} more and more{rate}, mostly at {}{full}. Next: --leaks shows where it is allocated; look for what still holds it.",
+            short(&worst.site)
+        ));
+    }
+    // What is of the whole run and not said above.
+    let said = ["leak", "oom", "creep_confirmed"];
+    let verdicts = report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace);
+    let critical =
+        verdicts.filter(|verdict| verdict.severity == Severity::Critical && !said.contains(&verdict.kind));
+    wrong.extend(critical.map(|verdict| format!("{}.", capital(&short_sentence(&verdict.summary)))));
+    wrong
+}
+
+/// What it means that nothing is, and how sure that is.
+fn well(report: &Report, trace: usize) -> Vec<String> {
+    let info = &report.traces[trace];
+    if !report.devices.iter().any(|device| device.trace == trace) {
+        return vec!["No GPU memory was allocated.".to_owned()];
+    }
+    let filters = report.filters.clone().unwrap_or_default();
+    let line = if filters.site.is_some() { "no such line" } else { "no line" };
+    let part = if info.since.is_some() { " in this part of the run" } else { "" };
+    // Of a stream, or of some lines, nothing is said of the whole device; of Metal nobody tells when PyTorch gives up.
+    let may_know = !info.words().is_metal;
+    let is_of_all = may_know && report.oom.is_some() && filters.site.is_none();
+    // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
+    let was_refused = report.verdicts.iter().flatten().any(|verdict| {
+        verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)
+    });
+    let never = if is_of_all && !was_refused { ", and memory never ran out" } else { "" };
+    let doubt = leaks::doubt(report, trace);
+    let so_far = if doubt.is_some() { " so far" } else { "" };
+    let mut well =
+        vec![format!("Nothing looks wrong{so_far}: {line} keeps more and more memory{never}{part}.")];
+    well.extend(doubt);
+    if !info.complete {
+        well.push("But the trace is incomplete, and what is missing is not judged.".to_owned());
+    }
+    well
+}
+
+fn capital(sentence: &str) -> String {
+    let mut rest = sentence.chars();
+    // A path stays as it is.
+    match rest.next() {
+        Some(first)
+            if first.is_alphabetic() && !sentence.split(' ').next().unwrap_or("").contains(['/', '.']) =>
+        {
+            first.to_uppercase().chain(rest).collect()
+        }
+        _ => sentence.to_owned(),
+    }
+}

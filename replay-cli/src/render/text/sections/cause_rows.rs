@@ -1,0 +1,191 @@
+//! Rows about reserved and unused memory: by what segments serve, by the sizes asked for, over the run, and of the driver's pools.
+
+use std::fmt::Write as _;
+
+use gpumemtrace_replay::report::{AsyncPool, Fragmentation, GapOverTime, PoolRow, Serves};
+use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
+
+use crate::render::text::sites::short;
+use crate::render::text::{HANG, column, count, duration, percent, put, thousands};
+use crate::terminal::layout::columns;
+use crate::terminal::style::Style;
+
+/// Most pools listed.
+const MAX_POOLS: usize = 8;
+/// Most sizes listed.
+const MAX_SIZES: usize = 4;
+/// Most lines listed.
+const MAX_KEEPERS: usize = 8;
+
+/// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
+fn place(serves: &Serves) -> String {
+    let mut place = format!("{} blocks", serves.blocks);
+    if serves.stream != 0 {
+        let _ = write!(place, ", stream {:#x}", serves.stream);
+    }
+    match serves.pool {
+        Some([0, 0]) | None => {}
+        Some([first, second]) => {
+            let _ = write!(place, ", pool {first}:{second}");
+        }
+    }
+    place
+}
+
+/// PyTorch's memory by what it serves.
+pub(in crate::render::text) fn pools(out: &mut String, pools: &[PoolRow], words: &Words, style: Style) {
+    if pools.is_empty() {
+        return;
+    }
+    let most = style.most(MAX_POOLS);
+    let title = |text: &str| format!("{text:>width$}", width = columns(&column(0)));
+    put(
+        out,
+        format_args!(
+            "  {}  {}  {}  {}",
+            title("reserved"),
+            title("in tensors"),
+            title("free"),
+            title("largest")
+        ),
+    );
+    for pool in pools.iter().take(most) {
+        let kind = if pool.expandable { ", expandable" } else { "" };
+        put(
+            out,
+            format_args!(
+                "  {}  {}  {}  {}  {HANG}{}{kind}, {}",
+                column(pool.reserved_bytes),
+                column(pool.allocated_bytes),
+                column(pool.free_bytes),
+                column(pool.largest_free_bytes),
+                place(&pool.serves),
+                count(pool.segments, words.segment),
+            ),
+        );
+    }
+    if pools.len() > most {
+        let rest = &pools[most..];
+        let reserved = rest.iter().map(|pool| pool.reserved_bytes).sum();
+        put(
+            out,
+            format_args!(
+                "  {}  {HANG}in {} more (--json names them)",
+                column(reserved),
+                count(rest.len() as u64, "pool")
+            ),
+        );
+    }
+}
+
+/// The sizes that the run asks for most: would they have found room?
+pub(in crate::render::text) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
+    if moment.usable.is_empty() {
+        return;
+    }
+    put(
+        out,
+        format_args!(
+            "  Of the sizes that the run asks for most, so many would find room without {}:",
+            words.source
+        ),
+    );
+    for row in moment.usable.iter().take(MAX_SIZES) {
+        put(
+            out,
+            format_args!(
+                "  {}  {:>14}  {HANG}{} of {} free ({})",
+                column(row.block_bytes),
+                format!("{} at once", thousands(row.fit)),
+                size(row.fit.saturating_mul(row.block_bytes)),
+                size(row.free_bytes),
+                place(&row.serves),
+            ),
+        );
+    }
+}
+
+/// The gap over the whole run, and whose blocks kept it.
+pub(in crate::render::text) fn over_time(out: &mut String, course: &GapOverTime, style: Style) {
+    if course.points.is_empty() {
+        return;
+    }
+    out.push('\n');
+    let most = course.points.iter().max_by_key(|look| look.gap_bytes);
+    let most = most.map_or((0, 0), |look| (look.gap_bytes, look.time_ns));
+    let sum: u128 = course.points.iter().map(|look| u128::from(look.gap_bytes)).sum();
+    let mean = (sum / course.points.len() as u128) as u64;
+    put(
+        out,
+        format_args!(
+            "  Device {}, over the run ({}): {} reserved and unused on average, {} at most ({} in)",
+            course.device,
+            count(course.looks, "look"),
+            size(mean),
+            size(most.0),
+            duration(most.1)
+        ),
+    );
+    if course.kept_by.is_empty() {
+        return;
+    }
+    put(out, format_args!("  Lines whose tensors kept free memory from use:"));
+    let title = |text: &str| format!("{text:>width$}", width = columns(&column(0)));
+    put(out, format_args!("  {}  {}  {:>11}", title("on average"), title("at most"), "of the time"));
+    for keeper in course.kept_by.iter().take(style.most(MAX_KEEPERS)) {
+        put(
+            out,
+            format_args!(
+                "  {}  {}  {:>11}  {HANG}{}",
+                column(keeper.mean_bytes),
+                column(keeper.most_bytes),
+                percent(keeper.share_of_time),
+                short(&keeper.site)
+            ),
+        );
+    }
+}
+
+/// A pool of the driver.
+pub(in crate::render::text) fn async_pool(out: &mut String, pool: &AsyncPool) {
+    let name = pool.pool.map_or_else(|| "own pool".to_owned(), |handle| format!("pool {handle:#x}"));
+    put(
+        out,
+        format_args!(
+            "  Device {}, the driver's {name} (cudaMallocAsync): {} allocated at the peak, {} at the end",
+            pool.device,
+            size(pool.peak_allocated_bytes),
+            size(pool.allocated_bytes)
+        ),
+    );
+    match (&pool.worst, &pool.last) {
+        (Some(worst), Some(last)) => {
+            for (what, answer) in [("most", worst), ("when asked last", last)] {
+                put(
+                    out,
+                    format_args!(
+                        "  {}  {HANG}reserved and unused, {what} ({} in): {} of {} were in blocks",
+                        column(answer.unused_bytes),
+                        duration(answer.time_ns),
+                        size(answer.allocated_bytes),
+                        size(answer.reserved_bytes)
+                    ),
+                );
+            }
+            put(
+                out,
+                format_args!(
+                    "  Known for {} at which the program asked; between them it is unknown.",
+                    count(pool.answers, "moment")
+                ),
+            );
+        }
+        _ => put(
+            out,
+            format_args!(
+                "  What it held beyond that is unknown: nobody asked the driver (torch.cuda.memory_reserved() does)."
+            ),
+        ),
+    }
+}

@@ -1,0 +1,297 @@
+//! `--leaks`: one paragraph per leaking line.
+
+use std::collections::BTreeMap;
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
+use gpumemtrace_replay::sections::size;
+use gpumemtrace_replay::words::Words;
+
+use super::holders::{write_holders, write_looks};
+use crate::render::text::sites::{Sites, short};
+use crate::render::text::{beyond, count, percent, put, thousands};
+use crate::terminal::style::Style;
+
+/// Beyond this many steps a prediction is no news.
+pub(in crate::render::text) const FAR_STEPS: u64 = 1_000_000;
+/// Below this many steps no growth can be told.
+const FEW_STEPS: u64 = 5;
+/// Most members named.
+const MAX_MEMBERS: usize = 8;
+
+pub(in crate::render::text) fn write(
+    out: &mut String,
+    report: &Report,
+    trace: usize,
+    style: Style,
+    sites: &mut Sites,
+) {
+    let leaks: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
+    put(out, format_args!("{}", style.bold(&format!("Leaks{}", basis(report.steps.as_ref())))));
+    if leaks.is_empty() {
+        match others(report, trace).map_or(0, |out| out.count) {
+            0 => put(out, format_args!("  None: no line holds more GPU memory from step to step.")),
+            number => put(out, format_args!("  None at these lines; {} elsewhere.", count(number, "leak"))),
+        }
+        if let Some(doubt) = doubt(report, trace) {
+            put(out, format_args!("  {doubt}"));
+        }
+        write_looks(out, report, trace);
+        write_silent(out, report, trace);
+        return;
+    }
+    let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
+    let most = style.most(leaks.len());
+    let looked = report.holders.iter().flatten().any(|look| look.trace == trace);
+    for (number, leak) in leaks.iter().take(most).enumerate() {
+        out.push('\n');
+        let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
+        put(
+            out,
+            format_args!("{}. {}{device}: {}", number + 1, style.bold(&short(&leak.site)), headline(leak)),
+        );
+        if let Some(source) = sites.source_line(&leak.site) {
+            put(out, format_args!("       {source}"));
+        }
+        put(out, format_args!("   {}", explanation(leak, &report.traces[trace].words())));
+        if let Some(leaf) = &leak.leaf {
+            put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
+        }
+        write_holders(out, leak, looked, style);
+        for call in &leak.backward_calls {
+            put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
+        }
+        if !leak.members.is_empty() {
+            put(
+                out,
+                format_args!(
+                    "   Its blocks come from {} below it:",
+                    count(leak.members.len() as u64, "line")
+                ),
+            );
+            for member in leak.members.iter().take(style.most(MAX_MEMBERS)) {
+                put(out, format_args!("     - {}", short(member)));
+            }
+            if leak.members.len() > style.most(MAX_MEMBERS) {
+                put(out, format_args!("     - {} more", leak.members.len() - style.most(MAX_MEMBERS)));
+            }
+        }
+        if !leak.site.stack.is_empty() {
+            let which = if leak.shape == "retained_graph" { "Most of it is allocated" } else { "Allocated" };
+            put(out, format_args!("   {which} at (own lines marked with >):"));
+            sites.write_stack(out, &leak.site, "     ", style);
+        }
+    }
+    let (more, bytes) = beyond(&leaks, most, others(report, trace), |leak| leak.bytes);
+    if more > 0 {
+        out.push('\n');
+        put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
+    }
+    write_looks(out, report, trace);
+    write_silent(out, report, trace);
+}
+
+/// Leaks that a filter left out; of the report, so they are told with its only trace or not at all.
+pub(in crate::render::text) fn others(report: &Report, trace: usize) -> Option<LeftOut> {
+    report.left_out.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
+}
+
+/// What grew and is no leak, by rule: so that nobody looks for it.
+fn write_silent(out: &mut String, report: &Report, trace: usize) {
+    let mut by_rule: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for one in report.silent_growth.iter().flatten().filter(|one| one.trace == trace) {
+        let (lines, bytes) = by_rule.entry(one.rule).or_default();
+        *lines += 1;
+        *bytes = bytes.saturating_add(one.bytes);
+    }
+    if by_rule.is_empty() {
+        return;
+    }
+    let told: Vec<String> = by_rule
+        .iter()
+        .map(|(rule, (lines, bytes))| {
+            format!("{} {} ({})", size(*bytes), meaning(rule), count(*lines, "line"))
+        })
+        .collect();
+    out.push('\n');
+    put(out, format_args!("Not leaks: {}.", told.join(", ")));
+}
+
+/// A rule of silence in words.
+fn meaning(rule: &str) -> &str {
+    match rule {
+        "warm_up" => "that came in the first steps",
+        "one_off" => "that came a few times",
+        "saturating" => "in what fills up or slows down",
+        "ratchet" => "in what is made anew for the longest batch so far",
+        "optimizer_state" => "of optimizer state",
+        "library_workspace" => "of cuBLAS workspaces",
+        "too_early" => "of which the steps are too few to tell",
+        other => other,
+    }
+}
+
+/// `train.py:41 in hook(): ` goes before it.
+pub(in crate::render::text) fn headline(leak: &Leak) -> String {
+    let when = leak
+        .last_step
+        .map_or_else(|| "near the end".to_owned(), |step| format!("at the end of step {}", thousands(step)));
+    let what = if leak.grows_by == "size" {
+        format!("{} larger {when}", size(leak.bytes))
+    } else {
+        format!("{} ({}) {when}", count(leak.blocks, "block"), size(leak.bytes))
+    };
+    let Some(bytes) = leak.bytes_per_step else {
+        return format!("grows over time, {what}");
+    };
+    let mut text = match leak.period_steps {
+        Some(period) if period > 1 => {
+            let in_all = |rate: f64| (rate * period as f64).round() as u64;
+            let blocks = leak.blocks_per_step.map_or(0, |blocks| in_all(blocks.0));
+            format!("{} every {period} steps", amount(in_all(bytes.0), blocks))
+        }
+        _ => {
+            let about = if leak.is_regular { "" } else { "about " };
+            let blocks = leak.blocks_per_step.map_or(0.0, |blocks| blocks.0);
+            if blocks.fract() == 0.0 {
+                format!("{about}{} per step", amount(bytes.0.round() as u64, blocks as u64))
+            } else {
+                format!("{about}{} and {blocks:.2} blocks per step", size(bytes.0.round() as u64))
+            }
+        }
+    };
+    if let Some(first) = leak.first_step {
+        text = format!("{text} since step {}", thousands(first));
+    }
+    text = format!("{text}, {what}");
+    match (leak.steps_to_oom, &leak.oom_step) {
+        (Some(left), _) if left > FAR_STEPS => format!("{text}; no OOM within a million steps"),
+        (Some(_), Some(step)) => format!("{text}; {}", oom(step)),
+        _ => text,
+    }
+}
+
+fn oom(step: &OomStep) -> String {
+    let about = format!("OOM at about step {}", thousands(step.expected));
+    match step.latest {
+        Some(latest) if latest == step.earliest => about,
+        Some(latest) => format!("{about} ({} to {})", thousands(step.earliest), thousands(latest)),
+        None => format!("{about} ({} or later)", thousands(step.earliest)),
+    }
+}
+
+/// Why nothing found may mean nothing.
+pub(in crate::render::text) fn doubt(report: &Report, trace: usize) -> Option<String> {
+    let steps = report.steps.as_ref()?;
+    let before = report.traces[trace].since.and_then(|since| since.step).unwrap_or(0);
+    match (steps.source, steps.count.unwrap_or(0).saturating_sub(before)) {
+        (Some(_), number @ 0..FEW_STEPS) => {
+            Some(format!("But {} are too few to tell growth from a start.", count(number, "step")))
+        }
+        _ => None,
+    }
+}
+
+/// `4.00 MiB and 1 block`; of a block that gets larger there are no further blocks to count.
+fn amount(bytes: u64, blocks: u64) -> String {
+    match blocks {
+        0 => size(bytes),
+        blocks => format!("{} and {}", size(bytes), count(blocks, "block")),
+    }
+}
+
+fn explanation(leak: &Leak, words: &Words) -> String {
+    let mut parts = Vec::new();
+    match leak.kind {
+        "device" => parts.push(words.outside.to_owned()),
+        "pinned_host" => parts.push("This is pinned host memory.".to_owned()),
+        _ => {}
+    }
+    let share = leak.freed_siblings.share;
+    let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short(site)));
+    let freed_at = freed_at.unwrap_or_default();
+    parts.push(if leak.kind == "reserved" {
+        format!(
+            "{} reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
+             what comes next, or in pieces that fit nobody. The line is the one that asked for most of it.",
+            words.reserver
+        )
+    } else if leak.grows_by == "size" {
+        "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
+         gets longer."
+            .to_owned()
+    } else if share > 0.0 {
+        format!("{} of what this line allocated was freed{freed_at}; this was not.", percent(share))
+    } else {
+        "Nothing that this line allocated was ever freed.".to_owned()
+    });
+    if words.is_metal && leak.kind == "tensors" {
+        parts.push(
+            "Buffers are made here; a tensor of another line that was given one may be what keeps it."
+                .to_owned(),
+        );
+    }
+    if leak.shape == "retained_graph" {
+        let rate = leak
+            .bytes_per_step
+            .map_or_else(String::new, |rate| format!(", {} per step", size(rate.0.round() as u64)));
+        let line = leak.site.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+        parts.push(format!(
+            "Forward at line {line}, no backward{rate}: an autograd graph that is kept, whose tensors grow in the same steps."
+        ));
+    } else if leak.shape == "accelerating" {
+        parts.push("It speeds up.".to_owned());
+    }
+    if !leak.is_regular {
+        parts.push("It does not grow regularly: a cache that is still filling looks the same.".to_owned());
+    }
+    if let Some(share) = leak.share_of_growth {
+        parts.push(format!("It is {} of the device's growth.", percent(share)));
+    }
+    parts.push(match leak.confidence {
+        confidence if confidence > 0.99 => "Confidence >0.99.".to_owned(),
+        confidence => format!("Confidence {confidence:.2}."),
+    });
+    parts.join(" ")
+}
+
+fn basis(steps: Option<&Steps>) -> String {
+    let Some(steps) = steps else { return String::new() };
+    let number = steps.count.unwrap_or(0);
+    match (steps.source, &steps.site) {
+        (Some("optimizer"), Some(site)) => {
+            format!(" (over {}, told by the optimizer call at {})", count(number, "step"), short(site))
+        }
+        (Some("marks"), _) => {
+            format!(" (over {} that the program marked; step 0 is what came before)", count(number, "step"))
+        }
+        (Some("period"), _) => {
+            format!(" (over {}, told by the period of the allocations)", count(number, "step"))
+        }
+        (Some("nvtx"), _) => {
+            let name = steps.range.as_deref().unwrap_or("unknown");
+            let ranges = format!("told by the NVTX ranges \"{name}\"; step 0 is what came before");
+            format!(" (over {}, {ranges})", count(number, "step"))
+        }
+        (Some(source), _) => format!(" (over {}, told by {source})", count(number, "step")),
+        (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_the_numbers_of_steps_begin_is_said_where_a_program_may_count_otherwise() {
+        let of = |source, range: Option<&str>| {
+            let range = range.map(str::to_owned);
+            basis(Some(&Steps { source: Some(source), count: Some(40), site: None, range }))
+        };
+        let marked = " (over 40 steps that the program marked; step 0 is what came before)";
+        assert_eq!(of("marks", None), marked);
+        let ranges = " (over 40 steps, told by the NVTX ranges \"step #\"; step 0 is what came before)";
+        assert_eq!(of("nvtx", Some("step #")), ranges);
+        assert_eq!(of("period", None), " (over 40 steps, told by the period of the allocations)");
+    }
+}

@@ -1,0 +1,163 @@
+//! What PyTorch said of its own memory on an Apple GPU: as it was sampled, beside what is exact.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{SampledPoint, SampledRange, TorchMemory};
+use gpumemtrace_replay::sections::size;
+
+use crate::render::text::{HANG, count, duration, put, thousands};
+use crate::terminal::style::Style;
+
+/// Most samples listed.
+const MOST: usize = 12;
+
+fn of_trace(report: &Report, trace: usize) -> Option<&TorchMemory> {
+    report.torch_memory.iter().find(|memory| memory.trace == trace)
+}
+
+/// For the summary: the extremes, and what they come to beside Metal's own.
+pub(in crate::render::text) fn summary(out: &mut String, report: &Report, trace: usize) {
+    let Some(memory) = of_trace(report, trace) else { return };
+    let known = |range: &Option<SampledRange<u64>>| match range {
+        Some(range) => format!("at most {}, {} at last", size(range.most), size(range.last)),
+        None => "unknown".to_owned(),
+    };
+    if memory.samples == 0 {
+        put(
+            out,
+            format_args!(
+                "  What tensors held inside these buffers is unknown: PyTorch was never asked (gpumemtrace.step() asks torch.mps)."
+            ),
+        );
+        return;
+    }
+    put(out, format_args!("  By {}, which was asked {}:", memory.source, count(memory.samples, "time")));
+    put(
+        out,
+        format_args!(
+            "    tensors: {HANG}{}{}",
+            known(&memory.tensor_bytes),
+            missing(memory, memory.tensor_bytes.as_ref())
+        ),
+    );
+    put(
+        out,
+        format_args!(
+            "    the driver's memory: {HANG}{}{}",
+            known(&memory.driver_bytes),
+            missing(memory, memory.driver_bytes.as_ref())
+        ),
+    );
+    put(out, format_args!("    {HANG}{}", kept(memory)));
+    put(out, format_args!("    {HANG}{}", beyond(memory)));
+}
+
+/// How often it gave no such number.
+fn missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
+    let told = range.map_or(0, |range| range.samples);
+    match memory.samples - told {
+        0 => String::new(),
+        silent => format!(" (no answer {})", count(silent, "time")),
+    }
+}
+
+fn kept(memory: &TorchMemory) -> String {
+    match &memory.kept_bytes {
+        Some(range) => format!(
+            "in buffers that no tensor used at those moments: {}",
+            between(range, "more by PyTorch's count than buffers held")
+        ),
+        None => "in buffers that no tensor used: unknown".to_owned(),
+    }
+}
+
+/// What the two counts say of each other; no more can be known.
+fn beyond(memory: &TorchMemory) -> String {
+    let Some(range) = &memory.beyond_metal_bytes else {
+        return "held by what no recorded call of Metal shows: unknown".to_owned();
+    };
+    if (range.least, range.most) == (0, 0) {
+        return "the driver's count and the recorded calls of Metal agreed each time, to the byte".to_owned();
+    }
+    format!(
+        "held by what no recorded call of Metal shows: {}",
+        between(range, "less by the driver's count than calls handed out, unexplained")
+    )
+}
+
+/// `3.00 MiB`, `from 1.00 MiB to 3.00 MiB`; what is below 0 says so in words of its own.
+fn between(range: &SampledRange<i64>, below: &str) -> String {
+    let one = |bytes: i64| match bytes {
+        0.. => size(bytes.unsigned_abs()),
+        _ => format!("{} {below}", size(bytes.unsigned_abs())),
+    };
+    if range.least == range.most {
+        return one(range.last);
+    }
+    format!("from {} to {}, {} at last", one(range.least), one(range.most), one(range.last))
+}
+
+/// With the timeline: the samples, beside what was exact then.
+pub(in crate::render::text) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let Some(memory) = of_trace(report, trace) else { return };
+    out.push('\n');
+    let title = format!(
+        "What PyTorch said of its memory ({}, sampled {})",
+        memory.source,
+        count(memory.samples, "time")
+    );
+    put(out, format_args!("{}", style.bold(&title)));
+    if memory.samples == 0 {
+        put(
+            out,
+            format_args!("  Unknown: it was never asked. gpumemtrace.step(), mark() and phase() ask it."),
+        );
+        return;
+    }
+    put(out, format_args!("  {:>14} {:>11} {:>11}   {:>11}", "", "sampled:", "", "exact:"));
+    put(
+        out,
+        format_args!(
+            "  {:>14} {:>11} {:>11}   {:>11} {:>11} {:>11}",
+            "", "tensors", "driver", "Metal", "heaps", "buffers"
+        ),
+    );
+    for point in picked(&memory.points, style.most(MOST)) {
+        let value = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
+        put(
+            out,
+            format_args!(
+                "  {:>14} {:>11} {:>11}   {:>11} {:>11} {:>11}",
+                when(point),
+                value(point.tensor_bytes),
+                value(point.driver_bytes),
+                value(point.metal_bytes),
+                value(point.heap_bytes),
+                value(point.buffer_bytes)
+            ),
+        );
+    }
+    put(out, format_args!("  Nothing is known of PyTorch's two numbers between the samples."));
+    put(out, format_args!("  {HANG}{}.", capital(&kept(memory))));
+    put(out, format_args!("  {HANG}{}.", capital(&beyond(memory))));
+}
+
+fn when(point: &SampledPoint) -> String {
+    match point.step {
+        // What comes before the first of them is step 0.
+        Some(step) => format!("end of step {}", thousands(step)),
+        None => duration(point.time_ns),
+    }
+}
+
+/// So many of them at most: the first, the last, and evenly between.
+fn picked(points: &[SampledPoint], most: usize) -> Vec<&SampledPoint> {
+    if points.len() <= most || most < 2 {
+        return points.iter().take(most.max(1)).collect();
+    }
+    (0..most).filter_map(|at| points.get(at * (points.len() - 1) / (most - 1))).collect()
+}
+
+fn capital(sentence: &str) -> String {
+    let mut rest = sentence.chars();
+    rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}

@@ -1,0 +1,171 @@
+//! Sites and stacks for people: short file names, the source line itself where it can be read, own lines marked.
+
+use std::collections::HashMap;
+
+use gpumemtrace_replay::naming::native_place;
+use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
+use gpumemtrace_replay::sections::{called, place};
+
+use super::{HANG, put};
+use crate::terminal::layout::printable;
+use crate::terminal::paths::short_file;
+use crate::terminal::style::Style;
+
+/// Most frames shown of a stack that was not asked for in full.
+const MAX_FRAMES: usize = 24;
+/// Longest name of a native function, in characters: those of templates go on for lines.
+const MAX_NAME_CHARS: usize = 120;
+/// Largest source file that is read for its lines, in bytes.
+const MAX_SOURCE_BYTES: u64 = 8 << 20;
+
+/// Reads source files once.
+pub(crate) struct Sites {
+    /// Stacks are shown in full: native frames too, where they belong among Python frames.
+    pub(crate) full_stacks: bool,
+    sources: HashMap<String, Option<Vec<String>>>,
+}
+
+impl Sites {
+    pub(crate) fn new(full_stacks: bool) -> Self {
+        Self { full_stacks, sources: HashMap::new() }
+    }
+
+    /// The line a site stands on, without its indentation.
+    pub(crate) fn source_line(&mut self, site: &Site) -> Option<String> {
+        let (file, line) = (site.file.as_ref()?, site.line?);
+        let lines = self.sources.entry(file.clone()).or_insert_with(|| {
+            let facts = std::fs::metadata(file).ok()?;
+            if !facts.is_file() || facts.len() > MAX_SOURCE_BYTES {
+                return None;
+            }
+            let text = String::from_utf8_lossy(&std::fs::read(file).ok()?).into_owned();
+            Some(text.lines().map(str::to_owned).collect())
+        });
+        let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
+        let shown: String = printable(text).chars().take(160).collect();
+        (!shown.is_empty()).then_some(shown)
+    }
+}
+
+/// `train.py:41 in hook()`, `grow (pool.cpp:41)`.
+pub(crate) fn short(site: &Site) -> String {
+    let mut shown = site.clone();
+    shown.file = shown.file.map(|file| short_file(&file));
+    if let Some(module) = &shown.module {
+        shown.module = Some(file_name(module).to_owned());
+        shown.function = shown.function.as_deref().map(short_name);
+    }
+    printable(&place(&shown))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// Without the types of its parameters, and not endless.
+fn short_name(function: &str) -> String {
+    let name = without_parameters(function);
+    match name.char_indices().nth(MAX_NAME_CHARS) {
+        Some((end, _)) => format!("{}...", &name[..end]),
+        None => name.to_owned(),
+    }
+}
+
+fn without_parameters(function: &str) -> &str {
+    // A compiler may have split or copied a function.
+    let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
+    let plain = plain.strip_suffix(" const").unwrap_or(plain);
+    if !plain.ends_with(')') {
+        return function;
+    }
+    let mut depth = 0;
+    for (at, c) in plain.char_indices().rev() {
+        match c {
+            ')' => depth += 1,
+            '(' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return if at > 0 { &plain[..at] } else { function };
+        }
+    }
+    function
+}
+
+impl Sites {
+    /// A site's stack, innermost first, with the user's own lines marked. Native frames are left out where there are Python
+    /// frames, unless stacks were asked for in full.
+    pub(crate) fn write_stack(&self, out: &mut String, site: &Site, indent: &str, style: Style) {
+        let has_python = site.stack.iter().any(|frame| frame.kind == FrameKind::Python);
+        let is_shown =
+            |frame: &&StackFrame| self.full_stacks || !has_python || frame.kind == FrameKind::Python;
+        let shown: Vec<&StackFrame> = site.stack.iter().filter(is_shown).collect();
+        let most = if self.full_stacks { shown.len() } else { MAX_FRAMES };
+        for frame in shown.iter().take(most) {
+            let text = frame_text(frame);
+            let line =
+                if frame.is_own { format!("> {HANG}{text}") } else { style.dim(&format!("  {HANG}{text}")) };
+            put(out, format_args!("{indent}{line}"));
+        }
+        if shown.len() > most {
+            put(out, format_args!("{indent}  ... {} more frames", shown.len() - most));
+        }
+        let native = site.stack.len() - shown.len();
+        if native > 0 {
+            put(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
+        }
+        if self.full_stacks && site.stack_order == Some("approximate") {
+            put(
+                out,
+                format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),
+            );
+        }
+    }
+}
+
+fn frame_text(frame: &StackFrame) -> String {
+    let text = match frame.kind {
+        FrameKind::Native => {
+            let module = frame.module.as_deref().map_or("unknown module", file_name);
+            let function = frame.function.as_deref().map(short_name);
+            let file = frame.file.as_deref().map(short_file);
+            let inlined = if frame.is_inlined { " [inlined]" } else { "" };
+            format!(
+                "{}{inlined}",
+                native_place(module, frame.offset, function.as_deref(), file.as_deref(), frame.line)
+            )
+        }
+        FrameKind::Python if frame.is_backward() => {
+            "in the backward pass, for what was computed at".to_owned()
+        }
+        FrameKind::Python => {
+            let file = frame.file.as_deref().map_or_else(|| "unknown file".to_owned(), short_file);
+            let line = frame.line.map_or_else(|| "?".to_owned(), |line| line.to_string());
+            let function = frame.function.as_deref().map_or_else(|| "unknown function".to_owned(), called);
+            format!("{file}:{line} in {function}")
+        }
+    };
+    printable(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_functions_are_shown_without_their_parameters() {
+        for (function, name) in [
+            ("malloc", "malloc"),
+            ("pool::Arena<double>::grow(unsigned long, char const*)", "pool::Arena<double>::grow"),
+            ("at::(anonymous namespace)::f(int (*)(long)) const", "at::(anonymous namespace)::f"),
+            ("at::f(long) [clone .isra.0] [clone .cold]", "at::f"),
+            ("Node::operator()(int)", "Node::operator()"),
+            ("(odd)", "(odd)"),
+            ("odd)", "odd)"),
+            ("core::ptr::read", "core::ptr::read"),
+        ] {
+            assert_eq!(short_name(function), name);
+        }
+        assert_eq!(short_name(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
+    }
+}

@@ -1,0 +1,150 @@
+//! A chart of blocks: one column per piece of time, eighths of a row high; a second series as an outline above it.
+
+use crate::terminal::style::Style;
+
+const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// What of that ASCII can draw.
+const ASCII: [char; 9] = [' ', '.', '.', '.', ':', ':', ':', '#', '#'];
+
+/// How the fill of a column and an outline are drawn.
+pub(crate) fn glyphs(style: Style) -> (char, char) {
+    if style.ascii { (ASCII[8], '-') } else { (EIGHTHS[8], '─') }
+}
+
+/// Rows of a chart, top first. `values` are per column, as is `outline`; `most` fills the whole height.
+pub(crate) fn rows(
+    values: &[u64],
+    outline: &[u64],
+    (most, height): (u64, usize),
+    style: Style,
+) -> Vec<String> {
+    let steps = (height * 8) as u128;
+    let eighths = if style.ascii { ASCII } else { EIGHTHS };
+    let (_, line) = glyphs(style);
+    // A little is not nothing.
+    let level = |value: u64| {
+        let filled = (u128::from(value) * steps / u128::from(most.max(1))) as usize;
+        filled.max(usize::from(value > 0))
+    };
+    (0..height)
+        .rev()
+        .map(|row| {
+            let column = |(at, value): (usize, &u64)| {
+                let fill = eighths[level(*value).saturating_sub(row * 8).min(8)];
+                let top = outline.get(at).map_or(0, |value| level(*value));
+                let is_outline = top > 0 && (top - 1).min(height * 8 - 1) / 8 == row;
+                if fill == ' ' && is_outline { line } else { fill }
+            };
+            values.iter().enumerate().map(column).collect()
+        })
+        .collect()
+}
+
+/// The highest value in each of `columns` equal pieces of time; a piece without a point repeats what was before.
+pub(crate) fn columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return vec![0; columns] };
+    let mut values = vec![None; columns];
+    let mut carried: Vec<u64> = vec![0; columns];
+    for (time, value) in points {
+        let column = column_of(*time, (first.0, last.0), columns);
+        values[column] = values[column].max(Some(*value));
+        carried[column] = *value;
+    }
+    let mut before = 0;
+    values
+        .iter()
+        .zip(&carried)
+        .map(|(value, carry)| {
+            let shown = value.unwrap_or(before);
+            if value.is_some() {
+                before = *carry;
+            }
+            shown
+        })
+        .collect()
+}
+
+/// In which of `columns` pieces of the time from the first to the last moment this one lies.
+pub(crate) fn column_of(time: u64, (first, last): (u64, u64), columns: usize) -> usize {
+    let span = u128::from(last.saturating_sub(first)) + 1;
+    let column = (u128::from(time.saturating_sub(first)) * columns as u128 / span) as usize;
+    column.min(columns.saturating_sub(1))
+}
+
+/// Words at columns of a line of this width, none over another: what finds no place is left out. The last is flush right.
+pub(crate) fn labels(words: &[(usize, String)], width: usize) -> String {
+    let mut line = String::new();
+    let mut end = 0;
+    for (number, (at, word)) in words.iter().enumerate() {
+        let long = word.chars().count();
+        let begin = if number + 1 == words.len() { width.saturating_sub(long) } else { *at };
+        let room = if number == 0 { 0 } else { end + 2 };
+        let last =
+            words.last().filter(|_| number + 1 < words.len()).map_or(0, |(_, word)| word.chars().count() + 2);
+        if begin < room || begin + long + last > width.max(long) {
+            continue;
+        }
+        line.extend(std::iter::repeat_n(' ', begin - end));
+        line.push_str(word);
+        end = begin + long;
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UTF8: Style = Style::PLAIN;
+    const PLAIN: Style = Style { ascii: true, ..Style::PLAIN };
+
+    #[test]
+    fn a_column_is_as_high_as_its_value_and_a_little_is_not_nothing() {
+        assert_eq!(rows(&[0, 1, 8, 16], &[], (16, 2), UTF8), ["   █", " ▁██"]);
+        assert_eq!(rows(&[0, 1, 12, 16], &[], (16, 2), PLAIN), ["  :#", " .##"]);
+    }
+
+    #[test]
+    fn the_outline_is_above_the_columns() {
+        assert_eq!(rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (16, 2), UTF8), [" ─█ ", " ▂██"]);
+        assert_eq!(rows(&[0, 0], &[8, 16], (16, 2), PLAIN), [" -", "- "]);
+    }
+
+    #[test]
+    fn the_highest_point_of_a_column_counts_and_the_last_one_carries_on() {
+        assert_eq!(columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], 4), [9, 3, 3, 7]);
+        assert_eq!(columns(&[], 2), [0, 0]);
+    }
+
+    #[test]
+    fn labels_keep_out_of_each_others_way() {
+        let words = |words: &[(usize, &str)]| -> Vec<(usize, String)> {
+            words.iter().map(|(at, word)| (*at, (*word).to_owned())).collect()
+        };
+        assert_eq!(labels(&words(&[(0, "0 us"), (8, "1 s"), (19, "2 s")]), 20), "0 us    1 s      2 s");
+        assert_eq!(labels(&words(&[(0, "0 us"), (3, "1 s"), (9, "2 s")]), 10), "0 us   2 s");
+    }
+
+    proptest! {
+        #[test]
+        fn no_row_is_wider_than_its_columns(
+            values in proptest::collection::vec(any::<u64>(), 0..90), outline in proptest::collection::vec(any::<u64>(), 0..90),
+            most in any::<u64>(), ascii in any::<bool>(),
+        ) {
+            let shown = rows(&values, &outline, (most, 12), Style { ascii, ..Style::PLAIN });
+            prop_assert_eq!(shown.len(), 12);
+            for row in shown {
+                prop_assert_eq!(row.chars().count(), values.len());
+                prop_assert!(!ascii || row.is_ascii());
+            }
+        }
+
+        #[test]
+        fn labels_fit(words in proptest::collection::vec((0usize..100, "[a-z]{1,12}"), 1..8), width in 20usize..100) {
+            let mut words = words;
+            words.sort();
+            prop_assert!(labels(&words, width).chars().count() <= width);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The last step of every text: nothing that steers a terminal, no line wider than it, colours where they may be.
+//!
+//! Constraint: names in a trace may hold anything, and every text is made of them in many places. Consequence: those places write
+//! plain lines, in which marks of our own (noncharacters of Unicode, which no text may hold) say what stands out and where a row
+//! goes on when it is too long; only here do lines become what a terminal sees. What is too wide is, in this order: a path loses
+//! its front, never the file's name and line; a sentence goes on in the next line, under its own beginning.
+
+use unicode_width::UnicodeWidthChar;
+
+use crate::terminal::style::Style;
+
+/// From here on text stands out.
+pub(crate) const BOLD: char = '\u{fdd0}';
+/// From here on it warns.
+pub(crate) const WARN: char = '\u{fdd1}';
+/// From here on it steps back.
+pub(crate) const DIM: char = '\u{fdd2}';
+/// From here on it is as usual.
+pub(crate) const PLAIN: char = '\u{fdd3}';
+/// A row goes on under this place; its paths are shortened before that.
+pub(crate) const HANG: char = '\u{fdd4}';
+
+/// Least columns of what hangs under the beginning of its line.
+const LEAST_ROOM: usize = 20;
+
+fn is_mark(c: char) -> bool {
+    ('\u{fdd0}'..='\u{fdef}').contains(&c)
+}
+
+/// What must not reach a terminal: control characters, what turns the direction of text around, breaks of lines, our own marks.
+fn is_harmful(c: char) -> bool {
+    let turns =
+        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
+}
+
+/// What comes from a file, with a space for each character that must not reach a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if is_harmful(c) || is_mark(c) { ' ' } else { c }).collect()
+}
+
+/// Columns that a text takes on a terminal.
+pub(crate) fn columns(text: &str) -> usize {
+    text.chars().map(columns_of).sum()
+}
+
+fn columns_of(c: char) -> usize {
+    if is_mark(c) { 0 } else { c.width().unwrap_or(0) }
+}
+
+/// The text as it goes out.
+pub(crate) fn finish(text: &str, style: Style) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / 8);
+    for line in text.lines() {
+        let line: String = line.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect();
+        for line in fit(line.trim_end(), style) {
+            paint(&mut out, &line, style.color);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn paint(out: &mut String, line: &str, color: bool) {
+    for c in line.chars() {
+        let code = match c {
+            BOLD => "\x1b[1m",
+            WARN => "\x1b[1;33m",
+            DIM => "\x1b[2m",
+            PLAIN => "\x1b[0m",
+            c if is_mark(c) => continue,
+            c => {
+                out.push(c);
+                continue;
+            }
+        };
+        if color {
+            out.push_str(code);
+        }
+    }
+}
+
+/// A word, with the spaces before it.
+struct Word {
+    spaces: usize,
+    text: String,
+}
+
+/// What belongs to the number before it.
+fn is_unit(word: &str) -> bool {
+    let unit = word.trim_end_matches(|c| is_mark(c) || matches!(c, ')' | '.' | ',' | ';' | ':'));
+    matches!(
+        unit,
+        "B" | "KiB" | "MiB" | "GiB" | "TiB" | "PiB" | "MB" | "GB" | "%" | "s" | "ms" | "us" | "min" | "h"
+    )
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, clippy::ptr_arg, reason = "as `filter` passes it")]
+fn ends_in_digit(word: &&mut Word) -> bool {
+    word.text.trim_end_matches(is_mark).ends_with(|c: char| c.is_ascii_digit())
+}
+
+fn words(line: &str) -> Vec<Word> {
+    let (mut words, mut spaces): (Vec<Word>, usize) = (Vec::new(), 0);
+    for piece in line.split(' ') {
+        if piece.is_empty() {
+            spaces += 1;
+        } else if let Some(number) =
+            words.last_mut().filter(|_| spaces == 1 && is_unit(piece)).filter(ends_in_digit)
+        {
+            number.text.push(' ');
+            number.text.push_str(piece);
+        } else {
+            words.push(Word { spaces, text: piece.to_owned() });
+            spaces = 1;
+        }
+    }
+    words
+}
+
+/// A line as lines that are no wider than they may be.
+fn fit(line: &str, style: Style) -> Vec<String> {
+    let limit = style.width;
+    if columns(line) <= limit {
+        return vec![line.to_owned()];
+    }
+    let (hang, is_row) = hang_of(line, limit);
+    let mut words = words(line);
+    if is_row {
+        shorten_row(&mut words, limit, style);
+    }
+    let room = limit - hang;
+    let mut lines = Vec::new();
+    let (mut now, mut taken, mut painted) = (String::new(), 0, None);
+    // Spaces between words are kept, those at which a line ends are not.
+    let mut at_start = true;
+    for Word { spaces, mut text } in words {
+        if columns(&text) > room {
+            text = shorten(&text, room, style);
+        }
+        let wide = columns(&text);
+        let fits = taken + spaces + wide <= limit || wide == 0;
+        if !fits && !at_start {
+            turn(&mut lines, &mut now, painted, hang);
+            (taken, at_start) = (hang, true);
+        }
+        if wide > 0 && (!at_start || lines.is_empty()) {
+            let spaces = if at_start { spaces.min(limit / 2) } else { spaces };
+            now.extend(std::iter::repeat_n(' ', spaces));
+            taken += spaces;
+        }
+        // Nothing but the word is in the line then, and if it is still too wide, it is broken.
+        for c in text.chars() {
+            if taken + columns_of(c) > limit {
+                turn(&mut lines, &mut now, painted, hang);
+                taken = hang;
+            }
+            taken += columns_of(c);
+            push(&mut now, c, &mut painted);
+        }
+        at_start = false;
+    }
+    lines.push(now);
+    lines
+}
+
+/// Where what is too long goes on, and whether it is a row.
+fn hang_of(line: &str, limit: usize) -> (usize, bool) {
+    let indent = line.chars().take_while(|c| *c == ' ').count();
+    let marked = line.find(HANG).map(|at| columns(&line[..at]));
+    let body = line[indent..].trim_start_matches(is_mark);
+    // Under the text of what is counted or listed.
+    let bullet = match body.find(' ') {
+        Some(1) if body.starts_with(['-', '!', '>']) => 2,
+        Some(at) if body[..at].strip_suffix('.').is_some_and(|n| n.parse::<u32>().is_ok()) => at + 1,
+        _ => 2,
+    };
+    let wanted = marked.unwrap_or(indent + bullet);
+    let hang = if wanted + LEAST_ROOM <= limit { wanted } else { (indent + 4).min(limit / 4) };
+    (hang, marked.is_some())
+}
+
+fn push(now: &mut String, c: char, painted: &mut Option<char>) {
+    match c {
+        BOLD | WARN | DIM => *painted = Some(c),
+        PLAIN => *painted = None,
+        _ => {}
+    }
+    now.push(c);
+}
+
+/// Begins the next line; what was painted stays so, and its margin does not.
+fn turn(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, hang: usize) {
+    let mut line = std::mem::take(now);
+    if painted.is_some() {
+        line.push(PLAIN);
+    }
+    lines.push(line);
+    now.extend(std::iter::repeat_n(' ', hang));
+    now.extend(painted);
+}
+
+/// Takes the front off the longest paths of a row until it fits, or no path is left to shorten.
+fn shorten_row(words: &mut [Word], limit: usize, style: Style) {
+    let wide = |words: &[Word]| words.iter().map(|word| word.spaces + columns(&word.text)).sum::<usize>();
+    let mut order: Vec<usize> = (0..words.len()).filter(|at| words[*at].text.contains('/')).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(columns(&words[*at].text)));
+    for at in order {
+        let over = wide(words).saturating_sub(limit);
+        if over == 0 {
+            return;
+        }
+        let room = columns(&words[at].text).saturating_sub(over);
+        words[at].text = shorten(&words[at].text, room, style);
+    }
+}
+
+/// A path without as many of its first folders as do not fit; whatever it is, its last component stays whole.
+fn shorten(word: &str, room: usize, style: Style) -> String {
+    let dots = style.ellipsis();
+    // What opens before it, and how it is painted, belongs to the line.
+    let front = word.find(|c: char| !is_mark(c) && c != '(' && c != '"').unwrap_or(0);
+    let (front, path) = word.split_at(front);
+    // The line of a file, or what comes behind a path in the same word, is no path.
+    let Some(last) = path.rfind('/') else { return word.to_owned() };
+    let cuts = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0 && *at <= last);
+    let mut shortest = word.to_owned();
+    for at in cuts {
+        let text = format!("{front}{dots}{}", &path[at..]);
+        let is_shorter = columns(&text) < columns(&shortest);
+        if is_shorter {
+            shortest = text;
+        }
+        if columns(&shortest) <= room {
+            break;
+        }
+    }
+    shortest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn style(width: usize) -> Style {
+        Style { width, ..Style::PLAIN }
+    }
+
+    #[test]
+    fn a_row_loses_the_front_of_its_path_and_never_the_file() {
+        let row = format!("    1.00 MiB  50 %  {HANG}/home/me/work/project/model.py:20 in Net.forward()");
+        let at = |width| finish(&row, style(width));
+        assert_eq!(at(80), "    1.00 MiB  50 %  /home/me/work/project/model.py:20 in Net.forward()\n");
+        assert_eq!(at(65), "    1.00 MiB  50 %  …/work/project/model.py:20 in Net.forward()\n");
+        assert_eq!(at(62), "    1.00 MiB  50 %  …/project/model.py:20 in Net.forward()\n");
+        assert_eq!(at(52), "    1.00 MiB  50 %  …/model.py:20 in Net.forward()\n");
+        assert_eq!(at(40), "    1.00 MiB  50 %  …/model.py:20 in\n                    Net.forward()\n");
+        let ascii = finish(&row, Style { ascii: true, ..style(58) });
+        assert_eq!(ascii, "    1.00 MiB  50 %  .../model.py:20 in Net.forward()\n");
+    }
+
+    #[test]
+    fn a_sentence_goes_on_under_its_beginning_and_keeps_its_colour() {
+        let text = format!("  - {WARN}one two three{PLAIN} four five six seven eight nine");
+        assert_eq!(finish(&text, style(24)), "  - one two three four\n    five six seven eight\n    nine\n");
+        let text = format!("  {BOLD}one two three four five{PLAIN} six");
+        assert_eq!(
+            finish(&text, Style { color: true, ..style(21) }),
+            "  \x1b[1mone two three four\x1b[0m\n     \x1b[1mfive\x1b[0m six\n"
+        );
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_a_word_without_end_is_broken() {
+        assert_eq!(finish("字字字字 字字", style(11)), "字字字字\n  字字\n");
+        let size = |style: Style| finish(&format!("{} {} xx", "x".repeat(34), style.bold("1.00 MiB")), style);
+        assert_eq!(size(style(40)), format!("{}\n  1.00 MiB xx\n", "x".repeat(34)));
+        let painted = size(Style { color: true, ..style(40) });
+        assert_eq!(
+            painted.replace("\x1b[1m", "").replace("\x1b[0m", ""),
+            size(style(40)),
+            "colours move nothing"
+        );
+        assert_eq!(finish(&"x".repeat(50), style(40)), format!("{}\n  {}\n", "x".repeat(40), "x".repeat(10)));
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_a_space() {
+        let evil = "a\x1b[31mb\u{9b}2Jc\rd\u{202e}e\u{7f}f";
+        assert_eq!(finish(evil, style(80)), "a [31mb 2Jc d e f\n");
+        assert_eq!(printable("a\u{fdd0}\nb"), "a  b");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_too_wide_nothing_steers_and_no_word_is_lost(
+            indent in 0usize..12,
+            hang in any::<bool>(),
+            words in proptest::collection::vec("[a-zA-Z0-9./:字é\u{1b}\u{9b}\u{202e}\u{fdd0}-\u{fdd4}]{0,60}", 0..20),
+            width in 40usize..200,
+            color in any::<bool>(),
+        ) {
+            let mark = if hang { HANG.to_string() } else { String::new() };
+            let line = format!("{:indent$}{mark}{}", "", words.join(" "));
+            let shown = finish(&line, Style { color, ..style(width) });
+            let plain = shown.replace("\x1b[1m", "").replace("\x1b[1;33m", "").replace("\x1b[2m", "").replace("\x1b[0m", "");
+            for line in plain.lines() {
+                prop_assert!(columns(line) <= width, "{width}: {line:?}");
+                prop_assert!(!line.chars().any(|c| is_harmful(c) || is_mark(c)), "{line:?}");
+            }
+            // Of each word the part behind its last slash is there.
+            let squeezed: String = plain.chars().filter(|c| !c.is_whitespace()).collect();
+            for word in words.iter().flat_map(|word| word.split(|c: char| is_harmful(c))) {
+                let word: String = word.chars().filter(|c| !is_mark(*c)).collect();
+                let last = word.rsplit('/').next().unwrap_or("");
+                prop_assert!(squeezed.contains(last), "{last} of {word} in {plain}");
+            }
+        }
+
+        #[test]
+        fn what_fits_is_left_as_it_is(line in "[a-z/ .:]{0,40}") {
+            let shown = finish(&line, style(40));
+            prop_assert_eq!(shown.trim_end(), line.trim_end());
+        }
+    }
+}
