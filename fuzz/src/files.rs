@@ -4,8 +4,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use gpumemtrace_cli::launch::injectable as injection;
-use gpumemtrace_cli::symbolize as resolve;
+use gpumemtrace_cli::{launch::injectable, symbolize};
 use gpumemtrace_format::block::{BLOCK_SYNC, file_header};
 use gpumemtrace_format::ring::RingImage;
 use gpumemtrace_format::{CodeDef, ModuleDef, NamedFrame};

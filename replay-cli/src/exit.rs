@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 /// How the command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Exit {
+pub(crate) enum CliExit {
     /// Done.
     Done,
     /// Our fault.
@@ -20,63 +20,63 @@ pub(crate) enum Exit {
     /// The input was read and is not complete.
     Incomplete,
     /// What the command that was run returned.
-    Of(u8),
+    Code(u8),
 }
 
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
+impl From<CliExit> for ExitCode {
+    fn from(exit: CliExit) -> Self {
         Self::from(match exit {
-            Exit::Done => 0,
-            Exit::Internal => 1,
-            Exit::Usage => 2,
-            Exit::Findings => 3,
-            Exit::Exceeded => 4,
-            Exit::Unreadable => 5,
-            Exit::Incomplete => 6,
-            Exit::Of(code) => code,
+            CliExit::Done => 0,
+            CliExit::Internal => 1,
+            CliExit::Usage => 2,
+            CliExit::Findings => 3,
+            CliExit::Exceeded => 4,
+            CliExit::Unreadable => 5,
+            CliExit::Incomplete => 6,
+            CliExit::Code(code) => code,
         })
     }
 }
 
 /// The input cannot be read: one sentence saying what, where and what to do.
 #[derive(Debug)]
-pub(crate) struct Unreadable(pub(crate) String);
+pub(crate) struct UnreadableInput(pub(crate) String);
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for UnreadableInput {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for UnreadableInput {}
 
 /// The command line asks for something that cannot be done: one sentence.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for UsageError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for UsageError {}
 
 /// Prints the error as one line and picks the code. A reader of our output that has gone away is no error.
-pub(crate) fn of_error(error: &anyhow::Error) -> Exit {
+pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
     let pipe_closed = error
         .chain()
         .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
         .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe);
     if pipe_closed {
-        return Exit::Done;
+        return CliExit::Done;
     }
     eprintln!("gpumemtrace: {error:#}");
-    if error.downcast_ref::<Unreadable>().is_some() {
-        Exit::Unreadable
-    } else if error.downcast_ref::<Refused>().is_some() {
-        Exit::Usage
+    if error.downcast_ref::<UnreadableInput>().is_some() {
+        CliExit::Unreadable
+    } else if error.downcast_ref::<UsageError>().is_some() {
+        CliExit::Usage
     } else {
-        Exit::Internal
+        CliExit::Internal
     }
 }

@@ -15,7 +15,7 @@ mod trace;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::Exit;
+use crate::exit::CliExit;
 
 /// See every GPU memory allocation of a program, and the line that made it.
 ///
@@ -34,29 +34,29 @@ exceeded, 5 unreadable input, 6 read but incomplete, 130 interrupted. `run` exit
 #[derive(Subcommand)]
 enum Command {
     /// Turn a trace into answers: leaks, peak, timeline, fragmentation, out-of-memory.
-    Replay(commands::replay::Args),
+    Replay(commands::replay::ReplayArgs),
     /// Say what one run needs more or less than another: by line, by step and as a whole.
-    Compare(commands::compare::Args),
+    Compare(commands::compare::CompareArgs),
     /// Hold a trace against budgets: peaks, gap, leaks, steps and lines.
-    Check(commands::check::Args),
+    Check(commands::check::CheckArgs),
     /// Say what a trace is: who was traced, how it ended, what is in it.
-    Info(commands::info::Args),
+    Info(commands::info::InfoArgs),
     /// Print every record as text, in order.
-    Dump(commands::dump::Args),
+    Dump(commands::dump::DumpArgs),
     /// Write a copy of a trace that carries the names of native functions, for another machine.
-    Symbolize(commands::symbolize::Args),
+    Symbolize(commands::symbolize::SymbolizeArgs),
     /// Run a command and record its GPU memory.
-    Run(commands::run::Args),
+    Run(commands::run::RunArgs),
     /// Say what would be recorded on this machine, and prove it.
-    Doctor(commands::doctor::Args),
+    Doctor(commands::doctor::DoctorArgs),
     /// Print completions for a shell.
     Completions(commands::shell::CompletionsArgs),
     /// Print the manual page.
     Man(commands::shell::ManArgs),
     #[command(hide = true)]
-    Suspects(commands::leak_candidates::Args),
+    LeakCandidates(commands::leak_candidates::LeakCandidatesArgs),
     #[command(hide = true)]
-    DoctorProbe(commands::doctor::probe::Args),
+    DoctorProbe(commands::doctor::probe::ProbeArgs),
 }
 
 fn main() -> std::process::ExitCode {
@@ -65,7 +65,7 @@ fn main() -> std::process::ExitCode {
         Err(error) => {
             // Help and version come this way too, and a reader that has gone away is no reason to complain.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Usage } else { Exit::Done }.into();
+            return if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into();
         }
     };
     let result = match cli.command {
@@ -79,8 +79,8 @@ fn main() -> std::process::ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Completions(args) => commands::shell::completions::<Cli>(&args),
         Command::Man(args) => commands::shell::man::<Cli>(&args),
-        Command::Suspects(args) => commands::leak_candidates::run(&args),
+        Command::LeakCandidates(args) => commands::leak_candidates::run(&args),
         Command::DoctorProbe(args) => commands::doctor::probe::run(&args),
     };
-    result.unwrap_or_else(|error| exit::of_error(&error)).into()
+    result.unwrap_or_else(|error| exit::report_error(&error)).into()
 }

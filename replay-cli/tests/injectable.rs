@@ -6,8 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gpumemtrace_cli::launch::injectable::{
-    Advice, Disk, Entitlements, Files, Obstacle, Processor, Program, Reason, Signature, Slice, Start, of_der,
-    of_plist, slices,
+    Advice, BlockReason, CodeSignature, CpuArchitecture, Entitlements, ExecutableKind, FileSystem,
+    HostFileSystem, InjectionBlocker, LaunchTarget, MachOSlice, parse_der, parse_plist, read_slices,
 };
 use proptest::prelude::*;
 
@@ -38,9 +38,9 @@ impl Mac {
         self
     }
 
-    fn start(&self, name: &str) -> Option<Obstacle> {
+    fn start(&self, name: &str) -> Option<InjectionBlocker> {
         let search = OsStr::new("/opt/homebrew/bin:/usr/bin:/bin");
-        Start { name: OsStr::new(name), here: Path::new("/Users/me"), search }.obstacle(self)
+        LaunchTarget { name: OsStr::new(name), here: Path::new("/Users/me"), search }.find_blocker(self)
     }
 
     fn says(&self, name: &str) -> String {
@@ -48,7 +48,7 @@ impl Mac {
     }
 }
 
-impl Files for Mac {
+impl FileSystem for Mac {
     fn behind_links(&self, path: &Path) -> Option<PathBuf> {
         let path = self.links.get(path).cloned().unwrap_or_else(|| path.components().collect());
         self.files.contains_key(&path).then_some(path)
@@ -58,8 +58,8 @@ impl Files for Mac {
         Some(self.files.get(&self.behind_links(path)?)?.0)
     }
 
-    fn program(&self, path: &Path) -> Option<Program> {
-        Program::read(&self.files.get(&self.behind_links(path)?)?.1[..])
+    fn program(&self, path: &Path) -> Option<ExecutableKind> {
+        ExecutableKind::read(&self.files.get(&self.behind_links(path)?)?.1[..])
     }
 }
 
@@ -74,17 +74,17 @@ fn signatures_say_what_they_were_signed_with() {
         ("for-macos-14", None),
         ("entitled-only", None),
         ("hardened-both", None),
-        ("hardened", Some(Reason::Hardened)),
-        ("hardened-libraries", Some(Reason::Hardened)),
-        ("hardened-denied", Some(Reason::Hardened)),
-        ("hardened-nested", Some(Reason::Hardened)),
-        ("hardened-variables", Some(Reason::Validates)),
-        ("validates", Some(Reason::Validates)),
-        ("restrict-segment", Some(Reason::Restricted)),
-        ("x86_64", Some(Reason::Processor(Processor::X86_64))),
-        ("arm64e", Some(Reason::Processor(Processor::Arm64e))),
-        ("universal", Some(Reason::Hardened)),
-        ("universal-arm64e", Some(Reason::Processor(Processor::Arm64e))),
+        ("hardened", Some(BlockReason::Hardened)),
+        ("hardened-libraries", Some(BlockReason::Hardened)),
+        ("hardened-denied", Some(BlockReason::Hardened)),
+        ("hardened-nested", Some(BlockReason::Hardened)),
+        ("hardened-variables", Some(BlockReason::Validates)),
+        ("validates", Some(BlockReason::Validates)),
+        ("restrict-segment", Some(BlockReason::Restricted)),
+        ("x86_64", Some(BlockReason::Architecture(CpuArchitecture::X86_64))),
+        ("arm64e", Some(BlockReason::Architecture(CpuArchitecture::Arm64e))),
+        ("universal", Some(BlockReason::Hardened)),
+        ("universal-arm64e", Some(BlockReason::Architecture(CpuArchitecture::Arm64e))),
     ];
     for (name, reason) in expected {
         assert_eq!(of(name), (name.to_owned(), reason));
@@ -97,17 +97,18 @@ fn signatures_say_what_they_were_signed_with() {
 
 #[test]
 fn all_parts_of_a_file_are_told() {
-    let of = |name: &str| -> Vec<Processor> {
-        slices(&sample(name)[..]).unwrap().iter().map(|slice| slice.processor).collect()
+    let of = |name: &str| -> Vec<CpuArchitecture> {
+        read_slices(&sample(name)[..]).unwrap().iter().map(|slice| slice.processor).collect()
     };
-    assert_eq!(of("universal"), [Processor::X86_64, Processor::Arm64]);
-    assert_eq!(of("universal-arm64e"), [Processor::X86_64, Processor::Arm64e]);
-    let plain = slices(&sample("plain")[..]).unwrap().remove(0);
+    assert_eq!(of("universal"), [CpuArchitecture::X86_64, CpuArchitecture::Arm64]);
+    assert_eq!(of("universal-arm64e"), [CpuArchitecture::X86_64, CpuArchitecture::Arm64e]);
+    let plain = read_slices(&sample("plain")[..]).unwrap().remove(0);
     let signature = plain.signature.expect("the linker signs it");
     assert!(!signature.is_restricted() && !signature.ignores_variables() && !signature.validates_libraries());
     assert_eq!((signature.is_of_system, signature.entitlements), (false, Entitlements::default()));
-    let intel = slices(&sample("x86_64")[..]).unwrap();
-    let unsigned = Slice { processor: Processor::X86_64, has_restrict_segment: false, signature: None };
+    let intel = read_slices(&sample("x86_64")[..]).unwrap();
+    let unsigned =
+        MachOSlice { processor: CpuArchitecture::X86_64, has_restrict_segment: false, signature: None };
     assert_eq!(intel, [unsigned]);
 }
 
@@ -126,15 +127,15 @@ fn flags_that_no_tool_writes_are_read_where_apple_has_them() {
     program[at + 12..at + 16].copy_from_slice(&(flags | CS_RESTRICT).to_be_bytes());
     let reason =
         |bytes: &[u8]| Mac::with(&[("/opt/tool", bytes)]).start("/opt/tool").map(|found| found.reason);
-    assert_eq!(reason(&program), Some(Reason::Restricted));
+    assert_eq!(reason(&program), Some(BlockReason::Restricted));
     let mut program = sample("hardened-both");
     let at = code_directory(&program);
     program[at + 38] = 15;
-    assert_eq!(reason(&program), Some(Reason::System), "wherever it lies");
+    assert_eq!(reason(&program), Some(BlockReason::System), "wherever it lies");
     let mut mac = Mac::with(&[("/opt/tool", &sample("plain"))]);
     for mode in [0o4755, 0o2755] {
         mac.files.get_mut(Path::new("/opt/tool")).unwrap().0 = mode;
-        assert_eq!(mac.start("/opt/tool").unwrap().reason, Reason::SetId);
+        assert_eq!(mac.start("/opt/tool").unwrap().reason, BlockReason::SetId);
     }
 }
 
@@ -155,7 +156,7 @@ fn folders_of_the_system_are_guarded_and_the_users_are_not() {
         ("/Users/me/bin/x", false),
     ] {
         let found = Mac::with(&[(path, &plain)]).start(path).map(|found| found.reason);
-        assert_eq!(found, is_guarded.then_some(Reason::System), "{path}");
+        assert_eq!(found, is_guarded.then_some(BlockReason::System), "{path}");
     }
 }
 
@@ -195,7 +196,7 @@ fn what_is_really_started_is_looked_at() {
     let xcode = mac.start("xcode/bin/python").unwrap();
     assert_eq!((xcode.program.to_str(), &xcode.advice), (Some("/usr/bin/python3"), &Advice::OtherPython));
     let tool = mac.start("./tool.py").unwrap();
-    assert_eq!((tool.program.to_str(), tool.reason), (Some("/usr/bin/env"), Reason::System));
+    assert_eq!((tool.program.to_str(), tool.reason), (Some("/usr/bin/env"), BlockReason::System));
     let use_python = "use: gpumemtrace run -- /opt/homebrew/bin/python3 ";
     assert!(mac.says("./tool.py").ends_with(&format!("{use_python}./tool.py")));
     assert!(mac.says("./a tool").ends_with(&format!("{use_python}'./a tool'")));
@@ -229,7 +230,7 @@ fn a_python_of_a_framework_starts_another_program() {
     assert_eq!(Mac::with(&[(&stub, &plain)]).start(&stub), None);
     assert_eq!(Mac::with(&[(&stub, &plain), (&app, &plain)]).start(&stub), None);
     let found = Mac::with(&[(&stub, &plain), (&app, &hardened)]).start(&stub).unwrap();
-    assert_eq!((found.program.to_str(), found.reason), (Some(&app[..]), Reason::Hardened));
+    assert_eq!((found.program.to_str(), found.reason), (Some(&app[..]), BlockReason::Hardened));
     let both = sample("hardened-both");
     assert_eq!(Mac::with(&[(&stub, &both), (&app, &both)]).start(&stub), None, "as python.org signs it");
 }
@@ -272,10 +273,12 @@ fn on_a_disk_it_is_the_same() {
     fs::set_permissions(here.join("before/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
         .unwrap();
     let search = std::env::join_paths([here.join("before"), here.clone()]).unwrap();
-    let of = |name: &str| Start { name: OsStr::new(name), here: &here, search: &search }.obstacle(&Disk);
+    let of = |name: &str| {
+        LaunchTarget { name: OsStr::new(name), here: &here, search: &search }.find_blocker(&HostFileSystem)
+    };
     for name in ["tool", "./tool"] {
         let found = of(name).unwrap();
-        assert_eq!((found.program, found.reason), (here.join("real"), Reason::Hardened));
+        assert_eq!((found.program, found.reason), (here.join("real"), BlockReason::Hardened));
     }
     assert_eq!(of("none"), None);
     fs::create_dir(here.join("folder")).unwrap();
@@ -298,16 +301,16 @@ fn entitlements_are_given_in_the_outermost_dictionary_only() {
         (format!("<plist><dict><key>{key}"), none),
         (String::new(), none),
     ] {
-        assert_eq!(of_plist(text.as_bytes()), expected, "{text}");
+        assert_eq!(parse_plist(text.as_bytes()), expected, "{text}");
     }
-    assert_eq!(of_plist(&[0xff; 40]), none);
+    assert_eq!(parse_plist(&[0xff; 40]), none);
 }
 
 proptest! {
     #[test]
     fn hostile_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let _ = (Program::read(&bytes[..]), slices(&bytes[..]));
-        let _ = (Signature::read(&bytes), of_plist(&bytes), of_der(&bytes));
+        let _ = (ExecutableKind::read(&bytes[..]), read_slices(&bytes[..]));
+        let _ = (CodeSignature::read(&bytes), parse_plist(&bytes), parse_der(&bytes));
     }
 
     #[test]
@@ -326,7 +329,7 @@ proptest! {
         if let Some(cut) = cut {
             program.truncate(cut.index(program.len()));
         }
-        if let Some(Program::MachO(slices)) = Program::read(&program[..]) {
+        if let Some(ExecutableKind::MachO(slices)) = ExecutableKind::read(&program[..]) {
             prop_assert!(!slices.is_empty() && slices.len() <= 16);
         }
     }

@@ -11,16 +11,16 @@ use gpumemtrace_replay::budget::{Budget, Check, budget_of, check};
 use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
-use super::display_args::Look;
-use super::trace_args::{ByStepsArgs, read};
-use crate::exit::{Exit, Refused, Unreadable};
+use super::display_args::DisplayArgs;
+use super::trace_args::{TraceArgs, read_by_steps};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text;
 use crate::terminal::style as output;
 use crate::trace::progress as status;
 
 /// What `check` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct CheckArgs {
     /// The trace (of one in parts: run.trace, the others are found by themselves)
     trace: PathBuf,
     /// The budget file (TOML)
@@ -42,66 +42,66 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: ByStepsArgs,
+    reading: TraceArgs,
     #[command(flatten)]
-    look: Look,
+    display: DisplayArgs,
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = args.reading.own()?;
+pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
+    let own = args.reading.own_paths()?;
     let for_stdout =
         [args.markdown.as_deref(), args.junit.as_deref()].map(|path| path == Some(Path::new("-")));
     if for_stdout.into_iter().chain([args.json]).filter(|wanted| *wanted).count() > 1 {
         return Err(
-            Refused("only one of --json, --markdown - and --junit - can have stdout".to_owned()).into()
+            UsageError("only one of --json, --markdown - and --junit - can have stdout".to_owned()).into()
         );
     }
     // What is wrong with the budget is said before minutes of reading.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
     if args.write && !args.force && args.budget.exists() {
-        return Err(is_there(&args.budget).into());
+        return Err(already_exists(&args.budget).into());
     }
     status::end_cleanly_when_interrupted()?;
-    let (analysis, amounts) = read(&args.trace, &args.reading, &own)?;
+    let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &own)?;
     let mut profile = Profile::new(&analysis, &amounts);
-    let mut resolver = Resolver::new(args.reading.uses_cache());
+    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     // Of native lines the function is known only by its name, which patterns ask for.
     let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
     name_sites(native, &analysis, Shown::ALL, &mut resolver);
-    resolver.remember();
+    resolver.save_cache();
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
-        write_new(&args.budget, &budget_of(&profile), args.force)?;
-        output::print(&text::check::written(&args.budget, &analysis.incomplete, args.look.style()))?;
-        return Ok(if is_complete { Exit::Done } else { Exit::Incomplete });
+        write_budget(&args.budget, &budget_of(&profile), args.force)?;
+        output::print(&text::check::written(&args.budget, &analysis.incomplete, args.display.style()))?;
+        return Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete });
     };
     let outcome = check(&profile, &budget, &args.budget.display().to_string());
-    tell(args, &outcome)?;
+    print_outcome(args, &outcome)?;
     Ok(match (outcome.passed, is_complete) {
-        (false, _) => Exit::Exceeded,
-        (true, false) => Exit::Incomplete,
-        (true, true) => Exit::Done,
+        (false, _) => CliExit::Exceeded,
+        (true, false) => CliExit::Incomplete,
+        (true, true) => CliExit::Done,
     })
 }
 
 fn read_budget(path: &Path) -> anyhow::Result<Budget> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
-        Unreadable(match error.kind() {
+        UnreadableInput(match error.kind() {
             ErrorKind::NotFound => format!("{name} does not exist; --write makes it from this run"),
             _ => format!("{name} cannot be read: {error}"),
         })
     })?;
-    Ok(Budget::parse(&text).map_err(|why| Refused(format!("{name}: {why}")))?)
+    Ok(Budget::parse(&text).map_err(|why| UsageError(format!("{name}: {why}")))?)
 }
 
-fn is_there(path: &Path) -> Refused {
-    Refused(format!("{} is there already; --force replaces it", path.display()))
+fn already_exists(path: &Path) -> UsageError {
+    UsageError(format!("{} is there already; --force replaces it", path.display()))
 }
 
 /// All of it or nothing, and nothing over a file that somebody else has made meanwhile.
-fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
+fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("{} cannot be written", path.display());
     // Others read it too: with the rights of any file that is made here.
@@ -113,31 +113,31 @@ fn write_new(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
         file.persist(path).map_err(|error| error.error).with_context(cannot)?;
     } else if let Err(error) = file.persist_noclobber(path) {
         match error.error.kind() {
-            ErrorKind::AlreadyExists => return Err(is_there(path).into()),
+            ErrorKind::AlreadyExists => return Err(already_exists(path).into()),
             _ => return Err(error.error).with_context(cannot),
         }
     }
     Ok(())
 }
 
-fn tell(args: &Args, outcome: &Check) -> anyhow::Result<()> {
+fn print_outcome(args: &CheckArgs, outcome: &Check) -> anyhow::Result<()> {
     let mut is_told = args.json;
     if let Some(path) = &args.markdown {
-        is_told |= deliver(path, &crate::render::markdown::render(outcome))?;
+        is_told |= write_output(path, &crate::render::markdown::render(outcome))?;
     }
     if let Some(path) = &args.junit {
-        is_told |= deliver(path, &crate::render::junit::render(outcome)?)?;
+        is_told |= write_output(path, &crate::render::junit::render(outcome)?)?;
     }
     if args.json {
         output::print(&output::json(outcome)?)?;
     } else if !is_told {
-        output::print(&text::check::render(outcome, args.look.style()))?;
+        output::print(&text::check::render(outcome, args.display.style()))?;
     }
     Ok(())
 }
 
 /// True if it went to stdout.
-fn deliver(path: &Path, text: &str) -> anyhow::Result<bool> {
+fn write_output(path: &Path, text: &str) -> anyhow::Result<bool> {
     if path == Path::new("-") {
         output::print(text)?;
         return Ok(true);

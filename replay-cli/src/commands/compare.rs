@@ -7,37 +7,37 @@ use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::compare::{Comparison, Profile, compare};
 use gpumemtrace_replay::naming::{Shown, name_sites};
 
-use super::display_args::Look;
-use super::trace_args::{ByStepsArgs, read};
-use crate::exit::Exit;
+use super::display_args::DisplayArgs;
+use super::trace_args::{TraceArgs, read_by_steps};
+use crate::exit::CliExit;
 use crate::render::text;
 use crate::terminal::style as output;
 use crate::trace::progress as status;
 
 /// What `compare` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct CompareArgs {
     /// The trace of the run before (of one in parts: run.trace, the others are found by themselves)
     before: PathBuf,
     /// The trace of the run after
     after: PathBuf,
     #[command(flatten)]
-    reading: ByStepsArgs,
+    reading: TraceArgs,
     /// List every line that differs, not only the largest changes
     #[arg(long, conflicts_with = "top")]
     all: bool,
     #[command(flatten)]
-    look: Look,
+    display: DisplayArgs,
     /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
     #[arg(long)]
     json: bool,
     /// Exit with code 3 if the second run is worse in one of these, or differs (may be given more than once, or with commas)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
-    fail_on: Vec<FailOn>,
+    fail_on: Vec<CompareFailOn>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FailOn {
+enum CompareFailOn {
     /// Any quantity of the whole run but its steps and its gap is larger, or a leak has come or grows faster
     Growth,
     /// A peak (live, reserved, from the driver, or of the usual step) is higher
@@ -52,7 +52,7 @@ enum FailOn {
     Any,
 }
 
-impl FailOn {
+impl CompareFailOn {
     fn fails(self, comparison: &Comparison) -> bool {
         match self {
             Self::Growth => comparison.has_growth(),
@@ -68,11 +68,12 @@ impl FailOn {
 const MAX_LISTED: usize = 20;
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let own = args.reading.own()?;
+pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
+    let own = args.reading.own_paths()?;
     status::end_cleanly_when_interrupted()?;
-    let analysed = [read(&args.before, &args.reading, &own)?, read(&args.after, &args.reading, &own)?];
-    let mut resolver = Resolver::new(args.reading.uses_cache());
+    let analysed =
+        [read_by_steps(&args.before, &args.reading, &own)?, read_by_steps(&args.after, &args.reading, &own)?];
+    let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     let [before, after] =
         [&analysed[0], &analysed[1]].map(|(analysis, amounts)| Profile::new(analysis, amounts));
     let mut profiles = [before, after];
@@ -89,16 +90,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
         output::print(&output::json(&comparison)?)?;
     } else {
-        let style = args.look.style();
+        let style = args.display.style();
         let most = if args.all { usize::MAX } else { style.most(MAX_LISTED) };
         output::print(&text::comparison::render(&comparison, most, style))?;
     }
-    resolver.remember();
+    resolver.save_cache();
     Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {
-        Exit::Findings
+        CliExit::Findings
     } else if comparison.runs.iter().any(|run| !run.complete) {
-        Exit::Incomplete
+        CliExit::Incomplete
     } else {
-        Exit::Done
+        CliExit::Done
     })
 }

@@ -9,10 +9,10 @@ use crate::terminal::style::{Color, Style};
 
 /// Options for that.
 #[derive(clap::Args)]
-pub(crate) struct Look {
+pub(crate) struct DisplayArgs {
     /// Sizes in text in this unit, instead of one for each
     #[arg(long, value_name = "UNIT", default_value = "auto", hide_default_value = true, ignore_case = true,
-          value_parser = PossibleValuesParser::new(Units::NAMED.map(|(name, _)| name)).map(|name| parsed(&name)))]
+          value_parser = PossibleValuesParser::new(Units::NAMED.map(|(name, _)| name)).map(|name| parse_units(&name)))]
     units: Units,
     /// Colours: "auto" has them on terminals, and where FORCE_COLOR or CLICOLOR_FORCE is set; not with NO_COLOR, TERM=dumb, or in CI
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, hide_default_value = true)]
@@ -22,11 +22,11 @@ pub(crate) struct Look {
     top: Option<NonZeroUsize>,
 }
 
-fn parsed(name: &str) -> Units {
+fn parse_units(name: &str) -> Units {
     name.parse().unwrap_or_default()
 }
 
-impl Look {
+impl DisplayArgs {
     /// The style of stdout; from here on sizes are in the unit that was asked for.
     pub(crate) fn style(&self) -> Style {
         units::choose(self.units);

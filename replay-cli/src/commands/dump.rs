@@ -11,14 +11,14 @@ use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::linetable::line_at;
 use gpumemtrace_replay::symbols::StackId;
 
-use crate::exit::{Exit, Unreadable};
+use crate::exit::{CliExit, UnreadableInput};
 use crate::terminal::layout::printable;
 use crate::terminal::style as output;
-use crate::trace::open::TraceFile;
+use crate::trace::open::TraceSource;
 
 /// What `dump` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DumpArgs {
     /// A trace file, such as run.trace
     trace: PathBuf,
     /// Also print what the stack numbers stand for
@@ -30,12 +30,12 @@ pub(crate) struct Args {
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
+pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
     let head = file.with_input(ring, Head::read)?;
     let mut threads = std::collections::BTreeSet::new();
     let mut events = 0u64;
-    let unreadable = |error| Unreadable(format!("{} {error}", file.name));
+    let unreadable = |error| UnreadableInput(format!("{} {error}", file.name));
     let body = read_events(&|| file.open(), &head, &mut |event| {
         threads.insert(event.thread);
         events += 1;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 
     let mut out = output::stdout();
     for (name, value) in head.meta.entries() {
-        writeln!(out, "# meta {name}={}", plain(&value_text(value)))?;
+        writeln!(out, "# meta {name}={}", quote_word(&format_value(value)))?;
     }
     writeln!(
         out,
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     writeln!(out, "# end {}{detail} events={}", format!("{ending:?}").to_lowercase(), events)?;
 
     let mut failed = None;
-    let mut held = args.totals.then(Held::default);
-    let body = read_events(&|| file.open(), &head, &mut |event| match line(
+    let mut held = args.totals.then(DriverTotalsTracker::default);
+    let body = read_events(&|| file.open(), &head, &mut |event| match write_event(
         &mut out,
         event,
         &head.meta,
@@ -85,24 +85,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         return Err(error.into());
     }
     for event in &body.order.unplaced {
-        line(&mut out, event, &head.meta, None)?;
+        write_event(&mut out, event, &head.meta, None)?;
     }
     if args.stacks {
-        stacks(&mut out, &head)?;
+        write_definitions(&mut out, &head)?;
     }
     out.flush()?;
-    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
 /// What driver calls hold, as events pass.
 #[derive(Default)]
-struct Held {
+struct DriverTotalsTracker {
     driver: Driver,
     totals: Totals,
 }
 
-impl Held {
-    fn after(&mut self, event: &Event) -> String {
+impl DriverTotalsTracker {
+    fn record(&mut self, event: &Event) -> String {
         self.driver.event(event, StackId(0));
         for change in &self.driver.changes {
             self.totals.apply(change);
@@ -118,7 +118,12 @@ impl Held {
     }
 }
 
-fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held>) -> std::io::Result<()> {
+fn write_event(
+    out: &mut impl Write,
+    event: &Event,
+    meta: &Meta,
+    held: Option<&mut DriverTotalsTracker>,
+) -> std::io::Result<()> {
     match event.seq {
         NO_SEQ => write!(out, "seq=?")?,
         seq => write!(out, "seq={seq}")?,
@@ -130,7 +135,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     }
     match (event.api.0, meta.list("apis").get(usize::from(event.api.0))) {
         (0, _) => out.write_all(b" api=-")?,
-        (_, Some(name)) => write!(out, " api={}", plain(name))?,
+        (_, Some(name)) => write!(out, " api={}", quote_word(name))?,
         (number, None) => write!(out, " api={number}")?,
     }
     match event.device {
@@ -152,7 +157,7 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
         write!(out, " flags={}", event.flags)?;
     }
     if let Some(held) = held.filter(|_| event.kind.is_driver_call()) {
-        write!(out, " held={}", held.after(event))?;
+        write!(out, " held={}", held.record(event))?;
     }
     if let Some(detail) = event.detail {
         write!(
@@ -167,12 +172,13 @@ fn line(out: &mut impl Write, event: &Event, meta: &Meta, held: Option<&mut Held
     out.write_all(if event.in_flight { b" in_flight\n" } else { b"\n" })
 }
 
-fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
+fn write_definitions(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
     let definitions = &head.definitions;
     let mut codes: Vec<_> = definitions.codes.values().collect();
     codes.sort_by_key(|code| code.id);
     for code in codes {
-        let (id, file, name, line) = (code.id.0, plain(&code.file), plain(&code.name), code.first_line);
+        let (id, file, name, line) =
+            (code.id.0, quote_word(&code.file), quote_word(&code.name), code.first_line);
         writeln!(out, "code id={id} file={file} name={name} line={line}")?;
     }
     let mut nodes: Vec<_> = definitions.python.values().collect();
@@ -182,7 +188,7 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let line = code.and_then(|code| line_at(code, node.offset_bytes));
         let line = line.map_or_else(|| "?".to_owned(), |line| line.to_string());
         let (file, function) =
-            code.map_or(("?".to_owned(), "?".to_owned()), |c| (plain(&c.file), plain(&c.name)));
+            code.map_or(("?".to_owned(), "?".to_owned()), |c| (quote_word(&c.file), quote_word(&c.name)));
         let (id, parent) = (node.id.0, node.parent.0);
         let link = match node.link {
             Link::Unknown => "",
@@ -200,7 +206,11 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
         let place = module.map_or_else(
             || "module=? offset=?".to_owned(),
             |module| {
-                format!("module={} offset={:#x}", plain(&module.path), address.wrapping_sub(module.load_bias))
+                format!(
+                    "module={} offset={:#x}",
+                    quote_word(&module.path),
+                    address.wrapping_sub(module.load_bias)
+                )
             },
         );
         writeln!(out, "native id={id} parent={parent} address={address:#x} {place}")?;
@@ -208,7 +218,7 @@ fn stacks(out: &mut impl Write, head: &Head) -> std::io::Result<()> {
     Ok(())
 }
 
-fn value_text(value: &Value) -> String {
+fn format_value(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
         Value::Text(text) => text.clone(),
@@ -217,7 +227,7 @@ fn value_text(value: &Value) -> String {
 }
 
 /// One word per value: what holds spaces, quotes or control characters is quoted as in Rust or C.
-fn plain(text: &str) -> String {
+fn quote_word(text: &str) -> String {
     let is_word = !text.is_empty()
         && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');
     if is_word { text.to_owned() } else { format!("{text:?}") }

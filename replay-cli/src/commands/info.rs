@@ -11,15 +11,15 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::stream::OrderSummary;
 
-use crate::exit::{Exit, Unreadable};
+use crate::exit::{CliExit, UnreadableInput};
 use crate::terminal::layout::printable;
 use crate::terminal::style as output;
-use crate::trace::open::TraceFile;
-use crate::trace::quick_info::Sums;
+use crate::trace::open::TraceSource;
+use crate::trace::quick_info::IndexSummary;
 
 /// What `info` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct InfoArgs {
     /// A trace file, such as run.trace
     trace: PathBuf,
     /// Read it all, and check every block, also where the sums at its end would do
@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 /// What is in the file.
-struct Contents {
+struct TraceContents {
     head: Head,
     /// Code objects, Python frames, native frames, modules.
     definitions: [u64; 4],
@@ -41,20 +41,20 @@ struct Contents {
     may_have_more_threads: bool,
 }
 
-impl Contents {
+impl TraceContents {
     /// By the sums at its end. `None` where it has to be read.
-    fn summed(file: &TraceFile, ring: &RingFile) -> Option<Self> {
+    fn from_index(file: &TraceSource, ring: &RingFile) -> Option<Self> {
         let image = match ring {
             RingFile::Loaded(image) => Some(&**image),
             _ => None,
         };
-        let sums = Sums::of(&file.pieces, image)?;
+        let sums = IndexSummary::read(&file.parts, image)?;
         let may_have_more_threads = sums.may_have_more_threads;
         let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
             sums.totals;
-        let mut head = Head::summed(sums.meta, sums.end, file.pieces.absent.clone());
+        let mut head = Head::summed(sums.meta, sums.end, file.parts.absent.clone());
         (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
-        head.own_bytes = file.pieces.files.last().map_or(0, |piece| piece.len_bytes);
+        head.own_bytes = file.parts.files.last().map_or(0, |piece| piece.len_bytes);
         head.join(match ring {
             RingFile::Absent => RingFile::Absent,
             RingFile::Unusable(why) => RingFile::Unusable(why.clone()),
@@ -69,7 +69,7 @@ impl Contents {
         let unknown_events = unknown.map(|(_, count)| count).sum();
         let body = Body { order, unknown_events, ..Body::default() };
         Some(Self {
-            reasons: reasons(&head, &body, threads),
+            reasons: incomplete_reasons(&head, &body, threads),
             head,
             definitions: [codes, python, native, modules],
             names: 0,
@@ -80,7 +80,7 @@ impl Contents {
         })
     }
 
-    fn read(file: &TraceFile, ring: RingFile) -> Result<Self, Unreadable> {
+    fn from_events(file: &TraceSource, ring: RingFile) -> Result<Self, UnreadableInput> {
         let head = file.with_input(ring, Head::read)?;
         let mut counts = [0u64; 256];
         let mut threads = BTreeSet::new();
@@ -89,7 +89,7 @@ impl Contents {
             threads.insert(event.thread);
             ControlFlow::Continue(())
         })
-        .map_err(|error| Unreadable(format!("{} {error}", file.name)))?;
+        .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
         let threads = threads.len() as u64;
         let definitions = &head.definitions;
         let numbers = [
@@ -99,7 +99,7 @@ impl Contents {
             definitions.modules.len(),
         ];
         Ok(Self {
-            reasons: reasons(&head, &body, threads),
+            reasons: incomplete_reasons(&head, &body, threads),
             definitions: numbers.map(|number| number as u64),
             names: definitions.names.values().map(HashMap::len).sum(),
             counts: (0..=u8::MAX).zip(counts).filter(|(_, count)| *count > 0).collect(),
@@ -111,21 +111,21 @@ impl Contents {
     }
 }
 
-fn reasons(head: &Head, body: &Body, threads: u64) -> Vec<String> {
+fn incomplete_reasons(head: &Head, body: &Body, threads: u64) -> Vec<String> {
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
     incompleteness(head, body, missing(head, body, threads), dropped)
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
+pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
     let has_ring = matches!(ring, RingFile::Loaded(_));
-    let summed = if args.verify { None } else { Contents::summed(&file, &ring) };
+    let summed = if args.verify { None } else { TraceContents::from_index(&file, &ring) };
     let contents = match summed {
         Some(contents) => contents,
-        None => Contents::read(&file, ring)?,
+        None => TraceContents::from_events(&file, ring)?,
     };
-    let Contents { head, reasons, .. } = &contents;
+    let TraceContents { head, reasons, .. } = &contents;
 
     let mut out = String::new();
     writeln!(out, "{}", file.name)?;
@@ -180,5 +180,5 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         writeln!(out, "  by the sums in the file; --verify reads it all")?;
     }
     output::print(&out)?;
-    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }

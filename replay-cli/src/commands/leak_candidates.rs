@@ -8,22 +8,22 @@ use gpumemtrace_replay::leaks::{blocks_of_leaks, leaks};
 use gpumemtrace_replay::{Asked, analyse_as};
 use serde_json::json;
 
-use crate::exit::Exit;
+use crate::exit::CliExit;
 use crate::terminal::style as output;
-use crate::trace::open::TraceFile;
+use crate::trace::open::TraceSource;
 
 /// What it takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct LeakCandidatesArgs {
     /// The trace
     trace: PathBuf,
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
+pub(crate) fn run(args: &LeakCandidatesArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
     let analysis = file.with_input(ring, |input| analyse_as(input, Asked::default()))?;
     let (leaks, _) = leaks(0, &analysis);
     output::print(&output::json(&json!({ "leaks": blocks_of_leaks(&analysis, &leaks) }))?)?;
-    Ok(Exit::Done)
+    Ok(CliExit::Done)
 }

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use clap::CommandFactory;
 
-use crate::exit::{Exit, Refused};
+use crate::exit::{CliExit, UsageError};
 
 #[derive(clap::Args)]
 pub(crate) struct CompletionsArgs {
@@ -17,10 +17,10 @@ pub(crate) struct CompletionsArgs {
 }
 
 /// Prints what the shell is to read, for example into `~/.local/share/bash-completion/completions/gpumemtrace`.
-pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<Exit> {
+pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<CliExit> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "gpumemtrace", &mut text);
-    put(&text)
+    write_stdout(&text)
 }
 
 #[derive(clap::Args)]
@@ -30,7 +30,7 @@ pub(crate) struct ManArgs {
 }
 
 /// Prints a page for `man -l -`.
-pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<Exit> {
+pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
     let mut all = Cli::command();
     all.build();
     let page = match &args.command {
@@ -38,18 +38,19 @@ pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<Exit> {
         Some(name) => match all.find_subcommand(name) {
             Some(command) => command.clone().version(env!("CARGO_PKG_VERSION")),
             None => {
-                return Err(
-                    Refused(format!("there is no command {name}; `gpumemtrace --help` lists them")).into()
-                );
+                return Err(UsageError(format!(
+                    "there is no command {name}; `gpumemtrace --help` lists them"
+                ))
+                .into());
             }
         },
     };
     let mut text = Vec::new();
     clap_mangen::Man::new(page).render(&mut text)?;
-    put(&text)
+    write_stdout(&text)
 }
 
-fn put(text: &[u8]) -> Result<Exit> {
+fn write_stdout(text: &[u8]) -> Result<CliExit> {
     std::io::stdout().lock().write_all(text)?;
-    Ok(Exit::Done)
+    Ok(CliExit::Done)
 }

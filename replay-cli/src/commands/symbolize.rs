@@ -19,12 +19,12 @@ use gpumemtrace_replay::definitions::Definitions;
 use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::naming::{Unnamed, names_at};
 
-use crate::exit::{Exit, Refused, Unreadable};
+use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::why_unnamed;
 use crate::terminal::layout::printable;
 use crate::terminal::paths::without_detours;
 use crate::terminal::style as output;
-use crate::trace::open::{TraceFile, ring_path};
+use crate::trace::open::{TraceSource, ring_path};
 
 /// Addresses in a block to begin with; one that gets too long is split.
 const BLOCK_ADDRESSES: usize = 8192;
@@ -33,7 +33,7 @@ const LEVEL: i32 = 3;
 
 /// What `symbolize` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct SymbolizeArgs {
     /// A trace file, such as run.trace
     trace: PathBuf,
     /// The copy [default: beside the trace; run.trace becomes run.symbolized.trace]
@@ -48,26 +48,26 @@ pub(crate) struct Args {
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let (file, ring) = TraceFile::find(&args.trace)?;
+pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
+    let (file, ring) = TraceSource::find(&args.trace)?;
     if file.is_locked() {
         let why = format!("{} is still being written; symbolize it when the program has ended", file.name);
-        return Err(Unreadable(why).into());
+        return Err(UnreadableInput(why).into());
     }
-    let target = args.output.clone().unwrap_or_else(|| beside(&args.trace));
+    let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
     if !args.force && (target.exists() || ring_path(&target).exists()) {
         let why = format!("{} exists; remove it, name another with -o, or add --force", target.display());
-        return Err(Refused(why).into());
+        return Err(UsageError(why).into());
     }
     let head = file.with_input(ring, Head::read)?;
-    let reasons = incomplete(&file, &head)?;
+    let reasons = incomplete_reasons(&file, &head)?;
 
     let mut resolver = Resolver::new(!args.no_cache);
-    let named = Named::of(&head.definitions, &mut resolver);
-    resolver.remember();
+    let named = NamedAddresses::resolve(&head.definitions, &mut resolver);
+    resolver.save_cache();
     let cannot = || format!("cannot write {}", target.display());
     write_copy(&file, &named, &target).with_context(cannot)?;
-    if head.ring.is_some() && !is_same(&args.trace, &target) {
+    if head.ring.is_some() && !is_same_file(&args.trace, &target) {
         std::fs::copy(ring_path(&args.trace), ring_path(&target)).with_context(cannot)?;
     }
 
@@ -87,11 +87,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         writeln!(out, "  incomplete, as the trace is: {}", printable(reason))?;
     }
     output::print(&out)?;
-    Ok(if reasons.is_empty() { Exit::Done } else { Exit::Incomplete })
+    Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
 /// `run.trace` becomes `run.symbolized.trace`.
-fn beside(trace: &Path) -> PathBuf {
+fn default_output(trace: &Path) -> PathBuf {
     let name = trace.file_name().unwrap_or_default().to_string_lossy();
     trace.with_file_name(match name.strip_suffix(".trace") {
         Some(stem) => format!("{stem}.symbolized.trace"),
@@ -99,25 +99,25 @@ fn beside(trace: &Path) -> PathBuf {
     })
 }
 
-fn is_same(a: &Path, b: &Path) -> bool {
+fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Why the trace is incomplete, if it is.
-fn incomplete(file: &TraceFile, head: &Head) -> Result<Vec<String>, Unreadable> {
+fn incomplete_reasons(file: &TraceSource, head: &Head) -> Result<Vec<String>, UnreadableInput> {
     let mut threads = BTreeSet::new();
     let body = read_events(&|| file.open(), head, &mut |event| {
         threads.insert(event.thread);
         ControlFlow::Continue(())
     })
-    .map_err(|error| Unreadable(format!("{} {error}", file.name)))?;
+    .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
     let missing = missing(head, &body, threads.len() as u64);
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
     Ok(incompleteness(head, &body, missing, dropped))
 }
 
 /// The names of all addresses of a trace.
-struct Named {
+struct NamedAddresses {
     modules: BTreeMap<Vec<u8>, Vec<AddressNames>>,
     /// Addresses.
     all: u64,
@@ -126,8 +126,8 @@ struct Named {
     reasons: BTreeMap<(Unnamed, Option<String>), u64>,
 }
 
-impl Named {
-    fn of(definitions: &Definitions, resolver: &mut Resolver) -> Self {
+impl NamedAddresses {
+    fn resolve(definitions: &Definitions, resolver: &mut Resolver) -> Self {
         let addresses: BTreeSet<u64> = definitions.native.values().map(|node| node.return_address).collect();
         let mut named = Self {
             modules: BTreeMap::new(),
@@ -154,42 +154,42 @@ impl Named {
     }
 
     /// As blocks.
-    fn blocks(&self) -> Vec<Vec<u8>> {
+    fn encode_blocks(&self) -> Vec<Vec<u8>> {
         let mut blocks = Vec::new();
         for (build_id, addresses) in &self.modules {
             for addresses in addresses.chunks(BLOCK_ADDRESSES) {
-                put_blocks(&mut blocks, build_id, addresses);
+                encode_name_blocks(&mut blocks, build_id, addresses);
             }
         }
         blocks
     }
 }
 
-fn put_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[AddressNames]) {
+fn encode_name_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[AddressNames]) {
     let module = ModuleNames { build_id: build_id.to_vec(), addresses: addresses.to_vec() };
     let payload = encode_names(&[module]);
     if payload.len() <= MAX_PAYLOAD_BYTES {
         blocks.push(encode_block(BlockKind::NAMES, &payload, LEVEL));
     } else if addresses.len() > 1 {
         let (one, other) = addresses.split_at(addresses.len() / 2);
-        put_blocks(blocks, build_id, one);
-        put_blocks(blocks, build_id, other);
+        encode_name_blocks(blocks, build_id, one);
+        encode_name_blocks(blocks, build_id, other);
     }
 }
 
 /// The trace with these names instead of those that it may have had.
-fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<()> {
-    let old = left_out(file)?;
+fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyhow::Result<()> {
+    let old = replaced_spans(file)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut copy = tempfile::NamedTempFile::new_in(folder)?;
     let mut source = file.open()?;
     let mut header = [0; FILE_HEADER_BYTES];
     source.read_exact(&mut header)?;
     copy.write_all(&header)?;
-    for block in named.blocks() {
+    for block in named.encode_blocks() {
         copy.write_all(&block)?;
     }
-    let has_parts = file.pieces.files.len() > 1;
+    let has_parts = file.parts.files.len() > 1;
     let mut at = FILE_HEADER_BYTES as u64;
     for names in old {
         std::io::copy(&mut source.by_ref().take(names.start - at), &mut copy)?;
@@ -209,11 +209,11 @@ fn write_copy(file: &TraceFile, named: &Named, target: &Path) -> anyhow::Result<
 
 /// What is left out: names, because what they say is among the new ones, and the sums of parts, which would be taken for those of
 /// all of it.
-fn left_out(file: &TraceFile) -> Result<Vec<Range<u64>>, Unreadable> {
-    let refuse = |error: &dyn std::fmt::Display| Unreadable(format!("{} {error}", file.name));
+fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
+    let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
     let mut reader = TraceReader::new(source).map_err(|error| refuse(&error))?.without_events();
-    let has_parts = file.pieces.files.len() > 1;
+    let has_parts = file.parts.files.len() > 1;
     let mut found = Vec::new();
     loop {
         let start = reader.offset();
@@ -237,7 +237,7 @@ mod tests {
             ("run.rank3.trace", "run.rank3.symbolized.trace"),
             ("/a/other", "/a/other.symbolized"),
         ] {
-            assert_eq!(beside(Path::new(trace)), Path::new(copy));
+            assert_eq!(default_output(Path::new(trace)), Path::new(copy));
         }
     }
 }

@@ -6,14 +6,14 @@ use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::compare::{Amounts, analyse_by_steps};
 use gpumemtrace_replay::origin::OwnPaths;
 
-use super::replay::own_paths;
-use crate::exit::Refused;
-use crate::trace::open::TraceFile;
+use super::replay::parse_own_paths;
+use crate::exit::UsageError;
+use crate::trace::open::TraceSource;
 use crate::trace::progress as status;
 
 /// Options for the reading.
 #[derive(clap::Args)]
-pub(crate) struct ByStepsArgs {
+pub(crate) struct TraceArgs {
     /// Count what lies below PATH as your own code, also where it is installed: an absolute path, or some components of it such
     /// as site-packages/mylib (may be given more than once)
     #[arg(long, value_name = "PATH")]
@@ -26,21 +26,25 @@ pub(crate) struct ByStepsArgs {
     no_progress: bool,
 }
 
-impl ByStepsArgs {
+impl TraceArgs {
     /// Whose code is the user's own.
-    pub(crate) fn own(&self) -> Result<OwnPaths, Refused> {
-        own_paths(&self.own)
+    pub(crate) fn own_paths(&self) -> Result<OwnPaths, UsageError> {
+        parse_own_paths(&self.own)
     }
 
     /// True where names of native functions are remembered.
-    pub(crate) fn uses_cache(&self) -> bool {
+    pub(crate) fn uses_symbol_cache(&self) -> bool {
         !self.no_cache
     }
 }
 
 /// Reads a trace.
-pub(crate) fn read(path: &Path, args: &ByStepsArgs, own: &OwnPaths) -> anyhow::Result<(Analysis, Amounts)> {
-    let (file, ring) = TraceFile::find(path)?;
+pub(crate) fn read_by_steps(
+    path: &Path,
+    args: &TraceArgs,
+    own: &OwnPaths,
+) -> anyhow::Result<(Analysis, Amounts)> {
+    let (file, ring) = TraceSource::find(path)?;
     let shows_progress = !args.no_progress && status::is_terminal();
     let _progress = shows_progress.then(|| file.progress());
     Ok(file.with_input(ring, |input| analyse_by_steps(input, own.clone()))?)

@@ -16,7 +16,7 @@ use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 
 /// What a look at the file found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found {
+pub(crate) enum TailChange {
     /// As much as before.
     Nothing,
     /// More.
@@ -30,7 +30,7 @@ pub(crate) enum Found {
 }
 
 /// A file that is followed.
-pub(crate) struct Tail {
+pub(crate) struct FileTail {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
@@ -40,7 +40,7 @@ pub(crate) struct Tail {
     length_bytes: u64,
 }
 
-impl Tail {
+impl FileTail {
     /// Begins with a file; `None` while there is none, or nothing in it.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
         let file = match File::open(path) {
@@ -68,23 +68,23 @@ impl Tail {
     }
 
     /// Looks how far it goes, and whether it still is this file: `Nothing` or `More` where it is.
-    pub(crate) fn measure(&mut self) -> Result<Found, OpenError> {
+    pub(crate) fn measure(&mut self) -> Result<TailChange, OpenError> {
         match std::fs::metadata(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Gone),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(TailChange::Gone),
             Err(error) => return Err(error.into()),
-            Ok(facts) if (facts.dev(), facts.ino()) != self.identity => return Ok(Found::Replaced),
+            Ok(facts) if (facts.dev(), facts.ino()) != self.identity => return Ok(TailChange::Replaced),
             Ok(_) => {}
         }
-        self.measure_nameless()
+        self.measure_renamed()
     }
 
     /// The same, whatever has become of its name.
-    pub(crate) fn measure_nameless(&mut self) -> Result<Found, OpenError> {
+    pub(crate) fn measure_renamed(&mut self) -> Result<TailChange, OpenError> {
         self.length_bytes = self.file.metadata()?.len();
         Ok(match self.length_bytes.cmp(&self.read_bytes) {
-            Ordering::Less => Found::Cut,
-            Ordering::Equal => Found::Nothing,
-            Ordering::Greater => Found::More,
+            Ordering::Less => TailChange::Cut,
+            Ordering::Equal => TailChange::Nothing,
+            Ordering::Greater => TailChange::More,
         })
     }
 
@@ -125,10 +125,10 @@ mod tests {
         encode_block(BlockKind::META, &meta.encode(), 3)
     }
 
-    fn numbers(tail: &mut Tail) -> (Found, Vec<u64>) {
+    fn numbers(tail: &mut FileTail) -> (TailChange, Vec<u64>) {
         let mut numbers = Vec::new();
         let found = tail.measure().unwrap();
-        if !matches!(found, Found::Nothing | Found::More) {
+        if !matches!(found, TailChange::Nothing | TailChange::More) {
             return (found, numbers);
         }
         let has_more = tail.read(&mut |item| {
@@ -136,30 +136,30 @@ mod tests {
                 numbers.extend(meta.number("n"));
             }
         });
-        (if has_more.unwrap() { Found::More } else { Found::Nothing }, numbers)
+        (if has_more.unwrap() { TailChange::More } else { TailChange::Nothing }, numbers)
     }
 
     #[test]
     fn each_block_is_seen_once_and_only_when_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
-        assert!(Tail::open(&path).unwrap().is_none());
+        assert!(FileTail::open(&path).unwrap().is_none());
         let mut file = File::create(&path).unwrap();
-        assert!(Tail::open(&path).unwrap().is_none(), "nothing in it yet");
+        assert!(FileTail::open(&path).unwrap().is_none(), "nothing in it yet");
         file.write_all(&[&file_header()[..], &block(1)].concat()).unwrap();
-        let mut tail = Tail::open(&path).unwrap().unwrap();
-        assert_eq!(numbers(&mut tail), (Found::More, vec![1]));
+        let mut tail = FileTail::open(&path).unwrap().unwrap();
+        assert_eq!(numbers(&mut tail), (TailChange::More, vec![1]));
         let next = [block(2), block(3)].concat();
         for (from, to) in [(0, 2), (2, 10), (10, next.len() - 5)] {
             file.write_all(&next[from..to]).unwrap();
-            let expected = if to > 50 { (Found::More, vec![2]) } else { (Found::Nothing, vec![]) };
+            let expected = if to > 50 { (TailChange::More, vec![2]) } else { (TailChange::Nothing, vec![]) };
             assert_eq!(numbers(&mut tail), expected);
         }
         file.write_all(&next[next.len() - 5..]).unwrap();
-        assert_eq!(numbers(&mut tail), (Found::More, vec![3]));
-        assert_eq!(numbers(&mut tail), (Found::Nothing, vec![]));
+        assert_eq!(numbers(&mut tail), (TailChange::More, vec![3]));
+        assert_eq!(numbers(&mut tail), (TailChange::Nothing, vec![]));
         file.set_len(20).unwrap();
-        assert_eq!(numbers(&mut tail).0, Found::Cut);
+        assert_eq!(numbers(&mut tail).0, TailChange::Cut);
     }
 
     #[test]
@@ -167,10 +167,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
         std::fs::write(&path, [&file_header()[..], &block(1)].concat()).unwrap();
-        let mut tail = Tail::open(&path).unwrap().unwrap();
+        let mut tail = FileTail::open(&path).unwrap().unwrap();
         std::fs::rename(&path, folder.path().join("run.1.trace")).unwrap();
-        assert_eq!(numbers(&mut tail).0, Found::Gone);
+        assert_eq!(numbers(&mut tail).0, TailChange::Gone);
         std::fs::write(&path, [&file_header()[..], &block(2)].concat()).unwrap();
-        assert_eq!(numbers(&mut tail).0, Found::Replaced);
+        assert_eq!(numbers(&mut tail).0, TailChange::Replaced);
     }
 }

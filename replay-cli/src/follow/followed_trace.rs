@@ -11,47 +11,47 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, OpenError};
 
-use super::file_tail::{Found, Tail};
-use crate::trace::parts::Siblings;
+use super::file_tail::{FileTail, TailChange};
+use crate::trace::parts::PartDiscovery;
 
 /// Where no file can have two names, the trace has none for a moment while a part follows another.
-const GONE_LOOKS: u32 = 3;
+const MAX_GONE_POLLS: u32 = 3;
 
 /// A trace that is followed.
-pub(crate) struct Growing {
+pub(crate) struct FollowedTrace {
     path: PathBuf,
     /// The file under the trace's name.
-    last: Tail,
-    part: Option<Part>,
+    last: FileTail,
+    part: Option<PartId>,
     /// What its parts refer to.
-    stacks: Option<Tail>,
+    stacks: Option<FileTail>,
     /// Parts before it, of which the rest is to be read.
-    before: VecDeque<Tail>,
+    before: VecDeque<FileTail>,
     has_gap: bool,
-    gone_looks: u32,
+    gone_polls: u32,
 }
 
 /// Which part of which trace a file is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Part {
+struct PartId {
     trace_id: String,
     number: u64,
 }
 
-impl Part {
+impl PartId {
     fn of(meta: &Meta) -> Option<Self> {
         let number = meta.number("part").filter(|number| *number > 0)?;
         Some(Self { trace_id: meta.text("trace_id")?.to_owned(), number })
     }
 }
 
-impl Growing {
+impl FollowedTrace {
     /// Begins with a trace; `None` while there is none, or nothing in it.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
-        let Some(last) = Tail::open(path)? else { return Ok(None) };
-        let part = last.first_meta().as_ref().and_then(Part::of);
-        let (before, stacks, has_gap, gone_looks) = (VecDeque::new(), None, false, 0);
-        let mut this = Self { path: path.to_owned(), last, part, stacks, before, has_gap, gone_looks };
+        let Some(last) = FileTail::open(path)? else { return Ok(None) };
+        let part = last.first_meta().as_ref().and_then(PartId::of);
+        let (before, stacks, has_gap, gone_polls) = (VecDeque::new(), None, false, 0);
+        let mut this = Self { path: path.to_owned(), last, part, stacks, before, has_gap, gone_polls };
         if let Some(part) = this.part.clone() {
             this.add_before(&part, 0);
         }
@@ -59,40 +59,40 @@ impl Growing {
     }
 
     /// The parts between number `after` and this one.
-    fn add_before(&mut self, part: &Part, after: u64) {
-        let siblings = Siblings::of(&self.path, &part.trace_id, part.number);
-        let open = |path: &PathBuf| Tail::open(path).ok().flatten();
+    fn add_before(&mut self, part: &PartId, after: u64) {
+        let discovery = PartDiscovery::beside(&self.path, &part.trace_id, part.number);
+        let open = |path: &PathBuf| FileTail::open(path).ok().flatten();
         for number in after + 1..part.number {
-            match siblings.parts.get(&number).and_then(open) {
+            match discovery.parts.get(&number).and_then(open) {
                 Some(tail) => self.before.push_back(tail),
                 None => self.has_gap = true,
             }
         }
         if self.stacks.is_none() {
-            self.stacks = siblings.stacks.as_ref().and_then(open);
+            self.stacks = discovery.stacks.as_ref().and_then(open);
         }
     }
 
     /// Hands on what is new.
-    pub(crate) fn look(&mut self, take: &mut impl FnMut(Item)) -> Result<Found, OpenError> {
+    pub(crate) fn poll(&mut self, take: &mut impl FnMut(Item)) -> Result<TailChange, OpenError> {
         let mut found = self.last.measure()?;
-        if found == Found::Replaced && self.follow_parts()? {
+        if found == TailChange::Replaced && self.follow_parts()? {
             found = self.last.measure()?;
         }
-        self.gone_looks = if found == Found::Gone { self.gone_looks + 1 } else { 0 };
+        self.gone_polls = if found == TailChange::Gone { self.gone_polls + 1 } else { 0 };
         match found {
             // Another one came meanwhile, or is about to: the next look sees to it.
-            Found::Replaced if !self.before.is_empty() => {}
-            Found::Gone if self.part.is_some() && self.gone_looks < GONE_LOOKS => {}
-            Found::Replaced | Found::Cut | Found::Gone => return Ok(found),
-            Found::Nothing | Found::More => {}
+            TailChange::Replaced if !self.before.is_empty() => {}
+            TailChange::Gone if self.part.is_some() && self.gone_polls < MAX_GONE_POLLS => {}
+            TailChange::Replaced | TailChange::Cut | TailChange::Gone => return Ok(found),
+            TailChange::Nothing | TailChange::More => {}
         }
         let mut has_more = false;
         for tail in &mut self.before {
-            tail.measure_nameless()?;
+            tail.measure_renamed()?;
         }
         if let Some(stacks) = &mut self.stacks
-            && stacks.measure()? == Found::More
+            && stacks.measure()? == TailChange::More
         {
             has_more |= stacks.read(take)?;
         }
@@ -100,16 +100,16 @@ impl Growing {
             has_more |= tail.read(take)?;
         }
         has_more |= self.last.read(take)?;
-        Ok(if has_more { Found::More } else { Found::Nothing })
+        Ok(if has_more { TailChange::More } else { TailChange::Nothing })
     }
 
     /// Goes on with the file that has the name now, if it is a later part of this trace.
     fn follow_parts(&mut self) -> Result<bool, OpenError> {
-        let (Some(before), Some(next)) = (self.part.clone(), Tail::open(&self.path)?) else {
+        let (Some(before), Some(next)) = (self.part.clone(), FileTail::open(&self.path)?) else {
             return Ok(false);
         };
-        let is_later = |part: &Part| part.trace_id == before.trace_id && part.number > before.number;
-        let Some(part) = next.first_meta().as_ref().and_then(Part::of).filter(is_later) else {
+        let is_later = |part: &PartId| part.trace_id == before.trace_id && part.number > before.number;
+        let Some(part) = next.first_meta().as_ref().and_then(PartId::of).filter(is_later) else {
             return Ok(false);
         };
         self.before.push_back(std::mem::replace(&mut self.last, next));

@@ -16,70 +16,73 @@ use gpumemtrace_replay::live::{Live, View};
 use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::sections::size;
 
-use crate::exit::Unreadable;
+use crate::exit::UnreadableInput;
 use crate::render::text::{count, duration, short};
 use crate::trace::open::{read_ring, ring_path};
 use crate::trace::progress as status;
-use file_tail::Found;
-use followed_trace::Growing;
+use file_tail::TailChange;
+use followed_trace::FollowedTrace;
 
-const LOOK_AFTER: Duration = Duration::from_millis(500);
-const TELL_AFTER: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const PRINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end of the process is waited for once the trace is closed: `gpumemtrace run` notes what became of it.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
 /// Looks at which nobody holds the trace and nothing comes, before its run is over.
-const QUIET_LOOKS: u32 = 2;
+const MAX_QUIET_POLLS: u32 = 2;
 
 /// Follows a trace until its run is over.
-pub(crate) fn until_the_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadable> {
-    let unreadable = |why: String| Unreadable(format!("{} {why}", path.display()));
+pub(crate) fn follow_to_end(path: &Path, own: &OwnPaths) -> Result<(), UnreadableInput> {
+    let unreadable = |why: String| UnreadableInput(format!("{} {why}", path.display()));
     loop {
         let mut trace = wait_for(path)?;
         let found = follow(&mut trace, path, own).map_err(|error| unreadable(error.to_string()))?;
         let why = match found {
-            Found::Replaced => "is another run's now; following that one",
-            Found::Cut => "was cut; following it from its start",
-            Found::Gone => {
+            TailChange::Replaced => "is another run's now; following that one",
+            TailChange::Cut => "was cut; following it from its start",
+            TailChange::Gone => {
                 status::erase();
                 return Err(unreadable("was removed while it was followed".to_owned()));
             }
-            Found::Nothing | Found::More => return Ok(()),
+            TailChange::Nothing | TailChange::More => return Ok(()),
         };
-        say(&format!("gpumemtrace: {} {why}", path.display()));
+        print_line(&format!("gpumemtrace: {} {why}", path.display()));
     }
 }
 
-fn wait_for(path: &Path) -> Result<Growing, Unreadable> {
+fn wait_for(path: &Path) -> Result<FollowedTrace, UnreadableInput> {
     let mut is_told = false;
     loop {
-        match Growing::open(path) {
+        match FollowedTrace::open(path) {
             Ok(Some(trace)) => return Ok(trace),
             Ok(None) if !is_told => {
                 is_told = true;
-                say(&format!("gpumemtrace: {} has nothing in it yet; waiting for its run", path.display()));
+                print_line(&format!(
+                    "gpumemtrace: {} has nothing in it yet; waiting for its run",
+                    path.display()
+                ));
             }
             Ok(None) => {}
-            Err(error) => return Err(Unreadable(format!("{} {error}", path.display()))),
+            Err(error) => return Err(UnreadableInput(format!("{} {error}", path.display()))),
         }
-        std::thread::sleep(LOOK_AFTER);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// `Nothing` when the run is over.
 fn follow(
-    trace: &mut Growing,
+    trace: &mut FollowedTrace,
     path: &Path,
     own: &OwnPaths,
-) -> Result<Found, gpumemtrace_format::reader::OpenError> {
+) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
     let mut live = Live::new(own.clone());
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
-    let mut quiet_looks = 0;
+    let mut quiet_polls = 0;
     let mut told = (Instant::now(), View::default());
     loop {
         let ring = read_ring(&ring_path(path));
         let is_locked = trace.is_locked();
-        let found = trace.look(&mut |item| match item {
+        let found = trace.poll(&mut |item| match item {
             Item::Meta(meta) => {
                 if let Some(id) = meta.text("trace_id") {
                     trace_id = Some(id.to_owned());
@@ -89,12 +92,12 @@ fn follow(
             item => live.take(item),
         })?;
         match found {
-            Found::Replaced | Found::Cut | Found::Gone => {
+            TailChange::Replaced | TailChange::Cut | TailChange::Gone => {
                 status::erase();
                 return Ok(found);
             }
-            Found::More => quiet_looks = 0,
-            Found::Nothing => quiet_looks += u32::from(!is_locked),
+            TailChange::More => quiet_polls = 0,
+            TailChange::Nothing => quiet_polls += u32::from(!is_locked),
         }
         if let RingFile::Loaded(ring) = ring
             && trace_id.as_ref() == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
@@ -105,36 +108,36 @@ fn follow(
             live.give_up_missing();
         }
         let is_over = match ended {
-            Some(since) => !is_locked || since.elapsed() > LAST_WORDS,
-            None => quiet_looks >= QUIET_LOOKS,
+            Some(since) => !is_locked || since.elapsed() > EXIT_STATUS_WAIT,
+            None => quiet_polls >= MAX_QUIET_POLLS,
         };
-        if is_over || told.0.elapsed() >= TELL_AFTER {
+        if is_over || told.0.elapsed() >= PRINT_INTERVAL {
             let view = live.look();
             if view != told.1 {
-                say_where_drawn(&line(&view));
+                print_totals(&format_totals(&view));
             }
             told = (Instant::now(), view);
         }
         if is_over {
             status::erase();
-            return Ok(Found::Nothing);
+            return Ok(TailChange::Nothing);
         }
-        std::thread::sleep(LOOK_AFTER);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// A sentence.
-fn say(sentence: &str) {
+fn print_line(sentence: &str) {
     status::erase();
     eprintln!("{sentence}");
 }
 
 /// Over the line before, where it can be; else below it.
-fn say_where_drawn(line: &str) {
+fn print_totals(line: &str) {
     if status::is_terminal() { status::draw(line) } else { eprintln!("{line}") }
 }
 
-fn line(view: &View) -> String {
+fn format_totals(view: &View) -> String {
     let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
     parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];

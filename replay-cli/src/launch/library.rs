@@ -9,29 +9,30 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-use crate::exit::Refused;
-use crate::launch::platform::System;
+use crate::exit::UsageError;
+use crate::launch::platform::Platform;
 
 /// Of the library's folder inside a folder of packages.
-const IN_PACKAGES: &str = "gpumemtrace/lib";
+const PACKAGE_LIBRARY_FOLDER: &str = "gpumemtrace/lib";
 
 /// The library that `GPUMEMTRACE_LIB` names, else the one that came with this command.
 pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("GPUMEMTRACE_LIB") {
         let path = PathBuf::from(path);
         return path.canonicalize().map_err(|error| {
-            Refused(format!("GPUMEMTRACE_LIB names {}, which cannot be used: {error}", path.display())).into()
+            UsageError(format!("GPUMEMTRACE_LIB names {}, which cannot be used: {error}", path.display()))
+                .into()
         });
     }
     let executable = std::env::current_exe().context("this executable cannot be found")?;
     // On macOS it is the path that it was called by, which may be a link from elsewhere.
     let executable = executable.canonicalize().unwrap_or(executable);
     let folder = executable.parent().unwrap_or(Path::new("."));
-    find_from(folder, System::HERE).ok_or_else(|| {
-        Refused(format!(
+    find_near(folder, Platform::HOST).ok_or_else(|| {
+        UsageError(format!(
             "{} is neither beside {}, nor in ../lib from there, nor in a Python package gpumemtrace there; \
              set GPUMEMTRACE_LIB to it",
-            System::HERE.library(),
+            Platform::HOST.library_name(),
             executable.display()
         ))
         .into()
@@ -40,11 +41,11 @@ pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
 
 /// Refuses a library that the variable of this system's loader cannot name: it would say so and start the program without it, or, on
 /// macOS, not at all.
-pub(crate) fn check_preloadable(library: &Path, system: System) -> anyhow::Result<()> {
-    if library.as_os_str().as_encoded_bytes().iter().any(|byte| system.separators().contains(byte)) {
-        let (shown, variable) = (library.display(), system.preload());
-        let what = if system.separators().contains(&b' ') { "a space or a colon" } else { "a colon" };
-        return Err(Refused(format!(
+pub(crate) fn check_preloadable(library: &Path, platform: Platform) -> anyhow::Result<()> {
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| platform.separators().contains(byte)) {
+        let (shown, variable) = (library.display(), platform.preload_variable());
+        let what = if platform.separators().contains(&b' ') { "a space or a colon" } else { "a colon" };
+        return Err(UsageError(format!(
             "{shown}: {variable} cannot hold a path with {what}; move the library, or copy it and set GPUMEMTRACE_LIB to the copy"
         ))
         .into());
@@ -52,14 +53,14 @@ pub(crate) fn check_preloadable(library: &Path, system: System) -> anyhow::Resul
     Ok(())
 }
 
-fn find_from(folder: &Path, system: System) -> Option<PathBuf> {
-    let places = [folder.join(system.library()), folder.join("../lib").join(system.library())];
+fn find_near(folder: &Path, platform: Platform) -> Option<PathBuf> {
+    let places = [folder.join(platform.library_name()), folder.join("../lib").join(platform.library_name())];
     let near = places.iter().find_map(|place| place.canonicalize().ok());
-    near.or_else(|| find_in_packages(&folder.join(".."), system))
+    near.or_else(|| find_in_packages(&folder.join(".."), platform))
 }
 
 /// The library of a Python package that was installed below `prefix`.
-fn find_in_packages(prefix: &Path, system: System) -> Option<PathBuf> {
+fn find_in_packages(prefix: &Path, platform: Platform) -> Option<PathBuf> {
     // `pip install --target` puts packages into the prefix itself.
     let mut folders = vec![prefix.to_owned()];
     for lib in ["lib", "lib64", "local/lib"] {
@@ -70,7 +71,9 @@ fn find_in_packages(prefix: &Path, system: System) -> Option<PathBuf> {
         );
     }
     folders.sort();
-    let library = |packages: &Path| packages.join(IN_PACKAGES).join(system.library()).canonicalize().ok();
+    let library = |packages: &Path| {
+        packages.join(PACKAGE_LIBRARY_FOLDER).join(platform.library_name()).canonicalize().ok()
+    };
     let found = folders.iter().filter_map(|folder| Some((is_our_version(folder), library(folder)?)));
     // Any that has our version is as good as another; where none has, some library is better than none.
     found.max_by_key(|(is_ours, _)| *is_ours).map(|(_, library)| library)
@@ -84,15 +87,15 @@ fn is_our_version(packages: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn put(file: &Path) -> PathBuf {
+    fn create_file(file: &Path) -> PathBuf {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, b"").unwrap();
         file.canonicalize().unwrap()
     }
 
-    fn found_from(prefix: &Path, system: System) -> Option<PathBuf> {
+    fn find_below(prefix: &Path, platform: Platform) -> Option<PathBuf> {
         fs::create_dir_all(prefix.join("bin")).unwrap();
-        find_from(&prefix.join("bin"), system)
+        find_near(&prefix.join("bin"), platform)
     }
 
     #[test]
@@ -106,34 +109,35 @@ mod tests {
             "local/lib/python3.12/dist-packages/gpumemtrace/lib",
             "gpumemtrace/lib",
         ] {
-            for system in [System::Linux, System::MacOs] {
+            for platform in [Platform::Linux, Platform::MacOs] {
                 let prefix = tempfile::tempdir().unwrap();
-                assert_eq!(found_from(prefix.path(), system), None);
+                assert_eq!(find_below(prefix.path(), platform), None);
                 for other in ["libgpumemtrace.a", "libgpumemtrace.rlib"] {
-                    put(&prefix.path().join(place).join(other));
+                    create_file(&prefix.path().join(place).join(other));
                 }
-                assert_eq!(found_from(prefix.path(), system), None);
-                let library = put(&prefix.path().join(place).join(system.library()));
-                assert_eq!(found_from(prefix.path(), system), Some(library), "{place}");
+                assert_eq!(find_below(prefix.path(), platform), None);
+                let library = create_file(&prefix.path().join(place).join(platform.library_name()));
+                assert_eq!(find_below(prefix.path(), platform), Some(library), "{place}");
             }
         }
     }
 
     #[test]
     fn what_the_loader_would_take_for_two_files_is_refused() {
-        let check = |folder: &str, system: System| {
-            check_preloadable(&Path::new(folder).join(system.library()), system)
+        let check = |folder: &str, platform: Platform| {
+            check_preloadable(&Path::new(folder).join(platform.library_name()), platform)
                 .map_err(|error| error.to_string())
         };
-        let (linux, mac) = (System::Linux, System::MacOs);
-        for (folder, system) in [("/opt/venv-1/lib", linux), ("/opt/venv-1/lib", mac), ("/opt/my venv", mac)]
+        let (linux, mac) = (Platform::Linux, Platform::MacOs);
+        for (folder, platform) in
+            [("/opt/venv-1/lib", linux), ("/opt/venv-1/lib", mac), ("/opt/my venv", mac)]
         {
-            assert_eq!(check(folder, system), Ok(()));
+            assert_eq!(check(folder, platform), Ok(()));
         }
-        for (folder, system) in [("/opt/my venv", linux), ("/opt/a:b", linux), ("/opt/a:b", mac)] {
-            let error = check(folder, system).unwrap_err();
+        for (folder, platform) in [("/opt/my venv", linux), ("/opt/a:b", linux), ("/opt/a:b", mac)] {
+            let error = check(folder, platform).unwrap_err();
             assert!(error.starts_with(folder) && error.contains("set GPUMEMTRACE_LIB"), "{error}");
-            assert!(error.contains(system.preload()), "{error}");
+            assert!(error.contains(platform.preload_variable()), "{error}");
         }
     }
 
@@ -143,11 +147,11 @@ mod tests {
         let of = |python: &str, version: &str| {
             let packages = prefix.path().join("lib").join(python).join("site-packages");
             fs::create_dir_all(packages.join(format!("gpumemtrace-{version}.dist-info"))).unwrap();
-            put(&packages.join(IN_PACKAGES).join(System::HERE.library()))
+            create_file(&packages.join(PACKAGE_LIBRARY_FOLDER).join(Platform::HOST.library_name()))
         };
         of("python3.10", "0.0.1");
         let ours = of("python3.11", env!("CARGO_PKG_VERSION"));
         of("python3.9", "99.0.0");
-        assert_eq!(found_from(prefix.path(), System::HERE), Some(ours));
+        assert_eq!(find_below(prefix.path(), Platform::HOST), Some(ours));
     }
 }

@@ -7,56 +7,56 @@ use std::path::{Path, PathBuf};
 
 /// A file name as the user gives it: `%p` is a process, `%r` a rank, `%h` a host, `%%` a percent sign.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub(crate) struct OutputPattern {
     /// Where the file is.
     pub(crate) folder: PathBuf,
-    file: Vec<Piece>,
+    tokens: Vec<PatternToken>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+enum PatternToken {
     Char(char),
     Digits,
     Anything,
 }
 
-impl Pattern {
+impl OutputPattern {
     /// Of a full path. `None` where the folder itself has placeholders.
     pub(crate) fn new(path: &Path) -> Option<Self> {
         let folder = path.parent()?.to_owned();
         if folder.to_string_lossy().contains('%') {
             return None;
         }
-        Some(Self { folder, file: pieces(&path.file_name()?.to_string_lossy()) })
+        Some(Self { folder, tokens: parse_tokens(&path.file_name()?.to_string_lossy()) })
     }
 
     /// True for a name that the recorder may have made of this.
-    pub(crate) fn makes(&self, name: &str) -> bool {
+    pub(crate) fn matches(&self, name: &str) -> bool {
         let chars: Vec<char> = name.chars().collect();
-        let aside: Option<Vec<char>> = without_number(name).map(|name| name.chars().collect());
-        fits(&self.file, &chars) || aside.is_some_and(|name| fits(&self.file, &name))
+        let aside: Option<Vec<char>> = strip_number(name).map(|name| name.chars().collect());
+        match_tokens(&self.tokens, &chars) || aside.is_some_and(|name| match_tokens(&self.tokens, &name))
     }
 }
 
-fn pieces(name: &str) -> Vec<Piece> {
-    let mut pieces = Vec::new();
+fn parse_tokens(name: &str) -> Vec<PatternToken> {
+    let mut tokens = Vec::new();
     let mut chars = name.chars();
     while let Some(c) = chars.next() {
         match (c, c == '%') {
-            (_, false) => pieces.push(Piece::Char(c)),
+            (_, false) => tokens.push(PatternToken::Char(c)),
             (_, true) => match chars.next() {
-                Some('p') => pieces.push(Piece::Digits),
-                Some('r' | 'h') => pieces.push(Piece::Anything),
-                Some('%') | None => pieces.push(Piece::Char('%')),
-                Some(other) => pieces.extend([Piece::Char('%'), Piece::Char(other)]),
+                Some('p') => tokens.push(PatternToken::Digits),
+                Some('r' | 'h') => tokens.push(PatternToken::Anything),
+                Some('%') | None => tokens.push(PatternToken::Char('%')),
+                Some(other) => tokens.extend([PatternToken::Char('%'), PatternToken::Char(other)]),
             },
         }
     }
-    pieces
+    tokens
 }
 
 /// `run.12.trace` as `run.trace`, `run.12` as `run`.
-fn without_number(name: &str) -> Option<String> {
+fn strip_number(name: &str) -> Option<String> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (stem, extension) = name.rsplit_once('.')?;
     if is_number(extension) {
@@ -66,15 +66,17 @@ fn without_number(name: &str) -> Option<String> {
     is_number(number).then(|| format!("{stem}.{extension}"))
 }
 
-fn fits(pieces: &[Piece], name: &[char]) -> bool {
-    match pieces {
+fn match_tokens(tokens: &[PatternToken], name: &[char]) -> bool {
+    match tokens {
         [] => name.is_empty(),
-        [Piece::Char(c), rest @ ..] => name.first() == Some(c) && fits(rest, &name[1..]),
-        [Piece::Digits, rest @ ..] => {
+        [PatternToken::Char(c), rest @ ..] => name.first() == Some(c) && match_tokens(rest, &name[1..]),
+        [PatternToken::Digits, rest @ ..] => {
             let digits = name.iter().take_while(|c| c.is_ascii_digit()).count();
-            (1..=digits).any(|taken| fits(rest, &name[taken..]))
+            (1..=digits).any(|taken| match_tokens(rest, &name[taken..]))
         }
-        [Piece::Anything, rest @ ..] => (0..=name.len()).any(|taken| fits(rest, &name[taken..])),
+        [PatternToken::Anything, rest @ ..] => {
+            (0..=name.len()).any(|taken| match_tokens(rest, &name[taken..]))
+        }
     }
 }
 
@@ -94,15 +96,15 @@ mod tests {
             ("/x/%p.rank%r@%h%%", &["12.rank3@node%", "12.rank@%"], &["x.rank3@node%", "12.rank3@node"]),
             ("/x/run.rank%r.trace", &["run.rank3.trace", "run.rank3.1.trace"], &["run.trace"]),
         ] {
-            let pattern = Pattern::new(Path::new(pattern)).unwrap();
+            let pattern = OutputPattern::new(Path::new(pattern)).unwrap();
             assert_eq!(pattern.folder, Path::new("/x"));
             for name in yes {
-                assert!(pattern.makes(name), "{name}");
+                assert!(pattern.matches(name), "{name}");
             }
             for name in no {
-                assert!(!pattern.makes(name), "{name}");
+                assert!(!pattern.matches(name), "{name}");
             }
         }
-        assert_eq!(Pattern::new(Path::new("/x/%h/run.trace")), None);
+        assert_eq!(OutputPattern::new(Path::new("/x/%h/run.trace")), None);
     }
 }

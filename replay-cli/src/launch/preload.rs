@@ -6,38 +6,38 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use gpumemtrace_cli::launch::injectable::{Files, Obstacle, Start};
+use gpumemtrace_cli::launch::injectable::{FileSystem, InjectionBlocker, LaunchTarget};
 
-use crate::launch::platform::System;
+use crate::launch::platform::Platform;
 
 /// Where the system looks if nobody says where (`_PATH_DEFPATH`).
-const USUAL_SEARCH: &str = "/usr/bin:/bin";
+const DEFAULT_SEARCH_PATH: &str = "/usr/bin:/bin";
 
 /// The variables; none, and what keeps us out, where that is known.
-pub(crate) fn into(
-    system: System,
+pub(crate) fn environment(
+    platform: Platform,
     library: &Path,
     (program, here): (&OsStr, &Path),
-    files: &impl Files,
+    files: &impl FileSystem,
     set: impl Fn(&str) -> Option<OsString>,
-) -> (Vec<(&'static str, OsString)>, Option<Obstacle>) {
-    let obstacle = obstacle(system, (program, here), files, &set);
-    let variables = if obstacle.is_some() { Vec::new() } else { system.environment(library, set) };
-    (variables, obstacle)
+) -> (Vec<(&'static str, OsString)>, Option<InjectionBlocker>) {
+    let blocker = find_blocker(platform, (program, here), files, &set);
+    let variables = if blocker.is_some() { Vec::new() } else { platform.preload_environment(library, set) };
+    (variables, blocker)
 }
 
 /// What keeps a library out of this program, if anything does that can be known before it is started.
-pub(crate) fn obstacle(
-    system: System,
+pub(crate) fn find_blocker(
+    platform: Platform,
     (program, here): (&OsStr, &Path),
-    files: &impl Files,
+    files: &impl FileSystem,
     set: impl Fn(&str) -> Option<OsString>,
-) -> Option<Obstacle> {
-    if system != System::MacOs {
+) -> Option<InjectionBlocker> {
+    if platform != Platform::MacOs {
         return None;
     }
-    let search = set("PATH").unwrap_or_else(|| USUAL_SEARCH.into());
-    Start { name: program, here, search: &search }.obstacle(files)
+    let search = set("PATH").unwrap_or_else(|| DEFAULT_SEARCH_PATH.into());
+    LaunchTarget { name: program, here, search: &search }.find_blocker(files)
 }
 
 #[cfg(test)]
@@ -45,7 +45,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
 
-    use gpumemtrace_cli::launch::injectable::{Disk, Reason};
+    use gpumemtrace_cli::launch::injectable::{BlockReason, HostFileSystem};
 
     use super::*;
 
@@ -65,19 +65,20 @@ mod tests {
             "DYLD_INSERT_LIBRARIES" => Some("/other.dylib".into()),
             _ => None,
         };
-        let into = |system, program| {
+        let environment_with = |platform, program| {
             let program = OsStr::new(program);
-            let (variables, obstacle) = into(system, Path::new("/opt/lib"), (program, &here), &Disk, set);
-            (variables, obstacle.map(|found| found.reason))
+            let (variables, blocker) =
+                environment(platform, Path::new("/opt/lib"), (program, &here), &HostFileSystem, set);
+            (variables, blocker.map(|found| found.reason))
         };
         let inserted = vec![("DYLD_INSERT_LIBRARIES", OsString::from("/opt/lib:/other.dylib"))];
-        assert_eq!(into(System::MacOs, "plain"), (inserted.clone(), None));
-        assert_eq!(into(System::MacOs, "./none"), (inserted, None), "the shell will say so");
+        assert_eq!(environment_with(Platform::MacOs, "plain"), (inserted.clone(), None));
+        assert_eq!(environment_with(Platform::MacOs, "./none"), (inserted, None), "the shell will say so");
         for program in ["hardened", "./hardened"] {
-            assert_eq!(into(System::MacOs, program), (Vec::new(), Some(Reason::Hardened)));
+            assert_eq!(environment_with(Platform::MacOs, program), (Vec::new(), Some(BlockReason::Hardened)));
         }
         // No matter what it looks like, Linux has no such rules.
-        let (variables, reason) = into(System::Linux, "x86_64");
+        let (variables, reason) = environment_with(Platform::Linux, "x86_64");
         assert_eq!((variables[0].0, reason), ("LD_PRELOAD", None));
     }
 }

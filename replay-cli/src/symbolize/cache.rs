@@ -26,14 +26,14 @@ const MAX_ALL_BYTES: u64 = 256 << 20;
 const LEVEL: i32 = 3;
 
 /// The folder.
-pub(crate) struct Cache {
+pub(crate) struct SymbolCache {
     folder: PathBuf,
     most_bytes: u64,
 }
 
-impl Cache {
+impl SymbolCache {
     /// Where the user's caches are, unless `GPUMEMTRACE_CACHE=off`.
-    pub(crate) fn of_user() -> Option<Self> {
+    pub(crate) fn for_user() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         if set("GPUMEMTRACE_CACHE").is_some_and(|value| value == "off") {
             return None;
@@ -61,7 +61,7 @@ impl Cache {
         if file.metadata().ok()?.len() > MAX_FILE_BYTES {
             return None;
         }
-        names_in(file.take(MAX_FILE_BYTES), build_id, sources)
+        read_cached_names(file.take(MAX_FILE_BYTES), build_id, sources)
     }
 
     /// Remembers.
@@ -113,7 +113,7 @@ impl Cache {
 }
 
 /// What a remembered file says of a build, if it is sound and was made from these sources.
-pub fn names_in(
+pub fn read_cached_names(
     file: impl Read,
     build_id: &[u8],
     sources: Option<&str>,
@@ -144,9 +144,9 @@ fn remove(path: &Path, len: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn cache(most_bytes: u64) -> (tempfile::TempDir, Cache) {
+    fn cache(most_bytes: u64) -> (tempfile::TempDir, SymbolCache) {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache { folder: folder.path().join("a/b"), most_bytes };
+        let cache = SymbolCache { folder: folder.path().join("a/b"), most_bytes };
         (folder, cache)
     }
 

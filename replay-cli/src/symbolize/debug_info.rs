@@ -6,20 +6,20 @@ use std::sync::Arc;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian, SectionId};
 use gpumemtrace_format::NamedFrame;
 
-use super::demangled;
-use super::elf::Image;
+use super::demangle;
+use super::elf::ElfImage;
 
-type Bytes = EndianArcSlice<LittleEndian>;
+type DwarfReader = EndianArcSlice<LittleEndian>;
 
 /// The debug information of a file. Units are parsed when an address in them is asked for.
 pub(super) struct DebugInfo {
-    context: addr2line::Context<Bytes>,
+    context: addr2line::Context<DwarfReader>,
 }
 
 impl DebugInfo {
     /// Reads the sections that tell functions and lines; `None` if they make no sense.
-    pub(super) fn read(image: &Image) -> Option<Self> {
-        let section = |id: SectionId| -> Result<Bytes, gimli::Error> {
+    pub(super) fn read(image: &ElfImage) -> Option<Self> {
+        let section = |id: SectionId| -> Result<DwarfReader, gimli::Error> {
             let bytes = match id {
                 SectionId::DebugAbbrev
                 | SectionId::DebugAddr
@@ -53,7 +53,7 @@ impl DebugInfo {
             let name = name.unwrap_or(Cow::Borrowed(""));
             let location = frame.location.as_ref();
             frames.push(NamedFrame {
-                function: demangled(&name).into(),
+                function: demangle(&name).into(),
                 file: location.and_then(|location| location.file).unwrap_or_default().into(),
                 line: location.and_then(|location| location.line).unwrap_or(0),
             });

@@ -23,7 +23,7 @@ const MAX_NOTES: usize = 32;
 
 /// A file with its headers read.
 #[derive(Debug)]
-pub(crate) struct Image {
+pub(crate) struct ElfImage {
     /// Where it is.
     pub(crate) path: PathBuf,
     file: File,
@@ -31,22 +31,22 @@ pub(crate) struct Image {
     pub(crate) build_id: Vec<u8>,
     /// The file name of its split debug information.
     pub(crate) debug_link: Option<String>,
-    sections: Vec<Section>,
+    sections: Vec<ElfSection>,
     /// Where code is once the file is loaded, also if it was split off this file.
     pub(crate) code: Vec<Range<u64>>,
 }
 
 #[derive(Debug)]
-struct Section {
+struct ElfSection {
     name: Vec<u8>,
     kind: u32,
     offset: u64,
     len: u64,
-    packing: Packing,
+    compression: SectionCompression,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Packing {
+enum SectionCompression {
     None,
     Zlib,
     Zstd,
@@ -55,22 +55,22 @@ enum Packing {
 
 /// Why a file cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Unusable {
+pub(crate) enum ElfError {
     /// Not there.
     Missing,
     /// Not readable, or not a sound ELF file for this kind of machine.
     Unreadable,
 }
 
-impl Image {
+impl ElfImage {
     /// Reads the headers.
-    pub(crate) fn open(path: &Path) -> Result<Self, Unusable> {
-        let missing = |_| Unusable::Missing;
+    pub(crate) fn open(path: &Path) -> Result<Self, ElfError> {
+        let missing = |_| ElfError::Missing;
         // Asked before it is opened: opening a pipe waits.
         if !std::fs::metadata(path).map_err(missing)?.is_file() {
-            return Err(Unusable::Unreadable);
+            return Err(ElfError::Unreadable);
         }
-        let file = File::open(path).map_err(|_| Unusable::Unreadable)?;
+        let file = File::open(path).map_err(|_| ElfError::Unreadable)?;
         let mut image = Self {
             path: path.to_owned(),
             file,
@@ -79,7 +79,7 @@ impl Image {
             sections: Vec::new(),
             code: Vec::new(),
         };
-        image.read_headers().map_err(|_| Unusable::Unreadable)?;
+        image.read_headers().map_err(|_| ElfError::Unreadable)?;
         if let Some(link) = image.section(".gnu_debuglink") {
             let name = link.split(|byte| *byte == 0).next().unwrap_or_default();
             let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && !name.contains('/'));
@@ -100,16 +100,16 @@ impl Image {
                 self.code.push(start..start.saturating_add(section.sh_size(endian)));
             }
             let Some((offset, len)) = section.file_range(endian) else { continue };
-            let (offset, len, packing) = match section.compression(endian, &cache)? {
-                None => (offset, len, Packing::None),
+            let (offset, len, compression) = match section.compression(endian, &cache)? {
+                None => (offset, len, SectionCompression::None),
                 Some((header, offset, len)) => match header.ch_type(endian) {
-                    elf::ELFCOMPRESS_ZLIB => (offset, len, Packing::Zlib),
-                    elf::ELFCOMPRESS_ZSTD => (offset, len, Packing::Zstd),
-                    _ => (offset, len, Packing::Unknown),
+                    elf::ELFCOMPRESS_ZLIB => (offset, len, SectionCompression::Zlib),
+                    elf::ELFCOMPRESS_ZSTD => (offset, len, SectionCompression::Zstd),
+                    _ => (offset, len, SectionCompression::Unknown),
                 },
             };
             let name = sections.section_name(endian, section)?.to_vec();
-            self.sections.push(Section { name, kind: section.sh_type(endian), offset, len, packing });
+            self.sections.push(ElfSection { name, kind: section.sh_type(endian), offset, len, compression });
             if section.sh_type(endian) != elf::SHT_NOTE || notes_left == 0 {
                 continue;
             }
@@ -154,7 +154,7 @@ impl Image {
         Some((self.bytes(section)?, self.section(texts)?))
     }
 
-    fn bytes(&self, section: &Section) -> Option<Vec<u8>> {
+    fn bytes(&self, section: &ElfSection) -> Option<Vec<u8>> {
         let file_bytes = self.file.metadata().ok()?.len();
         if section.len > file_bytes.min(MAX_SECTION_BYTES) {
             return None;
@@ -167,18 +167,18 @@ impl Image {
             return None;
         }
         let most_bytes = MAX_SECTION_BYTES.min((16 << 20) + section.len * MAX_UNPACKING);
-        match section.packing {
-            Packing::None => Some(stored),
-            Packing::Zlib => {
+        match section.compression {
+            SectionCompression::None => Some(stored),
+            SectionCompression::Zlib => {
                 miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&stored, most_bytes as usize).ok()
             }
-            Packing::Zstd => {
+            SectionCompression::Zstd => {
                 let mut unpacked = Vec::new();
                 let decoder = zstd::stream::read::Decoder::new(&stored[..]).ok()?;
                 decoder.take(most_bytes + 1).read_to_end(&mut unpacked).ok()?;
                 (unpacked.len() as u64 <= most_bytes).then_some(unpacked)
             }
-            Packing::Unknown => None,
+            SectionCompression::Unknown => None,
         }
     }
 }

@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::ModuleDef;
 use gpumemtrace_replay::naming::Unnamed;
 
-use super::elf::{Image, Unusable};
+use super::elf::{ElfError, ElfImage};
 
 /// Where distributions put debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
 /// The files of a module. At least one is there.
 #[derive(Debug)]
-pub(crate) struct Located {
+pub(crate) struct ModuleFiles {
     /// What was loaded.
-    pub(crate) code: Option<Image>,
+    pub(crate) code: Option<ElfImage>,
     /// What was split off it; looked for only where `code` has no debug information itself.
-    pub(crate) debug: Option<Image>,
+    pub(crate) debug: Option<ElfImage>,
 }
 
-impl Located {
+impl ModuleFiles {
     /// Differs when a file is another one: then what they said before may have changed.
     pub(crate) fn identity(&self) -> String {
         let mut identity = String::new();
@@ -41,30 +41,30 @@ impl Located {
 }
 
 /// Finds them.
-pub(crate) fn locate(module: &ModuleDef) -> Result<Located, Unnamed> {
+pub(crate) fn locate_module(module: &ModuleDef) -> Result<ModuleFiles, Unnamed> {
     let path = Path::new(&module.path);
-    let code = match Image::open(path) {
+    let code = match ElfImage::open(path) {
         _ if !path.is_absolute() => Err(Unnamed::FileMissing),
         Ok(image) if image.build_id == module.build_id => Ok(image),
         Ok(_) => Err(Unnamed::OtherBuild),
-        Err(Unusable::Missing) => Err(Unnamed::FileMissing),
-        Err(Unusable::Unreadable) => Err(Unnamed::Unreadable),
+        Err(ElfError::Missing) => Err(Unnamed::FileMissing),
+        Err(ElfError::Unreadable) => Err(Unnamed::Unreadable),
     };
-    let debug = if code.as_ref().is_ok_and(Image::has_debug_info) {
+    let debug = if code.as_ref().is_ok_and(ElfImage::has_debug_info) {
         None
     } else {
         debug_files(module, code.as_ref().ok())
             .iter()
-            .filter_map(|path| Image::open(path).ok())
+            .filter_map(|path| ElfImage::open(path).ok())
             .find(|image| image.build_id == module.build_id)
     };
     match (code, debug) {
         (Err(why), None) => Err(why),
-        (code, debug) => Ok(Located { code: code.ok(), debug }),
+        (code, debug) => Ok(ModuleFiles { code: code.ok(), debug }),
     }
 }
 
-fn debug_files(module: &ModuleDef, code: Option<&Image>) -> Vec<PathBuf> {
+fn debug_files(module: &ModuleDef, code: Option<&ElfImage>) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let root = Path::new(DEBUG_FOLDER);
     if let [first, rest @ ..] = &module.build_id[..] {
@@ -101,6 +101,6 @@ mod tests {
     fn a_relative_path_is_nobodys() {
         let module =
             ModuleDef { path: "Cargo.toml".to_owned(), build_id: vec![1; 20], ..ModuleDef::default() };
-        assert_eq!(locate(&module).err(), Some(Unnamed::FileMissing));
+        assert_eq!(locate_module(&module).err(), Some(Unnamed::FileMissing));
     }
 }

@@ -17,32 +17,32 @@ use std::path::Path;
 use gpumemtrace_format::{ModuleDef, NamedFrame};
 use gpumemtrace_replay::naming::{Resolve, Unnamed};
 
-pub use cache::names_in;
+pub use cache::read_cached_names;
 
-use cache::Cache;
+use cache::SymbolCache;
 use debug_info::DebugInfo;
-use elf::Image;
-use locate::Located;
+use elf::ElfImage;
+use locate::ModuleFiles;
 use table::SymbolTable;
 
 /// Names by build id.
 pub struct Resolver {
-    cache: Option<Cache>,
-    modules: HashMap<Vec<u8>, Module>,
+    cache: Option<SymbolCache>,
+    modules: HashMap<Vec<u8>, ResolvedModule>,
 }
 
 /// One build of one library.
-struct Module {
-    located: Result<Located, Unnamed>,
+struct ResolvedModule {
+    located: Result<ModuleFiles, Unnamed>,
     /// From its files; opened late.
-    symbols: Option<Symbols>,
+    symbols: Option<ModuleSymbols>,
     /// What is known so far; an address without a symbol has no frames.
     names: HashMap<u64, Vec<NamedFrame>>,
     is_changed: bool,
 }
 
 /// Everything that its files say.
-struct Symbols {
+struct ModuleSymbols {
     debug_info: Option<DebugInfo>,
     table: SymbolTable,
 }
@@ -50,21 +50,21 @@ struct Symbols {
 impl Resolver {
     /// With what was remembered on disk, unless the user does not want that.
     pub fn new(uses_cache: bool) -> Self {
-        Self { cache: if uses_cache { Cache::of_user() } else { None }, modules: HashMap::new() }
+        Self { cache: if uses_cache { SymbolCache::for_user() } else { None }, modules: HashMap::new() }
     }
 
-    fn module(&mut self, definition: &ModuleDef) -> &mut Module {
+    fn module(&mut self, definition: &ModuleDef) -> &mut ResolvedModule {
         let cache = &self.cache;
         self.modules.entry(definition.build_id.clone()).or_insert_with(|| {
-            let located = locate::locate(definition);
-            let sources = located.as_ref().map(Located::identity).ok();
+            let located = locate::locate_module(definition);
+            let sources = located.as_ref().map(ModuleFiles::identity).ok();
             let names = cache.as_ref().and_then(|cache| cache.read(&definition.build_id, sources.as_deref()));
-            Module { located, symbols: None, names: names.unwrap_or_default(), is_changed: false }
+            ResolvedModule { located, symbols: None, names: names.unwrap_or_default(), is_changed: false }
         })
     }
 
     /// Remembers on disk what was learnt. What fails here costs time later and nothing else.
-    pub fn remember(&self) {
+    pub fn save_cache(&self) {
         let Some(cache) = &self.cache else { return };
         for (build_id, module) in self.modules.iter().filter(|(_, module)| module.is_changed) {
             if let Ok(located) = &module.located {
@@ -83,7 +83,7 @@ impl Resolve for Resolver {
         let module = self.module(definition);
         if !module.names.contains_key(&address) {
             let located = module.located.as_ref().map_err(|why| *why)?;
-            let symbols = module.symbols.get_or_insert_with(|| Symbols::open(located));
+            let symbols = module.symbols.get_or_insert_with(|| ModuleSymbols::open(located));
             module.names.insert(address, symbols.frames(address));
             module.is_changed = true;
         }
@@ -92,12 +92,12 @@ impl Resolve for Resolver {
     }
 }
 
-impl Symbols {
-    fn open(located: &Located) -> Self {
-        Self::of(|| located.debug.iter().chain(&located.code))
+impl ModuleSymbols {
+    fn open(located: &ModuleFiles) -> Self {
+        Self::read(|| located.debug.iter().chain(&located.code))
     }
 
-    fn of<'a, I: Iterator<Item = &'a Image>>(images: impl Fn() -> I) -> Self {
+    fn read<'a, I: Iterator<Item = &'a ElfImage>>(images: impl Fn() -> I) -> Self {
         Self {
             debug_info: images().find(|image| image.has_debug_info()).and_then(DebugInfo::read),
             table: SymbolTable::read(images()),
@@ -113,7 +113,7 @@ impl Symbols {
                 frames.retain(|frame| !frame.function.is_empty());
                 return frames;
             };
-            let function = demangled(&name).into();
+            let function = demangle(&name).into();
             match frames.last_mut() {
                 Some(outermost) => outermost.function = function,
                 None => frames.push(NamedFrame { function, file: "".into(), line: 0 }),
@@ -125,13 +125,13 @@ impl Symbols {
 
 /// What a file says about some addresses, whichever build it is; `None` if it is no sound ELF file.
 pub fn frames_in_file(path: &Path, addresses: &[u64]) -> Option<Vec<Vec<NamedFrame>>> {
-    let image = Image::open(path).ok()?;
-    let symbols = Symbols::of(|| std::iter::once(&image));
+    let image = ElfImage::open(path).ok()?;
+    let symbols = ModuleSymbols::read(|| std::iter::once(&image));
     Some(addresses.iter().map(|address| symbols.frames(*address)).collect())
 }
 
 /// As the source has it, for names that C++ and Rust compilers made up.
-fn demangled(name: &str) -> Cow<'_, str> {
+fn demangle(name: &str) -> Cow<'_, str> {
     if name.starts_with("_Z") || name.starts_with("_R") {
         addr2line::demangle_auto(Cow::Borrowed(name), None)
     } else {
@@ -152,14 +152,14 @@ mod tests {
             ("malloc", "malloc"),
             ("_Zwhatever", "_Zwhatever"),
         ] {
-            assert_eq!(demangled(mangled), name);
+            assert_eq!(demangle(mangled), name);
         }
     }
 
     #[test]
     fn this_program_knows_its_own_functions_and_refuses_another_build() {
         let path = std::env::current_exe().unwrap();
-        let image = Image::open(&path).unwrap();
+        let image = ElfImage::open(&path).unwrap();
         if image.build_id.is_empty() {
             return; // A linker that makes none.
         }

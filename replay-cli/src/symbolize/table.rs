@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 
-use super::elf::Image;
+use super::elf::ElfImage;
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 24;
@@ -20,7 +20,7 @@ const INDIRECT_FUNCTION: u8 = 10;
 
 /// Symbols of functions, by address.
 pub(super) struct SymbolTable {
-    symbols: Vec<Symbol>,
+    symbols: Vec<FunctionSymbol>,
     /// One per table.
     texts: Vec<Vec<u8>>,
     /// Where code is.
@@ -28,7 +28,7 @@ pub(super) struct SymbolTable {
 }
 
 #[derive(Clone, Copy)]
-struct Symbol {
+struct FunctionSymbol {
     address: u64,
     len: u64,
     /// Lower ones are better names for the same address.
@@ -39,7 +39,7 @@ struct Symbol {
 
 impl SymbolTable {
     /// Reads the tables of some files of the same build: the full ones, and what the loader needs.
-    pub(super) fn read<'a>(images: impl IntoIterator<Item = &'a Image>) -> Self {
+    pub(super) fn read<'a>(images: impl IntoIterator<Item = &'a ElfImage>) -> Self {
         let mut table = Self { symbols: Vec::new(), texts: Vec::new(), code: Vec::new() };
         for image in images {
             table.code.extend(image.code.iter().cloned());
@@ -67,7 +67,13 @@ impl SymbolTable {
             }
             // Of two names for the same function the one that others see.
             let rank = u8::from(kind == NOTYPE) * 2 + u8::from(binding == 0);
-            self.symbols.push(Symbol { address: long(8), len: long(16), rank, texts: number, name: word(0) });
+            self.symbols.push(FunctionSymbol {
+                address: long(8),
+                len: long(16),
+                rank,
+                texts: number,
+                name: word(0),
+            });
         }
         self.texts.push(texts);
     }
@@ -77,7 +83,7 @@ impl SymbolTable {
         let code = self.code.iter().find(|code| code.contains(&address))?;
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
         let before = &self.symbols[..after];
-        let holds = |symbol: &&Symbol| address - symbol.address < symbol.len;
+        let holds = |symbol: &&FunctionSymbol| address - symbol.address < symbol.len;
         let sized = before.iter().rev().take(MAX_NESTED).find(holds);
         if let Some(sized) = sized {
             // The best name of those that begin there.
@@ -86,11 +92,12 @@ impl SymbolTable {
         }
         let label = before.last().filter(|symbol| symbol.len == 0 && code.contains(&symbol.address))?;
         // One inside of a function does not reach beyond its end.
-        let is_over = |symbol: &Symbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
+        let is_over =
+            |symbol: &FunctionSymbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
         before.iter().rev().take(MAX_NESTED).all(is_over).then(|| self.text(label))?
     }
 
-    fn text(&self, symbol: &Symbol) -> Option<String> {
+    fn text(&self, symbol: &FunctionSymbol) -> Option<String> {
         let text = self.texts.get(usize::from(symbol.texts))?.get(symbol.name as usize..)?;
         let text = text.split(|byte| *byte == 0).next()?;
         (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
@@ -99,7 +106,8 @@ impl SymbolTable {
     /// Where the function is that has such a name.
     #[cfg(test)]
     pub(super) fn address_of(&self, is_it: impl Fn(&str) -> bool) -> Option<u64> {
-        let named = |symbol: &&Symbol| symbol.len > 1 && self.text(symbol).is_some_and(|name| is_it(&name));
+        let named =
+            |symbol: &&FunctionSymbol| symbol.len > 1 && self.text(symbol).is_some_and(|name| is_it(&name));
         self.symbols.iter().find(named).map(|symbol| symbol.address)
     }
 }

@@ -12,31 +12,31 @@ use gpumemtrace_format::reader::OpenError;
 use gpumemtrace_format::ring::{PAGE_BYTES, RingImage};
 use gpumemtrace_replay::{Input, RingFile};
 
-use crate::exit::Unreadable;
-use crate::trace::parts::Pieces;
+use crate::exit::UnreadableInput;
+use crate::trace::parts::TraceParts;
 use crate::trace::progress::{Progress, Reading};
 
 /// A trace that was found.
-pub(crate) struct TraceFile {
+pub(crate) struct TraceSource {
     /// The file, and those that belong to it.
-    pub(crate) pieces: Pieces,
+    pub(crate) parts: TraceParts,
     /// As the user named it.
     pub(crate) name: String,
     is_locked: bool,
     reading: Arc<Reading>,
 }
 
-impl TraceFile {
+impl TraceSource {
     /// Finds it and looks at what stands beside it.
-    pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), Unreadable> {
+    pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), UnreadableInput> {
         let name = path.display().to_string();
-        let refuse = |why: String| Unreadable(format!("{name} {why}"));
+        let refuse = |why: String| UnreadableInput(format!("{name} {why}"));
         // Asked before it is opened: opening a pipe waits for whoever writes into it.
-        let facts = std::fs::metadata(path).map_err(|error| refuse(cannot_open(&error)))?;
+        let facts = std::fs::metadata(path).map_err(|error| refuse(describe_open_error(&error)))?;
         if !facts.is_file() && !facts.is_dir() {
             return Err(refuse("is not a regular file; a trace is read twice, so save it first".to_owned()));
         }
-        let file = File::open(path).map_err(|error| refuse(cannot_open(&error)))?;
+        let file = File::open(path).map_err(|error| refuse(describe_open_error(&error)))?;
         let facts = file.metadata().map_err(|error| refuse(format!("cannot be read: {error}")))?;
         if facts.is_dir() {
             return Err(refuse("is a directory; give the trace file in it".to_owned()));
@@ -44,18 +44,18 @@ impl TraceFile {
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(&ring_path(path));
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
-        let (pieces, reading) = (Pieces::of(path, length_bytes), Arc::default());
-        Ok((Self { pieces, name, is_locked, reading }, ring))
+        let (parts, reading) = (TraceParts::find(path, length_bytes), Arc::default());
+        Ok((Self { parts, name, is_locked, reading }, ring))
     }
 
     /// Opens it from its start.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(self.reading.begin(self.pieces.open()?)))
+        Ok(Box::new(self.reading.begin(self.parts.open()?)))
     }
 
     /// Says on the terminal how far the reading of it is, until what is returned is dropped.
     pub(crate) fn progress(&self) -> Progress {
-        let length_bytes = self.pieces.files.iter().map(|piece| piece.len_bytes).sum();
+        let length_bytes = self.parts.files.iter().map(|part| part.len_bytes).sum();
         Progress::of(&self.name, length_bytes, self.reading.clone())
     }
 
@@ -64,11 +64,12 @@ impl TraceFile {
         &self,
         ring: RingFile,
         read: impl FnOnce(Input<'_>) -> Result<T, OpenError>,
-    ) -> Result<T, Unreadable> {
+    ) -> Result<T, UnreadableInput> {
         let open = || self.open();
-        let (files, absent) = (self.pieces.spans(), self.pieces.absent.clone());
+        let (files, absent) = (self.parts.spans(), self.parts.absent.clone());
         let input = Input { path: &self.name, open: &open, ring, is_locked: self.is_locked, files, absent };
-        read(input).map_err(|error| Unreadable(format!("{} {}", self.name, advice(&error))))
+        read(input)
+            .map_err(|error| UnreadableInput(format!("{} {}", self.name, describe_format_error(&error))))
     }
 
     /// True while the recorder writes it.
@@ -86,7 +87,7 @@ pub(crate) fn ring_path(trace: &Path) -> PathBuf {
 
 /// What stands beside a trace.
 pub(crate) fn read_ring(path: &Path) -> RingFile {
-    match ring_bytes(path) {
+    match read_ring_bytes(path) {
         Ok(bytes) => match RingImage::decode(&bytes) {
             Ok(image) => RingFile::Loaded(Box::new(image)),
             Err(error) => RingFile::Unusable(error.to_string()),
@@ -96,7 +97,7 @@ pub(crate) fn read_ring(path: &Path) -> RingFile {
 }
 
 /// The file as far as its first page says that there is something; no more of it than that page until it has been checked.
-fn ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
+fn read_ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
     let unreadable = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => RingFile::Absent,
         _ => RingFile::Unusable(format!("cannot be read ({error})")),
@@ -112,7 +113,7 @@ fn ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
     Ok(bytes)
 }
 
-fn cannot_open(error: &std::io::Error) -> String {
+fn describe_open_error(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => {
             "does not exist; the traced program writes run.trace into its current directory, at its first \
@@ -126,7 +127,7 @@ fn cannot_open(error: &std::io::Error) -> String {
     }
 }
 
-fn advice(error: &OpenError) -> String {
+fn describe_format_error(error: &OpenError) -> String {
     match error {
         OpenError::NotATrace => {
             format!(

@@ -16,11 +16,11 @@ use gpumemtrace_format::ring::{Record, RingImage};
 use gpumemtrace_format::{End, Event, Meta, NO_SEQ};
 use gpumemtrace_replay::input::Cut;
 
-use crate::trace::parts::{Piece, Pieces, places};
+use crate::trace::parts::{PartFile, TraceParts, locate_index};
 
 /// A trace, summed up.
 #[derive(Debug, Default)]
-pub(crate) struct Sums {
+pub(crate) struct IndexSummary {
     /// Over all files. The number of threads is that of the part that has the most.
     pub(crate) totals: Totals,
     /// Whether there may be more threads: they are counted in each part, and behind its sums, apart.
@@ -36,21 +36,21 @@ pub(crate) struct Sums {
     seqs: HashSet<u64>,
 }
 
-impl Sums {
+impl IndexSummary {
     /// `None` where something has to be read to know.
-    pub(crate) fn of(pieces: &Pieces, ring: Option<&RingImage>) -> Option<Self> {
-        let has_parts = pieces.files.len() > 1;
-        let mut sums = Self { has_parts, may_have_more_threads: has_parts, ..Self::default() };
-        for piece in &pieces.files {
-            sums.add(piece, ring.is_some())?;
+    pub(crate) fn read(parts: &TraceParts, ring: Option<&RingImage>) -> Option<Self> {
+        let has_parts = parts.files.len() > 1;
+        let mut summary = Self { has_parts, may_have_more_threads: has_parts, ..Self::default() };
+        for part in &parts.files {
+            summary.add_part(part, ring.is_some())?;
         }
         let of_this_trace = |ring: &&RingImage| {
-            sums.meta.text("trace_id") == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
+            summary.meta.text("trace_id") == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
         };
         if let Some(ring) = ring.filter(of_this_trace) {
-            sums.add_ring(ring);
+            summary.add_ring(ring);
         }
-        Some(sums)
+        Some(summary)
     }
 
     /// What the ring holds and no block has.
@@ -80,13 +80,14 @@ impl Sums {
         self.add_totals(more);
     }
 
-    fn add(&mut self, piece: &Piece, has_ring: bool) -> Option<()> {
-        let file = File::open(&piece.path).ok()?;
+    fn add_part(&mut self, part: &PartFile, has_ring: bool) -> Option<()> {
+        let file = File::open(&part.path).ok()?;
         // What does not begin like a trace of this version is the reader's to refuse.
-        TraceReader::new(tail(&file, 0, piece.len_bytes)?).ok()?;
-        let places = places(&file, piece.len_bytes)?;
+        TraceReader::new(read_from(&file, 0, part.len_bytes)?).ok()?;
+        let places = locate_index(&file, part.len_bytes)?;
         // Names stand in front of everything else, where no sum counts them.
-        if self.meta.entries().is_empty() && kind_at(&file, FILE_HEADER_BYTES as u64)? != BlockKind::META {
+        if self.meta.entries().is_empty() && read_kind_at(&file, FILE_HEADER_BYTES as u64)? != BlockKind::META
+        {
             return None;
         }
         let Some(at) = places.index else {
@@ -95,16 +96,16 @@ impl Sums {
             }
             // A part that has just been begun.
             let at = FILE_HEADER_BYTES as u64;
-            let mut items = TraceReader::resume(tail(&file, at, piece.len_bytes)?, at);
+            let mut items = TraceReader::resume(read_from(&file, at, part.len_bytes)?, at);
             return items.try_for_each(|item| self.add_item(item));
         };
-        let Item::Index(index) = item_at(&file, at, piece.len_bytes)? else { return None };
-        self.add_metas(&file, piece, at, &index)?;
+        let Item::Index(index) = read_item_at(&file, at, part.len_bytes)? else { return None };
+        self.add_metas(&file, part, at, &index)?;
         if has_ring {
             self.remember_seqs(&file, at, &index)?;
         }
         self.add_totals(index.totals);
-        for item in TraceReader::resume(tail(&file, at, piece.len_bytes)?, at).skip(1) {
+        for item in TraceReader::resume(read_from(&file, at, part.len_bytes)?, at).skip(1) {
             self.add_item(item)?;
         }
         Some(())
@@ -113,7 +114,7 @@ impl Sums {
     /// The blocks of one INDEX, which are the last ones before it.
     fn remember_seqs(&mut self, file: &File, at: u64, index: &Index) -> Option<()> {
         let begin = at.checked_sub(index.blocks.iter().map(|block| block.len_bytes).sum())?;
-        for item in TraceReader::resume(tail(file, begin, at)?, begin).events_only() {
+        for item in TraceReader::resume(read_from(file, begin, at)?, begin).events_only() {
             match item {
                 Item::Events(events) => self.seqs.extend(events.iter().map(|event| event.seq)),
                 Item::Skipped(_) => {}
@@ -145,9 +146,9 @@ impl Sums {
         Some(())
     }
 
-    fn add_metas(&mut self, file: &File, piece: &Piece, at: u64, index: &Index) -> Option<()> {
+    fn add_metas(&mut self, file: &File, part: &PartFile, at: u64, index: &Index) -> Option<()> {
         for back in &index.metas_bytes {
-            match item_at(file, at.checked_sub(*back)?, piece.len_bytes)? {
+            match read_item_at(file, at.checked_sub(*back)?, part.len_bytes)? {
                 Item::Meta(meta) => self.meta.merge(meta),
                 _ => return None,
             }
@@ -174,18 +175,18 @@ impl Sums {
     }
 }
 
-fn kind_at(file: &File, at: u64) -> Option<BlockKind> {
+fn read_kind_at(file: &File, at: u64) -> Option<BlockKind> {
     let mut header = [0; BLOCK_HEADER_BYTES];
     file.read_exact_at(&mut header, at).ok()?;
     BlockHeader::decode(&header).map(|header| header.kind)
 }
 
-fn item_at(file: &File, at: u64, len_bytes: u64) -> Option<Item> {
-    TraceReader::resume(tail(file, at, len_bytes)?, at).next()
+fn read_item_at(file: &File, at: u64, len_bytes: u64) -> Option<Item> {
+    TraceReader::resume(read_from(file, at, len_bytes)?, at).next()
 }
 
 /// The file from here on.
-fn tail(file: &File, at: u64, len_bytes: u64) -> Option<impl std::io::Read> {
+fn read_from(file: &File, at: u64, len_bytes: u64) -> Option<impl std::io::Read> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = file;
     file.seek(SeekFrom::Start(at)).ok()?;

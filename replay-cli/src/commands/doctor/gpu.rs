@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use gpumemtrace_format::EventKind;
 
-use super::live_test::{Left, output_within, run};
-use super::probe::ROUTES;
-use super::{Check, Verdict};
+use super::live_test::{LiveTestResult, output_with_timeout, run_live_test};
+use super::probe::DRIVER_ROUTES;
+use super::{CheckVerdict, DoctorCheck};
 
 /// Asks a process of its own: a broken driver must not take this one with it.
-fn ask(what: &str) -> Result<String, String> {
+fn run_probe(what: &str) -> Result<String, String> {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
     command.args(["doctor-probe", what]);
-    let output = output_within(command, Duration::from_mins(1)).map_err(|error| format!("{error:#}"))?;
+    let output =
+        output_with_timeout(command, Duration::from_mins(1)).map_err(|error| format!("{error:#}"))?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     match (output.status.success(), text.is_empty()) {
         (true, _) => Ok(text),
@@ -26,50 +27,58 @@ fn ask(what: &str) -> Result<String, String> {
 }
 
 /// Says what driver there is; true if it can be used.
-pub(super) fn driver(checks: &mut Vec<Check>) -> bool {
-    let (verdict, says) = match ask("driver") {
-        Ok(says) => (Verdict::Well, says),
-        Err(why) => (Verdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
+pub(super) fn check_driver(checks: &mut Vec<DoctorCheck>) -> bool {
+    let (verdict, says) = match run_probe("driver") {
+        Ok(says) => (CheckVerdict::Ok, says),
+        Err(why) => (CheckVerdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
     };
-    checks.push(Check::new("driver", verdict, says));
-    verdict == Verdict::Well
+    checks.push(DoctorCheck::new("driver", verdict, says));
+    verdict == CheckVerdict::Ok
 }
 
 /// Says whether NVML is there.
-pub(super) fn nvml(checks: &mut Vec<Check>) {
-    let (verdict, says) = match ask("nvml") {
-        Ok(says) => (Verdict::Well, says),
-        Err(why) => (Verdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
+pub(super) fn check_nvml(checks: &mut Vec<DoctorCheck>) {
+    let (verdict, says) = match run_probe("nvml") {
+        Ok(says) => (CheckVerdict::Ok, says),
+        Err(why) => (CheckVerdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
     };
-    checks.push(Check::new("NVML", verdict, says));
+    checks.push(DoctorCheck::new("NVML", verdict, says));
 }
 
 /// Allocates through each route in a traced process, and looks for each in the trace.
-pub(super) fn routes(library: &Path, checks: &mut Vec<Check>) {
+pub(super) fn check_routes(library: &Path, checks: &mut Vec<DoctorCheck>) {
     let me = std::env::current_exe().unwrap_or_default();
     let arguments = [OsStr::new("doctor-probe"), OsStr::new("routes")];
-    match run(library, me.as_os_str(), &arguments) {
+    match run_live_test(library, me.as_os_str(), &arguments) {
         Ok(left) => judge_routes(&left, checks),
-        Err(error) => checks.push(Check::new("routes", Verdict::Bad, format!("{error:#}"))),
+        Err(error) => checks.push(DoctorCheck::new("routes", CheckVerdict::Failed, format!("{error:#}"))),
     }
 }
 
-fn judge_routes(left: &Left, checks: &mut Vec<Check>) {
+fn judge_routes(left: &LiveTestResult, checks: &mut Vec<DoctorCheck>) {
     for line in left.stderr.lines().filter(|line| line.starts_with("gpumemtrace:")) {
-        checks.push(Check::new("recorder", Verdict::Bad, line.trim_start_matches("gpumemtrace: ")));
+        checks.push(DoctorCheck::new(
+            "recorder",
+            CheckVerdict::Failed,
+            line.trim_start_matches("gpumemtrace: "),
+        ));
     }
-    for route in ROUTES {
+    for route in DRIVER_ROUTES {
         let name = format!("route {}", route.name);
         let Some(outcome) =
             left.stdout.lines().find_map(|line| line.strip_prefix(route.key)?.strip_prefix(' '))
         else {
             let why =
                 format!("the probe did not get that far{}", if left.succeeded { "" } else { ": it failed" });
-            checks.push(Check::new(name, Verdict::Bad, why));
+            checks.push(DoctorCheck::new(name, CheckVerdict::Failed, why));
             continue;
         };
         if outcome != "0" {
-            checks.push(Check::new(name, Verdict::Absent, format!("cannot be tried here ({outcome})")));
+            checks.push(DoctorCheck::new(
+                name,
+                CheckVerdict::Absent,
+                format!("cannot be tried here ({outcome})"),
+            ));
             continue;
         }
         let events = left.trace.as_ref().map(|trace| trace.events.as_slice()).unwrap_or_default();
@@ -82,11 +91,15 @@ fn judge_routes(left: &Left, checks: &mut Vec<Check>) {
             })
         });
         checks.push(match (allocated.is_some(), freed) {
-            (true, true) => Check::new(name, Verdict::Well, "seen"),
-            (true, false) => Check::new(name, Verdict::Bad, "the allocation was seen, its free was not"),
-            (false, _) => {
-                Check::new(name, Verdict::Bad, "NOT seen: allocations made this way would be missing")
+            (true, true) => DoctorCheck::new(name, CheckVerdict::Ok, "seen"),
+            (true, false) => {
+                DoctorCheck::new(name, CheckVerdict::Failed, "the allocation was seen, its free was not")
             }
+            (false, _) => DoctorCheck::new(
+                name,
+                CheckVerdict::Failed,
+                "NOT seen: allocations made this way would be missing",
+            ),
         });
     }
 }

@@ -7,28 +7,28 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use gpumemtrace_cli::launch::injectable::Disk;
+use gpumemtrace_cli::launch::injectable::HostFileSystem;
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{Counter, Event, Meta};
 
-use crate::launch::platform::System;
-use crate::launch::preload as inserted;
+use crate::launch::platform::Platform;
+use crate::launch::preload;
 
 /// Longest a probe may take: importing PyTorch from a cold disk takes a while.
-const PATIENCE: Duration = Duration::from_mins(3);
+const MAX_TEST_TIME: Duration = Duration::from_mins(3);
 
 /// What a traced program left.
-pub(super) struct Left {
+pub(super) struct LiveTestResult {
     pub(super) stdout: String,
     pub(super) stderr: String,
     pub(super) succeeded: bool,
     /// `None`: it made no trace.
-    pub(super) trace: Option<Trace>,
+    pub(super) trace: Option<LiveTestTrace>,
 }
 
 /// The part of a trace that the checks need.
 #[derive(Default)]
-pub(super) struct Trace {
+pub(super) struct LiveTestTrace {
     pub(super) meta: Meta,
     pub(super) events: Vec<Event>,
     /// Calls of functions that allocate and are not recorded.
@@ -38,26 +38,31 @@ pub(super) struct Trace {
 }
 
 /// Runs a program under the library; its trace goes into a folder that is removed.
-pub(super) fn run(library: &Path, program: &OsStr, arguments: &[&OsStr]) -> anyhow::Result<Left> {
+pub(super) fn run_live_test(
+    library: &Path,
+    program: &OsStr,
+    arguments: &[&OsStr],
+) -> anyhow::Result<LiveTestResult> {
     let folder =
         tempfile::Builder::new().prefix("gpumemtrace-doctor-").tempdir().context("no temporary folder")?;
     let path = folder.path().join("run.trace");
     let here = std::env::current_dir().context("the current directory is gone")?;
     let variable = |name: &str| std::env::var_os(name);
-    if let Some(obstacle) = inserted::obstacle(System::HERE, (program, &here), &Disk, variable) {
-        anyhow::bail!("{obstacle}");
+    if let Some(blocker) = preload::find_blocker(Platform::HOST, (program, &here), &HostFileSystem, variable)
+    {
+        anyhow::bail!("{blocker}");
     }
     let mut command = Command::new(program);
-    command.args(arguments).env(System::HERE.preload(), library).env("GPUMEMTRACE_OUTPUT", &path);
+    command.args(arguments).env(Platform::HOST.preload_variable(), library).env("GPUMEMTRACE_OUTPUT", &path);
     for variable in ["GPUMEMTRACE_STACKS", "GPUMEMTRACE_ON_FULL", "RANK"] {
         command.env_remove(variable);
     }
-    let output = output_within(command, PATIENCE)?;
+    let output = output_with_timeout(command, MAX_TEST_TIME)?;
     let trace = match File::open(&path) {
-        Ok(file) => Some(read(file, &path)?),
+        Ok(file) => Some(read_trace(file, &path)?),
         Err(_) => None,
     };
-    Ok(Left {
+    Ok(LiveTestResult {
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
         stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         succeeded: output.status.success(),
@@ -65,8 +70,8 @@ pub(super) fn run(library: &Path, program: &OsStr, arguments: &[&OsStr]) -> anyh
     })
 }
 
-fn read(file: File, path: &Path) -> anyhow::Result<Trace> {
-    let mut trace = Trace::default();
+fn read_trace(file: File, path: &Path) -> anyhow::Result<LiveTestTrace> {
+    let mut trace = LiveTestTrace::default();
     for item in TraceReader::new(file)? {
         match item {
             Item::Meta(meta) => trace.meta.merge(meta),
@@ -81,7 +86,7 @@ fn read(file: File, path: &Path) -> anyhow::Result<Trace> {
 }
 
 /// Runs a command to its end, or kills it.
-pub(super) fn output_within(mut command: Command, patience: Duration) -> anyhow::Result<Output> {
+pub(super) fn output_with_timeout(mut command: Command, patience: Duration) -> anyhow::Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::null())

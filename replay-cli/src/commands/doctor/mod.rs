@@ -16,14 +16,14 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use crate::exit::Exit;
-use crate::launch::platform::System;
+use crate::exit::CliExit;
+use crate::launch::platform::Platform;
 use crate::terminal::layout::{self, HANG};
 use crate::terminal::style::{self as output, Color, Style};
 
 /// What `doctor` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct DoctorArgs {
     /// The interpreter that will run the program [default: python3, then python, from the PATH]
     #[arg(long, value_name = "PATH")]
     python: Option<OsString>,
@@ -37,69 +37,69 @@ pub(crate) struct Args {
 
 /// How one thing is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verdict {
+enum CheckVerdict {
     /// It works.
-    Well,
+    Ok,
     /// Not here, and perhaps not needed.
     Absent,
     /// It does not work; something will not be recorded.
-    Bad,
+    Failed,
 }
 
-impl Verdict {
+impl CheckVerdict {
     fn word(self) -> &'static str {
         match self {
-            Self::Well => "ok",
+            Self::Ok => "ok",
             Self::Absent => "absent",
-            Self::Bad => "BAD",
+            Self::Failed => "BAD",
         }
     }
 }
 
 /// One thing that was looked at.
 #[derive(Debug)]
-struct Check {
+struct DoctorCheck {
     name: String,
-    verdict: Verdict,
+    verdict: CheckVerdict,
     /// What was found; where it is bad, what to do about it.
     says: String,
 }
 
-impl Check {
-    fn new(name: impl Into<String>, verdict: Verdict, says: impl Into<String>) -> Self {
+impl DoctorCheck {
+    fn new(name: impl Into<String>, verdict: CheckVerdict, says: impl Into<String>) -> Self {
         Self { name: name.into(), verdict, says: says.into() }
     }
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
     let mut checks = Vec::new();
-    let library = machine::library(&mut checks);
-    machine::output(args.output.as_deref(), &mut checks);
-    let has_driver = System::HERE == System::Linux && gpu::driver(&mut checks);
-    if System::HERE == System::Linux {
-        gpu::nvml(&mut checks);
+    let library = machine::check_library(&mut checks);
+    machine::check_output(args.output.as_deref(), &mut checks);
+    let has_driver = Platform::HOST == Platform::Linux && gpu::check_driver(&mut checks);
+    if Platform::HOST == Platform::Linux {
+        gpu::check_nvml(&mut checks);
     } else {
         let says = "there is no CUDA on this system; whether Metal's calls are seen is not tried";
-        checks.push(Check::new("driver", Verdict::Absent, says));
+        checks.push(DoctorCheck::new("driver", CheckVerdict::Absent, says));
     }
     if let Some(library) = library {
         if has_driver {
-            gpu::routes(&library, &mut checks);
+            gpu::check_routes(&library, &mut checks);
         }
-        python::check(args.python.as_deref(), &library, has_driver, &mut checks);
+        python::check_python(args.python.as_deref(), &library, has_driver, &mut checks);
     }
-    let is_well = checks.iter().all(|check| check.verdict != Verdict::Bad);
+    let is_well = checks.iter().all(|check| check.verdict != CheckVerdict::Failed);
     let text = if args.json {
-        as_json(&checks, is_well)
+        format_json(&checks, is_well)
     } else {
-        as_text(&checks, is_well, Style::of_stdout(Color::Auto))
+        format_text(&checks, is_well, Style::of_stdout(Color::Auto))
     };
     output::print(&text)?;
-    Ok(if is_well { Exit::Done } else { Exit::Findings })
+    Ok(if is_well { CliExit::Done } else { CliExit::Findings })
 }
 
-fn as_json(checks: &[Check], is_well: bool) -> String {
+fn format_json(checks: &[DoctorCheck], is_well: bool) -> String {
     let checks: Vec<_> = checks
         .iter()
         .map(|check| json!({ "name": check.name, "verdict": check.verdict.word().to_lowercase(), "says": check.says }))
@@ -110,19 +110,19 @@ fn as_json(checks: &[Check], is_well: bool) -> String {
     )
 }
 
-fn as_text(checks: &[Check], is_well: bool, style: Style) -> String {
+fn format_text(checks: &[DoctorCheck], is_well: bool, style: Style) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for check in checks {
         let word = format!("{:<6}", check.verdict.word());
         let word = match check.verdict {
-            Verdict::Well => word,
-            Verdict::Absent => style.dim(&word),
-            Verdict::Bad => style.warn(&word),
+            CheckVerdict::Ok => word,
+            CheckVerdict::Absent => style.dim(&word),
+            CheckVerdict::Failed => style.warn(&word),
         };
         let _ = writeln!(out, "{word}  {:<width$}  {HANG}{}", check.name, check.says);
     }
-    let absent = checks.iter().any(|check| check.verdict == Verdict::Absent);
+    let absent = checks.iter().any(|check| check.verdict == CheckVerdict::Absent);
     let last = match (is_well, absent) {
         (true, false) => "Everything was seen.",
         (true, true) => "What is here was seen.",
@@ -138,9 +138,11 @@ mod tests {
 
     #[test]
     fn one_bad_thing_is_what_the_last_line_says() {
-        let checks =
-            [Check::new("library", Verdict::Well, "found"), Check::new("dlsym", Verdict::Bad, "not seen")];
-        let text = as_text(&checks, false, Style::PLAIN);
+        let checks = [
+            DoctorCheck::new("library", CheckVerdict::Ok, "found"),
+            DoctorCheck::new("dlsym", CheckVerdict::Failed, "not seen"),
+        ];
+        let text = format_text(&checks, false, Style::PLAIN);
         assert_eq!(
             text,
             "ok      library  found\nBAD     dlsym    not seen\n\

@@ -10,17 +10,17 @@ use std::io;
 
 use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
-use crate::exit::Exit;
+use crate::exit::CliExit;
 use crate::terminal::style::print;
 
 /// What the probe is asked.
 #[derive(clap::Args)]
-pub(crate) struct Args {
-    what: What,
+pub(crate) struct ProbeArgs {
+    what: ProbeKind,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum What {
+enum ProbeKind {
     Libraries,
     Driver,
     Nvml,
@@ -28,37 +28,37 @@ enum What {
 }
 
 /// One way to a driver function.
-pub(super) struct Route {
+pub(super) struct DriverRoute {
     pub(super) key: &'static str,
     pub(super) name: &'static str,
     /// Its own, so that it can be told apart in the trace.
     pub(super) size_bytes: u64,
 }
 
-const fn route(key: &'static str, name: &'static str, number: u64) -> Route {
-    Route { key, name, size_bytes: (3 << 20) + number * 4096 }
+const fn driver_route(key: &'static str, name: &'static str, number: u64) -> DriverRoute {
+    DriverRoute { key, name, size_bytes: (3 << 20) + number * 4096 }
 }
 
 /// All that are tried.
-pub(super) static ROUTES: &[Route] = &[
-    route("dlsym", "dlsym", 1),
-    route("linked", "linked symbol", 2),
-    route("v1", "cuGetProcAddress", 3),
-    route("v2", "cuGetProcAddress_v2", 4),
-    route("itself", "cuGetProcAddress asked for itself", 5),
+pub(super) static DRIVER_ROUTES: &[DriverRoute] = &[
+    driver_route("dlsym", "dlsym", 1),
+    driver_route("linked", "linked symbol", 2),
+    driver_route("v1", "cuGetProcAddress", 3),
+    driver_route("v2", "cuGetProcAddress_v2", 4),
+    driver_route("itself", "cuGetProcAddress asked for itself", 5),
 ];
 
 /// Does what was asked.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<CliExit> {
     let answer = match args.what {
-        What::Libraries => libraries(),
-        What::Driver => driver(),
-        What::Nvml => nvml(),
-        What::Routes => try_routes(),
+        ProbeKind::Libraries => list_libraries(),
+        ProbeKind::Driver => describe_driver(),
+        ProbeKind::Nvml => describe_nvml(),
+        ProbeKind::Routes => try_routes(),
     };
     let (text, exit) = match answer {
-        Ok(text) => (text, Exit::Done),
-        Err(text) => (text, Exit::Findings),
+        Ok(text) => (text, CliExit::Done),
+        Err(text) => (text, CliExit::Findings),
     };
     print(&format!("{text}\n"))?;
     Ok(exit)
@@ -66,13 +66,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
 
 /// What is loaded into this process; each path is somewhere in the text.
 #[cfg(not(target_os = "macos"))]
-fn libraries() -> Result<String, String> {
+fn list_libraries() -> Result<String, String> {
     std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())
 }
 
 /// What is loaded into this process, a line each.
 #[cfg(target_os = "macos")]
-fn libraries() -> Result<String, String> {
+fn list_libraries() -> Result<String, String> {
     // Of libSystem, which every process has (<mach-o/dyld.h>).
     unsafe extern "C" {
         safe fn _dyld_image_count() -> u32;
@@ -96,42 +96,49 @@ type MemAlloc = unsafe extern "C" fn(*mut u64, usize) -> c_int;
 type MemFree = unsafe extern "C" fn(u64) -> c_int;
 type NvmlInit = unsafe extern "C" fn() -> c_int;
 type NvmlVersion = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
-type ProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
-type ProcAddressV2 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+type GetProcAddressV1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> c_int;
+type GetProcAddressV2 =
+    unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
 
-fn open(name: &str) -> Result<Library, String> {
+fn open_library(name: &str) -> Result<Library, String> {
     // SAFETY: loading NVIDIA's libraries runs their constructors, as any CUDA program does.
     unsafe { Library::open(Some(name), RTLD_NOW) }.map_err(|_| format!("{name} cannot be loaded"))
 }
 
 /// # Safety
 /// The function must have the type `T`.
-unsafe fn find<T>(library: &Library, name: &str) -> Result<Symbol<T>, String> {
+unsafe fn find_symbol<T>(library: &Library, name: &str) -> Result<Symbol<T>, String> {
     // SAFETY: by the caller.
     unsafe { library.get(name) }.map_err(|_| format!("the library has no {name}"))
 }
 
-fn worked(result: c_int, what: &str) -> Result<(), String> {
+fn check_result(result: c_int, what: &str) -> Result<(), String> {
     if result == 0 { Ok(()) } else { Err(format!("{what} returns {result}")) }
 }
 
-fn driver() -> Result<String, String> {
-    let cuda = open("libcuda.so.1")?;
+fn describe_driver() -> Result<String, String> {
+    let cuda = open_library("libcuda.so.1")?;
     // SAFETY: the driver's own signatures; out-parameters are ours.
     unsafe {
-        worked(find::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
+        check_result(find_symbol::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
         let (mut version, mut devices) = (0, 0);
-        worked(find::<GetInt>(&cuda, "cuDriverGetVersion")?(&raw mut version), "cuDriverGetVersion")?;
-        worked(find::<GetInt>(&cuda, "cuDeviceGetCount")?(&raw mut devices), "cuDeviceGetCount")?;
+        check_result(
+            find_symbol::<GetInt>(&cuda, "cuDriverGetVersion")?(&raw mut version),
+            "cuDriverGetVersion",
+        )?;
+        check_result(
+            find_symbol::<GetInt>(&cuda, "cuDeviceGetCount")?(&raw mut devices),
+            "cuDeviceGetCount",
+        )?;
         let mut names = Vec::new();
         for device in 0..devices {
             let (mut name, mut total) = ([0 as c_char; 128], 0usize);
-            worked(
-                find::<DeviceName>(&cuda, "cuDeviceGetName")?(name.as_mut_ptr(), 127, device),
+            check_result(
+                find_symbol::<DeviceName>(&cuda, "cuDeviceGetName")?(name.as_mut_ptr(), 127, device),
                 "cuDeviceGetName",
             )?;
-            worked(
-                find::<TotalMem>(&cuda, "cuDeviceTotalMem_v2")?(&raw mut total, device),
+            check_result(
+                find_symbol::<TotalMem>(&cuda, "cuDeviceTotalMem_v2")?(&raw mut total, device),
                 "cuDeviceTotalMem",
             )?;
             let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
@@ -144,74 +151,77 @@ fn driver() -> Result<String, String> {
     }
 }
 
-fn nvml() -> Result<String, String> {
-    let nvml = open("libnvidia-ml.so.1")?;
+fn describe_nvml() -> Result<String, String> {
+    let nvml = open_library("libnvidia-ml.so.1")?;
     // SAFETY: NVML's own signatures; the buffer is as long as we say.
     unsafe {
-        worked(find::<NvmlInit>(&nvml, "nvmlInit_v2")?(), "nvmlInit")?;
+        check_result(find_symbol::<NvmlInit>(&nvml, "nvmlInit_v2")?(), "nvmlInit")?;
         let mut text = [0 as c_char; 81];
-        let version = find::<NvmlVersion>(&nvml, "nvmlSystemGetDriverVersion")?;
-        worked(version(text.as_mut_ptr(), 80), "nvmlSystemGetDriverVersion")?;
+        let version = find_symbol::<NvmlVersion>(&nvml, "nvmlSystemGetDriverVersion")?;
+        check_result(version(text.as_mut_ptr(), 80), "nvmlSystemGetDriverVersion")?;
         Ok(format!("driver {}", CStr::from_ptr(text.as_ptr()).to_string_lossy()))
     }
 }
 
 /// Allocates and frees through each route; a line each: its key and 0, or why it cannot be tried.
 fn try_routes() -> Result<String, String> {
-    let cuda = open("libcuda.so.1")?;
+    let cuda = open_library("libcuda.so.1")?;
     // SAFETY: the driver's own signatures, as in `driver`.
     unsafe {
-        worked(find::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
+        check_result(find_symbol::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
         let mut context = std::ptr::null_mut();
-        let retain = find::<Retain>(&cuda, "cuDevicePrimaryCtxRetain")?;
-        worked(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain")?;
-        worked(find::<SetCurrent>(&cuda, "cuCtxSetCurrent")?(context), "cuCtxSetCurrent")?;
+        let retain = find_symbol::<Retain>(&cuda, "cuDevicePrimaryCtxRetain")?;
+        check_result(retain(&raw mut context, 0), "cuDevicePrimaryCtxRetain")?;
+        check_result(find_symbol::<SetCurrent>(&cuda, "cuCtxSetCurrent")?(context), "cuCtxSetCurrent")?;
     }
-    let lines: Vec<String> = ROUTES
+    let lines: Vec<String> = DRIVER_ROUTES
         .iter()
         .map(|route| {
-            let outcome = allocate_by(route, &cuda).map_or_else(|why| why, |()| "0".to_owned());
+            let outcome = allocate_through(route, &cuda).map_or_else(|why| why, |()| "0".to_owned());
             format!("{} {outcome}", route.key)
         })
         .collect();
     Ok(lines.join("\n"))
 }
 
-fn allocate_by(route: &Route, cuda: &Library) -> Result<(), String> {
+fn allocate_through(route: &DriverRoute, cuda: &Library) -> Result<(), String> {
     // SAFETY: each address is looked up under the name whose signature it is given; what is allocated is freed.
     unsafe {
         let (alloc, free) = match route.key {
-            "dlsym" => (*find::<MemAlloc>(cuda, "cuMemAlloc_v2")?, *find::<MemFree>(cuda, "cuMemFree_v2")?),
+            "dlsym" => (
+                *find_symbol::<MemAlloc>(cuda, "cuMemAlloc_v2")?,
+                *find_symbol::<MemFree>(cuda, "cuMemFree_v2")?,
+            ),
             "linked" => {
                 // What the loader binds a program to that was linked with libcuda.
                 let everywhere = Library::this();
                 (
-                    *find::<MemAlloc>(&everywhere, "cuMemAlloc_v2")?,
-                    *find::<MemFree>(&everywhere, "cuMemFree_v2")?,
+                    *find_symbol::<MemAlloc>(&everywhere, "cuMemAlloc_v2")?,
+                    *find_symbol::<MemFree>(&everywhere, "cuMemFree_v2")?,
                 )
             }
-            "v1" => through_v1(*find::<ProcAddressV1>(cuda, "cuGetProcAddress")?)?,
-            "v2" => through_v2(*find::<ProcAddressV2>(cuda, "cuGetProcAddress_v2")?)?,
+            "v1" => resolve_through_v1(*find_symbol::<GetProcAddressV1>(cuda, "cuGetProcAddress")?)?,
+            "v2" => resolve_through_v2(*find_symbol::<GetProcAddressV2>(cuda, "cuGetProcAddress_v2")?)?,
             _ => {
-                let first = *find::<ProcAddressV2>(cuda, "cuGetProcAddress_v2")?;
+                let first = *find_symbol::<GetProcAddressV2>(cuda, "cuGetProcAddress_v2")?;
                 let again = look_up_v2(first, "cuGetProcAddress", 12_000)?;
-                through_v2(std::mem::transmute::<*mut c_void, ProcAddressV2>(again))?
+                resolve_through_v2(std::mem::transmute::<*mut c_void, GetProcAddressV2>(again))?
             }
         };
         let mut address = 0;
-        worked(alloc(&raw mut address, route.size_bytes as usize), "cuMemAlloc")?;
-        worked(free(address), "cuMemFree")
+        check_result(alloc(&raw mut address, route.size_bytes as usize), "cuMemAlloc")?;
+        check_result(free(address), "cuMemFree")
     }
 }
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress`.
-unsafe fn through_v1(ask: ProcAddressV1) -> Result<(MemAlloc, MemFree), String> {
+unsafe fn resolve_through_v1(ask: GetProcAddressV1) -> Result<(MemAlloc, MemFree), String> {
     let look_up = |name: &str| {
         let c_name = CString::new(name).map_err(|error| error.to_string())?;
         let mut address = std::ptr::null_mut();
         // SAFETY: by the caller; the name and the out-parameter are ours.
-        worked(unsafe { ask(c_name.as_ptr(), &raw mut address, 3_020, 0) }, name)?;
+        check_result(unsafe { ask(c_name.as_ptr(), &raw mut address, 3_020, 0) }, name)?;
         if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
     };
     let (alloc, free) = (look_up("cuMemAlloc")?, look_up("cuMemFree")?);
@@ -226,17 +236,17 @@ unsafe fn through_v1(ask: ProcAddressV1) -> Result<(MemAlloc, MemFree), String> 
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress_v2`.
-unsafe fn look_up_v2(ask: ProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
+unsafe fn look_up_v2(ask: GetProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
     let c_name = CString::new(name).map_err(|error| error.to_string())?;
     let (mut address, mut status) = (std::ptr::null_mut(), 0);
     // SAFETY: by the caller; the name and the out-parameters are ours.
-    worked(unsafe { ask(c_name.as_ptr(), &raw mut address, version, 0, &raw mut status) }, name)?;
+    check_result(unsafe { ask(c_name.as_ptr(), &raw mut address, version, 0, &raw mut status) }, name)?;
     if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
 }
 
 /// # Safety
 /// `ask` must be `cuGetProcAddress_v2`.
-unsafe fn through_v2(ask: ProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
+unsafe fn resolve_through_v2(ask: GetProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
     // SAFETY: by the caller; version 3020 has these signatures.
     unsafe {
         let (alloc, free) = (look_up_v2(ask, "cuMemAlloc", 3_020)?, look_up_v2(ask, "cuMemFree", 3_020)?);

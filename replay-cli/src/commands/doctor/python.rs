@@ -6,27 +6,36 @@ use std::path::Path;
 use gpumemtrace_format::{EventKind, TrackerState};
 use serde_json::Value;
 
-use super::live_test::{Left, Trace, run};
-use super::{Check, Verdict};
-use crate::launch::platform::System;
+use super::live_test::{LiveTestResult, LiveTestTrace, run_live_test};
+use super::{CheckVerdict, DoctorCheck};
+use crate::launch::platform::Platform;
 
 const SCRIPT: &str = include_str!("probe.py");
 
 /// Runs the script and compares what it says with what was recorded.
-pub(super) fn check(python: Option<&OsStr>, library: &Path, has_driver: bool, checks: &mut Vec<Check>) {
+pub(super) fn check_python(
+    python: Option<&OsStr>,
+    library: &Path,
+    has_driver: bool,
+    checks: &mut Vec<DoctorCheck>,
+) {
     let candidates = match python {
         Some(python) => vec![python.to_owned()],
         None => vec!["python3".into(), "python".into()],
     };
     let mut failures = Vec::new();
     for candidate in candidates {
-        match ask(library, &candidate, "torch") {
+        match run_python_probe(library, &candidate, "torch") {
             Ok(torch) => {
                 // Without PyTorch the frames can still be checked, if there is a driver to call.
-                let alone = if has_driver { ask(library, &candidate, "driver") } else { Err(String::new()) };
+                let alone = if has_driver {
+                    run_python_probe(library, &candidate, "driver")
+                } else {
+                    Err(String::new())
+                };
                 let best =
                     alone.as_ref().ok().filter(|probe| probe.facts["frames"].is_array()).unwrap_or(&torch);
-                checks.extend(complaints(best));
+                checks.extend(recorder_warnings(best));
                 checks.push(judge_frames(best));
                 judge_torch(&torch, checks);
                 return;
@@ -34,59 +43,63 @@ pub(super) fn check(python: Option<&OsStr>, library: &Path, has_driver: bool, ch
             Err(why) => failures.push(format!("{}: {why}", candidate.to_string_lossy())),
         }
     }
-    let verdict = if python.is_some() { Verdict::Bad } else { Verdict::Absent };
+    let verdict = if python.is_some() { CheckVerdict::Failed } else { CheckVerdict::Absent };
     let says = format!("{}; give the interpreter with --python", failures.join("; "));
-    checks.push(Check::new("Python", verdict, says));
+    checks.push(DoctorCheck::new("Python", verdict, says));
 }
 
 /// What the script said, and what it left.
-struct Probe {
+struct PythonProbe {
     facts: Value,
-    left: Left,
+    left: LiveTestResult,
 }
 
-fn ask(library: &Path, python: &OsStr, what: &str) -> Result<Probe, String> {
+fn run_python_probe(library: &Path, python: &OsStr, what: &str) -> Result<PythonProbe, String> {
     let arguments = [OsStr::new("-c"), OsStr::new(SCRIPT), OsStr::new(what)];
-    let left = run(library, python, &arguments).map_err(|error| format!("{error:#}"))?;
+    let left = run_live_test(library, python, &arguments).map_err(|error| format!("{error:#}"))?;
     match serde_json::from_str(left.stdout.lines().last().unwrap_or_default()) {
-        Ok(facts) => Ok(Probe { facts, left }),
+        Ok(facts) => Ok(PythonProbe { facts, left }),
         Err(_) => Err(left.stderr.lines().last().unwrap_or("it said nothing").to_owned()),
     }
 }
 
-fn complaints(probe: &Probe) -> impl Iterator<Item = Check> {
+fn recorder_warnings(probe: &PythonProbe) -> impl Iterator<Item = DoctorCheck> {
     let lines = probe.left.stderr.lines().filter_map(|line| line.strip_prefix("gpumemtrace: "));
-    lines.map(|line| Check::new("recorder", Verdict::Bad, line))
+    lines.map(|line| DoctorCheck::new("recorder", CheckVerdict::Failed, line))
 }
 
-fn judge_frames(probe: &Probe) -> Check {
+fn judge_frames(probe: &PythonProbe) -> DoctorCheck {
     let text = |value: &Value| value.as_str().unwrap_or("unknown").to_owned();
     let version = format!("{} ({})", text(&probe.facts["version"]), text(&probe.facts["executable"]));
     match (&probe.left.trace, probe.facts["frames"].as_array()) {
-        (Some(trace), Some(frames)) => match same_frames(trace, frames) {
-            Ok(()) => Check::new(
+        (Some(trace), Some(frames)) => match compare_frames(trace, frames) {
+            Ok(()) => DoctorCheck::new(
                 "Python",
-                Verdict::Well,
+                CheckVerdict::Ok,
                 format!("{version}: call sites are the interpreter's own"),
             ),
-            Err(why) => Check::new("Python", Verdict::Bad, format!("{version}: {why}")),
+            Err(why) => DoctorCheck::new("Python", CheckVerdict::Failed, format!("{version}: {why}")),
         },
-        (None, Some(_)) => {
-            Check::new("Python", Verdict::Bad, format!("{version}: its allocation left no trace"))
-        }
+        (None, Some(_)) => DoctorCheck::new(
+            "Python",
+            CheckVerdict::Failed,
+            format!("{version}: its allocation left no trace"),
+        ),
         (_, None) => {
             let why = "nothing here that it could allocate from, so its call sites could not be tried";
-            Check::new("Python", Verdict::Absent, format!("{version}: {why}"))
+            DoctorCheck::new("Python", CheckVerdict::Absent, format!("{version}: {why}"))
         }
     }
 }
 
-fn judge_torch(probe: &Probe, checks: &mut Vec<Check>) {
+fn judge_torch(probe: &PythonProbe, checks: &mut Vec<DoctorCheck>) {
     let torch = &probe.facts["torch"];
     let Some(name) = torch["version"].as_str() else {
         let check = match probe.facts["error"].as_str() {
-            Some(error) => Check::new("PyTorch", Verdict::Bad, format!("it cannot be imported: {error}")),
-            None => Check::new("PyTorch", Verdict::Absent, "not installed for this interpreter"),
+            Some(error) => {
+                DoctorCheck::new("PyTorch", CheckVerdict::Failed, format!("it cannot be imported: {error}"))
+            }
+            None => DoctorCheck::new("PyTorch", CheckVerdict::Absent, "not installed for this interpreter"),
         };
         checks.push(check);
         return;
@@ -94,39 +107,39 @@ fn judge_torch(probe: &Probe, checks: &mut Vec<Check>) {
     let cuda = torch["cuda"].as_str();
     let Some(expected) = torch["allocations"].as_u64() else {
         let why = match (cuda, probe.facts["error"].as_str()) {
-            (None, _) if System::HERE == System::MacOs => "what it has of Metal is not tried".to_owned(),
+            (None, _) if Platform::HOST == Platform::MacOs => "what it has of Metal is not tried".to_owned(),
             (None, _) => "it is built without CUDA".to_owned(),
             (Some(_), Some(error)) => error.to_owned(),
             (Some(cuda), None) => format!("built for CUDA {cuda}, and it finds no device"),
         };
-        checks.push(Check::new("PyTorch", Verdict::Absent, format!("{name}: {why}")));
+        checks.push(DoctorCheck::new("PyTorch", CheckVerdict::Absent, format!("{name}: {why}")));
         return;
     };
     let trace = probe.left.trace.as_ref();
     let events = trace.map(|trace| trace.events.as_slice()).unwrap_or_default();
     let seen = events.iter().filter(|event| event.kind == EventKind::BLOCK_ALLOC).count() as u64;
-    let verdict = if seen == expected { Verdict::Well } else { Verdict::Bad };
+    let verdict = if seen == expected { CheckVerdict::Ok } else { CheckVerdict::Failed };
     let says = format!("{name} for CUDA {}: {seen} of {expected} blocks seen", cuda.unwrap_or("unknown"));
-    checks.push(Check::new("PyTorch", verdict, says));
+    checks.push(DoctorCheck::new("PyTorch", verdict, says));
     checks.extend(trace.and_then(judge_tracker));
     checks.extend(trace.map(judge_coverage));
     if let Some(runtime) = trace.and_then(|trace| trace.meta.text("cuda_runtime")) {
-        checks.push(Check::new("CUDA runtime", Verdict::Well, format!("libcudart {runtime}")));
+        checks.push(DoctorCheck::new("CUDA runtime", CheckVerdict::Ok, format!("libcudart {runtime}")));
     }
 }
 
 /// How far PyTorch's own tracker is of help.
-fn judge_tracker(trace: &Trace) -> Option<Check> {
+fn judge_tracker(trace: &LiveTestTrace) -> Option<DoctorCheck> {
     let state = trace.events.iter().rev().find(|event| event.kind == EventKind::TRACKER)?;
     Some(match TrackerState::from_number(state.aux[0]) {
-        Some(TrackerState::Attached) => Check::new(
+        Some(TrackerState::Attached) => DoctorCheck::new(
             "PyTorch's tracker",
-            Verdict::Well,
+            CheckVerdict::Ok,
             "attached: requested sizes, streams, pools and segments are recorded",
         ),
-        state => Check::new(
+        state => DoctorCheck::new(
             "PyTorch's tracker",
-            Verdict::Absent,
+            CheckVerdict::Absent,
             format!(
                 "not attached ({}): blocks are recorded without what they asked for",
                 state.map_or("unknown", TrackerState::name)
@@ -136,17 +149,21 @@ fn judge_tracker(trace: &Trace) -> Option<Check> {
 }
 
 /// Whether PyTorch called functions that allocate and are not recorded.
-fn judge_coverage(trace: &Trace) -> Check {
+fn judge_coverage(trace: &LiveTestTrace) -> DoctorCheck {
     if trace.uncovered_calls == 0 {
-        return Check::new("coverage", Verdict::Well, "no call of PyTorch's that allocates went unrecorded");
+        return DoctorCheck::new(
+            "coverage",
+            CheckVerdict::Ok,
+            "no call of PyTorch's that allocates went unrecorded",
+        );
     }
     let names = trace.meta.list("uncovered").join(", ");
     let says = format!("{} calls that allocate went unrecorded: {names}", trace.uncovered_calls);
-    Check::new("coverage", Verdict::Bad, says)
+    DoctorCheck::new("coverage", CheckVerdict::Failed, says)
 }
 
 /// Compares the innermost frames of the probe's allocation with the traceback that the interpreter gave.
-fn same_frames(trace: &Trace, frames: &[Value]) -> Result<(), String> {
+fn compare_frames(trace: &LiveTestTrace, frames: &[Value]) -> Result<(), String> {
     let report = trace.report.as_ref().ok_or("its trace could not be replayed")?;
     let sites = report["peak"].as_array().into_iter().flatten();
     let sites = sites.flat_map(|peak| peak["sites"].as_array().into_iter().flatten());

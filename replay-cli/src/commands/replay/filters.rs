@@ -5,20 +5,20 @@
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_replay::report::Filters as Told;
+use gpumemtrace_replay::report::Filters as ReportFilters;
 use gpumemtrace_replay::selection::{Lines, keep_lines};
 use gpumemtrace_replay::{Analysis, Asked, Report, StreamId, When};
 
-use crate::exit::Refused;
+use crate::exit::UsageError;
 use crate::render::text::count;
-use crate::trace::open::TraceFile;
+use crate::trace::open::TraceSource;
 
 /// Most marks that are named to who asked for another.
 const MOST_MARKS: usize = 10;
 
 /// Options for that.
 #[derive(clap::Args)]
-pub(crate) struct Filters {
+pub(crate) struct FilterArgs {
     /// Only findings and rows of these lines: FILE, FILE:LINE, FILE:FUNCTION, a function, a library, with * and ? (also where it is
     /// a caller of the line that is shown), or the id of a site as JSON has it; other rows are summed up
     #[arg(long, value_name = "PATTERN")]
@@ -38,32 +38,36 @@ pub(crate) struct Filters {
     stream: Option<StreamId>,
 }
 
-impl Filters {
+impl FilterArgs {
     /// What the reading must know of it.
-    pub(crate) fn ask(&self, asked: &mut Asked) {
+    pub(crate) fn configure(&self, asked: &mut Asked) {
         asked.since.clone_from(&self.since);
         asked.stream = self.stream;
     }
 
     /// False for a trace that says it is of another rank.
-    pub(crate) fn wants(&self, file: &TraceFile) -> bool {
+    pub(crate) fn accepts(&self, file: &TraceSource) -> bool {
         if self.rank.is_empty() {
             return true;
         }
         // Whoever does not say so at its beginning is asked again when it has been read.
-        let rank = beginning(file).and_then(|meta| meta.number("rank"));
+        let rank = read_first_meta(file).and_then(|meta| meta.number("rank"));
         rank.is_none_or(|rank| self.rank.contains(&rank))
     }
 
     /// Leaves of the traces what is wanted. `skipped` were not read, because they are of other ranks.
-    pub(crate) fn keep(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceFile]) -> Result<(), Refused> {
-        self.keep_ranks(analyses, skipped)?;
-        Self::has_since(analyses)?;
-        self.has_stream(analyses)?;
-        self.keep_devices(analyses)
+    pub(crate) fn apply(
+        &self,
+        analyses: &mut Vec<Analysis>,
+        skipped: &[TraceSource],
+    ) -> Result<(), UsageError> {
+        self.apply_ranks(analyses, skipped)?;
+        Self::check_since(analyses)?;
+        self.check_stream(analyses)?;
+        self.apply_devices(analyses)
     }
 
-    fn keep_ranks(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceFile]) -> Result<(), Refused> {
+    fn apply_ranks(&self, analyses: &mut Vec<Analysis>, skipped: &[TraceSource]) -> Result<(), UsageError> {
         if self.rank.is_empty() {
             return Ok(());
         }
@@ -71,14 +75,14 @@ impl Filters {
         let unnamed: Vec<String> =
             analyses.iter().filter(|one| rank(one).is_none()).map(|one| one.path.clone()).collect();
         let mut there: Vec<u64> = analyses.iter().filter_map(rank).collect();
-        there.extend(skipped.iter().filter_map(|file| beginning(file)?.number("rank")));
+        there.extend(skipped.iter().filter_map(|file| read_first_meta(file)?.number("rank")));
         there.sort_unstable();
         there.dedup();
         let none =
             if unnamed.is_empty() { String::new() } else { format!("; of no rank: {}", unnamed.join(", ")) };
         if let Some(missing) = self.rank.iter().find(|rank| !there.contains(rank)) {
-            let told = list(&there, "there is no trace that says its rank", "there are ranks");
-            return Err(Refused(format!("no trace is of rank {missing}: {told}{none}")));
+            let told = list_names(&there, "there is no trace that says its rank", "there are ranks");
+            return Err(UsageError(format!("no trace is of rank {missing}: {told}{none}")));
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
@@ -88,12 +92,12 @@ impl Filters {
         Ok(())
     }
 
-    fn has_since(analyses: &[Analysis]) -> Result<(), Refused> {
+    fn check_since(analyses: &[Analysis]) -> Result<(), UsageError> {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
             if matches!(since.asked, When::Step(_)) && analysis.rule.source().is_none() {
-                return Err(Refused(format!(
+                return Err(UsageError(format!(
                     "{path}: no steps were recognised, so there is no {}",
                     since.asked
                 )));
@@ -104,24 +108,24 @@ impl Filters {
                     .rule
                     .source()
                     .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
-                return Err(Refused(format!(
+                return Err(UsageError(format!(
                     "{path}: {} never came; the run has {span}{} of events{}",
                     since.asked,
                     steps.unwrap_or_default(),
-                    marks_instead(&since.asked, std::slice::from_ref(analysis))
+                    list_known_marks(&since.asked, std::slice::from_ref(analysis))
                 )));
             }
         }
         Ok(())
     }
 
-    fn has_stream(&self, analyses: &[Analysis]) -> Result<(), Refused> {
+    fn check_stream(&self, analyses: &[Analysis]) -> Result<(), UsageError> {
         let Some(stream) = self.stream else { return Ok(()) };
         let told = || analyses.iter().filter_map(|one| one.stream.as_ref());
         if let Some(analysis) =
             analyses.iter().find(|one| one.stream.as_ref().is_none_or(|s| s.told.is_empty()))
         {
-            return Err(Refused(format!(
+            return Err(UsageError(format!(
                 "{}: no block's stream is known, because PyTorch's own tracker was not there ({})",
                 analysis.path,
                 analysis.tracker.map_or("no PyTorch was met", gpumemtrace_format::TrackerState::name)
@@ -131,13 +135,13 @@ impl Filters {
             let mut there: Vec<StreamId> = told().flat_map(|facts| facts.told.iter().copied()).collect();
             there.sort_unstable();
             there.dedup();
-            let there = list(&there, "there is none", "there are");
-            return Err(Refused(format!("no block was allocated on stream {stream}: {there}")));
+            let there = list_names(&there, "there is none", "there are");
+            return Err(UsageError(format!("no block was allocated on stream {stream}: {there}")));
         }
         Ok(())
     }
 
-    fn keep_devices(&self, analyses: &mut [Analysis]) -> Result<(), Refused> {
+    fn apply_devices(&self, analyses: &mut [Analysis]) -> Result<(), UsageError> {
         if self.device.is_empty() {
             return Ok(());
         }
@@ -150,8 +154,8 @@ impl Filters {
         there.sort_unstable();
         there.dedup();
         if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
-            let told = list(&there, "no device is", "these are");
-            return Err(Refused(format!("device {missing} is not in the trace: {told}")));
+            let told = list_names(&there, "no device is", "these are");
+            return Err(UsageError(format!("device {missing} is not in the trace: {told}")));
         }
         let wanted: Vec<u8> = self.device.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
         for analysis in analyses {
@@ -161,7 +165,7 @@ impl Filters {
     }
 
     /// Leaves of a report, whose sites have names, the rows of the lines that are wanted.
-    pub(crate) fn keep_lines(&self, report: &mut Report) {
+    pub(crate) fn apply_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
         if !keep_lines(report, &Lines::new(site)) {
             crate::trace::progress::erase();
@@ -177,8 +181,8 @@ impl Filters {
     }
 
     /// As the report says it; `None` where all is wanted.
-    pub(crate) fn told(&self, top: Option<usize>) -> Option<Told> {
-        let told = Told {
+    pub(crate) fn describe(&self, top: Option<usize>) -> Option<ReportFilters> {
+        let told = ReportFilters {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
             since: self.since.as_ref().map(When::to_string),
@@ -186,7 +190,7 @@ impl Filters {
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
         };
-        (told != Told::default()).then_some(told)
+        (told != ReportFilters::default()).then_some(told)
     }
 
     /// True where not all ranks are wanted: that others are missing is then no news.
@@ -196,7 +200,7 @@ impl Filters {
 }
 
 /// What a trace says of itself before its first event.
-fn beginning(file: &TraceFile) -> Option<Meta> {
+fn read_first_meta(file: &TraceSource) -> Option<Meta> {
     let mut meta = Meta::default();
     for item in TraceReader::new(file.open().ok()?).ok()? {
         match item {
@@ -212,7 +216,7 @@ fn beginning(file: &TraceFile) -> Option<Meta> {
 }
 
 /// What marks there are, for whom asked for one that there is not.
-pub(super) fn marks_instead(asked: &When, analyses: &[Analysis]) -> String {
+pub(super) fn list_known_marks(asked: &When, analyses: &[Analysis]) -> String {
     if !matches!(asked, When::Mark(_)) {
         return String::new();
     }
@@ -222,11 +226,11 @@ pub(super) fn marks_instead(asked: &When, analyses: &[Analysis]) -> String {
             names.push(mark.name.clone());
         }
     }
-    format!("; {}", list(&names, "the program made no marks", "the program made the marks"))
+    format!("; {}", list_names(&names, "the program made no marks", "the program made the marks"))
 }
 
 /// `there are 0 and 1`; the first words where there is nothing.
-fn list(all: &[impl ToString], nothing: &str, some: &str) -> String {
+fn list_names(all: &[impl ToString], nothing: &str, some: &str) -> String {
     let names: Vec<String> = all.iter().map(ToString::to_string).collect();
     if names.is_empty() { nothing.to_owned() } else { format!("{some} {}", names.join(", ")) }
 }

@@ -13,19 +13,19 @@ use gpumemtrace_replay::{
     Analysis, Asked, Report, Section, When, analyse_as, analyse_for_peak, peak, report,
 };
 
-use super::display_args::Look;
-use crate::exit::{Exit, Refused};
+use super::display_args::DisplayArgs;
+use crate::exit::{CliExit, UsageError};
 use crate::follow;
 use crate::render::text;
 use crate::terminal::style as output;
-use crate::trace::open::TraceFile;
+use crate::trace::open::TraceSource;
 use crate::trace::progress as status;
-use filters::Filters;
+use filters::FilterArgs;
 
 /// What `replay` takes.
 #[derive(clap::Args)]
 #[allow(clippy::struct_excessive_bools)] // Flags are what they are.
-pub(crate) struct Args {
+pub(crate) struct ReplayArgs {
     /// Trace files, such as run.trace (a ring file beside one, run.trace.ring, is found by itself)
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
@@ -73,15 +73,15 @@ pub(crate) struct Args {
     json: bool,
     /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
-    fail_on: Vec<FailOn>,
+    fail_on: Vec<ReplayFailOn>,
     #[command(flatten)]
-    filters: Filters,
+    filters: FilterArgs,
     #[command(flatten)]
-    look: Look,
+    display: DisplayArgs,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FailOn {
+enum ReplayFailOn {
     /// A leak was found
     #[value(alias = "leaks")]
     Leak,
@@ -92,7 +92,7 @@ enum FailOn {
     Any,
 }
 
-impl Args {
+impl ReplayArgs {
     fn sections(&self) -> Vec<Section> {
         [
             (self.leaks, Section::Leaks),
@@ -111,21 +111,21 @@ impl Args {
 const MAX_LISTED: usize = 20;
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
-    let mut asked = Asked { own: own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
-    args.filters.ask(&mut asked);
-    let style = args.look.style();
+pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
+    let mut asked = Asked { own: parse_own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
+    args.filters.configure(&mut asked);
+    let style = args.display.style();
     status::end_cleanly_when_interrupted()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
-            return Err(Refused("--follow takes one trace".to_owned()).into());
+            return Err(UsageError("--follow takes one trace".to_owned()).into());
         };
-        follow::until_the_end(path, &asked.own)?;
+        follow::follow_to_end(path, &asked.own)?;
     }
-    let analyses = read(args, &asked)?;
-    moments_came(&analyses, &args.at)?;
+    let analyses = read_traces(args, &asked)?;
+    check_moments_exist(&analyses, &args.at)?;
     let sections = args.sections();
-    let mut full = report_on(args, &analyses, &[]);
+    let mut full = build_report(args, &analyses, &[]);
     let mut resolver = Resolver::new(!args.no_cache);
     // Without being asked for, stacks are shown where they are native alone.
     let has_stacks = args.stacks || !sections.is_empty();
@@ -136,36 +136,36 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     if !args.json || args.filters.has_lines() {
         name(&mut full, &analyses, shown, &mut resolver);
     }
-    args.filters.keep_lines(&mut full);
-    let exit = verdict(args, &full, &analyses);
+    args.filters.apply_lines(&mut full);
+    let exit = choose_exit(args, &full, &analyses);
     if args.json {
         let mut shown = full;
         if !sections.is_empty() {
-            shown = report_on(args, &analyses, &sections);
+            shown = build_report(args, &analyses, &sections);
         }
         if !sections.is_empty() || !args.filters.has_lines() {
             name(&mut shown, &analyses, Shown::ALL, &mut resolver);
         }
         if !sections.is_empty() {
-            args.filters.keep_lines(&mut shown);
+            args.filters.apply_lines(&mut shown);
         }
-        if let Some(top) = args.look.top() {
+        if let Some(top) = args.display.top() {
             keep_first(&mut shown, top);
         }
         output::print(&output::json(&shown)?)?;
     } else {
         output::print(&text::render(&full, &sections, args.stacks, style))?;
     }
-    resolver.remember();
+    resolver.save_cache();
     Ok(exit)
 }
 
-fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
+fn read_traces(args: &ReplayArgs, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
     let shows_progress = !args.no_progress && status::is_terminal();
     let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.traces {
-        let (file, ring) = TraceFile::find(path)?;
-        if !args.filters.wants(&file) {
+        let (file, ring) = TraceSource::find(path)?;
+        if !args.filters.accepts(&file) {
             skipped.push(file);
             continue;
         }
@@ -174,16 +174,16 @@ fn read(args: &Args, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
         let analyse = if args.peak { analyse_for_peak } else { analyse_as };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
-    args.filters.keep(&mut analyses, &skipped)?;
+    args.filters.apply(&mut analyses, &skipped)?;
     Ok(analyses)
 }
 
-fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report {
+fn build_report(args: &ReplayArgs, analyses: &[Analysis], sections: &[Section]) -> Report {
     let mut report = report(analyses, sections);
     if args.blocks {
         peak::add_blocks(&mut report, analyses);
     }
-    report.filters = args.filters.told(args.look.top());
+    report.filters = args.filters.describe(args.display.top());
     if let Some(ranks) = report.ranks.as_mut().filter(|_| args.filters.has_ranks()) {
         ranks.missing_ranks = None;
     }
@@ -191,7 +191,7 @@ fn report_on(args: &Args, analyses: &[Analysis], sections: &[Section]) -> Report
 }
 
 /// Refuses moments that came in none of the traces; the others tell in a note.
-fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
+fn check_moments_exist(analyses: &[Analysis], at: &[When]) -> Result<(), UsageError> {
     let is_never = |when: &&When| analyses.iter().all(|analysis| analysis.never.contains(when));
     let Some(when) = at.iter().find(is_never) else { return Ok(()) };
     let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
@@ -199,38 +199,38 @@ fn moments_came(analyses: &[Analysis], at: &[When]) -> Result<(), Refused> {
     });
     let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
     let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
-    Err(Refused(format!(
+    Err(UsageError(format!(
         "--at {when} never came: the recording ends after {}, {steps}{}",
         text::duration(last_ns),
-        filters::marks_instead(when, analyses)
+        filters::list_known_marks(when, analyses)
     )))
 }
 
 /// Whose code is the user's own.
-pub(super) fn own_paths(paths: &[String]) -> Result<OwnPaths, Refused> {
+pub(super) fn parse_own_paths(paths: &[String]) -> Result<OwnPaths, UsageError> {
     OwnPaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
-        Refused(
+        UsageError(
             "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
                 .to_owned(),
         )
     })
 }
 
-fn verdict(args: &Args, report: &Report, analyses: &[Analysis]) -> Exit {
+fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> CliExit {
     let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
     // Of some lines those that are shown; else also those of which the report of a stream has nothing to say.
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
     let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
     let fails = args.fail_on.iter().any(|kind| match kind {
-        FailOn::Leak => leaks,
-        FailOn::Oom => ooms,
-        FailOn::Any => leaks || ooms,
+        ReplayFailOn::Leak => leaks,
+        ReplayFailOn::Oom => ooms,
+        ReplayFailOn::Any => leaks || ooms,
     });
     if fails {
-        Exit::Findings
+        CliExit::Findings
     } else if report.traces.iter().any(|trace| !trace.complete) {
-        Exit::Incomplete
+        CliExit::Incomplete
     } else {
-        Exit::Done
+        CliExit::Done
     }
 }

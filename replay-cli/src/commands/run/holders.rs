@@ -15,8 +15,8 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
 
-use crate::trace::open::TraceFile;
-use crate::trace::quick_info::Sums;
+use crate::trace::open::TraceSource;
+use crate::trace::quick_info::IndexSummary;
 
 /// The text of a file of the package.
 macro_rules! python {
@@ -29,9 +29,9 @@ macro_rules! python {
     };
 }
 /// The package that looks, and what starts it.
-const PACKAGE: &str = "_gpumemtrace_holders";
-const START: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
-const FILES: &[(&str, &str)] = &[
+const PACKAGE_NAME: &str = "_gpumemtrace_holders";
+const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
+const SCANNER_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
     ("_frames.py", python!("_frames.py")),
     ("_hooks.py", python!("_hooks.py")),
@@ -45,7 +45,7 @@ const FILES: &[(&str, &str)] = &[
 ];
 
 /// The name of a signal that a program may wait for.
-pub(super) fn signal(text: &str) -> Result<String, String> {
+pub(super) fn parse_signal(text: &str) -> Result<String, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -56,7 +56,7 @@ pub(super) fn signal(text: &str) -> Result<String, String> {
 }
 
 /// A number of seconds.
-pub(super) fn limit(text: &str) -> Result<String, String> {
+pub(super) fn parse_limit(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(text.to_owned()),
         _ => Err("give seconds, at most 3600".to_owned()),
@@ -64,10 +64,10 @@ pub(super) fn limit(text: &str) -> Result<String, String> {
 }
 
 /// Says so if in none of these traces anybody looked, as far as their sums tell.
-pub(super) fn say_if_nobody_looked(traces: &[PathBuf]) {
+pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
     let looks = |path: &PathBuf| {
-        let (file, _) = TraceFile::find(path).ok()?;
-        let kinds = Sums::of(&file.pieces, None)?.totals.kinds;
+        let (file, _) = TraceSource::find(path).ok()?;
+        let kinds = IndexSummary::read(&file.parts, None)?.totals.kinds;
         Some(kinds.iter().any(|(kind, count)| *kind == EventKind::HOLDERS.0 && *count > 0))
     };
     if !traces.is_empty() && traces.iter().all(|path| looks(path) == Some(false)) {
@@ -79,17 +79,17 @@ pub(super) fn say_if_nobody_looked(traces: &[PathBuf]) {
 }
 
 /// The folder that Python finds, until this is dropped.
-pub(super) struct Hook {
+pub(super) struct HoldersHook {
     folder: PathBuf,
 }
 
-impl Hook {
+impl HoldersHook {
     /// Writes it.
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::below(&std::env::temp_dir()).context("--holders: no folder for what looks can be made")
+        Self::create_in(&std::env::temp_dir()).context("--holders: no folder for what looks can be made")
     }
 
-    fn below(folder: &Path) -> io::Result<Self> {
+    fn create_in(folder: &Path) -> io::Result<Self> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name = format!("gpumemtrace-holders-{}-{}", std::process::id(), now.as_nanos());
         let hook = Self { folder: folder.join(name) };
@@ -97,16 +97,16 @@ impl Hook {
         let mut private = DirBuilder::new();
         private.mode(0o700);
         private.create(&hook.folder)?;
-        private.create(hook.folder.join(PACKAGE))?;
-        fs::write(hook.folder.join(START.0), START.1)?;
-        for (name, text) in FILES {
-            fs::write(hook.folder.join(PACKAGE).join(name), text)?;
+        private.create(hook.folder.join(PACKAGE_NAME))?;
+        fs::write(hook.folder.join(STARTUP_FILE.0), STARTUP_FILE.1)?;
+        for (name, text) in SCANNER_FILES {
+            fs::write(hook.folder.join(PACKAGE_NAME).join(name), text)?;
         }
         Ok(hook)
     }
 
     /// Has it found by the Python of this command.
-    pub(super) fn ask(
+    pub(super) fn configure(
         &self,
         command: &mut Command,
         signal: Option<&str>,
@@ -129,7 +129,7 @@ impl Hook {
     }
 }
 
-impl Drop for Hook {
+impl Drop for HoldersHook {
     fn drop(&mut self) {
         // What remains is a few files in a folder for such.
         let _ = fs::remove_dir_all(&self.folder);
@@ -150,17 +150,19 @@ mod tests {
             .filter(|name| Path::new(name).extension().is_some_and(|extension| extension == "py"))
             .collect();
         there.sort();
-        let known: Vec<&str> = FILES.iter().map(|(name, _)| *name).collect();
+        let known: Vec<&str> = SCANNER_FILES.iter().map(|(name, _)| *name).collect();
         assert_eq!(there, known);
     }
 
     #[test]
     fn the_folder_is_gone_when_the_command_has_ended() {
-        let hook = Hook::below(&std::env::temp_dir()).unwrap();
+        let hook = HoldersHook::create_in(&std::env::temp_dir()).unwrap();
         let folder = hook.folder.clone();
-        assert!(folder.join(START.0).is_file() && folder.join(PACKAGE).join("_look.py").is_file());
+        assert!(
+            folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("_look.py").is_file()
+        );
         let mut command = Command::new("python3");
-        hook.ask(&mut command, Some("USR1"), None).unwrap();
+        hook.configure(&mut command, Some("USR1"), None).unwrap();
         let path = command.get_envs().find(|(name, _)| *name == "PYTHONPATH").unwrap().1.unwrap();
         assert!(path.to_string_lossy().starts_with(&*folder.to_string_lossy()));
         assert!(!command.get_envs().any(|(name, _)| name == "GPUMEMTRACE_HOLDERS_LIMIT"));
@@ -170,13 +172,16 @@ mod tests {
 
     #[test]
     fn what_is_no_signal_or_no_time_is_refused() {
-        assert_eq!((signal("usr1").as_deref(), signal("SIGUSR2").as_deref()), (Ok("USR1"), Ok("USR2")));
+        assert_eq!(
+            (parse_signal("usr1").as_deref(), parse_signal("SIGUSR2").as_deref()),
+            (Ok("USR1"), Ok("USR2"))
+        );
         for wrong in ["", "SIG", "10", "KILL", "SIGSTOP", "US R1"] {
-            assert!(signal(wrong).is_err(), "{wrong}");
+            assert!(parse_signal(wrong).is_err(), "{wrong}");
         }
-        assert!(limit("0.5").is_ok());
+        assert!(parse_limit("0.5").is_ok());
         for wrong in ["0", "-1", "4000", "nan", "inf", "two"] {
-            assert!(limit(wrong).is_err(), "{wrong}");
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -19,18 +19,18 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use gpumemtrace_cli::launch::injectable::Disk;
+use gpumemtrace_cli::launch::injectable::HostFileSystem;
 use gpumemtrace_format::block::{BlockKind, encode_block};
 use gpumemtrace_format::index::{TAIL_BYTES, Tail};
 use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::{Meta, amount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::exit::{Exit, Refused};
+use crate::exit::{CliExit, UsageError};
 use crate::launch::library::{check_preloadable, find_library};
-use crate::launch::output_pattern::Pattern;
-use crate::launch::platform::System;
-use crate::launch::preload as inserted;
+use crate::launch::output_pattern::OutputPattern;
+use crate::launch::platform::Platform;
+use crate::launch::preload;
 
 const ZSTD_LEVEL: i32 = 3;
 /// Smaller ones consist of headers.
@@ -38,46 +38,46 @@ const SMALLEST_PART: u64 = 64 << 10;
 
 /// What `run` takes.
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct RunArgs {
     /// Where the trace goes, a file or a folder; %p is the process, %r the rank, %h the host [default: run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which call stacks to record
     #[arg(long, value_enum)]
-    stacks: Option<Stacks>,
+    stacks: Option<StacksArg>,
     /// Most frames of a stack; the outermost ones are left out [default: 256]
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
     /// When the recorder cannot keep up: make the program wait, or drop events and count them
     #[arg(long, value_enum)]
-    on_full: Option<OnFull>,
+    on_full: Option<OnFullArg>,
     /// What the recorder needs at most, 32MiB to 1GiB: more gets the program through longer bursts without waiting [default: 64MiB]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<String>,
     /// Write the trace in parts: begin another when one is so large or so old, such as 1GiB, 6h or 1GiB,6h
-    #[arg(long, value_name = "AMOUNT", value_parser = part_limit)]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_part_limit)]
     rotate: Option<String>,
     /// Keep about so much of the trace: the oldest parts are dropped, and counted, such as 10GiB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     keep: Option<String>,
     /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
     #[arg(long, value_enum)]
-    tracker: Option<Tracker>,
+    tracker: Option<TrackerArg>,
     /// At its end, when memory runs out and at a signal, ask the program's Python who holds what leaks, and write that into the trace
     #[arg(long)]
     holders: bool,
     /// The signal at which --holders asks, too, such as USR1
-    #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::signal)]
+    #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::parse_signal)]
     holders_signal: Option<String>,
     /// Seconds that --holders may walk through the program's objects each time [default: 2]
-    #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::limit)]
+    #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::parse_limit)]
     holders_limit: Option<String>,
     /// The command to run; of `train.py` and `-m package` Python's, with the Python that this command belongs to
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-fn part_limit(text: &str) -> Result<String, String> {
+fn parse_part_limit(text: &str) -> Result<String, String> {
     let limit = amount::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
     match limit.bytes {
         Some(bytes) if bytes < SMALLEST_PART => Err("parts are at least 64KiB".to_owned()),
@@ -85,7 +85,7 @@ fn part_limit(text: &str) -> Result<String, String> {
     }
 }
 
-fn size(text: &str) -> Result<String, String> {
+fn parse_size(text: &str) -> Result<String, String> {
     match amount::bytes(text) {
         Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
         Some(_) => Err("at least 512KiB are kept".to_owned()),
@@ -93,7 +93,7 @@ fn size(text: &str) -> Result<String, String> {
     }
 }
 
-fn memory(text: &str) -> Result<String, String> {
+fn parse_memory(text: &str) -> Result<String, String> {
     match amount::recorder_memory(text) {
         Some(_) => Ok(text.to_owned()),
         None => Err("give a size from 32MiB to 1GiB".to_owned()),
@@ -101,7 +101,7 @@ fn memory(text: &str) -> Result<String, String> {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Stacks {
+enum StacksArg {
     /// Python frames
     Python,
     /// Native frames
@@ -113,7 +113,7 @@ enum Stacks {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Tracker {
+enum TrackerArg {
     /// Attached
     On,
     /// Left alone
@@ -121,7 +121,7 @@ enum Tracker {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum OnFull {
+enum OnFullArg {
     /// Wait: nothing is lost
     Block,
     /// Drop and count
@@ -129,25 +129,25 @@ enum OnFull {
 }
 
 /// Does it.
-pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     let library = find_library()?;
-    check_preloadable(&library, System::HERE)?;
+    check_preloadable(&library, Platform::HOST)?;
     let here = std::env::current_dir().context("the current directory is gone")?;
-    let program = program::program(&args.command, &here);
+    let program = program::resolve_command(&args.command, &here);
     let mut command = Command::new(&program[0]);
     command.args(&program[1..]).env_remove(program::PYTHON);
     let what = (program[0].as_os_str(), here.as_path());
-    let (variables, obstacle) =
-        inserted::into(System::HERE, &library, what, &Disk, |name| std::env::var_os(name));
-    if let Some(obstacle) = &obstacle {
-        eprintln!("gpumemtrace: not recorded: {obstacle}");
+    let (variables, blocker) =
+        preload::environment(Platform::HOST, &library, what, &HostFileSystem, |name| std::env::var_os(name));
+    if let Some(blocker) = &blocker {
+        eprintln!("gpumemtrace: not recorded: {blocker}");
     }
     command.envs(variables);
-    let given = args.output.clone().map(|output| output_file(&here, &output)).transpose()?;
+    let given = args.output.clone().map(|output| resolve_output(&here, &output)).transpose()?;
     if let Some(output) = &given {
         command.env("GPUMEMTRACE_OUTPUT", output);
     }
-    let expected = Expected::new(&here, given);
+    let expected = ExpectedTraces::new(&here, given);
     if let Some(stacks) = args.stacks.and_then(|stacks| stacks.to_possible_value()) {
         command.env("GPUMEMTRACE_STACKS", stacks.get_name());
     }
@@ -170,11 +170,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             command.env(variable, value);
         }
     }
-    let holders = args.holders.then(holders::Hook::new).transpose()?;
+    let holders = args.holders.then(holders::HoldersHook::new).transpose()?;
     if let Some(hook) = &holders {
-        hook.ask(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
+        hook.configure(&mut command, args.holders_signal.as_deref(), args.holders_limit.as_deref())?;
     }
-    let before = expected.traces();
+    let before = expected.find_traces();
     let mut signals = signal_hook::iterator::Signals::new([
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGQUIT,
@@ -189,7 +189,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
             // As a shell would: 127 not found, 126 not executable.
             eprintln!("gpumemtrace: {name} cannot be started: {error}");
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
-            return Ok(Exit::Of(if not_found { 127 } else { 126 }));
+            return Ok(CliExit::Code(if not_found { 127 } else { 126 }));
         }
     };
     let pid = child.id();
@@ -207,9 +207,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         }
     });
     let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
-    let new = finish(&expected, &before, u64::from(pid), status, &here);
+    let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
     // What is not recorded was said before.
-    if new.is_empty() && !expected.patterns.is_empty() && obstacle.is_none() {
+    if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
         let elsewhere = if expected.is_relative {
             ", or made it in another folder (--output names a fixed one)"
         } else {
@@ -218,12 +218,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
     }
     if holders.is_some() {
-        holders::say_if_nobody_looked(&new);
+        holders::warn_if_not_scanned(&new);
     }
-    Ok(Exit::Of(code_of(status)))
+    Ok(CliExit::Code(exit_code(status)))
 }
 
-fn code_of(status: ExitStatus) -> u8 {
+fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
@@ -233,32 +233,32 @@ fn code_of(status: ExitStatus) -> u8 {
 
 /// The file that `--output` names, in full: in a folder, the usual one. A folder that is not there is refused before the command
 /// has run for hours.
-fn output_file(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
+fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
     let path = here.join(output);
     let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let file = if names_folder || path.is_dir() { path.join(default_name()) } else { path };
+    let file = if names_folder || path.is_dir() { path.join(default_trace_name()) } else { path };
     let folder = file.parent().unwrap_or(here);
     if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
         let shown = folder.strip_prefix(here).unwrap_or(folder).display();
-        return Err(Refused(format!("--output: there is no folder {shown}; make it first")).into());
+        return Err(UsageError(format!("--output: there is no folder {shown}; make it first")).into());
     }
     Ok(file)
 }
 
 /// As the recorder names a trace if nobody else does.
-fn default_name() -> &'static str {
+fn default_trace_name() -> &'static str {
     let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
     if has_rank { "run.rank%r.trace" } else { "run.trace" }
 }
 
 /// Where traces of the command may turn up.
-struct Expected {
-    patterns: Vec<Pattern>,
+struct ExpectedTraces {
+    patterns: Vec<OutputPattern>,
     /// The names are relative: the command may have gone elsewhere.
     is_relative: bool,
 }
 
-impl Expected {
+impl ExpectedTraces {
     fn new(here: &Path, given: Option<PathBuf>) -> Self {
         let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
         let named = given.or_else(|| from_env.map(PathBuf::from));
@@ -268,15 +268,15 @@ impl Expected {
             || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
             |name| vec![here.join(name)],
         );
-        Self { patterns: names.iter().filter_map(|name| Pattern::new(name)).collect(), is_relative }
+        Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
     }
 
     /// The traces of these names that there are, with identity and time.
-    fn traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
+    fn find_traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
         for pattern in &self.patterns {
             let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
-            for entry in entries.filter(|entry| pattern.makes(&entry.file_name().to_string_lossy())) {
+            for entry in entries.filter(|entry| pattern.matches(&entry.file_name().to_string_lossy())) {
                 let path = entry.path();
                 // Asked before it is opened: a pipe would be waited for.
                 let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
@@ -292,8 +292,8 @@ impl Expected {
 }
 
 /// Says which traces are new, gives them back, and writes into the command's own how it ended.
-fn finish(
-    expected: &Expected,
+fn finish_traces(
+    expected: &ExpectedTraces,
     before: &[(PathBuf, u64, SystemTime)],
     pid: u64,
     status: ExitStatus,
@@ -303,7 +303,7 @@ fn finish(
         !before.iter().any(|(_, known, when)| known == inode && when == modified)
     };
     let new: Vec<PathBuf> = expected
-        .traces()
+        .find_traces()
         .into_iter()
         .filter(|(_, inode, modified)| is_new(inode, modified))
         .map(|(path, ..)| path)
@@ -316,7 +316,7 @@ fn finish(
             );
             continue;
         }
-        if let Err(error) = note_status(path, pid, status) {
+        if let Err(error) = append_wait_status(path, pid, status) {
             eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
         }
         eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
@@ -329,7 +329,7 @@ fn is_locked(path: &Path) -> bool {
 }
 
 /// Appends what only we can know: how the process with this id ended.
-fn note_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
+fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
     let mut meta = Meta::default();
     for item in TraceReader::new(File::open(path)?)?.without_events() {
         match item {

@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 pub(super) const PYTHON: &str = "GPUMEMTRACE_PYTHON";
 
 /// What is to be started, with all its arguments.
-pub(super) fn program(command: &[OsString], here: &Path) -> Vec<OsString> {
+pub(super) fn resolve_command(command: &[OsString], here: &Path) -> Vec<OsString> {
     let mut whole = command.to_vec();
     if command.first().is_some_and(|name| is_for_python(name, here)) {
-        whole.insert(0, python());
+        whole.insert(0, find_python());
     }
     whole
 }
@@ -35,23 +35,23 @@ fn is_for_python(name: &OsStr, here: &Path) -> bool {
     facts.is_file() && !(is_executable && bytes.contains(&b'/'))
 }
 
-fn python() -> OsString {
+fn find_python() -> OsString {
     let asked = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
     // Where it was found, not where that links to: a tool of its own environment serves the one that it is called in.
     let command = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
-    let command = if command.components().count() > 1 { Some(command) } else { on_path(&command) };
+    let command = if command.components().count() > 1 { Some(command) } else { find_on_path(&command) };
     let beside = command.and_then(|command| Some(command.parent()?.join("python")));
     asked
         .or_else(|| beside.filter(|python| is_program(python)).map(PathBuf::into_os_string))
         .or_else(|| {
             ["python3", "python"]
                 .iter()
-                .find_map(|name| on_path(Path::new(name)).map(PathBuf::into_os_string))
+                .find_map(|name| find_on_path(Path::new(name)).map(PathBuf::into_os_string))
         })
         .unwrap_or_else(|| OsString::from("python3"))
 }
 
-fn on_path(name: &Path) -> Option<PathBuf> {
+fn find_on_path(name: &Path) -> Option<PathBuf> {
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| is_program(path))
 }
@@ -78,8 +78,8 @@ mod tests {
         assert!(!of("./tool.py"), "its first line says what runs it");
         assert!(!of("tool") && !of("notes.txt") && !of("folder.py") && !of("none.py") && !of("python"));
         let command = ["train.py", "--epochs", "3"].map(OsString::from);
-        let whole = program(&command, here);
+        let whole = resolve_command(&command, here);
         assert_eq!(&whole[1..], command);
-        assert_eq!(program(&command[1..], here), &command[1..]);
+        assert_eq!(resolve_command(&command[1..], here), &command[1..]);
     }
 }

@@ -21,12 +21,12 @@ fn head(id: &str, part: Option<u64>) -> Vec<u8> {
 }
 
 /// A folder in which a recorder writes.
-struct Recorder {
+struct FakeRecorder {
     folder: tempfile::TempDir,
     number: u64,
 }
 
-impl Recorder {
+impl FakeRecorder {
     fn new() -> Self {
         let this = Self { folder: tempfile::tempdir().unwrap(), number: 1 };
         std::fs::write(this.path("run.01234567.stacks.trace"), head(ID, None)).unwrap();
@@ -62,9 +62,9 @@ impl Recorder {
     }
 }
 
-fn numbers(trace: &mut Growing) -> (Found, Vec<u64>) {
+fn numbers(trace: &mut FollowedTrace) -> (TailChange, Vec<u64>) {
     let mut numbers = Vec::new();
-    let found = trace.look(&mut |item| {
+    let found = trace.poll(&mut |item| {
         if let Item::Meta(meta) = item {
             numbers.extend(meta.number("n"));
         }
@@ -74,14 +74,14 @@ fn numbers(trace: &mut Growing) -> (Found, Vec<u64>) {
 
 #[test]
 fn parts_are_read_once_in_their_order_after_what_they_refer_to() {
-    let mut recorder = Recorder::new();
+    let mut recorder = FakeRecorder::new();
     recorder.write("run.trace", 1);
     recorder.rotate();
     recorder.write("run.trace", 2);
     recorder.write("run.01234567.stacks.trace", 100);
-    let mut trace = Growing::open(&recorder.trace()).unwrap().unwrap();
-    assert_eq!(numbers(&mut trace), (Found::More, vec![100, 1, 2]));
-    assert_eq!(numbers(&mut trace), (Found::Nothing, vec![]));
+    let mut trace = FollowedTrace::open(&recorder.trace()).unwrap().unwrap();
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![100, 1, 2]));
+    assert_eq!(numbers(&mut trace), (TailChange::Nothing, vec![]));
     // Two parts are full before the next look, and the first of them got more before it was.
     recorder.write("run.trace", 3);
     recorder.rotate();
@@ -89,48 +89,48 @@ fn parts_are_read_once_in_their_order_after_what_they_refer_to() {
     recorder.rotate();
     recorder.write("run.trace", 5);
     recorder.write("run.01234567.stacks.trace", 101);
-    assert_eq!(numbers(&mut trace), (Found::More, vec![101, 3, 4, 5]));
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![101, 3, 4, 5]));
     assert!(!trace.take_gap());
 }
 
 #[test]
 fn a_part_that_was_dropped_is_read_where_it_was_held_and_told_where_it_was_not() {
-    let mut recorder = Recorder::new();
+    let mut recorder = FakeRecorder::new();
     recorder.write("run.trace", 1);
     recorder.rotate();
     std::fs::remove_file(recorder.part(1)).unwrap();
-    let mut trace = Growing::open(&recorder.trace()).unwrap().unwrap();
+    let mut trace = FollowedTrace::open(&recorder.trace()).unwrap().unwrap();
     assert!(trace.take_gap() && !trace.take_gap());
     recorder.write("run.trace", 2);
     recorder.rotate();
     std::fs::remove_file(recorder.part(2)).unwrap();
     recorder.write("run.trace", 3);
-    assert_eq!(numbers(&mut trace), (Found::More, vec![2, 3]));
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![2, 3]));
     assert!(!trace.take_gap());
     recorder.rotate();
     recorder.write("run.trace", 4);
     recorder.rotate();
     std::fs::remove_file(recorder.part(4)).unwrap();
     recorder.write("run.trace", 5);
-    assert_eq!(numbers(&mut trace), (Found::More, vec![5]));
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![5]));
     assert!(trace.take_gap());
 }
 
 #[test]
 fn another_run_is_no_part_of_this_one_and_a_name_may_be_missing_for_a_moment() {
-    let recorder = Recorder::new();
-    let mut trace = Growing::open(&recorder.trace()).unwrap().unwrap();
-    assert_eq!(numbers(&mut trace), (Found::More, vec![]));
+    let recorder = FakeRecorder::new();
+    let mut trace = FollowedTrace::open(&recorder.trace()).unwrap().unwrap();
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![]));
     let aside = recorder.path("aside");
     std::fs::rename(recorder.trace(), &aside).unwrap();
-    assert_eq!(numbers(&mut trace).0, Found::Nothing);
+    assert_eq!(numbers(&mut trace).0, TailChange::Nothing);
     std::fs::rename(&aside, recorder.trace()).unwrap();
     recorder.write("run.trace", 1);
-    assert_eq!(numbers(&mut trace), (Found::More, vec![1]));
+    assert_eq!(numbers(&mut trace), (TailChange::More, vec![1]));
     std::fs::write(&aside, head("00000000000000000000000000000000", Some(2))).unwrap();
     std::fs::rename(&aside, recorder.trace()).unwrap();
-    assert_eq!(numbers(&mut trace).0, Found::Replaced);
+    assert_eq!(numbers(&mut trace).0, TailChange::Replaced);
     std::fs::remove_file(recorder.trace()).unwrap();
-    let looks: Vec<Found> = (0..GONE_LOOKS).map(|_| numbers(&mut trace).0).collect();
-    assert_eq!(looks.last(), Some(&Found::Gone));
+    let looks: Vec<TailChange> = (0..MAX_GONE_POLLS).map(|_| numbers(&mut trace).0).collect();
+    assert_eq!(looks.last(), Some(&TailChange::Gone));
 }

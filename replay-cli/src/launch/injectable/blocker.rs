@@ -4,22 +4,22 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::entitlements::{ALLOW_LIBRARIES, ALLOW_VARIABLES};
-use super::macho::Processor;
+use super::macho::CpuArchitecture;
 
 /// A program on the way that lets no library from outside in.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Obstacle {
+pub struct InjectionBlocker {
     /// Its file, over all links.
     pub program: PathBuf,
     /// Why.
-    pub reason: Reason,
+    pub reason: BlockReason,
     /// What helps.
     pub advice: Advice,
 }
 
 /// Why a program lets nobody in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
+pub enum BlockReason {
     /// It is part of macOS.
     System,
     /// It runs with the rights of its file's owner or group.
@@ -31,7 +31,7 @@ pub enum Reason {
     /// It takes libraries of its own team only.
     Validates,
     /// It is for this processor, and the library is not.
-    Processor(Processor),
+    Architecture(CpuArchitecture),
 }
 
 /// What helps.
@@ -54,29 +54,29 @@ pub enum Advice {
     OtherBuild,
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for InjectionBlocker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.program.display())?;
         match self.reason {
-            Reason::System => f.write_str(
+            BlockReason::System => f.write_str(
                 "is part of macOS, which takes DYLD_INSERT_LIBRARIES away from it and from all that it starts (System Integrity \
                  Protection)",
             ),
-            Reason::SetId => {
+            BlockReason::SetId => {
                 f.write_str("runs with the rights of its file's owner, and macOS takes DYLD_INSERT_LIBRARIES away from such programs")
             }
-            Reason::Restricted => {
+            BlockReason::Restricted => {
                 f.write_str("is marked as restricted, and macOS takes DYLD_INSERT_LIBRARIES away from such programs")
             }
-            Reason::Hardened => write!(
+            BlockReason::Hardened => write!(
                 f,
                 "has the hardened runtime without the entitlement {ALLOW_VARIABLES}: macOS takes DYLD_INSERT_LIBRARIES away from it"
             ),
-            Reason::Validates => write!(
+            BlockReason::Validates => write!(
                 f,
                 "has library validation (no entitlement {ALLOW_LIBRARIES}): macOS refuses to load a library of somebody else's into it"
             ),
-            Reason::Processor(processor) => write!(
+            BlockReason::Architecture(processor) => write!(
                 f,
                 "is for {}, and the library for arm64, so that it cannot be loaded",
                 processor.name()

@@ -37,7 +37,7 @@ impl Entitlements {
 }
 
 /// From a property list in XML.
-pub fn of_plist(text: &[u8]) -> Entitlements {
+pub fn parse_plist(text: &[u8]) -> Entitlements {
     let mut given = Entitlements::default();
     let Ok(text) = std::str::from_utf8(text) else { return given };
     let mut reader = Reader::from_str(text);
@@ -65,7 +65,7 @@ pub fn of_plist(text: &[u8]) -> Entitlements {
 }
 
 /// From DER: `[APPLICATION 16] { version INTEGER, [16] { SEQUENCE { key UTF8String, value }* } }`.
-pub fn of_der(bytes: &[u8]) -> Entitlements {
+pub fn parse_der(bytes: &[u8]) -> Entitlements {
     let mut given = Entitlements::default();
     let mut inner = value(bytes, OUTERMOST).map_or(&[][..], |(inner, _)| inner);
     if let Some((_, rest)) = value(inner, INTEGER) {

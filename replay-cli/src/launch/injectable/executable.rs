@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use object::ReadRef;
 
-use super::macho::{self, Slice};
+use super::macho::{self, MachOSlice};
 
 /// Of a script, as far as the system looks for what runs it.
 const FIRST_LINE_BYTES: u64 = 512;
@@ -20,18 +20,18 @@ const HANDED_ON: &[u8] = b"'''exec' ";
 
 /// A file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Program {
+pub enum ExecutableKind {
     /// Of macOS, for one processor or several.
-    MachO(Vec<Slice>),
+    MachO(Vec<MachOSlice>),
     /// It names what runs it.
-    Script(Script),
+    Script(ScriptHeader),
     /// Neither: the shell is given it.
     Other,
 }
 
 /// The first line of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Script {
+pub struct ScriptHeader {
     /// What runs it.
     pub interpreter: PathBuf,
     /// What that is given before the script.
@@ -40,13 +40,13 @@ pub struct Script {
     pub handed_on_to: Option<PathBuf>,
 }
 
-impl Program {
+impl ExecutableKind {
     /// What these bytes are; `None` if they are cut so short, or so wrong, that nobody can say.
     pub fn read<'data, R: ReadRef<'data>>(file: R) -> Option<Self> {
         let len = file.len().ok()?;
         let head = file.read_bytes_at(0, len.min(HEAD_BYTES)).ok()?;
         if let Some(line) = head.strip_prefix(b"#!") {
-            return Script::read(line).map(Self::Script);
+            return ScriptHeader::read(line).map(Self::Script);
         }
         let magic: Option<&[u8; 4]> = head.first_chunk();
         match magic {
@@ -55,18 +55,18 @@ impl Program {
                 [0xce | 0xcf, 0xfa, 0xed, 0xfe]
                 | [0xfe, 0xed, 0xfa, 0xce | 0xcf]
                 | [0xca, 0xfe, 0xba, 0xbe | 0xbf],
-            ) => macho::slices(file).map(Self::MachO),
+            ) => macho::read_slices(file).map(Self::MachO),
             _ => Some(Self::Other),
         }
     }
 
     /// A file that the shell is given.
-    pub(super) fn of_the_shell() -> Script {
-        Script { interpreter: PathBuf::from("/bin/sh"), arguments: Vec::new(), handed_on_to: None }
+    pub(super) fn of_the_shell() -> ScriptHeader {
+        ScriptHeader { interpreter: PathBuf::from("/bin/sh"), arguments: Vec::new(), handed_on_to: None }
     }
 }
 
-impl Script {
+impl ScriptHeader {
     fn read(behind_mark: &[u8]) -> Option<Self> {
         let mut lines = behind_mark.split(|byte| *byte == b'\n');
         let first = lines.next().filter(|line| line.len() as u64 <= FIRST_LINE_BYTES - 2)?;

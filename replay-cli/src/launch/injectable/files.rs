@@ -1,7 +1,7 @@
 //! Where the decision looks: names, links and contents of files.
 //!
 //! Constraint: what macOS does with its own programs is to be tried on machines that have none of them. Consequence: whoever decides
-//! is given the files ([`Files`]); the disk is one way to have them.
+//! is given the files ([`FileSystem`]); the disk is one way to have them.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 
 use object::ReadCache;
 
-use super::executable::Program;
+use super::executable::ExecutableKind;
 
 /// Files, as the system finds them.
-pub trait Files {
+pub trait FileSystem {
     /// The file that this path leads to, over all links; `None` if there is none.
     fn behind_links(&self, path: &Path) -> Option<PathBuf>;
     /// Its mode, if it is a regular file.
     fn mode(&self, path: &Path) -> Option<u32>;
     /// What it is; `None` if that cannot be told.
-    fn program(&self, path: &Path) -> Option<Program>;
+    fn program(&self, path: &Path) -> Option<ExecutableKind>;
 }
 
 /// Those of this machine.
-pub struct Disk;
+pub struct HostFileSystem;
 
-impl Files for Disk {
+impl FileSystem for HostFileSystem {
     fn behind_links(&self, path: &Path) -> Option<PathBuf> {
         path.canonicalize().ok()
     }
@@ -34,15 +34,15 @@ impl Files for Disk {
         fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|facts| facts.mode())
     }
 
-    fn program(&self, path: &Path) -> Option<Program> {
+    fn program(&self, path: &Path) -> Option<ExecutableKind> {
         // Asked before it is opened: opening a pipe waits.
         self.mode(path)?;
-        Program::read(&ReadCache::new(File::open(path).ok()?))
+        ExecutableKind::read(&ReadCache::new(File::open(path).ok()?))
     }
 }
 
 /// Where a shell would find the program of this name.
-pub(super) fn find(name: &Path, here: &Path, search: &OsStr, files: &impl Files) -> Option<PathBuf> {
+pub(super) fn find(name: &Path, here: &Path, search: &OsStr, files: &impl FileSystem) -> Option<PathBuf> {
     if name.as_os_str().as_encoded_bytes().contains(&b'/') {
         return Some(here.join(name));
     }

@@ -10,7 +10,7 @@ use object::macho::{
 use object::read::macho::{FatArch, MachHeader as _, MachOFatFile32, MachOFatFile64, Segment as _};
 use object::{Endianness, ReadRef};
 
-use super::signature::Signature;
+use super::signature::CodeSignature;
 
 /// More than any linker writes: a forged table must not have us read one signature a thousand times.
 const MOST_SLICES: usize = 16;
@@ -21,7 +21,7 @@ const RESTRICT: &[u8] = b"__RESTRICT";
 
 /// The processor that a part of a file is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Processor {
+pub enum CpuArchitecture {
     /// Of Apple's machines.
     Arm64,
     /// The same with signed pointers: another kind of process, into which nothing made for `Arm64` is loaded.
@@ -32,7 +32,7 @@ pub enum Processor {
     Other,
 }
 
-impl Processor {
+impl CpuArchitecture {
     fn of(cpu_type: u32, cpu_subtype: u32) -> Self {
         match (cpu_type, cpu_subtype & !CPU_SUBTYPE_MASK) {
             (CPU_TYPE_ARM64, CPU_SUBTYPE_ARM64E) => Self::Arm64e,
@@ -55,17 +55,17 @@ impl Processor {
 
 /// The program as it is for one processor; a file may hold several.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Slice {
+pub struct MachOSlice {
     /// Which.
-    pub processor: Processor,
+    pub processor: CpuArchitecture,
     /// It has a segment `__RESTRICT`.
     pub has_restrict_segment: bool,
     /// What it was signed with; `None` if it was not, or if that cannot be read.
-    pub signature: Option<Signature>,
+    pub signature: Option<CodeSignature>,
 }
 
 /// The programs of a file, one for each processor; `None` if it is no sound Mach-O file of 64 bits.
-pub fn slices<'data, R: ReadRef<'data>>(file: R) -> Option<Vec<Slice>> {
+pub fn read_slices<'data, R: ReadRef<'data>>(file: R) -> Option<Vec<MachOSlice>> {
     let starts = if let Ok(several) = MachOFatFile32::parse(file) {
         starts(several.arches())
     } else if let Ok(several) = MachOFatFile64::parse(file) {
@@ -73,7 +73,7 @@ pub fn slices<'data, R: ReadRef<'data>>(file: R) -> Option<Vec<Slice>> {
     } else {
         vec![0]
     };
-    let slices: Vec<Slice> = starts.iter().filter_map(|start| slice(file, *start)).collect();
+    let slices: Vec<MachOSlice> = starts.iter().filter_map(|start| read_slice(file, *start)).collect();
     (!slices.is_empty()).then_some(slices)
 }
 
@@ -81,11 +81,11 @@ fn starts<Arch: FatArch>(table: &[Arch]) -> Vec<u64> {
     table.iter().take(MOST_SLICES).map(|arch| arch.file_range().0).collect()
 }
 
-fn slice<'data, R: ReadRef<'data>>(file: R, start: u64) -> Option<Slice> {
+fn read_slice<'data, R: ReadRef<'data>>(file: R, start: u64) -> Option<MachOSlice> {
     let header = MachHeader64::<Endianness>::parse(file, start).ok()?;
     let endian = header.endian().ok()?;
-    let processor = Processor::of(header.cputype(endian), header.cpusubtype(endian));
-    let mut slice = Slice { processor, has_restrict_segment: false, signature: None };
+    let processor = CpuArchitecture::of(header.cputype(endian), header.cpusubtype(endian));
+    let mut slice = MachOSlice { processor, has_restrict_segment: false, signature: None };
     let mut commands = header.load_commands(endian, file, start).ok()?;
     while let Ok(Some(command)) = commands.next() {
         if let Ok(Some((segment, _))) = command.segment_64() {
@@ -94,7 +94,7 @@ fn slice<'data, R: ReadRef<'data>>(file: R, start: u64) -> Option<Slice> {
             let Ok(place) = command.data::<LinkeditDataCommand<Endianness>>() else { continue };
             let (offset, len) = (u64::from(place.dataoff.get(endian)), u64::from(place.datasize.get(endian)));
             let bytes = file.read_bytes_at(start.saturating_add(offset), len.min(MOST_SIGNATURE_BYTES)).ok();
-            slice.signature = bytes.and_then(Signature::read);
+            slice.signature = bytes.and_then(CodeSignature::read);
         }
     }
     Some(slice)

@@ -17,12 +17,12 @@ mod signature;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-pub use blocker::{Advice, Obstacle, Reason};
-pub use entitlements::{ALLOW_LIBRARIES, ALLOW_VARIABLES, Entitlements, of_der, of_plist};
-pub use executable::{Program, Script};
-pub use files::{Disk, Files};
-pub use macho::{Processor, Slice, slices};
-pub use signature::Signature;
+pub use blocker::{Advice, BlockReason, InjectionBlocker};
+pub use entitlements::{ALLOW_LIBRARIES, ALLOW_VARIABLES, Entitlements, parse_der, parse_plist};
+pub use executable::{ExecutableKind, ScriptHeader};
+pub use files::{FileSystem, HostFileSystem};
+pub use macho::{CpuArchitecture, MachOSlice, read_slices};
+pub use signature::CodeSignature;
 
 /// A script may be run by a script; nobody has more of them.
 const MOST_PROGRAMS: usize = 5;
@@ -31,7 +31,7 @@ const SET_ID: u32 = 0o6000;
 
 /// A command that is to be started.
 #[derive(Clone, Copy)]
-pub struct Start<'a> {
+pub struct LaunchTarget<'a> {
     /// The program, as it was named.
     pub name: &'a OsStr,
     /// The current folder.
@@ -40,18 +40,21 @@ pub struct Start<'a> {
     pub search: &'a OsStr,
 }
 
-impl Start<'_> {
+impl LaunchTarget<'_> {
     /// What keeps a library from outside out of it, if anything that can be known does.
-    pub fn obstacle(&self, files: &impl Files) -> Option<Obstacle> {
+    pub fn find_blocker(&self, files: &impl FileSystem) -> Option<InjectionBlocker> {
         let mut path = files::find(Path::new(self.name), self.here, self.search, files)?;
-        let mut first_script: Option<(PathBuf, Script)> = None;
+        let mut first_script: Option<(PathBuf, ScriptHeader)> = None;
         for _ in 0..MOST_PROGRAMS {
             let file = files.behind_links(&path)?;
             let slices = match files.program(&file)? {
-                Program::MachO(slices) => slices,
+                ExecutableKind::MachO(slices) => slices,
                 other => {
-                    let script =
-                        if let Program::Script(script) = other { script } else { Program::of_the_shell() };
+                    let script = if let ExecutableKind::Script(script) = other {
+                        script
+                    } else {
+                        ExecutableKind::of_the_shell()
+                    };
                     let interpreter = self.here.join(&script.interpreter);
                     first_script.get_or_insert((path, script));
                     path = interpreter;
@@ -60,7 +63,7 @@ impl Start<'_> {
             };
             if let Some(reason) = why_not(&file, files.mode(&file)?, &slices) {
                 let advice = self.advice(&file, reason, first_script.as_ref(), files);
-                return Some(Obstacle { program: file, reason, advice });
+                return Some(InjectionBlocker { program: file, reason, advice });
             }
             path = app_of_framework(&file).filter(|app| files.mode(app).is_some())?;
         }
@@ -70,9 +73,9 @@ impl Start<'_> {
     fn advice(
         &self,
         program: &Path,
-        reason: Reason,
-        script: Option<&(PathBuf, Script)>,
-        files: &impl Files,
+        reason: BlockReason,
+        script: Option<&(PathBuf, ScriptHeader)>,
+        files: &impl FileSystem,
     ) -> Advice {
         if let Some((path, script)) = script {
             let found = script
@@ -81,7 +84,7 @@ impl Start<'_> {
             let python = found.or_else(|| script.handed_on_to.clone());
             let lets_in = |python: &PathBuf| {
                 files.mode(python).is_some()
-                    && Start { name: python.as_os_str(), ..*self }.obstacle(files).is_none()
+                    && LaunchTarget { name: python.as_os_str(), ..*self }.find_blocker(files).is_none()
             };
             if let Some(python) = python.filter(lets_in) {
                 // As the user wrote it, where that is a path.
@@ -95,32 +98,32 @@ impl Start<'_> {
         }
         match reason {
             // What is nobody's to change runs something else for the user.
-            Reason::System | Reason::SetId => Advice::Behind,
-            Reason::Restricted | Reason::Hardened | Reason::Validates => Advice::SignAgain,
-            Reason::Processor(_) => Advice::OtherBuild,
+            BlockReason::System | BlockReason::SetId => Advice::Behind,
+            BlockReason::Restricted | BlockReason::Hardened | BlockReason::Validates => Advice::SignAgain,
+            BlockReason::Architecture(_) => Advice::OtherBuild,
         }
     }
 }
 
 /// Why this program lets nobody in.
-fn why_not(file: &Path, mode: u32, slices: &[Slice]) -> Option<Reason> {
+fn why_not(file: &Path, mode: u32, slices: &[MachOSlice]) -> Option<BlockReason> {
     let of = |processor| slices.iter().find(|slice| slice.processor == processor);
     // As the system chooses among them: of its own programs, it takes the other.
-    let ours = of(Processor::Arm64);
-    let chosen = ours.or_else(|| of(Processor::Arm64e)).or(slices.first())?;
+    let ours = of(CpuArchitecture::Arm64);
+    let chosen = ours.or_else(|| of(CpuArchitecture::Arm64e)).or(slices.first())?;
     let signature = chosen.signature.unwrap_or_default();
     if is_of_system(file) || signature.is_of_system {
-        Some(Reason::System)
+        Some(BlockReason::System)
     } else if mode & SET_ID != 0 {
-        Some(Reason::SetId)
+        Some(BlockReason::SetId)
     } else if chosen.has_restrict_segment || signature.is_restricted() {
-        Some(Reason::Restricted)
+        Some(BlockReason::Restricted)
     } else if signature.ignores_variables() {
-        Some(Reason::Hardened)
+        Some(BlockReason::Hardened)
     } else if ours.is_none() {
-        Some(Reason::Processor(chosen.processor))
+        Some(BlockReason::Architecture(chosen.processor))
     } else if signature.validates_libraries() {
-        Some(Reason::Validates)
+        Some(BlockReason::Validates)
     } else {
         None
     }

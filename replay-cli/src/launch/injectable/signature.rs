@@ -21,7 +21,7 @@ const CS_RUNTIME: u32 = 0x1_0000;
 
 /// Of one program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Signature {
+pub struct CodeSignature {
     /// Of all code directories: they are the same with other hashes.
     flags: u32,
     /// It says that it is part of the system.
@@ -30,7 +30,7 @@ pub struct Signature {
     pub entitlements: Entitlements,
 }
 
-impl Signature {
+impl CodeSignature {
     /// Reads it; `None` if these bytes are no signature that has a code directory.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if number(bytes, 0)? != SUPER_BLOB {
@@ -49,8 +49,8 @@ impl Signature {
                     signature.flags |= number(blob, 12).unwrap_or(0);
                     signature.is_of_system |= blob.get(38).is_some_and(|platform| *platform != 0);
                 }
-                ENTITLEMENTS => xml = Some(entitlements::of_plist(&blob[8..])),
-                ENTITLEMENTS_DER => der = Some(entitlements::of_der(&blob[8..])),
+                ENTITLEMENTS => xml = Some(entitlements::parse_plist(&blob[8..])),
+                ENTITLEMENTS_DER => der = Some(entitlements::parse_der(&blob[8..])),
                 _ => {}
             }
         }

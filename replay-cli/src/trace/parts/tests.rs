@@ -18,9 +18,9 @@ fn write(folder: &Path, name: &str, id: &str, part: Option<u64>, more: &[u8]) ->
 }
 
 fn found(path: &Path) -> (Vec<String>, Vec<String>) {
-    let pieces = Pieces::of(path, std::fs::metadata(path).unwrap().len());
-    let name = |piece: &Piece| piece.path.file_name().unwrap().to_string_lossy().into_owned();
-    (pieces.files.iter().map(name).collect(), pieces.absent)
+    let parts = TraceParts::find(path, std::fs::metadata(path).unwrap().len());
+    let name = |part: &PartFile| part.path.file_name().unwrap().to_string_lossy().into_owned();
+    (parts.files.iter().map(name).collect(), parts.absent)
 }
 
 #[test]
@@ -43,12 +43,12 @@ fn parts_are_found_by_what_they_say_and_read_as_one() {
         ["run.01234567.stacks.trace", "run.01234567.part1.trace", "run.01234567.part2.trace", "other.name"];
     assert_eq!((files, absent), (expected.map(str::to_owned).to_vec(), Vec::new()));
 
-    let pieces = Pieces::of(&last, std::fs::metadata(&last).unwrap().len());
-    let items: Vec<Item> = TraceReader::new(pieces.open().unwrap()).unwrap().collect();
+    let parts = TraceParts::find(&last, std::fs::metadata(&last).unwrap().len());
+    let items: Vec<Item> = TraceReader::new(parts.open().unwrap()).unwrap().collect();
     let unknown = items.iter().filter(|item| matches!(item, Item::UnknownBlock(_))).count();
     assert_eq!((items.len(), unknown), (7, 3), "{items:?}");
-    let first = pieces.files[0].len_bytes;
-    let spans = pieces.spans();
+    let first = parts.files[0].len_bytes;
+    let spans = parts.spans();
     assert_eq!((spans[0].start, spans[0].skipped), (0, 0));
     assert_eq!((spans[1].start, spans[1].skipped), (first, FILE_HEADER_BYTES as u64));
 }
