@@ -53,7 +53,7 @@ enum Command {
     Completions(commands::shell::CompletionsArgs),
     /// Print the manual page.
     Man(commands::shell::ManArgs),
-    #[command(hide = true)]
+    #[command(name = "suspects", hide = true)]
     LeakCandidates(commands::leak_candidates::LeakCandidatesArgs),
     #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::ProbeArgs),

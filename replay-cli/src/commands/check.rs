@@ -14,9 +14,12 @@ use gpumemtrace_replay::naming::{Shown, name_sites};
 use super::display_args::DisplayArgs;
 use super::trace_args::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::render::text;
-use crate::terminal::style as output;
-use crate::trace::progress as status;
+use crate::render::text::render_written_budget;
+use crate::render::{
+    CHECK_RENDERERS, Junit, Markdown, RenderContext, Renderer, format_parser, print_document, select_format,
+};
+use crate::terminal::status_line;
+use crate::terminal::stdout::print_text;
 
 /// What `check` takes.
 #[derive(clap::Args)]
@@ -27,7 +30,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
     /// Write the budget file instead, with what this run needs as limits
-    #[arg(long, conflicts_with_all = ["markdown", "junit", "json"])]
+    #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
     write: bool,
     /// With --write: replace a file that is there
     #[arg(long, requires = "write")]
@@ -41,28 +44,50 @@ pub(crate) struct CheckArgs {
     /// One JSON object on stdout instead of text (docs/check.schema.json describes it)
     #[arg(long)]
     json: bool,
+    /// What to print on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(CHECK_RENDERERS))]
+    format: Option<&'static dyn Renderer<Check>>,
     #[command(flatten)]
     reading: TraceArgs,
     #[command(flatten)]
     display: DisplayArgs,
 }
 
+impl CheckArgs {
+    /// Each output with its file, or `None` for stdout, which only one can have.
+    #[allow(clippy::type_complexity, reason = "used once")]
+    fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<Check>, Option<&Path>)>, UsageError> {
+        let files: [(&'static dyn Renderer<Check>, _); 2] =
+            [(&Markdown, &self.markdown), (&Junit, &self.junit)];
+        let mut outputs: Vec<(&'static dyn Renderer<Check>, Option<&Path>)> = Vec::new();
+        for (renderer, path) in files {
+            let path = path.as_deref();
+            outputs.extend(path.map(|path| (renderer, Some(path).filter(|path| *path != Path::new("-")))));
+        }
+        let on_stdout = outputs.iter().filter(|(_, file)| file.is_none()).count();
+        let is_format_named = self.json || self.format.is_some();
+        if on_stdout + usize::from(is_format_named) > 1 {
+            return Err(UsageError(
+                "only one of --json, --markdown - and --junit - can have stdout".to_owned(),
+            ));
+        }
+        if on_stdout == 0 {
+            outputs.push((select_format(CHECK_RENDERERS, self.format, self.json), None));
+        }
+        Ok(outputs)
+    }
+}
+
 /// Does it.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     let own = args.reading.own_paths()?;
-    let for_stdout =
-        [args.markdown.as_deref(), args.junit.as_deref()].map(|path| path == Some(Path::new("-")));
-    if for_stdout.into_iter().chain([args.json]).filter(|wanted| *wanted).count() > 1 {
-        return Err(
-            UsageError("only one of --json, --markdown - and --junit - can have stdout".to_owned()).into()
-        );
-    }
+    let outputs = args.outputs()?;
     // What is wrong with the budget is said before minutes of reading.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
     if args.write && !args.force && args.budget.exists() {
         return Err(already_exists(&args.budget).into());
     }
-    status::end_cleanly_when_interrupted()?;
+    status_line::exit_cleanly_on_interrupt()?;
     let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &own)?;
     let mut profile = Profile::new(&analysis, &amounts);
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
@@ -73,11 +98,14 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
         write_budget(&args.budget, &budget_of(&profile), args.force)?;
-        output::print(&text::check::written(&args.budget, &analysis.incomplete, args.display.style()))?;
+        print_text(&render_written_budget(&args.budget, &analysis.incomplete, args.display.style()))?;
         return Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete });
     };
     let outcome = check(&profile, &budget, &args.budget.display().to_string());
-    print_outcome(args, &outcome)?;
+    let context = RenderContext::new(args.display.style());
+    for (renderer, file) in outputs {
+        write_output(renderer, file, &outcome, &context)?;
+    }
     Ok(match (outcome.passed, is_complete) {
         (false, _) => CliExit::Exceeded,
         (true, false) => CliExit::Incomplete,
@@ -120,28 +148,15 @@ fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print_outcome(args: &CheckArgs, outcome: &Check) -> anyhow::Result<()> {
-    let mut is_told = args.json;
-    if let Some(path) = &args.markdown {
-        is_told |= write_output(path, &crate::render::markdown::render(outcome))?;
-    }
-    if let Some(path) = &args.junit {
-        is_told |= write_output(path, &crate::render::junit::render(outcome)?)?;
-    }
-    if args.json {
-        output::print(&output::json(outcome)?)?;
-    } else if !is_told {
-        output::print(&text::check::render(outcome, args.display.style()))?;
-    }
-    Ok(())
-}
-
-/// True if it went to stdout.
-fn write_output(path: &Path, text: &str) -> anyhow::Result<bool> {
-    if path == Path::new("-") {
-        output::print(text)?;
-        return Ok(true);
-    }
-    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))?;
-    Ok(false)
+/// Writes to stdout where no file is given.
+fn write_output(
+    renderer: &dyn Renderer<Check>,
+    file: Option<&Path>,
+    outcome: &Check,
+    context: &RenderContext<'_>,
+) -> anyhow::Result<()> {
+    let Some(path) = file else { return print_document(renderer, outcome, context) };
+    let mut bytes = Vec::new();
+    renderer.render(outcome, context, &mut bytes)?;
+    fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
 }

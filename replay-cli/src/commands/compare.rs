@@ -10,9 +10,10 @@ use gpumemtrace_replay::naming::{Shown, name_sites};
 use super::display_args::DisplayArgs;
 use super::trace_args::{TraceArgs, read_by_steps};
 use crate::exit::CliExit;
-use crate::render::text;
-use crate::terminal::style as output;
-use crate::trace::progress as status;
+use crate::render::{
+    COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
+};
+use crate::terminal::status_line;
 
 /// What `compare` takes.
 #[derive(clap::Args)]
@@ -31,6 +32,9 @@ pub(crate) struct CompareArgs {
     /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
     #[arg(long)]
     json: bool,
+    /// What to print on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(COMPARISON_RENDERERS))]
+    format: Option<&'static dyn Renderer<Comparison>>,
     /// Exit with code 3 if the second run is worse in one of these, or differs (may be given more than once, or with commas)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<CompareFailOn>,
@@ -64,13 +68,10 @@ impl CompareFailOn {
     }
 }
 
-/// Longest list of lines that the text shows unless all are wanted.
-const MAX_LISTED: usize = 20;
-
 /// Does it.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
     let own = args.reading.own_paths()?;
-    status::end_cleanly_when_interrupted()?;
+    status_line::exit_cleanly_on_interrupt()?;
     let analysed =
         [read_by_steps(&args.before, &args.reading, &own)?, read_by_steps(&args.after, &args.reading, &own)?];
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
@@ -84,16 +85,14 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
         name_sites(native, analysis, Shown::ALL, &mut resolver);
     }
     let mut comparison = compare(&profiles[0], &profiles[1]);
-    if args.json {
+    let renderer = select_format(COMPARISON_RENDERERS, args.format, args.json);
+    if renderer.needs_all_names() {
         for (run, profile) in profiles.iter().enumerate() {
             name_sites(comparison.sites_of(run), profile.analysis, Shown::ALL, &mut resolver);
         }
-        output::print(&output::json(&comparison)?)?;
-    } else {
-        let style = args.display.style();
-        let most = if args.all { usize::MAX } else { style.most(MAX_LISTED) };
-        output::print(&text::comparison::render(&comparison, most, style))?;
     }
+    let context = RenderContext { all_rows: args.all, ..RenderContext::new(args.display.style()) };
+    print_document(renderer, &comparison, &context)?;
     resolver.save_cache();
     Ok(if args.fail_on.iter().any(|kind| kind.fails(&comparison)) {
         CliExit::Findings

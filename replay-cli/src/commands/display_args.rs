@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use gpumemtrace_replay::units::{self, Units};
 
-use crate::terminal::style::{Color, Style};
+use crate::terminal::style::{ColorChoice, Style};
 
 /// Options for that.
 #[derive(clap::Args)]
@@ -16,7 +16,7 @@ pub(crate) struct DisplayArgs {
     units: Units,
     /// Colours: "auto" has them on terminals, and where FORCE_COLOR or CLICOLOR_FORCE is set; not with NO_COLOR, TERM=dumb, or in CI
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, hide_default_value = true)]
-    color: Color,
+    color: ColorChoice,
     /// Show N rows of each list, and sum up the others (in the JSON of `replay`: leave them out and say how many, in "left_out")
     #[arg(long, value_name = "N")]
     top: Option<NonZeroUsize>,
@@ -30,7 +30,7 @@ impl DisplayArgs {
     /// The style of stdout; from here on sizes are in the unit that was asked for.
     pub(crate) fn style(&self) -> Style {
         units::choose(self.units);
-        Style { top: self.top(), ..Style::of_stdout(self.color) }
+        Style { top: self.top(), ..Style::for_stdout(self.color) }
     }
 
     /// Rows of each list, where somebody said so.

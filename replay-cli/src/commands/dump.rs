@@ -12,8 +12,8 @@ use gpumemtrace_replay::linetable::line_at;
 use gpumemtrace_replay::symbols::StackId;
 
 use crate::exit::{CliExit, UnreadableInput};
-use crate::terminal::layout::printable;
-use crate::terminal::style as output;
+use crate::terminal::marks::sanitize;
+use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
 
 /// What `dump` takes.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
     let dropped = counter(Counter::DroppedEvents);
     let reasons = incompleteness(&head, &body, missing, dropped);
 
-    let mut out = output::stdout();
+    let mut out = stdout();
     for (name, value) in head.meta.entries() {
         writeln!(out, "# meta {name}={}", quote_word(&format_value(value)))?;
     }
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
     for reason in &reasons {
-        writeln!(out, "# incomplete {}", printable(reason))?;
+        writeln!(out, "# incomplete {}", sanitize(reason))?;
     }
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

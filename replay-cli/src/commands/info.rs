@@ -12,8 +12,8 @@ use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events
 use gpumemtrace_replay::stream::OrderSummary;
 
 use crate::exit::{CliExit, UnreadableInput};
-use crate::terminal::layout::printable;
-use crate::terminal::style as output;
+use crate::terminal::marks::sanitize;
+use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
 
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     writeln!(out, "{}", file.name)?;
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-    writeln!(out, "  ended: {}{}", format!("{ending:?}").to_lowercase(), printable(&detail))?;
+    writeln!(out, "  ended: {}{}", format!("{ending:?}").to_lowercase(), sanitize(&detail))?;
     writeln!(out, "  held by its recorder: {}", if file.is_locked() { "yes" } else { "no" })?;
     let ring = match (&head.ring_problem, head.ring.is_some()) {
         (Some(why), _) => why.clone(),
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
             }
             Value::List(list) => list.join(" "),
         };
-        writeln!(out, "  {}: {}", printable(name), printable(&value))?;
+        writeln!(out, "  {}: {}", sanitize(name), sanitize(&value))?;
     }
     let [codes, python, native, modules] = contents.definitions;
     writeln!(
@@ -174,11 +174,11 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     }
     writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
     for reason in reasons {
-        writeln!(out, "    {}", printable(reason))?;
+        writeln!(out, "    {}", sanitize(reason))?;
     }
     if contents.is_summed {
         writeln!(out, "  by the sums in the file; --verify reads it all")?;
     }
-    output::print(&out)?;
+    print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }

@@ -20,10 +20,10 @@ use gpumemtrace_replay::input::{Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::naming::{Unnamed, names_at};
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};
-use crate::render::text::why_unnamed;
-use crate::terminal::layout::printable;
-use crate::terminal::paths::without_detours;
-use crate::terminal::style as output;
+use crate::render::text::explain_unnamed;
+use crate::terminal::marks::sanitize;
+use crate::terminal::paths::straighten_path;
+use crate::terminal::stdout::print_text;
 use crate::trace::open::{TraceSource, ring_path};
 
 /// Addresses in a block to begin with; one that gets too long is split.
@@ -74,8 +74,13 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
     let mut out = String::new();
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
-        let module = module.as_deref().map_or_else(|| "no module".to_owned(), without_detours);
-        writeln!(out, "  no names for {addresses} in {}: {}", printable(&module), why_unnamed(why.name()))?;
+        let module = module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
+        writeln!(
+            out,
+            "  no names for {addresses} in {}: {}",
+            sanitize(&module),
+            explain_unnamed(why.name())
+        )?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;
@@ -84,9 +89,9 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         writeln!(out, "  its last events are in {}: keep the two together", ring_path(&target).display())?;
     }
     for reason in &reasons {
-        writeln!(out, "  incomplete, as the trace is: {}", printable(reason))?;
+        writeln!(out, "  incomplete, as the trace is: {}", sanitize(reason))?;
     }
-    output::print(&out)?;
+    print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 

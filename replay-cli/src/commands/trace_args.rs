@@ -8,8 +8,8 @@ use gpumemtrace_replay::origin::OwnPaths;
 
 use super::replay::parse_own_paths;
 use crate::exit::UsageError;
+use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
-use crate::trace::progress as status;
 
 /// Options for the reading.
 #[derive(clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) fn read_by_steps(
     own: &OwnPaths,
 ) -> anyhow::Result<(Analysis, Amounts)> {
     let (file, ring) = TraceSource::find(path)?;
-    let shows_progress = !args.no_progress && status::is_terminal();
+    let shows_progress = !args.no_progress && status_line::is_terminal();
     let _progress = shows_progress.then(|| file.progress());
     Ok(file.with_input(ring, |input| analyse_by_steps(input, own.clone()))?)
 }

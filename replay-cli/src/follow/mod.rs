@@ -17,9 +17,10 @@ use gpumemtrace_replay::origin::OwnPaths;
 use gpumemtrace_replay::sections::size;
 
 use crate::exit::UnreadableInput;
-use crate::render::text::{count, duration, short};
+use crate::render::text::short_site;
+use crate::terminal::format::{format_count, format_duration};
+use crate::terminal::status_line;
 use crate::trace::open::{read_ring, ring_path};
-use crate::trace::progress as status;
 use file_tail::TailChange;
 use followed_trace::FollowedTrace;
 
@@ -40,7 +41,7 @@ pub(crate) fn follow_to_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadabl
             TailChange::Replaced => "is another run's now; following that one",
             TailChange::Cut => "was cut; following it from its start",
             TailChange::Gone => {
-                status::erase();
+                status_line::erase();
                 return Err(unreadable("was removed while it was followed".to_owned()));
             }
             TailChange::Nothing | TailChange::More => return Ok(()),
@@ -93,7 +94,7 @@ fn follow(
         })?;
         match found {
             TailChange::Replaced | TailChange::Cut | TailChange::Gone => {
-                status::erase();
+                status_line::erase();
                 return Ok(found);
             }
             TailChange::More => quiet_polls = 0,
@@ -119,7 +120,7 @@ fn follow(
             told = (Instant::now(), view);
         }
         if is_over {
-            status::erase();
+            status_line::erase();
             return Ok(TailChange::Nothing);
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -128,18 +129,18 @@ fn follow(
 
 /// A sentence.
 fn print_line(sentence: &str) {
-    status::erase();
+    status_line::erase();
     eprintln!("{sentence}");
 }
 
 /// Over the line before, where it can be; else below it.
 fn print_totals(line: &str) {
-    if status::is_terminal() { status::draw(line) } else { eprintln!("{line}") }
+    if status_line::is_terminal() { status_line::draw(line) } else { eprintln!("{line}") }
 }
 
 fn format_totals(view: &View) -> String {
-    let mut parts = vec![duration(view.span_ns), count(view.events, "event")];
-    parts.extend(view.steps.map(|steps| count(u64::from(steps), "step")));
+    let mut parts = vec![format_duration(view.span_ns), format_count(view.events, "event")];
+    parts.extend(view.steps.map(|steps| format_count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
         let torch = device
@@ -149,8 +150,8 @@ fn format_totals(view: &View) -> String {
         clauses.push(format!("device {ordinal}: {torch}{driver} from the driver"));
     }
     if let Some(grown) = &view.grown {
-        let (bytes, span) = (size(grown.bytes), duration(grown.span_ns));
-        clauses.push(format!("most growth: {} {bytes} in {span}", short(&grown.site)));
+        let (bytes, span) = (size(grown.bytes), format_duration(grown.span_ns));
+        clauses.push(format!("most growth: {} {bytes} in {span}", short_site(&grown.site)));
     }
     clauses.join("; ")
 }

@@ -3,16 +3,37 @@
 //! Constraint: XML has characters that it cannot hold at all, and names come from a trace. Consequence: all text goes through the
 //! writer's escapes, and what is no character of XML becomes a space.
 
-use anyhow::Context;
+use std::io::{self, Write};
+
 use gpumemtrace_replay::budget::{Check, Outcome, State};
 use quick_xml::Writer;
 use quick_xml::events::BytesText;
 
-use crate::render::text::check::{MAX_PARTS, conclusion, numbers, parts};
-use crate::terminal::layout::printable;
+use super::outcome::{MAX_CONTRIBUTORS, format_numbers, list_contributors, summarize_check};
+use super::{OutputFormat, RenderContext, Renderer};
+use crate::terminal::marks::sanitize;
 
-/// The whole file.
-pub(crate) fn render(check: &Check) -> anyhow::Result<String> {
+/// The `junit` format.
+pub(crate) struct Junit;
+
+impl OutputFormat for Junit {
+    fn name(&self) -> &'static str {
+        "junit"
+    }
+
+    fn help(&self) -> &'static str {
+        "JUnit's XML, a test case for each budget"
+    }
+}
+
+impl Renderer<Check> for Junit {
+    fn render(&self, check: &Check, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+        Ok(write_suites(check, out)?)
+    }
+}
+
+fn write_suites(check: &Check, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n")?;
     let number = |which: fn(&Outcome) -> bool| {
         check.budgets.iter().filter(|outcome| which(outcome)).count().to_string()
     };
@@ -25,34 +46,35 @@ pub(crate) fn render(check: &Check) -> anyhow::Result<String> {
         ("skipped", &*skipped),
         ("time", "0"),
     ];
-    let name = xml(&format!("gpumemtrace check {}", check.trace));
-    let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
+    let name = sanitize_xml(&format!("gpumemtrace check {}", check.trace));
+    let mut writer = Writer::new_with_indent(&mut *out, b' ', 2);
     writer.create_element("testsuites").with_attributes(counts).write_inner_content(|writer| {
         let suite =
             writer.create_element("testsuite").with_attribute(("name", &*name)).with_attributes(counts);
         suite.write_inner_content(|writer| {
-            check.budgets.iter().try_for_each(|outcome| case(writer, outcome))?;
-            writer.create_element("system-out").write_text_content(BytesText::new(&xml(&format!(
-                "{}: {}",
-                check.budget,
-                conclusion(check)
-            ))))?;
+            check.budgets.iter().try_for_each(|outcome| write_test_case(writer, outcome))?;
+            writer.create_element("system-out").write_text_content(BytesText::new(&sanitize_xml(
+                &format!("{}: {}", check.budget, summarize_check(check)),
+            )))?;
             Ok(())
         })?;
         Ok(())
     })?;
-    let xml = String::from_utf8(writer.into_inner()).context("the XML is no text")?;
-    Ok(format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{xml}\n"))
+    out.write_all(b"\n")
 }
 
-fn case(writer: &mut Writer<Vec<u8>>, outcome: &Outcome) -> std::io::Result<()> {
-    let (name, message) = (xml(&outcome.name), xml(&numbers(outcome)));
+fn write_test_case(writer: &mut Writer<impl Write>, outcome: &Outcome) -> io::Result<()> {
+    let (name, message) = (sanitize_xml(&outcome.name), sanitize_xml(&format_numbers(outcome)));
     let attributes = [("classname", "gpumemtrace.budget"), ("name", &*name), ("time", "0")];
     let element = writer.create_element("testcase").with_attributes(attributes);
     match (outcome.fails, outcome.state) {
         (true, state) => {
             let kind = if state == State::Unknown { "unknown" } else { "exceeded" };
-            let details = xml(&[vec![numbers(outcome)], parts(outcome, MAX_PARTS)].concat().join("; "));
+            let details = sanitize_xml(
+                &[vec![format_numbers(outcome)], list_contributors(outcome, MAX_CONTRIBUTORS)]
+                    .concat()
+                    .join("; "),
+            );
             element.write_inner_content(|writer| {
                 let failure = writer.create_element("failure");
                 failure
@@ -78,6 +100,6 @@ fn case(writer: &mut Writer<Vec<u8>>, outcome: &Outcome) -> std::io::Result<()> 
 }
 
 /// Only what XML can hold.
-fn xml(text: &str) -> String {
-    printable(text).replace(['\u{fffe}', '\u{ffff}'], " ")
+fn sanitize_xml(text: &str) -> String {
+    sanitize(text).replace(['\u{fffe}', '\u{ffff}'], " ")
 }

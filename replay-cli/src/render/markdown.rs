@@ -3,53 +3,81 @@
 //! Constraint: names come from a trace, and the page shows what they make of it. Consequence: each stands in code quotes that are
 //! longer than any in it, with what would end a cell or a line taken out.
 
+use std::io::Write;
+
 use gpumemtrace_replay::budget::{Check, Outcome, State};
 
-use crate::render::text::check::{MAX_PARTS, conclusion, limit, measured, parts};
-use crate::render::text::put;
-use crate::terminal::layout::printable;
+use super::outcome::{
+    MAX_CONTRIBUTORS, format_amount, format_limit, format_measured, list_contributors, summarize_check,
+};
+use super::{OutputFormat, RenderContext, Renderer};
+use crate::terminal::format::put_line;
+use crate::terminal::marks::sanitize;
 
-/// The whole page.
-pub(crate) fn render(check: &Check) -> String {
+/// The `markdown` format.
+pub(crate) struct Markdown;
+
+impl OutputFormat for Markdown {
+    fn name(&self) -> &'static str {
+        "markdown"
+    }
+
+    fn help(&self) -> &'static str {
+        "A summary for a pull request"
+    }
+}
+
+impl Renderer<Check> for Markdown {
+    fn render(&self, check: &Check, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
+        Ok(out.write_all(render_page(check).as_bytes())?)
+    }
+}
+
+fn render_page(check: &Check) -> String {
     let mut out = String::new();
     let mark = if check.passed { "✅" } else { "❌" };
-    put(&mut out, format_args!("### {mark} GPU memory: {}", conclusion(check)));
+    put_line(&mut out, format_args!("### {mark} GPU memory: {}", summarize_check(check)));
     out.push('\n');
     if !check.complete {
-        put(&mut out, format_args!("> The trace is incomplete: what was measured are lower bounds."));
+        put_line(&mut out, format_args!("> The trace is incomplete: what was measured are lower bounds."));
         out.push('\n');
     }
-    put(&mut out, format_args!("| | budget | limit | measured | over by |"));
-    put(&mut out, format_args!("|---|---|---:|---:|---:|"));
+    put_line(&mut out, format_args!("| | budget | limit | measured | over by |"));
+    put_line(&mut out, format_args!("|---|---|---:|---:|---:|"));
     for outcome in &check.budgets {
-        let over =
-            outcome.over_by.map(|over| crate::render::text::check::amount(outcome, over)).unwrap_or_default();
-        put(
+        let over = outcome.over_by.map(|over| format_amount(outcome, over)).unwrap_or_default();
+        put_line(
             &mut out,
             format_args!(
                 "| {} | {} | {} | {} | {over} |",
-                mark_of(outcome),
-                code(&outcome.name),
-                limit(outcome),
-                text(&measured(outcome))
+                outcome_mark(outcome),
+                quote_code(&outcome.name),
+                format_limit(outcome),
+                escape_cell(&format_measured(outcome))
             ),
         );
     }
     for outcome in check.budgets.iter().filter(|outcome| outcome.fails && !outcome.of.is_empty()) {
         out.push('\n');
-        put(&mut out, format_args!("{}:", code(&outcome.name)));
-        for part in parts(outcome, MAX_PARTS) {
-            put(&mut out, format_args!("- {}", code(&part)));
+        put_line(&mut out, format_args!("{}:", quote_code(&outcome.name)));
+        for part in list_contributors(outcome, MAX_CONTRIBUTORS) {
+            put_line(&mut out, format_args!("- {}", quote_code(&part)));
         }
     }
     out.push('\n');
-    let command =
-        check.command.as_ref().map(|command| format!(" of {}", code(&command.join(" ")))).unwrap_or_default();
-    put(&mut out, format_args!("{}{command}, against {}", code(&check.trace), code(&check.budget)));
+    let command = check
+        .command
+        .as_ref()
+        .map(|command| format!(" of {}", quote_code(&command.join(" "))))
+        .unwrap_or_default();
+    put_line(
+        &mut out,
+        format_args!("{}{command}, against {}", quote_code(&check.trace), quote_code(&check.budget)),
+    );
     out
 }
 
-fn mark_of(outcome: &Outcome) -> &'static str {
+fn outcome_mark(outcome: &Outcome) -> &'static str {
     match (outcome.state, outcome.fails) {
         (State::Kept, _) => "✅",
         (State::Exceeded, _) => "❌",
@@ -59,8 +87,8 @@ fn mark_of(outcome: &Outcome) -> &'static str {
 }
 
 /// In code quotes, also in a cell.
-fn code(text: &str) -> String {
-    let text = printable(text).replace('|', "¦");
+fn quote_code(text: &str) -> String {
+    let text = sanitize(text).replace('|', "¦");
     let mut longest = 0;
     let mut run = 0;
     for c in text.chars() {
@@ -73,8 +101,8 @@ fn code(text: &str) -> String {
 }
 
 /// Our own words, in a cell.
-fn text(text: &str) -> String {
-    printable(text).replace('|', "¦").replace('<', "&lt;")
+fn escape_cell(text: &str) -> String {
+    sanitize(text).replace('|', "¦").replace('<', "&lt;")
 }
 
 #[cfg(test)]
@@ -83,8 +111,8 @@ mod tests {
 
     #[test]
     fn names_cannot_leave_their_quotes_or_their_cell() {
-        assert_eq!(code("train.py:3 in <module>"), "`train.py:3 in <module>`");
-        assert_eq!(code("a|b\n`c``d"), "``` a¦b `c``d ```");
-        assert_eq!(text("<b>|"), "&lt;b>¦");
+        assert_eq!(quote_code("train.py:3 in <module>"), "`train.py:3 in <module>`");
+        assert_eq!(quote_code("a|b\n`c``d"), "``` a¦b `c``d ```");
+        assert_eq!(escape_cell("<b>|"), "&lt;b>¦");
     }
 }

@@ -1,5 +1,167 @@
-//! What reports look like: a file or a folder for each output.
+//! The outputs of the command: a file or folder for each, and a row in a table.
+//!
+//! A [`Renderer`] writes one kind of document: the [`Report`] of `replay`, the [`Comparison`] of `compare`, the [`Check`]
+//! of `check`. The tables below are all that the commands know of outputs: `--format` takes the names in them, and the
+//! first row is the default. To add an output, add its file here and a row to the tables of the documents it can write.
 
-pub(crate) mod junit;
-pub(crate) mod markdown;
+pub(crate) mod json;
+mod junit;
+mod markdown;
+mod outcome;
 pub(crate) mod text;
+
+use std::io::Write;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use gpumemtrace_replay::budget::Check;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::naming::Shown;
+use gpumemtrace_replay::{Report, Section};
+
+use crate::terminal::stdout::stdout;
+use crate::terminal::style::Style;
+pub(crate) use json::Json;
+pub(crate) use junit::Junit;
+pub(crate) use markdown::Markdown;
+pub(crate) use text::Text;
+
+/// What `replay` can print.
+pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&Text, &Json];
+/// What `compare` can print.
+pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&Text, &Json];
+/// What `check` can print.
+pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<Check>] = &[&Text, &Json, &Markdown, &Junit];
+
+/// An output format.
+pub(crate) trait OutputFormat: Sync {
+    /// The value of `--format` that selects it.
+    fn name(&self) -> &'static str;
+
+    /// One line of help for that value.
+    fn help(&self) -> &'static str;
+}
+
+/// Writes documents of one type in a format.
+pub(crate) trait Renderer<Document>: OutputFormat {
+    /// True if every native address in the document needs a name. Else those have names by which the command itself
+    /// compares or filters. A report renderer says more in [`ReportNeeds::names`].
+    fn needs_all_names(&self) -> bool {
+        false
+    }
+
+    /// Writes the whole document, and does not flush. Fails where `out` does.
+    fn render(
+        &self,
+        document: &Document,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()>;
+}
+
+/// Writes reports, and says how the report must be prepared for it.
+pub(crate) trait ReportRenderer: Renderer<Report> {
+    /// What the report must have before [`Renderer::render`] is called with it and the same context.
+    fn report_needs<'a>(&self, context: &RenderContext<'a>) -> ReportNeeds<'a>;
+}
+
+/// How a report must be prepared for a renderer.
+pub(crate) struct ReportNeeds<'a> {
+    /// Sections that were not asked for are absent. Else the report has all sections, whichever were asked for.
+    pub(crate) only_asked_sections: bool,
+    /// The sites whose native addresses need names. Each name costs a lookup in the files of a library.
+    pub(crate) names: Shown<'a>,
+    /// Rows beyond `--top` are removed from all lists. Else the renderer gets all rows and sums up those it does not show.
+    pub(crate) truncated_lists: bool,
+}
+
+/// What the user asked to see.
+pub(crate) struct RenderContext<'a> {
+    /// Sections of a report; without any, renderers choose: the text prints its summary, JSON all sections.
+    pub(crate) sections: &'a [Section],
+    /// Stacks in full, with native frames.
+    pub(crate) full_stacks: bool,
+    /// No list is cut short.
+    pub(crate) all_rows: bool,
+    /// Colours, width, and the number of rows of each list.
+    pub(crate) style: Style,
+}
+
+impl RenderContext<'_> {
+    /// No section, nothing in full.
+    pub(crate) fn new(style: Style) -> Self {
+        Self { sections: &[], full_stacks: false, all_rows: false, style }
+    }
+}
+
+/// Parses the value of `--format`: the name of a row of this table.
+pub(crate) fn format_parser<R>(table: &'static [&'static R]) -> impl TypedValueParser<Value = &'static R>
+where
+    R: OutputFormat + ?Sized + 'static,
+{
+    let values = table.iter().map(|format| PossibleValue::new(format.name()).help(format.help()));
+    PossibleValuesParser::new(values)
+        .try_map(|name| find_format(table, &name).ok_or_else(|| format!("{name} is no format")))
+}
+
+/// The row that `--format` or its short form `--json` selects, else the first one.
+pub(crate) fn select_format<R>(
+    table: &'static [&'static R],
+    format: Option<&'static R>,
+    is_json: bool,
+) -> &'static R
+where
+    R: OutputFormat + ?Sized,
+{
+    let json = || find_format(table, Json.name()).filter(|_| is_json);
+    format.or_else(json).unwrap_or(table[0])
+}
+
+fn find_format<R>(table: &'static [&'static R], name: &str) -> Option<&'static R>
+where
+    R: OutputFormat + ?Sized,
+{
+    table.iter().copied().find(|format| format.name() == name)
+}
+
+/// Renders a document to stdout.
+pub(crate) fn print_document<Document, R>(
+    renderer: &R,
+    document: &Document,
+    context: &RenderContext<'_>,
+) -> anyhow::Result<()>
+where
+    R: Renderer<Document> + ?Sized,
+{
+    let mut out = stdout();
+    renderer.render(document, context, &mut out)?;
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_flag_selects_json_and_first_row_is_default() {
+        assert_eq!(select_format(REPORT_RENDERERS, None, false).name(), "text");
+        assert_eq!(select_format(COMPARISON_RENDERERS, None, true).name(), "json");
+        assert_eq!(
+            select_format(CHECK_RENDERERS, find_format(CHECK_RENDERERS, "junit"), false).name(),
+            "junit"
+        );
+    }
+
+    #[test]
+    fn format_names_are_unique_in_each_table() {
+        fn names<R: OutputFormat + ?Sized>(table: &[&R]) -> Vec<&'static str> {
+            table.iter().map(|format| format.name()).collect()
+        }
+        for mut names in [names(REPORT_RENDERERS), names(COMPARISON_RENDERERS), names(CHECK_RENDERERS)] {
+            let rows = names.len();
+            names.sort_unstable();
+            names.dedup();
+            assert_eq!(names.len(), rows, "{names:?}");
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub(crate) fn glyphs(style: Style) -> (char, char) {
 }
 
 /// Rows of a chart, top first. `values` are per column, as is `outline`; `most` fills the whole height.
-pub(crate) fn rows(
+pub(crate) fn draw_rows(
     values: &[u64],
     outline: &[u64],
     (most, height): (u64, usize),
@@ -41,12 +41,12 @@ pub(crate) fn rows(
 }
 
 /// The highest value in each of `columns` equal pieces of time; a piece without a point repeats what was before.
-pub(crate) fn columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
+pub(crate) fn bin_into_columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return vec![0; columns] };
     let mut values = vec![None; columns];
     let mut carried: Vec<u64> = vec![0; columns];
     for (time, value) in points {
-        let column = column_of(*time, (first.0, last.0), columns);
+        let column = column_at(*time, (first.0, last.0), columns);
         values[column] = values[column].max(Some(*value));
         carried[column] = *value;
     }
@@ -65,14 +65,14 @@ pub(crate) fn columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
 }
 
 /// In which of `columns` pieces of the time from the first to the last moment this one lies.
-pub(crate) fn column_of(time: u64, (first, last): (u64, u64), columns: usize) -> usize {
+pub(crate) fn column_at(time: u64, (first, last): (u64, u64), columns: usize) -> usize {
     let span = u128::from(last.saturating_sub(first)) + 1;
     let column = (u128::from(time.saturating_sub(first)) * columns as u128 / span) as usize;
     column.min(columns.saturating_sub(1))
 }
 
 /// Words at columns of a line of this width, none over another: what finds no place is left out. The last is flush right.
-pub(crate) fn labels(words: &[(usize, String)], width: usize) -> String {
+pub(crate) fn place_labels(words: &[(usize, String)], width: usize) -> String {
     let mut line = String::new();
     let mut end = 0;
     for (number, (at, word)) in words.iter().enumerate() {
@@ -101,20 +101,20 @@ mod tests {
 
     #[test]
     fn a_column_is_as_high_as_its_value_and_a_little_is_not_nothing() {
-        assert_eq!(rows(&[0, 1, 8, 16], &[], (16, 2), UTF8), ["   █", " ▁██"]);
-        assert_eq!(rows(&[0, 1, 12, 16], &[], (16, 2), PLAIN), ["  :#", " .##"]);
+        assert_eq!(draw_rows(&[0, 1, 8, 16], &[], (16, 2), UTF8), ["   █", " ▁██"]);
+        assert_eq!(draw_rows(&[0, 1, 12, 16], &[], (16, 2), PLAIN), ["  :#", " .##"]);
     }
 
     #[test]
     fn the_outline_is_above_the_columns() {
-        assert_eq!(rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (16, 2), UTF8), [" ─█ ", " ▂██"]);
-        assert_eq!(rows(&[0, 0], &[8, 16], (16, 2), PLAIN), [" -", "- "]);
+        assert_eq!(draw_rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (16, 2), UTF8), [" ─█ ", " ▂██"]);
+        assert_eq!(draw_rows(&[0, 0], &[8, 16], (16, 2), PLAIN), [" -", "- "]);
     }
 
     #[test]
     fn the_highest_point_of_a_column_counts_and_the_last_one_carries_on() {
-        assert_eq!(columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], 4), [9, 3, 3, 7]);
-        assert_eq!(columns(&[], 2), [0, 0]);
+        assert_eq!(bin_into_columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], 4), [9, 3, 3, 7]);
+        assert_eq!(bin_into_columns(&[], 2), [0, 0]);
     }
 
     #[test]
@@ -122,8 +122,8 @@ mod tests {
         let words = |words: &[(usize, &str)]| -> Vec<(usize, String)> {
             words.iter().map(|(at, word)| (*at, (*word).to_owned())).collect()
         };
-        assert_eq!(labels(&words(&[(0, "0 us"), (8, "1 s"), (19, "2 s")]), 20), "0 us    1 s      2 s");
-        assert_eq!(labels(&words(&[(0, "0 us"), (3, "1 s"), (9, "2 s")]), 10), "0 us   2 s");
+        assert_eq!(place_labels(&words(&[(0, "0 us"), (8, "1 s"), (19, "2 s")]), 20), "0 us    1 s      2 s");
+        assert_eq!(place_labels(&words(&[(0, "0 us"), (3, "1 s"), (9, "2 s")]), 10), "0 us   2 s");
     }
 
     proptest! {
@@ -132,7 +132,7 @@ mod tests {
             values in proptest::collection::vec(any::<u64>(), 0..90), outline in proptest::collection::vec(any::<u64>(), 0..90),
             most in any::<u64>(), ascii in any::<bool>(),
         ) {
-            let shown = rows(&values, &outline, (most, 12), Style { ascii, ..Style::PLAIN });
+            let shown = draw_rows(&values, &outline, (most, 12), Style { ascii, ..Style::PLAIN });
             prop_assert_eq!(shown.len(), 12);
             for row in shown {
                 prop_assert_eq!(row.chars().count(), values.len());
@@ -144,7 +144,7 @@ mod tests {
         fn labels_fit(words in proptest::collection::vec((0usize..100, "[a-z]{1,12}"), 1..8), width in 20usize..100) {
             let mut words = words;
             words.sort();
-            prop_assert!(labels(&words, width).chars().count() <= width);
+            prop_assert!(place_labels(&words, width).chars().count() <= width);
         }
     }
 }

@@ -7,61 +7,35 @@
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::terminal::style::Style;
-
-/// From here on text stands out.
-pub(crate) const BOLD: char = '\u{fdd0}';
-/// From here on it warns.
-pub(crate) const WARN: char = '\u{fdd1}';
-/// From here on it steps back.
-pub(crate) const DIM: char = '\u{fdd2}';
-/// From here on it is as usual.
-pub(crate) const PLAIN: char = '\u{fdd3}';
-/// A row goes on under this place; its paths are shortened before that.
-pub(crate) const HANG: char = '\u{fdd4}';
+use super::marks::{BOLD, DIM, HANG, PLAIN, WARN, is_harmful, is_mark};
+use super::style::Style;
 
 /// Least columns of what hangs under the beginning of its line.
 const LEAST_ROOM: usize = 20;
 
-fn is_mark(c: char) -> bool {
-    ('\u{fdd0}'..='\u{fdef}').contains(&c)
-}
-
-/// What must not reach a terminal: control characters, what turns the direction of text around, breaks of lines, our own marks.
-fn is_harmful(c: char) -> bool {
-    let turns =
-        matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}')
-}
-
-/// What comes from a file, with a space for each character that must not reach a terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if is_harmful(c) || is_mark(c) { ' ' } else { c }).collect()
-}
-
 /// Columns that a text takes on a terminal.
-pub(crate) fn columns(text: &str) -> usize {
-    text.chars().map(columns_of).sum()
+pub(crate) fn display_width(text: &str) -> usize {
+    text.chars().map(char_width).sum()
 }
 
-fn columns_of(c: char) -> usize {
+fn char_width(c: char) -> usize {
     if is_mark(c) { 0 } else { c.width().unwrap_or(0) }
 }
 
 /// The text as it goes out.
-pub(crate) fn finish(text: &str, style: Style) -> String {
+pub(crate) fn finish_text(text: &str, style: Style) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     for line in text.lines() {
         let line: String = line.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect();
-        for line in fit(line.trim_end(), style) {
-            paint(&mut out, &line, style.color);
+        for line in wrap_line(line.trim_end(), style) {
+            write_painted(&mut out, &line, style.color);
             out.push('\n');
         }
     }
     out
 }
 
-fn paint(out: &mut String, line: &str, color: bool) {
+fn write_painted(out: &mut String, line: &str, color: bool) {
     for c in line.chars() {
         let code = match c {
             BOLD => "\x1b[1m",
@@ -81,7 +55,7 @@ fn paint(out: &mut String, line: &str, color: bool) {
 }
 
 /// A word, with the spaces before it.
-struct Word {
+struct LayoutWord {
     spaces: usize,
     text: String,
 }
@@ -96,12 +70,12 @@ fn is_unit(word: &str) -> bool {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, clippy::ptr_arg, reason = "as `filter` passes it")]
-fn ends_in_digit(word: &&mut Word) -> bool {
+fn ends_in_digit(word: &&mut LayoutWord) -> bool {
     word.text.trim_end_matches(is_mark).ends_with(|c: char| c.is_ascii_digit())
 }
 
-fn words(line: &str) -> Vec<Word> {
-    let (mut words, mut spaces): (Vec<Word>, usize) = (Vec::new(), 0);
+fn split_words(line: &str) -> Vec<LayoutWord> {
+    let (mut words, mut spaces): (Vec<LayoutWord>, usize) = (Vec::new(), 0);
     for piece in line.split(' ') {
         if piece.is_empty() {
             spaces += 1;
@@ -111,7 +85,7 @@ fn words(line: &str) -> Vec<Word> {
             number.text.push(' ');
             number.text.push_str(piece);
         } else {
-            words.push(Word { spaces, text: piece.to_owned() });
+            words.push(LayoutWord { spaces, text: piece.to_owned() });
             spaces = 1;
         }
     }
@@ -119,13 +93,13 @@ fn words(line: &str) -> Vec<Word> {
 }
 
 /// A line as lines that are no wider than they may be.
-fn fit(line: &str, style: Style) -> Vec<String> {
+fn wrap_line(line: &str, style: Style) -> Vec<String> {
     let limit = style.width;
-    if columns(line) <= limit {
+    if display_width(line) <= limit {
         return vec![line.to_owned()];
     }
-    let (hang, is_row) = hang_of(line, limit);
-    let mut words = words(line);
+    let (hang, is_row) = hanging_indent(line, limit);
+    let mut words = split_words(line);
     if is_row {
         shorten_row(&mut words, limit, style);
     }
@@ -134,14 +108,14 @@ fn fit(line: &str, style: Style) -> Vec<String> {
     let (mut now, mut taken, mut painted) = (String::new(), 0, None);
     // Spaces between words are kept, those at which a line ends are not.
     let mut at_start = true;
-    for Word { spaces, mut text } in words {
-        if columns(&text) > room {
-            text = shorten(&text, room, style);
+    for LayoutWord { spaces, mut text } in words {
+        if display_width(&text) > room {
+            text = shorten_path(&text, room, style);
         }
-        let wide = columns(&text);
+        let wide = display_width(&text);
         let fits = taken + spaces + wide <= limit || wide == 0;
         if !fits && !at_start {
-            turn(&mut lines, &mut now, painted, hang);
+            break_line(&mut lines, &mut now, painted, hang);
             (taken, at_start) = (hang, true);
         }
         if wide > 0 && (!at_start || lines.is_empty()) {
@@ -151,12 +125,12 @@ fn fit(line: &str, style: Style) -> Vec<String> {
         }
         // Nothing but the word is in the line then, and if it is still too wide, it is broken.
         for c in text.chars() {
-            if taken + columns_of(c) > limit {
-                turn(&mut lines, &mut now, painted, hang);
+            if taken + char_width(c) > limit {
+                break_line(&mut lines, &mut now, painted, hang);
                 taken = hang;
             }
-            taken += columns_of(c);
-            push(&mut now, c, &mut painted);
+            taken += char_width(c);
+            push_char(&mut now, c, &mut painted);
         }
         at_start = false;
     }
@@ -165,9 +139,9 @@ fn fit(line: &str, style: Style) -> Vec<String> {
 }
 
 /// Where what is too long goes on, and whether it is a row.
-fn hang_of(line: &str, limit: usize) -> (usize, bool) {
+fn hanging_indent(line: &str, limit: usize) -> (usize, bool) {
     let indent = line.chars().take_while(|c| *c == ' ').count();
-    let marked = line.find(HANG).map(|at| columns(&line[..at]));
+    let marked = line.find(HANG).map(|at| display_width(&line[..at]));
     let body = line[indent..].trim_start_matches(is_mark);
     // Under the text of what is counted or listed.
     let bullet = match body.find(' ') {
@@ -180,7 +154,7 @@ fn hang_of(line: &str, limit: usize) -> (usize, bool) {
     (hang, marked.is_some())
 }
 
-fn push(now: &mut String, c: char, painted: &mut Option<char>) {
+fn push_char(now: &mut String, c: char, painted: &mut Option<char>) {
     match c {
         BOLD | WARN | DIM => *painted = Some(c),
         PLAIN => *painted = None,
@@ -190,7 +164,7 @@ fn push(now: &mut String, c: char, painted: &mut Option<char>) {
 }
 
 /// Begins the next line; what was painted stays so, and its margin does not.
-fn turn(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, hang: usize) {
+fn break_line(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, hang: usize) {
     let mut line = std::mem::take(now);
     if painted.is_some() {
         line.push(PLAIN);
@@ -201,22 +175,24 @@ fn turn(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, hang: 
 }
 
 /// Takes the front off the longest paths of a row until it fits, or no path is left to shorten.
-fn shorten_row(words: &mut [Word], limit: usize, style: Style) {
-    let wide = |words: &[Word]| words.iter().map(|word| word.spaces + columns(&word.text)).sum::<usize>();
+fn shorten_row(words: &mut [LayoutWord], limit: usize, style: Style) {
+    let wide = |words: &[LayoutWord]| {
+        words.iter().map(|word| word.spaces + display_width(&word.text)).sum::<usize>()
+    };
     let mut order: Vec<usize> = (0..words.len()).filter(|at| words[*at].text.contains('/')).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(columns(&words[*at].text)));
+    order.sort_by_key(|at| std::cmp::Reverse(display_width(&words[*at].text)));
     for at in order {
         let over = wide(words).saturating_sub(limit);
         if over == 0 {
             return;
         }
-        let room = columns(&words[at].text).saturating_sub(over);
-        words[at].text = shorten(&words[at].text, room, style);
+        let room = display_width(&words[at].text).saturating_sub(over);
+        words[at].text = shorten_path(&words[at].text, room, style);
     }
 }
 
 /// A path without as many of its first folders as do not fit; whatever it is, its last component stays whole.
-fn shorten(word: &str, room: usize, style: Style) -> String {
+fn shorten_path(word: &str, room: usize, style: Style) -> String {
     let dots = style.ellipsis();
     // What opens before it, and how it is painted, belongs to the line.
     let front = word.find(|c: char| !is_mark(c) && c != '(' && c != '"').unwrap_or(0);
@@ -227,11 +203,11 @@ fn shorten(word: &str, room: usize, style: Style) -> String {
     let mut shortest = word.to_owned();
     for at in cuts {
         let text = format!("{front}{dots}{}", &path[at..]);
-        let is_shorter = columns(&text) < columns(&shortest);
+        let is_shorter = display_width(&text) < display_width(&shortest);
         if is_shorter {
             shortest = text;
         }
-        if columns(&shortest) <= room {
+        if display_width(&shortest) <= room {
             break;
         }
     }
@@ -240,6 +216,7 @@ fn shorten(word: &str, room: usize, style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::marks::sanitize;
     use super::*;
     use proptest::prelude::*;
 
@@ -250,31 +227,35 @@ mod tests {
     #[test]
     fn a_row_loses_the_front_of_its_path_and_never_the_file() {
         let row = format!("    1.00 MiB  50 %  {HANG}/home/me/work/project/model.py:20 in Net.forward()");
-        let at = |width| finish(&row, style(width));
+        let at = |width| finish_text(&row, style(width));
         assert_eq!(at(80), "    1.00 MiB  50 %  /home/me/work/project/model.py:20 in Net.forward()\n");
         assert_eq!(at(65), "    1.00 MiB  50 %  …/work/project/model.py:20 in Net.forward()\n");
         assert_eq!(at(62), "    1.00 MiB  50 %  …/project/model.py:20 in Net.forward()\n");
         assert_eq!(at(52), "    1.00 MiB  50 %  …/model.py:20 in Net.forward()\n");
         assert_eq!(at(40), "    1.00 MiB  50 %  …/model.py:20 in\n                    Net.forward()\n");
-        let ascii = finish(&row, Style { ascii: true, ..style(58) });
+        let ascii = finish_text(&row, Style { ascii: true, ..style(58) });
         assert_eq!(ascii, "    1.00 MiB  50 %  .../model.py:20 in Net.forward()\n");
     }
 
     #[test]
     fn a_sentence_goes_on_under_its_beginning_and_keeps_its_colour() {
         let text = format!("  - {WARN}one two three{PLAIN} four five six seven eight nine");
-        assert_eq!(finish(&text, style(24)), "  - one two three four\n    five six seven eight\n    nine\n");
+        assert_eq!(
+            finish_text(&text, style(24)),
+            "  - one two three four\n    five six seven eight\n    nine\n"
+        );
         let text = format!("  {BOLD}one two three four five{PLAIN} six");
         assert_eq!(
-            finish(&text, Style { color: true, ..style(21) }),
+            finish_text(&text, Style { color: true, ..style(21) }),
             "  \x1b[1mone two three four\x1b[0m\n     \x1b[1mfive\x1b[0m six\n"
         );
     }
 
     #[test]
     fn wide_characters_take_two_columns_and_a_word_without_end_is_broken() {
-        assert_eq!(finish("字字字字 字字", style(11)), "字字字字\n  字字\n");
-        let size = |style: Style| finish(&format!("{} {} xx", "x".repeat(34), style.bold("1.00 MiB")), style);
+        assert_eq!(finish_text("字字字字 字字", style(11)), "字字字字\n  字字\n");
+        let size =
+            |style: Style| finish_text(&format!("{} {} xx", "x".repeat(34), style.bold("1.00 MiB")), style);
         assert_eq!(size(style(40)), format!("{}\n  1.00 MiB xx\n", "x".repeat(34)));
         let painted = size(Style { color: true, ..style(40) });
         assert_eq!(
@@ -282,14 +263,17 @@ mod tests {
             size(style(40)),
             "colours move nothing"
         );
-        assert_eq!(finish(&"x".repeat(50), style(40)), format!("{}\n  {}\n", "x".repeat(40), "x".repeat(10)));
+        assert_eq!(
+            finish_text(&"x".repeat(50), style(40)),
+            format!("{}\n  {}\n", "x".repeat(40), "x".repeat(10))
+        );
     }
 
     #[test]
     fn what_steers_a_terminal_is_a_space() {
         let evil = "a\x1b[31mb\u{9b}2Jc\rd\u{202e}e\u{7f}f";
-        assert_eq!(finish(evil, style(80)), "a [31mb 2Jc d e f\n");
-        assert_eq!(printable("a\u{fdd0}\nb"), "a  b");
+        assert_eq!(finish_text(evil, style(80)), "a [31mb 2Jc d e f\n");
+        assert_eq!(sanitize("a\u{fdd0}\nb"), "a  b");
     }
 
     proptest! {
@@ -303,10 +287,10 @@ mod tests {
         ) {
             let mark = if hang { HANG.to_string() } else { String::new() };
             let line = format!("{:indent$}{mark}{}", "", words.join(" "));
-            let shown = finish(&line, Style { color, ..style(width) });
+            let shown = finish_text(&line, Style { color, ..style(width) });
             let plain = shown.replace("\x1b[1m", "").replace("\x1b[1;33m", "").replace("\x1b[2m", "").replace("\x1b[0m", "");
             for line in plain.lines() {
-                prop_assert!(columns(line) <= width, "{width}: {line:?}");
+                prop_assert!(display_width(line) <= width, "{width}: {line:?}");
                 prop_assert!(!line.chars().any(|c| is_harmful(c) || is_mark(c)), "{line:?}");
             }
             // Of each word the part behind its last slash is there.
@@ -320,7 +304,7 @@ mod tests {
 
         #[test]
         fn what_fits_is_left_as_it_is(line in "[a-z/ .:]{0,40}") {
-            let shown = finish(&line, style(40));
+            let shown = finish_text(&line, style(40));
             prop_assert_eq!(shown.trim_end(), line.trim_end());
         }
     }

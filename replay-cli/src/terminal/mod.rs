@@ -1,6 +1,10 @@
-//! What a terminal shows.
+//! What a terminal shows, and how a text becomes fit for it. Nothing here knows a report.
 
 pub(crate) mod chart;
+pub(crate) mod format;
 pub(crate) mod layout;
+pub(crate) mod marks;
 pub(crate) mod paths;
+pub(crate) mod status_line;
+pub(crate) mod stdout;
 pub(crate) mod style;

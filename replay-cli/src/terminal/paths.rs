@@ -5,17 +5,17 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use crate::terminal::layout::printable;
+use crate::terminal::marks::sanitize;
 
 /// Folders below which all packages lie: who reads knows where.
 const LIBRARIES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
 /// Relative to the current directory, or from the library folder on.
 pub(crate) fn short_file(file: &str) -> String {
-    short_from(file, std::env::current_dir().ok().as_deref())
+    shorten_file(file, std::env::current_dir().ok().as_deref())
 }
 
-fn short_from(file: &str, here: Option<&Path>) -> String {
+fn shorten_file(file: &str, here: Option<&Path>) -> String {
     if let Some((_, rest)) = LIBRARIES.iter().find_map(|folder| file.rsplit_once(folder)) {
         return rest.to_owned();
     }
@@ -24,11 +24,11 @@ fn short_from(file: &str, here: Option<&Path>) -> String {
 }
 
 /// A sentence of the report, as far as it names files: each as [`short_file`] has it.
-pub(crate) fn short_sentence(text: &str) -> String {
-    printable(&sentence_from(text, std::env::current_dir().ok().as_deref()))
+pub(crate) fn shorten_paths_in(text: &str) -> String {
+    sanitize(&shorten_sentence(text, std::env::current_dir().ok().as_deref()))
 }
 
-fn sentence_from(text: &str, here: Option<&Path>) -> String {
+fn shorten_sentence(text: &str, here: Option<&Path>) -> String {
     // The current folder may have spaces in its name, and so is no word.
     let here = here.map(|here| format!("{}/", here.display())).filter(|here| here.len() > 1);
     let mut rest = text;
@@ -55,7 +55,7 @@ fn sentence_from(text: &str, here: Option<&Path>) -> String {
 }
 
 /// Without `..`, where that is the same file on this machine: a folder before it may be a link.
-pub(crate) fn without_detours(path: &str) -> String {
+pub(crate) fn straighten_path(path: &str) -> String {
     let mut straight = PathBuf::new();
     for part in Path::new(path).components() {
         match part {
@@ -86,11 +86,11 @@ mod tests {
         let library = "/home/me/my project/.venv/lib/python3.12/site-packages/torch/nn/linear.py";
         for file in ["/home/me/my project/train.py", "/srv/other.py", library, "/home/me/my project2/a.py"] {
             let of = |file: &str| format!("do not keep what {file}:41 in Net.f() keeps (4.00 MiB by then)");
-            assert_eq!(sentence_from(&of(file), here), of(&short_from(file, here)), "{file}");
+            assert_eq!(shorten_sentence(&of(file), here), of(&shorten_file(file, here)), "{file}");
             let first = format!("{file}:41 leaks; and ({file}:7 in f(), its backward)");
-            let short = short_from(file, here);
+            let short = shorten_file(file, here);
             let expected = format!("{short}:41 leaks; and ({short}:7 in f(), its backward)");
-            assert_eq!(sentence_from(&first, here), expected);
+            assert_eq!(shorten_sentence(&first, here), expected);
         }
         for text in [
             "1/2 of it, and/or 3 MiB/s",
@@ -100,11 +100,11 @@ mod tests {
             "ends in /home/me/my project/",
         ] {
             let kept = text.replace("/home/me/my project/", "");
-            assert_eq!(sentence_from(text, here), kept);
+            assert_eq!(shorten_sentence(text, here), kept);
         }
         let two = "see /srv/x y and /v/site-packages/t/y.py:3";
-        assert_eq!(sentence_from(two, here), "see /srv/x y and t/y.py:3");
-        assert_eq!(sentence_from("a /x/y.py:1 b", None), "a /x/y.py:1 b");
+        assert_eq!(shorten_sentence(two, here), "see /srv/x y and t/y.py:3");
+        assert_eq!(shorten_sentence("a /x/y.py:1 b", None), "a /x/y.py:1 b");
     }
 
     #[test]
@@ -117,14 +117,14 @@ mod tests {
         for file in ["lib.so", "a/lib.so", "far/lib.so"] {
             std::fs::write(root.join(file), "").unwrap();
         }
-        let of = |path: &str| without_detours(&root.join(path).display().to_string());
+        let of = |path: &str| straighten_path(&root.join(path).display().to_string());
         let at = |path: &str| root.join(path).display().to_string();
         assert_eq!(of("a/b/../lib.so"), at("a/lib.so"));
         assert_eq!(of("a/b/../../lib.so"), at("lib.so"));
         assert_eq!(of("a/link/../lib.so"), at("a/link/../lib.so"), "that is far/lib.so");
         assert_eq!(of("a/b/../none.so"), at("a/b/../none.so"), "not there: nobody knows");
         for path in ["/lib/libc.so.6", "../x", "/..", "a..b/x"] {
-            assert_eq!(without_detours(path), path);
+            assert_eq!(straighten_path(path), path);
         }
     }
 }

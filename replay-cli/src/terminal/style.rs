@@ -1,18 +1,17 @@
-//! Stdout: one buffered writer, and what a terminal can take.
+//! What a terminal can take.
 //!
 //! Constraint: the same text goes to terminals, pipes, files and logs of CI, of any width and alphabet. Consequence: what is there is
 //! found out once, by the rules that other tools follow too, and everything after asks [`Style`].
 
-use std::fmt::Write as _;
-use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::IsTerminal;
 
 use clap::ValueEnum;
 
-use crate::terminal::layout::{BOLD, DIM, PLAIN, WARN};
+use super::marks::{BOLD, DIM, PLAIN, WARN};
 
 /// Whether colours are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
+pub(crate) enum ColorChoice {
     /// On a terminal, unless NO_COLOR, TERM=dumb or CI say otherwise; or where FORCE_COLOR or CLICOLOR_FORCE ask for them
     #[default]
     Auto,
@@ -46,20 +45,21 @@ impl Style {
     pub(crate) const PLAIN: Self = Self { color: false, width: DEFAULT_WIDTH, ascii: false, top: None };
 
     /// Of stdout.
-    pub(crate) fn of_stdout(color: Color) -> Self {
+    pub(crate) fn for_stdout(color: ColorChoice) -> Self {
         let out = std::io::stdout();
-        let surroundings = Surroundings { is_terminal: out.is_terminal(), var: &|name| var(name) };
+        let environment =
+            TerminalEnvironment { is_terminal: out.is_terminal(), var: &|name| non_empty_var(name) };
         let own = terminal_size::terminal_size_of(out).map(|(width, _)| usize::from(width.0));
         Self {
-            color: surroundings.has_color(color),
-            width: surroundings.width(own),
-            ascii: surroundings.is_ascii(),
+            color: environment.has_color(color),
+            width: environment.width(own),
+            ascii: environment.is_ascii(),
             top: None,
         }
     }
 
     /// How many rows a list shows that otherwise has so many.
-    pub(crate) fn most(self, usual: usize) -> usize {
+    pub(crate) fn row_limit(self, usual: usize) -> usize {
         self.top.unwrap_or(usual)
     }
 
@@ -70,49 +70,49 @@ impl Style {
 
     /// Text that stands out.
     pub(crate) fn bold(self, text: &str) -> String {
-        self.painted(BOLD, text)
+        self.paint(BOLD, text)
     }
 
     /// Text that warns.
     pub(crate) fn warn(self, text: &str) -> String {
-        self.painted(WARN, text)
+        self.paint(WARN, text)
     }
 
     /// Text that steps back.
     pub(crate) fn dim(self, text: &str) -> String {
-        self.painted(DIM, text)
+        self.paint(DIM, text)
     }
 
-    fn painted(self, how: char, text: &str) -> String {
+    fn paint(self, how: char, text: &str) -> String {
         if self.color { format!("{how}{text}{PLAIN}") } else { text.to_owned() }
     }
 }
 
 /// An environment variable that is set and not empty.
-fn var(name: &str) -> Option<String> {
+fn non_empty_var(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
 /// What the style follows from.
-struct Surroundings<'a> {
+struct TerminalEnvironment<'a> {
     is_terminal: bool,
     /// Environment variables that are set and not empty.
     var: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl Surroundings<'_> {
+impl TerminalEnvironment<'_> {
     fn is_set(&self, name: &str) -> bool {
         (self.var)(name).is_some_and(|value| value != "0" && value != "false")
     }
 
-    fn has_color(&self, wanted: Color) -> bool {
+    fn has_color(&self, wanted: ColorChoice) -> bool {
         match wanted {
-            Color::Always => true,
-            Color::Never => false,
+            ColorChoice::Always => true,
+            ColorChoice::Never => false,
             // NO_COLOR counts with any value (no-color.org).
-            Color::Auto if (self.var)("NO_COLOR").is_some() => false,
-            Color::Auto if self.is_set("FORCE_COLOR") || self.is_set("CLICOLOR_FORCE") => true,
-            Color::Auto => {
+            ColorChoice::Auto if (self.var)("NO_COLOR").is_some() => false,
+            ColorChoice::Auto if self.is_set("FORCE_COLOR") || self.is_set("CLICOLOR_FORCE") => true,
+            ColorChoice::Auto => {
                 let is_dumb = (self.var)("TERM").is_some_and(|term| term == "dumb");
                 self.is_terminal && !is_dumb && !self.is_set("CI") && !self.is_set("GITHUB_ACTIONS")
             }
@@ -143,66 +143,36 @@ pub(crate) fn stderr_width() -> usize {
     own.filter(|width| *width > 0).unwrap_or(DEFAULT_WIDTH)
 }
 
-/// Stdout, buffered; flush it to learn whether all was written.
-pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
-    BufWriter::with_capacity(1 << 16, std::io::stdout().lock())
-}
-
-/// Prints a text and makes sure it went out.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = stdout();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
-}
-
-/// JSON for stdout. What serde leaves as it is and a terminal may obey (DEL and the control characters behind it) is escaped.
-pub(crate) fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
-    let text = serde_json::to_string_pretty(value)?;
-    let mut out = String::with_capacity(text.len() + 1);
-    for c in text.chars() {
-        match c {
-            '\u{7f}'..='\u{9f}' => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "\\u{:04x}", u32::from(c));
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('\n');
-    Ok(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn with<T>(is_terminal: bool, vars: &[(&str, &str)], ask: impl Fn(&Surroundings<'_>) -> T) -> T {
+    fn with<T>(is_terminal: bool, vars: &[(&str, &str)], ask: impl Fn(&TerminalEnvironment<'_>) -> T) -> T {
         let var = |name: &str| {
             vars.iter()
                 .find(|(known, value)| *known == name && !value.is_empty())
                 .map(|(_, v)| (*v).to_owned())
         };
-        ask(&Surroundings { is_terminal, var: &var })
+        ask(&TerminalEnvironment { is_terminal, var: &var })
     }
 
     #[test]
     fn colours_are_where_they_are_wanted() {
         for (is_terminal, vars, wanted, expected) in [
-            (true, &[("TERM", "xterm")][..], Color::Auto, true),
-            (false, &[], Color::Auto, false),
-            (true, &[("NO_COLOR", "1")], Color::Auto, false),
-            (true, &[("NO_COLOR", "")], Color::Auto, true),
-            (true, &[("TERM", "dumb")], Color::Auto, false),
-            (true, &[("CI", "true")], Color::Auto, false),
-            (true, &[("CI", "false")], Color::Auto, true),
-            (true, &[("GITHUB_ACTIONS", "true")], Color::Auto, false),
-            (false, &[("GITHUB_ACTIONS", "true"), ("FORCE_COLOR", "1")], Color::Auto, true),
-            (false, &[("CLICOLOR_FORCE", "1")], Color::Auto, true),
-            (false, &[("CLICOLOR_FORCE", "0")], Color::Auto, false),
-            (false, &[("FORCE_COLOR", "1"), ("NO_COLOR", "1")], Color::Auto, false),
-            (false, &[("NO_COLOR", "1")], Color::Always, true),
-            (true, &[("FORCE_COLOR", "1")], Color::Never, false),
+            (true, &[("TERM", "xterm")][..], ColorChoice::Auto, true),
+            (false, &[], ColorChoice::Auto, false),
+            (true, &[("NO_COLOR", "1")], ColorChoice::Auto, false),
+            (true, &[("NO_COLOR", "")], ColorChoice::Auto, true),
+            (true, &[("TERM", "dumb")], ColorChoice::Auto, false),
+            (true, &[("CI", "true")], ColorChoice::Auto, false),
+            (true, &[("CI", "false")], ColorChoice::Auto, true),
+            (true, &[("GITHUB_ACTIONS", "true")], ColorChoice::Auto, false),
+            (false, &[("GITHUB_ACTIONS", "true"), ("FORCE_COLOR", "1")], ColorChoice::Auto, true),
+            (false, &[("CLICOLOR_FORCE", "1")], ColorChoice::Auto, true),
+            (false, &[("CLICOLOR_FORCE", "0")], ColorChoice::Auto, false),
+            (false, &[("FORCE_COLOR", "1"), ("NO_COLOR", "1")], ColorChoice::Auto, false),
+            (false, &[("NO_COLOR", "1")], ColorChoice::Always, true),
+            (true, &[("FORCE_COLOR", "1")], ColorChoice::Never, false),
         ] {
             assert_eq!(with(is_terminal, vars, |s| s.has_color(wanted)), expected, "{is_terminal} {vars:?}");
         }

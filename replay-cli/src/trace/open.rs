@@ -14,7 +14,7 @@ use gpumemtrace_replay::{Input, RingFile};
 
 use crate::exit::UnreadableInput;
 use crate::trace::parts::TraceParts;
-use crate::trace::progress::{Progress, Reading};
+use crate::trace::progress::{ProgressLine, ReadCounter};
 
 /// A trace that was found.
 pub(crate) struct TraceSource {
@@ -23,7 +23,7 @@ pub(crate) struct TraceSource {
     /// As the user named it.
     pub(crate) name: String,
     is_locked: bool,
-    reading: Arc<Reading>,
+    counter: Arc<ReadCounter>,
 }
 
 impl TraceSource {
@@ -44,19 +44,19 @@ impl TraceSource {
         let is_locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
         let ring = read_ring(&ring_path(path));
         let length_bytes = file.metadata().map_or(facts.len(), |facts| facts.len());
-        let (parts, reading) = (TraceParts::find(path, length_bytes), Arc::default());
-        Ok((Self { parts, name, is_locked, reading }, ring))
+        let (parts, counter) = (TraceParts::find(path, length_bytes), Arc::default());
+        Ok((Self { parts, name, is_locked, counter }, ring))
     }
 
     /// Opens it from its start.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
-        Ok(Box::new(self.reading.begin(self.parts.open()?)))
+        Ok(Box::new(self.counter.begin(self.parts.open()?)))
     }
 
     /// Says on the terminal how far the reading of it is, until what is returned is dropped.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> ProgressLine {
         let length_bytes = self.parts.files.iter().map(|part| part.len_bytes).sum();
-        Progress::of(&self.name, length_bytes, self.reading.clone())
+        ProgressLine::start(&self.name, length_bytes, self.counter.clone())
     }
 
     /// Hands it to the analyses.

@@ -13,13 +13,16 @@ mod python;
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::io::Write;
 
-use serde_json::json;
+use serde::Serialize;
 
 use crate::exit::CliExit;
 use crate::launch::platform::Platform;
-use crate::terminal::layout::{self, HANG};
-use crate::terminal::style::{self as output, Color, Style};
+use crate::render::{Json, RenderContext, Renderer, Text, print_document, select_format};
+use crate::terminal::layout;
+use crate::terminal::marks::HANG;
+use crate::terminal::style::{ColorChoice, Style};
 
 /// What `doctor` takes.
 #[derive(clap::Args)]
@@ -35,14 +38,39 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
+/// What `doctor` can print.
+static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&Text, &Json];
+
+/// All that was found, with the keys of the JSON in the order in which they are printed.
+#[derive(Serialize)]
+struct Diagnosis {
+    checks: Vec<DoctorCheck>,
+    schema: &'static str,
+    version: u32,
+    well: bool,
+}
+
+impl Renderer<Diagnosis> for Text {
+    fn render(
+        &self,
+        diagnosis: &Diagnosis,
+        context: &RenderContext<'_>,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        Ok(out.write_all(format_text(&diagnosis.checks, diagnosis.well, context.style).as_bytes())?)
+    }
+}
+
 /// How one thing is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "lowercase")]
 enum CheckVerdict {
     /// It works.
     Ok,
     /// Not here, and perhaps not needed.
     Absent,
     /// It does not work; something will not be recorded.
+    #[serde(rename = "bad")]
     Failed,
 }
 
@@ -57,12 +85,12 @@ impl CheckVerdict {
 }
 
 /// One thing that was looked at.
-#[derive(Debug)]
+#[derive(Serialize, Debug)]
 struct DoctorCheck {
     name: String,
-    verdict: CheckVerdict,
     /// What was found; where it is bad, what to do about it.
     says: String,
+    verdict: CheckVerdict,
 }
 
 impl DoctorCheck {
@@ -90,24 +118,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
         python::check_python(args.python.as_deref(), &library, has_driver, &mut checks);
     }
     let is_well = checks.iter().all(|check| check.verdict != CheckVerdict::Failed);
-    let text = if args.json {
-        format_json(&checks, is_well)
-    } else {
-        format_text(&checks, is_well, Style::of_stdout(Color::Auto))
-    };
-    output::print(&text)?;
+    let diagnosis = Diagnosis { checks, schema: "gpumemtrace.doctor", version: 1, well: is_well };
+    let context = RenderContext::new(Style::for_stdout(ColorChoice::Auto));
+    print_document(select_format(DIAGNOSIS_RENDERERS, None, args.json), &diagnosis, &context)?;
     Ok(if is_well { CliExit::Done } else { CliExit::Findings })
-}
-
-fn format_json(checks: &[DoctorCheck], is_well: bool) -> String {
-    let checks: Vec<_> = checks
-        .iter()
-        .map(|check| json!({ "name": check.name, "verdict": check.verdict.word().to_lowercase(), "says": check.says }))
-        .collect();
-    format!(
-        "{:#}\n",
-        json!({ "schema": "gpumemtrace.doctor", "version": 1, "well": is_well, "checks": checks })
-    )
 }
 
 fn format_text(checks: &[DoctorCheck], is_well: bool, style: Style) -> String {
@@ -129,7 +143,7 @@ fn format_text(checks: &[DoctorCheck], is_well: bool, style: Style) -> String {
         (false, _) => "Something would not be recorded: see the lines marked BAD.",
     };
     let _ = writeln!(out, "{last}");
-    layout::finish(&out, style)
+    layout::finish_text(&out, style)
 }
 
 #[cfg(test)]

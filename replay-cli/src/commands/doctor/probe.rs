@@ -11,7 +11,7 @@ use std::io;
 use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 
 use crate::exit::CliExit;
-use crate::terminal::style::print;
+use crate::terminal::stdout::print_text;
 
 /// What the probe is asked.
 #[derive(clap::Args)]
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<CliExit> {
         Ok(text) => (text, CliExit::Done),
         Err(text) => (text, CliExit::Findings),
     };
-    print(&format!("{text}\n"))?;
+    print_text(&format!("{text}\n"))?;
     Ok(exit)
 }
 

@@ -10,7 +10,7 @@ use gpumemtrace_replay::selection::{Lines, keep_lines};
 use gpumemtrace_replay::{Analysis, Asked, Report, StreamId, When};
 
 use crate::exit::UsageError;
-use crate::render::text::count;
+use crate::terminal::format::{format_count, format_duration};
 use crate::trace::open::TraceSource;
 
 /// Most marks that are named to who asked for another.
@@ -86,7 +86,7 @@ impl FilterArgs {
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
-            crate::trace::progress::erase();
+            crate::terminal::status_line::erase();
             eprintln!("gpumemtrace: left out, as it does not say its rank: {}", unnamed.join(", "));
         }
         Ok(())
@@ -103,11 +103,11 @@ impl FilterArgs {
                 )));
             }
             if since.come.is_none() {
-                let span = crate::render::text::duration(analysis.end_ns.saturating_sub(analysis.start_ns));
+                let span = format_duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
                     .rule
                     .source()
-                    .map(|_| format!(" and {}", count(u64::from(analysis.steps), "step")));
+                    .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
                 return Err(UsageError(format!(
                     "{path}: {} never came; the run has {span}{} of events{}",
                     since.asked,
@@ -168,7 +168,7 @@ impl FilterArgs {
     pub(crate) fn apply_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
         if !keep_lines(report, &Lines::new(site)) {
-            crate::trace::progress::erase();
+            crate::terminal::status_line::erase();
             eprintln!(
                 "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
             );

@@ -1,6 +1,7 @@
 //! `gpumemtrace replay`: a trace in, answers out.
 
 mod filters;
+mod section_args;
 
 use std::path::PathBuf;
 
@@ -16,11 +17,14 @@ use gpumemtrace_replay::{
 use super::display_args::DisplayArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::follow;
-use crate::render::text;
-use crate::terminal::style as output;
+use crate::render::{
+    REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
+};
+use crate::terminal::format::format_duration;
+use crate::terminal::status_line;
 use crate::trace::open::TraceSource;
-use crate::trace::progress as status;
 use filters::FilterArgs;
+use section_args::SectionArgs;
 
 /// What `replay` takes.
 #[derive(clap::Args)]
@@ -29,21 +33,8 @@ pub(crate) struct ReplayArgs {
     /// Trace files, such as run.trace (a ring file beside one, run.trace.ring, is found by itself)
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
-    /// Lines that leave something behind at every step
-    #[arg(long)]
-    leaks: bool,
-    /// Memory over time
-    #[arg(long)]
-    timeline: bool,
-    /// Reserved memory that no tensor uses, and who keeps it
-    #[arg(long)]
-    fragmentation: bool,
-    /// What filled the device at its peak
-    #[arg(long)]
-    peak: bool,
-    /// Why the program ran out of memory
-    #[arg(long)]
-    oom: bool,
+    #[command(flatten)]
+    sections: SectionArgs,
     /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, step:40 for
     /// the beginning of step 40, or mark:NAME for a mark of the program, mark:NAME#3 for the third of that name (may be given more
     /// than once)
@@ -71,6 +62,9 @@ pub(crate) struct ReplayArgs {
     /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
     #[arg(long)]
     json: bool,
+    /// What to print on stdout
+    #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(REPORT_RENDERERS))]
+    format: Option<&'static dyn ReportRenderer>,
     /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<ReplayFailOn>,
@@ -92,30 +86,12 @@ enum ReplayFailOn {
     Any,
 }
 
-impl ReplayArgs {
-    fn sections(&self) -> Vec<Section> {
-        [
-            (self.leaks, Section::Leaks),
-            (self.timeline, Section::Timeline),
-            (self.fragmentation, Section::Fragmentation),
-            (self.peak, Section::Peak),
-            (self.oom, Section::Oom),
-        ]
-        .into_iter()
-        .filter_map(|(wanted, section)| wanted.then_some(section))
-        .collect()
-    }
-}
-
-/// Longest list of sites that a text shows; more are summed up.
-const MAX_LISTED: usize = 20;
-
 /// Does it.
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let mut asked = Asked { own: parse_own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
     args.filters.configure(&mut asked);
     let style = args.display.style();
-    status::end_cleanly_when_interrupted()?;
+    status_line::exit_cleanly_on_interrupt()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
             return Err(UsageError("--follow takes one trace".to_owned()).into());
@@ -124,44 +100,30 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     }
     let analyses = read_traces(args, &asked)?;
     check_moments_exist(&analyses, &args.at)?;
-    let sections = args.sections();
-    let mut full = build_report(args, &analyses, &[]);
+    let sections = &args.sections.asked;
+    let context = RenderContext { sections, full_stacks: args.stacks, ..RenderContext::new(style) };
+    let renderer = select_format(REPORT_RENDERERS, args.format, args.json);
+    let needs = renderer.report_needs(&context);
     let mut resolver = Resolver::new(!args.no_cache);
-    // Without being asked for, stacks are shown where they are native alone.
-    let has_stacks = args.stacks || !sections.is_empty();
-    let most_sites = style.most(MAX_LISTED);
-    let shown = Shown { sections: &sections, most_sites, stacks: has_stacks, mixed: args.stacks };
-    // Which lines are wanted shows only when they have names.
-    let shown = if args.json || args.filters.has_lines() { Shown::ALL } else { shown };
-    if !args.json || args.filters.has_lines() {
-        name(&mut full, &analyses, shown, &mut resolver);
+    let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
+    // From all sections: --fail-on leak counts with --timeline, too.
+    let exit = choose_exit(args, &shown, &analyses);
+    if needs.only_asked_sections && !sections.is_empty() {
+        shown = build_filtered_report(args, &analyses, sections, &mut resolver);
     }
-    args.filters.apply_lines(&mut full);
-    let exit = choose_exit(args, &full, &analyses);
-    if args.json {
-        let mut shown = full;
-        if !sections.is_empty() {
-            shown = build_report(args, &analyses, &sections);
-        }
-        if !sections.is_empty() || !args.filters.has_lines() {
-            name(&mut shown, &analyses, Shown::ALL, &mut resolver);
-        }
-        if !sections.is_empty() {
-            args.filters.apply_lines(&mut shown);
-        }
-        if let Some(top) = args.display.top() {
-            keep_first(&mut shown, top);
-        }
-        output::print(&output::json(&shown)?)?;
-    } else {
-        output::print(&text::render(&full, &sections, args.stacks, style))?;
+    if !args.filters.has_lines() {
+        name(&mut shown, &analyses, needs.names, &mut resolver);
     }
+    if let Some(top) = args.display.top().filter(|_| needs.truncated_lists) {
+        keep_first(&mut shown, top);
+    }
+    print_document(renderer, &shown, &context)?;
     resolver.save_cache();
     Ok(exit)
 }
 
 fn read_traces(args: &ReplayArgs, asked: &Asked) -> anyhow::Result<Vec<Analysis>> {
-    let shows_progress = !args.no_progress && status::is_terminal();
+    let shows_progress = !args.no_progress && status_line::is_terminal();
     let (mut analyses, mut skipped) = (Vec::new(), Vec::new());
     for path in &args.traces {
         let (file, ring) = TraceSource::find(path)?;
@@ -171,11 +133,27 @@ fn read_traces(args: &ReplayArgs, asked: &Asked) -> anyhow::Result<Vec<Analysis>
         }
         let _progress = shows_progress.then(|| file.progress());
         // The step before the peak, and in which phases it came, are for who asks for it.
-        let analyse = if args.peak { analyse_for_peak } else { analyse_as };
+        let analyse =
+            if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_as };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
     }
     args.filters.apply(&mut analyses, &skipped)?;
     Ok(analyses)
+}
+
+/// The report on the lines that were asked for. Which those are shows only when all of them have names.
+fn build_filtered_report(
+    args: &ReplayArgs,
+    analyses: &[Analysis],
+    sections: &[Section],
+    resolver: &mut Resolver,
+) -> Report {
+    let mut report = build_report(args, analyses, sections);
+    if args.filters.has_lines() {
+        name(&mut report, analyses, Shown::ALL, resolver);
+        args.filters.apply_lines(&mut report);
+    }
+    report
 }
 
 fn build_report(args: &ReplayArgs, analyses: &[Analysis], sections: &[Section]) -> Report {
@@ -201,7 +179,7 @@ fn check_moments_exist(analyses: &[Analysis], at: &[When]) -> Result<(), UsageEr
     let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
     Err(UsageError(format!(
         "--at {when} never came: the recording ends after {}, {steps}{}",
-        text::duration(last_ns),
+        format_duration(last_ns),
         filters::list_known_marks(when, analyses)
     )))
 }

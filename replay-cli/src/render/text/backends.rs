@@ -4,21 +4,22 @@ use gpumemtrace_replay::compare::across::{Across, Leaking, LineOnBoth, Pinned};
 use gpumemtrace_replay::report::Quantity;
 use gpumemtrace_replay::sections::size;
 
-use super::{HANG, put, thousands};
-use crate::render::text::sites::short;
+use crate::render::text::sites::short_site;
+use crate::terminal::format::{format_number, put_line};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most lines listed.
 const MOST: usize = 10;
 
-pub(super) fn write(out: &mut String, across: &Across, style: Style) {
+pub(super) fn render_backends(out: &mut String, across: &Across, style: Style) {
     let names = across.backends.map(|backend| if backend == "mps" { "MPS" } else { "CUDA" });
     for row in &across.devices {
-        device(out, row, names, style);
+        render_device(out, row, names, style);
         out.push('\n');
     }
     if let [Some(before), Some(after)] = across.pinned_per_leaked_tensor_byte {
-        put(
+        put_line(
             out,
             format_args!(
                 "  {HANG}Of each byte of tensors that leaks, as CUDA tells them, so many are pinned: {} {:.2}, {} {:.2}.",
@@ -27,35 +28,35 @@ pub(super) fn write(out: &mut String, across: &Across, style: Style) {
         );
         out.push('\n');
     }
-    lines(out, &across.leaks, names, style);
-    put(out, format_args!("{}", style.bold("What the two do not tell in the same way")));
+    render_leaking_lines(out, &across.leaks, names, style);
+    put_line(out, format_args!("{}", style.bold("What the two do not tell in the same way")));
     for sentence in &across.not_comparable {
-        put(out, format_args!("  - {HANG}{sentence}"));
+        put_line(out, format_args!("  - {HANG}{sentence}"));
     }
     out.push('\n');
 }
 
-fn device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], style: Style) {
+fn render_device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], style: Style) {
     let title = style.bold(&format!("{:<34}", "Leaked, and pinned by it"));
     let heads = [0, 1].map(|run| match &row[run] {
         Some(pinned) => format!("{}, device {}", names[run], pinned.device),
         None => names[run].to_owned(),
     });
-    put(out, format_args!("{title}{:>18}{:>18}", heads[0], heads[1]));
+    put_line(out, format_args!("{title}{:>18}{:>18}", heads[0], heads[1]));
     let mut put_row = |name: &str, of: &dyn Fn(&Pinned) -> String| {
         let cells = row.each_ref().map(|pinned| pinned.as_ref().map_or_else(|| "-".to_owned(), of));
-        put(out, format_args!("  {name:<32}{:>18}{:>18}", cells[0], cells[1]));
+        put_line(out, format_args!("  {name:<32}{:>18}{:>18}", cells[0], cells[1]));
     };
     put_row("steps that count", &|pinned| match (pinned.first_step, pinned.last_step) {
-        (Some(first), Some(last)) => format!("{} to {}", thousands(first), thousands(last)),
+        (Some(first), Some(last)) => format!("{} to {}", format_number(first), format_number(last)),
         _ => "unknown".to_owned(),
     });
-    put_row("leaked, per step", &|pinned| bytes(pinned.leaked_bytes_per_step));
-    put_row("reserved, per step (heaps)", &|pinned| bytes(pinned.pinned_bytes_per_step));
-    put_row("from the device, per step", &|pinned| bytes(pinned.device_bytes_per_step));
-    put_row("other growth, per step", &|pinned| bytes(pinned.other_growth_bytes_per_step));
+    put_row("leaked, per step", &|pinned| format_bytes(pinned.leaked_bytes_per_step));
+    put_row("reserved, per step (heaps)", &|pinned| format_bytes(pinned.pinned_bytes_per_step));
+    put_row("from the device, per step", &|pinned| format_bytes(pinned.device_bytes_per_step));
+    put_row("other growth, per step", &|pinned| format_bytes(pinned.other_growth_bytes_per_step));
     if row.iter().flatten().any(|pinned| pinned.sampled_tensor_bytes_per_step.is_some()) {
-        put_row("tensors as sampled, per step", &|pinned| bytes(pinned.sampled_tensor_bytes_per_step));
+        put_row("tensors as sampled, per step", &|pinned| format_bytes(pinned.sampled_tensor_bytes_per_step));
     }
     put_row("amplification", &|pinned| {
         pinned.amplification.map_or_else(|| "unknown".to_owned(), |Quantity(ratio)| format!("{ratio:.2}"))
@@ -65,11 +66,11 @@ fn device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], style: 
         told.map_or_else(|| "unknown".to_owned(), |[least, most]| format!("{:.2} to {:.2}", least.0, most.0))
     });
     for (name, why) in names.iter().zip(row).filter_map(|(name, one)| Some((name, one.as_ref()?.unknown?))) {
-        put(out, format_args!("  {HANG}{name}: the amplification is unknown: {why}."));
+        put_line(out, format_args!("  {HANG}{name}: the amplification is unknown: {why}."));
     }
 }
 
-fn bytes(quantity: Option<Quantity>) -> String {
+fn format_bytes(quantity: Option<Quantity>) -> String {
     match quantity {
         None => "unknown".to_owned(),
         Some(Quantity(bytes)) if bytes < 0.0 => format!("-{}", size((-bytes).round() as u64)),
@@ -77,34 +78,34 @@ fn bytes(quantity: Option<Quantity>) -> String {
     }
 }
 
-fn lines(out: &mut String, lines: &[LineOnBoth], names: [&str; 2], style: Style) {
+fn render_leaking_lines(out: &mut String, lines: &[LineOnBoth], names: [&str; 2], style: Style) {
     if lines.is_empty() {
-        put(out, format_args!("{}", style.bold("No line leaks on either of them")));
+        put_line(out, format_args!("{}", style.bold("No line leaks on either of them")));
         out.push('\n');
         return;
     }
     let title = style.bold("Lines that leak, per step");
-    put(out, format_args!("{title}"));
-    put(out, format_args!("  {:>12}  {:>12}", names[0], names[1]));
-    let most = style.most(MOST);
+    put_line(out, format_args!("{title}"));
+    put_line(out, format_args!("  {:>12}  {:>12}", names[0], names[1]));
+    let most = style.row_limit(MOST);
     for line in lines.iter().take(most) {
         let cell = |side: &Option<Leaking>| match side {
-            Some(leaking) => bytes(leaking.bytes_per_step),
+            Some(leaking) => format_bytes(leaking.bytes_per_step),
             None => "not found".to_owned(),
         };
         let Some(site) = line.before.as_ref().or(line.after.as_ref()) else { continue };
-        put(
+        put_line(
             out,
             format_args!(
                 "  {:>12}  {:>12}  {HANG}{}",
                 cell(&line.before),
                 cell(&line.after),
-                short(&site.site)
+                short_site(&site.site)
             ),
         );
     }
     if lines.len() > most {
-        put(out, format_args!("  {} more (--json names them)", lines.len() - most));
+        put_line(out, format_args!("  {} more (--json names them)", lines.len() - most));
     }
     out.push('\n');
 }

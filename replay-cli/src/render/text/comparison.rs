@@ -8,81 +8,82 @@ use gpumemtrace_replay::report::Quantity;
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::words::Words;
 
-use super::backends as across;
-use super::{HANG, count, put, thousands};
-use crate::render::text::sites::{Sites, short};
+use super::backends;
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::terminal::format::{format_count, format_number, put_line};
 use crate::terminal::layout;
-use crate::terminal::layout::printable;
+use crate::terminal::marks::HANG;
+use crate::terminal::marks::sanitize;
 use crate::terminal::style::Style;
 
 /// The whole text, with so many lines at most.
-pub(crate) fn render(comparison: &Comparison, most: usize, style: Style) -> String {
+pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Style) -> String {
     let mut out = String::new();
-    head(&mut out, comparison, style);
+    render_run_headers(&mut out, comparison, style);
     out.push('\n');
     if let Some(across) = &comparison.across {
-        across::write(&mut out, across, style);
+        backends::render_backends(&mut out, across, style);
     }
     if !comparison.differs {
-        put(&mut out, format_args!("{}", style.bold("No difference")));
-        put(
+        put_line(&mut out, format_args!("{}", style.bold("No difference")));
+        put_line(
             &mut out,
             format_args!("  Every quantity is the same, to the byte. Times and addresses are not compared."),
         );
-        return layout::finish(&out, style);
+        return layout::finish_text(&out, style);
     }
-    totals(&mut out, comparison, style);
-    lines(&mut out, comparison, most, style);
-    leaks(&mut out, &comparison.leaks, style);
+    render_totals(&mut out, comparison, style);
+    render_lines(&mut out, comparison, most, style);
+    render_leak_changes(&mut out, &comparison.leaks, style);
     if !comparison.ooms.is_empty() {
         out.push('\n');
-        put(&mut out, format_args!("{}", style.warn("Out of memory")));
+        put_line(&mut out, format_args!("{}", style.warn("Out of memory")));
     }
     for oom in &comparison.ooms {
         if let Some(site) = oom.after.as_ref().or(oom.before.as_ref()) {
-            let times = |number| count(number, "time");
+            let times = |number| format_count(number, "time");
             let (before, after) = (times(oom.count.before), times(oom.count.after));
-            put(&mut out, format_args!("  {before} -> {after}  {}", short(site)));
+            put_line(&mut out, format_args!("  {before} -> {after}  {}", short_site(site)));
         }
     }
-    layout::finish(&out, style)
+    layout::finish_text(&out, style)
 }
 
-fn head(out: &mut String, comparison: &Comparison, style: Style) {
+fn render_run_headers(out: &mut String, comparison: &Comparison, style: Style) {
     for (name, run) in ["Before", "After"].iter().zip(&comparison.runs) {
         let command =
             run.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
-        put(
+        put_line(
             out,
             format_args!(
                 "{:<7} {}",
                 format!("{name}:"),
-                style.bold(&format!("{}: {}", run.path, printable(&command)))
+                style.bold(&format!("{}: {}", run.path, sanitize(&command)))
             ),
         );
         if !run.complete {
-            put(out, format_args!("  {}", style.warn("Incomplete; its numbers are lower bounds:")));
+            put_line(out, format_args!("  {}", style.warn("Incomplete; its numbers are lower bounds:")));
         }
         for reason in &run.incomplete {
-            put(out, format_args!("  - {}", printable(reason)));
+            put_line(out, format_args!("  - {}", sanitize(reason)));
         }
     }
     if let Some(steps) = &comparison.steps {
         let [before, after] = &comparison.runs;
         let told = before.step_source.map(|source| format!(" (told by {source})")).unwrap_or_default();
-        put(
+        put_line(
             out,
             format_args!(
                 "  Compared by steps {} to {}{told}.",
-                thousands(steps.first),
-                thousands(steps.last)
+                format_number(steps.first),
+                format_number(steps.last)
             ),
         );
         if before.steps != after.steps {
             let ended = |run: &Run| {
-                run.steps.map_or_else(|| "unknown steps".to_owned(), |steps| count(steps, "step"))
+                run.steps.map_or_else(|| "unknown steps".to_owned(), |steps| format_count(steps, "step"))
             };
-            put(
+            put_line(
                 out,
                 format_args!(
                     "  {} ended in the first run, {} in the second: what is not by steps is of runs of unequal length.",
@@ -93,12 +94,12 @@ fn head(out: &mut String, comparison: &Comparison, style: Style) {
         }
     }
     for note in &comparison.notes {
-        put(out, format_args!("  - {note}"));
+        put_line(out, format_args!("  - {note}"));
     }
 }
 
 /// What a quantity means to whoever has never heard its name.
-fn in_words(total: &TotalChange, runs: &[Words; 2]) -> String {
+fn describe_total(total: &TotalChange, runs: &[Words; 2]) -> String {
     let is_metal = runs.iter().any(|words| words.is_metal);
     let is_other = runs.iter().any(|words| !words.is_metal);
     let words = match &*total.name {
@@ -126,7 +127,7 @@ fn in_words(total: &TotalChange, runs: &[Words; 2]) -> String {
 }
 
 /// In the order in which they are read: the parts of a quantity behind it.
-fn rank(total: &TotalChange) -> usize {
+fn total_order(total: &TotalChange) -> usize {
     let order = [
         "steps",
         "ooms",
@@ -145,10 +146,10 @@ fn rank(total: &TotalChange) -> usize {
     order.iter().position(|name| is_it(name)).unwrap_or(order.len())
 }
 
-fn totals(out: &mut String, comparison: &Comparison, style: Style) {
+fn render_totals(out: &mut String, comparison: &Comparison, style: Style) {
     let mut sorted: Vec<&TotalChange> = comparison.totals.iter().collect();
     let words = comparison.runs.each_ref().map(|run| run.words);
-    sorted.sort_by_key(|total| (total.device, rank(total)));
+    sorted.sort_by_key(|total| (total.device, total_order(total)));
     for (at, total) in sorted.iter().enumerate() {
         if at == 0 || sorted[at - 1].device != total.device {
             if at > 0 {
@@ -157,19 +158,20 @@ fn totals(out: &mut String, comparison: &Comparison, style: Style) {
             let title =
                 total.device.map_or_else(|| "The run".to_owned(), |device| format!("Device {device}"));
             let title = style.bold(&format!("{title:<32}"));
-            put(out, format_args!("{title}{:>14}{:>14}{:>14}", "before", "after", "change"));
+            put_line(out, format_args!("{title}{:>14}{:>14}{:>14}", "before", "after", "change"));
         }
         let number = |value: Option<u64>| match (value, total.unit) {
             (None, _) => "unknown".to_owned(),
             (Some(value), "bytes") => size(value),
-            (Some(value), _) => thousands(value),
+            (Some(value), _) => format_number(value),
         };
-        let change = total.change.map(|change| signed(change, total.unit == "bytes")).unwrap_or_default();
-        put(
+        let change =
+            total.change.map(|change| format_change(change, total.unit == "bytes")).unwrap_or_default();
+        put_line(
             out,
             format_args!(
                 "  {:<30}{:>14}{:>14}{change:>14}",
-                in_words(total, &words),
+                describe_total(total, &words),
                 number(total.before),
                 number(total.after)
             ),
@@ -178,9 +180,9 @@ fn totals(out: &mut String, comparison: &Comparison, style: Style) {
 }
 
 /// `+4.00 MiB`, `-3`; `=` where nothing changes.
-fn signed(change: i64, is_bytes: bool) -> String {
+fn format_change(change: i64, is_bytes: bool) -> String {
     let amount = change.unsigned_abs();
-    let amount = if is_bytes { size(amount) } else { thousands(amount) };
+    let amount = if is_bytes { size(amount) } else { format_number(amount) };
     match change {
         0 => "=".to_owned(),
         1.. => format!("+{amount}"),
@@ -188,7 +190,7 @@ fn signed(change: i64, is_bytes: bool) -> String {
     }
 }
 
-fn in_a_word(status: Status) -> &'static str {
+fn status_word(status: Status) -> &'static str {
     match status {
         Status::Appeared => "appeared",
         Status::Grew => "grew",
@@ -198,7 +200,7 @@ fn in_a_word(status: Status) -> &'static str {
     }
 }
 
-fn lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
+fn render_lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
     let lines = &comparison.lines;
     if lines.is_empty() {
         return;
@@ -209,8 +211,8 @@ fn lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
     let several_devices = lines.iter().any(|line| line.device != lines[0].device);
     let by_steps = comparison.steps.is_some();
     let in_a_step = if by_steps { format!("{:>13}", "in a step") } else { String::new() };
-    let title = format!("{:<10}", count(lines.len() as u64, "line"));
-    put(
+    let title = format!("{:<10}", format_count(lines.len() as u64, "line"));
+    put_line(
         out,
         format_args!(
             "{}{:>13}{:>13}{in_a_step}{:>13}",
@@ -220,36 +222,42 @@ fn lines(out: &mut String, comparison: &Comparison, most: usize, style: Style) {
             "allocations"
         ),
     );
-    let mut sites = Sites::new(false);
+    let mut sites = SiteFormatter::new(false);
     for line in lines.iter().take(most) {
-        let bytes = |change: Change| signed(change.change, true);
+        let bytes = |change: Change| format_change(change.change, true);
         let in_a_step =
             line.bytes_per_step.map(|change| format!("{:>13}", bytes(change))).unwrap_or_default();
         let allocations = line.allocations_per_step.or(line.allocations);
-        let allocations = allocations.map(|change| signed(change.change, false)).unwrap_or_default();
+        let allocations = allocations.map(|change| format_change(change.change, false)).unwrap_or_default();
         let device = if several_devices { format!("device {}: ", line.device) } else { String::new() };
-        put(
+        put_line(
             out,
             format_args!(
                 "{:<10}{:>13}{:>13}{in_a_step}{allocations:>13}  {HANG}{device}{}",
-                in_a_word(line.status),
+                status_word(line.status),
                 bytes(line.at_peak_bytes),
                 bytes(line.retained_bytes),
-                place(line)
+                format_line_site(line)
             ),
         );
         if let Some(differ) = line.steps_that_differ.filter(|_| is_quiet(line)) {
-            put(out, format_args!("{:>12}it allocates something else in {}", "", count(differ, "step")));
+            put_line(
+                out,
+                format_args!("{:>12}it allocates something else in {}", "", format_count(differ, "step")),
+            );
         }
         // A line of the run before may be another line by now.
         if let Some(source) = line.after.as_ref().and_then(|site| sites.source_line(site)) {
-            put(out, format_args!("{:>12}{}", "", style.dim(&source)));
+            put_line(out, format_args!("{:>12}{}", "", style.dim(&source)));
         }
     }
     if lines.len() > most {
-        put(
+        put_line(
             out,
-            format_args!("  and {} more (--all lists them)", count((lines.len() - most) as u64, "line")),
+            format_args!(
+                "  and {} more (--all lists them)",
+                format_count((lines.len() - most) as u64, "line")
+            ),
         );
     }
 }
@@ -261,25 +269,25 @@ fn is_quiet(line: &LineChange) -> bool {
     shown.into_iter().chain(by_steps.into_iter().flatten()).all(|change| change.change == 0)
 }
 
-fn place(line: &LineChange) -> String {
+fn format_line_site(line: &LineChange) -> String {
     let Some(site) = line.site() else { return String::new() };
     let moved =
         line.before.as_ref().and_then(|before| before.line).filter(|before| site.line != Some(*before));
     let moved = moved.map(|before| format!(" (was line {before})")).unwrap_or_default();
-    format!("{}{moved}", short(site))
+    format!("{}{moved}", short_site(site))
 }
 
-fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
+fn render_leak_changes(out: &mut String, leaks: &[LeakChange], style: Style) {
     if leaks.is_empty() {
         return;
     }
     out.push('\n');
-    put(out, format_args!("{}", style.bold("Leaks")));
-    for leak in leaks.iter().take(style.most(usize::MAX)) {
+    put_line(out, format_args!("{}", style.bold("Leaks")));
+    for leak in leaks.iter().take(style.row_limit(usize::MAX)) {
         let Some(shown) = leak.after.as_ref().or(leak.before.as_ref()) else { continue };
         let rate = match (&leak.before, &leak.after) {
-            (Some(before), Some(after)) => format!("{} -> {}", rate(before), rate(after)),
-            _ => rate(shown),
+            (Some(before), Some(after)) => format!("{} -> {}", format_rate(before), format_rate(after)),
+            _ => format_rate(shown),
         };
         let word = match leak.status {
             Status::Appeared => style.warn("new"),
@@ -288,15 +296,15 @@ fn leaks(out: &mut String, leaks: &[LeakChange], style: Style) {
             Status::Disappeared => "gone".to_owned(),
             Status::Changed => "changed".to_owned(),
         };
-        put(out, format_args!("  {word}: {}: {rate}", short(&shown.site)));
+        put_line(out, format_args!("  {word}: {}: {rate}", short_site(&shown.site)));
     }
-    let more = leaks.len().saturating_sub(style.most(usize::MAX)) as u64;
+    let more = leaks.len().saturating_sub(style.row_limit(usize::MAX)) as u64;
     if more > 0 {
-        put(out, format_args!("  and {} more", count(more, "leak")));
+        put_line(out, format_args!("  and {} more", format_count(more, "leak")));
     }
 }
 
-fn rate(side: &LeakSide) -> String {
+fn format_rate(side: &LeakSide) -> String {
     match side.bytes_per_step {
         Some(Quantity(rate)) if rate >= 0.0 => format!("{} per step", size(rate as u64)),
         _ => size(side.bytes),

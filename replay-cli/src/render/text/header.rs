@@ -4,48 +4,54 @@ use gpumemtrace_replay::report::{Ending, Naming, TraceInfo};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::{Report, StreamId};
 
-use super::{count, duration, put, thousands};
-pub(super) use crate::terminal::layout::printable;
-use crate::terminal::paths::without_detours;
+use crate::terminal::format::{format_count, format_duration, format_number, put_line};
+pub(super) use crate::terminal::marks::sanitize;
+use crate::terminal::paths::straighten_path;
 use crate::terminal::style::Style;
 
 /// Most reasons told for addresses without a name.
 const MAX_REASONS: usize = 4;
 
-pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
+pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, style: Style) {
     let info = &report.traces[trace];
     let command =
         info.command.as_ref().map_or_else(|| "unknown command".to_owned(), |command| command.join(" "));
-    put(out, format_args!("{}", style.bold(&format!("{}: {}", info.path, printable(&command)))));
-    put(out, format_args!("  {}", facts(info).join(", ")));
-    put(out, format_args!("  {}", ending(info)));
+    put_line(out, format_args!("{}", style.bold(&format!("{}: {}", info.path, sanitize(&command)))));
+    put_line(out, format_args!("  {}", environment_facts(info).join(", ")));
+    put_line(out, format_args!("  {}", describe_ending(info)));
     if info.complete {
-        put(out, format_args!("  Nothing lost: {} recorded.", count(info.events.values().sum(), "event")));
+        put_line(
+            out,
+            format_args!("  Nothing lost: {} recorded.", format_count(info.events.values().sum(), "event")),
+        );
     } else {
-        put(out, format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")));
+        put_line(
+            out,
+            format_args!("  {}", style.warn("Incomplete; read the numbers below as lower bounds:")),
+        );
     }
-    for part in parts(report, info) {
-        put(out, format_args!("  {}", style.warn(&part)));
+    for part in partial_view_notes(report, info) {
+        put_line(out, format_args!("  {}", style.warn(&part)));
     }
-    for blemish in blemishes(info) {
-        put(out, format_args!("  - {blemish}"));
+    for defect in recording_defects(info) {
+        put_line(out, format_args!("  - {defect}"));
     }
-    for line in info.symbols.iter().flat_map(unnamed) {
-        put(out, format_args!("  - {}", printable(&line)));
+    for line in info.symbols.iter().flat_map(unnamed_address_notes) {
+        put_line(out, format_args!("  - {}", sanitize(&line)));
     }
     for note in &info.notes {
-        put(out, format_args!("  - {}", printable(note)));
+        put_line(out, format_args!("  - {}", sanitize(note)));
     }
 }
 
 /// What of the run is told, where it is not all.
-fn parts(report: &Report, info: &TraceInfo) -> Vec<String> {
+fn partial_view_notes(report: &Report, info: &TraceInfo) -> Vec<String> {
     let mut parts = Vec::new();
     if let Some(since) = info.since {
-        let step = since.step.map(|step| format!(" (step {})", thousands(step))).unwrap_or_default();
+        let step = since.step.map(|step| format!(" (step {})", format_number(step))).unwrap_or_default();
         parts.push(format!(
             "Only a part of the run is told: from {} on{step}. What was held by then counts as held.",
-            duration(since.time_ns)
+            format_duration(since.time_ns)
         ));
     }
     if let Some(stream) = info.stream {
@@ -61,7 +67,7 @@ fn parts(report: &Report, info: &TraceInfo) -> Vec<String> {
         if stream.unknown_blocks > 0 {
             parts.push(format!(
                 "The stream of {} ({}) is not known; they are left out.",
-                count(stream.unknown_blocks, "block"),
+                format_count(stream.unknown_blocks, "block"),
                 size(stream.unknown_bytes)
             ));
         }
@@ -78,10 +84,10 @@ fn parts(report: &Report, info: &TraceInfo) -> Vec<String> {
     parts
 }
 
-fn facts(info: &TraceInfo) -> Vec<String> {
+fn environment_facts(info: &TraceInfo) -> Vec<String> {
     let mut facts = Vec::new();
     let torch = info.torch.as_deref().unwrap_or("unknown");
-    facts.push(format!("PyTorch {torch}{}", tracker(info)));
+    facts.push(format!("PyTorch {torch}{}", tracker_note(info)));
     if info.pluggable.as_deref() == Some("segments") {
         facts.push("segments of a torch.cuda.MemPool through gpumemtrace".to_owned());
     }
@@ -98,7 +104,7 @@ fn facts(info: &TraceInfo) -> Vec<String> {
 }
 
 /// What PyTorch's allocator told beside blocks and totals, which are exact in any case.
-fn tracker(info: &TraceInfo) -> &'static str {
+fn tracker_note(info: &TraceInfo) -> &'static str {
     match info.torch_tracker {
         _ if info.pluggable.as_deref() == Some("uncached") => {
             " (not its own allocator: tensors are driver calls)"
@@ -116,8 +122,8 @@ fn tracker(info: &TraceInfo) -> &'static str {
     }
 }
 
-fn ending(info: &TraceInfo) -> String {
-    let after = info.duration_ns.map(|ns| format!(" after {}", duration(ns))).unwrap_or_default();
+fn describe_ending(info: &TraceInfo) -> String {
+    let after = info.duration_ns.map(|ns| format!(" after {}", format_duration(ns))).unwrap_or_default();
     let detail = info.end_detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default();
     match info.end {
         Ending::Exit => format!("Ended by itself{after}{detail}."),
@@ -129,14 +135,15 @@ fn ending(info: &TraceInfo) -> String {
         Ending::Killed => format!("Was killed{after}{detail}."),
         Ending::Crashed => format!("Crashed{after}{detail}."),
         Ending::Running => {
-            let so_far = info.duration_ns.map(|ns| format!(", {} so far", duration(ns))).unwrap_or_default();
+            let so_far =
+                info.duration_ns.map(|ns| format!(", {} so far", format_duration(ns))).unwrap_or_default();
             format!("Still running{so_far}{detail}.")
         }
     }
 }
 
 /// What was recorded less well than it should be.
-fn blemishes(info: &TraceInfo) -> Vec<String> {
+fn recording_defects(info: &TraceInfo) -> Vec<String> {
     let (losses, is_metal) = (&info.losses, info.words().is_metal);
     let all = [
         (
@@ -157,32 +164,34 @@ fn blemishes(info: &TraceInfo) -> Vec<String> {
         ),
     ];
     let told = all.into_iter().filter(|(number, ..)| *number > 0);
-    told.map(|(number, one, many)| format!("{} {}", thousands(number), if number == 1 { one } else { many }))
-        .collect()
+    told.map(|(number, one, many)| {
+        format!("{} {}", format_number(number), if number == 1 { one } else { many })
+    })
+    .collect()
 }
 
 /// Addresses that are shown without a name, and what to do about it. They are no loss: the trace has them.
-fn unnamed(naming: &Naming) -> Vec<String> {
+fn unnamed_address_notes(naming: &Naming) -> Vec<String> {
     let mut lines = Vec::new();
     if naming.unresolved > 0 {
         let told = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
-            let module = reason.module.as_deref().map_or_else(|| "no module".to_owned(), without_detours);
-            format!("{} in {module} ({})", thousands(reason.addresses), why_unnamed(reason.why))
+            let module = reason.module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
+            format!("{} in {module} ({})", format_number(reason.addresses), explain_unnamed(reason.why))
         });
         let mut told: Vec<String> = told.collect();
         if naming.reasons.len() > MAX_REASONS {
-            let more = count((naming.reasons.len() - MAX_REASONS) as u64, "module");
+            let more = format_count((naming.reasons.len() - MAX_REASONS) as u64, "module");
             told.push(format!("and in {more} more (--json names them)"));
         }
         lines.push(format!(
             "{} of the {} native addresses shown here have no name and read module+offset: {}",
-            thousands(naming.unresolved),
-            thousands(naming.addresses),
+            format_number(naming.unresolved),
+            format_number(naming.addresses),
             told.join("; ")
         ));
     }
     if naming.approximate_stacks > 0 {
-        let stacks = count(naming.approximate_stacks, "stack");
+        let stacks = format_count(naming.approximate_stacks, "stack");
         lines
             .push(format!("in {stacks} it is not certain between which Python frames the native ones stand"));
     }
@@ -190,7 +199,7 @@ fn unnamed(naming: &Naming) -> Vec<String> {
 }
 
 /// In words, with what to do.
-pub(crate) fn why_unnamed(why: &str) -> &str {
+pub(crate) fn explain_unnamed(why: &str) -> &str {
     match why {
         "file_missing" => "the file is not on this machine; run `gpumemtrace symbolize` where it is",
         "other_build" => {

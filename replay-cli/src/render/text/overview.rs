@@ -8,21 +8,21 @@ use gpumemtrace_replay::report::{Leak, Severity};
 use gpumemtrace_replay::sections::size;
 
 use super::sections::leaks;
-use super::{count, percent, put, thousands};
-use crate::render::text::sites::short;
-use crate::terminal::paths::short_sentence;
+use crate::render::text::sites::short_site;
+use crate::terminal::format::{format_count, format_number, format_percent, put_line};
+use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
-pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
+pub(super) fn render_overview(out: &mut String, report: &Report, trace: usize, style: Style) {
     out.push('\n');
-    put(out, format_args!("{}", style.bold("In short")));
-    let wrong = wrong(report, trace);
-    for sentence in &wrong {
-        put(out, format_args!("  ! {sentence}"));
+    put_line(out, format_args!("{}", style.bold("In short")));
+    let problems = problems(report, trace);
+    for sentence in &problems {
+        put_line(out, format_args!("  ! {sentence}"));
     }
-    if wrong.is_empty() {
-        for sentence in well(report, trace) {
-            put(out, format_args!("  - {sentence}"));
+    if problems.is_empty() {
+        for sentence in all_clear(report, trace) {
+            put_line(out, format_args!("  - {sentence}"));
         }
     }
     let words = report.traces[trace].words();
@@ -31,13 +31,13 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
         let Some(live) = device.peak.live_bytes else { continue };
         let of = match device.total_bytes.filter(|total| *total > 0) {
             Some(total) => {
-                let share = percent(live as f64 / total as f64);
+                let share = format_percent(live as f64 / total as f64);
                 let what = if words.is_metal { " that Metal recommends" } else { "" };
                 format!(" of {}{what} ({share})", size(total))
             }
             None => String::new(),
         };
-        put(
+        put_line(
             out,
             format_args!("  - Tensors{whose} needed at most {}{of} of device {}.", size(live), device.device),
         );
@@ -45,21 +45,21 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, style: Styl
 }
 
 /// A sentence for each thing that is wrong, worst first.
-fn wrong(report: &Report, trace: usize) -> Vec<String> {
-    let mut wrong = Vec::new();
+fn problems(report: &Report, trace: usize) -> Vec<String> {
+    let mut problems = Vec::new();
     let oom = report.oom.iter().flatten().find(|oom| oom.trace == trace);
     if let Some(oom) = oom {
-        let step = oom.step.map(|step| format!(" in step {}", thousands(step))).unwrap_or_default();
-        wrong.push(format!(
+        let step = oom.step.map(|step| format!(" in step {}", format_number(step))).unwrap_or_default();
+        problems.push(format!(
             "It ran out of memory{step}, at {}. Next: --oom says why, and what would have helped.",
-            short(&oom.site)
+            short_site(&oom.site)
         ));
     }
     let found: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
     if let Some(worst) = found.first() {
         let lines = match found.len() as u64 {
             1 => "one line keeps".to_owned(),
-            many => format!("{} keep", count(many, "line")),
+            many => format!("{} keep", format_count(many, "line")),
         };
         let rate: f64 = found.iter().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
         let rate = if rate >= 1.0 { format!(" ({} per step)", size(rate as u64)) } else { String::new() };
@@ -67,11 +67,11 @@ fn wrong(report: &Report, trace: usize) -> Vec<String> {
         // Where it was full already, that is said above.
         let full = full.filter(|step| *step < leaks::FAR_STEPS && oom.is_none());
         let full = full
-            .map(|step| format!(", and the device is full at about step {}", thousands(step)))
+            .map(|step| format!(", and the device is full at about step {}", format_number(step)))
             .unwrap_or_default();
-        wrong.push(format!(
+        problems.push(format!(
             "Memory leaks: {lines} more and more{rate}, mostly at {}{full}. Next: --leaks shows where it is allocated; look for what still holds it.",
-            short(&worst.site)
+            short_site(&worst.site)
         ));
     }
     // What is of the whole run and not said above.
@@ -79,12 +79,12 @@ fn wrong(report: &Report, trace: usize) -> Vec<String> {
     let verdicts = report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace);
     let critical =
         verdicts.filter(|verdict| verdict.severity == Severity::Critical && !said.contains(&verdict.kind));
-    wrong.extend(critical.map(|verdict| format!("{}.", capital(&short_sentence(&verdict.summary)))));
-    wrong
+    problems.extend(critical.map(|verdict| format!("{}.", capitalize(&shorten_paths_in(&verdict.summary)))));
+    problems
 }
 
 /// What it means that nothing is, and how sure that is.
-fn well(report: &Report, trace: usize) -> Vec<String> {
+fn all_clear(report: &Report, trace: usize) -> Vec<String> {
     let info = &report.traces[trace];
     if !report.devices.iter().any(|device| device.trace == trace) {
         return vec!["No GPU memory was allocated.".to_owned()];
@@ -100,18 +100,18 @@ fn well(report: &Report, trace: usize) -> Vec<String> {
         verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)
     });
     let never = if is_of_all && !was_refused { ", and memory never ran out" } else { "" };
-    let doubt = leaks::doubt(report, trace);
+    let doubt = leaks::few_steps_note(report, trace);
     let so_far = if doubt.is_some() { " so far" } else { "" };
-    let mut well =
+    let mut sentences =
         vec![format!("Nothing looks wrong{so_far}: {line} keeps more and more memory{never}{part}.")];
-    well.extend(doubt);
+    sentences.extend(doubt);
     if !info.complete {
-        well.push("But the trace is incomplete, and what is missing is not judged.".to_owned());
+        sentences.push("But the trace is incomplete, and what is missing is not judged.".to_owned());
     }
-    well
+    sentences
 }
 
-fn capital(sentence: &str) -> String {
+fn capitalize(sentence: &str) -> String {
     let mut rest = sentence.chars();
     // A path stays as it is.
     match rest.next() {

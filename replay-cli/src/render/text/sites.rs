@@ -6,8 +6,9 @@ use gpumemtrace_replay::naming::native_place;
 use gpumemtrace_replay::report::{FrameKind, Site, StackFrame};
 use gpumemtrace_replay::sections::{called, place};
 
-use super::{HANG, put};
-use crate::terminal::layout::printable;
+use crate::terminal::format::put_line;
+use crate::terminal::marks::HANG;
+use crate::terminal::marks::sanitize;
 use crate::terminal::paths::short_file;
 use crate::terminal::style::Style;
 
@@ -19,13 +20,13 @@ const MAX_NAME_CHARS: usize = 120;
 const MAX_SOURCE_BYTES: u64 = 8 << 20;
 
 /// Reads source files once.
-pub(crate) struct Sites {
+pub(crate) struct SiteFormatter {
     /// Stacks are shown in full: native frames too, where they belong among Python frames.
     pub(crate) full_stacks: bool,
     sources: HashMap<String, Option<Vec<String>>>,
 }
 
-impl Sites {
+impl SiteFormatter {
     pub(crate) fn new(full_stacks: bool) -> Self {
         Self { full_stacks, sources: HashMap::new() }
     }
@@ -42,20 +43,20 @@ impl Sites {
             Some(text.lines().map(str::to_owned).collect())
         });
         let text = lines.as_ref()?.get((line as usize).checked_sub(1)?)?.trim();
-        let shown: String = printable(text).chars().take(160).collect();
+        let shown: String = sanitize(text).chars().take(160).collect();
         (!shown.is_empty()).then_some(shown)
     }
 }
 
 /// `train.py:41 in hook()`, `grow (pool.cpp:41)`.
-pub(crate) fn short(site: &Site) -> String {
+pub(crate) fn short_site(site: &Site) -> String {
     let mut shown = site.clone();
     shown.file = shown.file.map(|file| short_file(&file));
     if let Some(module) = &shown.module {
         shown.module = Some(file_name(module).to_owned());
-        shown.function = shown.function.as_deref().map(short_name);
+        shown.function = shown.function.as_deref().map(shorten_function);
     }
-    printable(&place(&shown))
+    sanitize(&place(&shown))
 }
 
 fn file_name(path: &str) -> &str {
@@ -63,15 +64,15 @@ fn file_name(path: &str) -> &str {
 }
 
 /// Without the types of its parameters, and not endless.
-fn short_name(function: &str) -> String {
-    let name = without_parameters(function);
+fn shorten_function(function: &str) -> String {
+    let name = strip_parameters(function);
     match name.char_indices().nth(MAX_NAME_CHARS) {
         Some((end, _)) => format!("{}...", &name[..end]),
         None => name.to_owned(),
     }
 }
 
-fn without_parameters(function: &str) -> &str {
+fn strip_parameters(function: &str) -> &str {
     // A compiler may have split or copied a function.
     let plain = function.split_once(" [clone ").map_or(function, |(plain, _)| plain);
     let plain = plain.strip_suffix(" const").unwrap_or(plain);
@@ -92,7 +93,7 @@ fn without_parameters(function: &str) -> &str {
     function
 }
 
-impl Sites {
+impl SiteFormatter {
     /// A site's stack, innermost first, with the user's own lines marked. Native frames are left out where there are Python
     /// frames, unless stacks were asked for in full.
     pub(crate) fn write_stack(&self, out: &mut String, site: &Site, indent: &str, style: Style) {
@@ -102,20 +103,20 @@ impl Sites {
         let shown: Vec<&StackFrame> = site.stack.iter().filter(is_shown).collect();
         let most = if self.full_stacks { shown.len() } else { MAX_FRAMES };
         for frame in shown.iter().take(most) {
-            let text = frame_text(frame);
+            let text = format_frame(frame);
             let line =
                 if frame.is_own { format!("> {HANG}{text}") } else { style.dim(&format!("  {HANG}{text}")) };
-            put(out, format_args!("{indent}{line}"));
+            put_line(out, format_args!("{indent}{line}"));
         }
         if shown.len() > most {
-            put(out, format_args!("{indent}  ... {} more frames", shown.len() - most));
+            put_line(out, format_args!("{indent}  ... {} more frames", shown.len() - most));
         }
         let native = site.stack.len() - shown.len();
         if native > 0 {
-            put(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
+            put_line(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
         }
         if self.full_stacks && site.stack_order == Some("approximate") {
-            put(
+            put_line(
                 out,
                 format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),
             );
@@ -123,11 +124,11 @@ impl Sites {
     }
 }
 
-fn frame_text(frame: &StackFrame) -> String {
+fn format_frame(frame: &StackFrame) -> String {
     let text = match frame.kind {
         FrameKind::Native => {
             let module = frame.module.as_deref().map_or("unknown module", file_name);
-            let function = frame.function.as_deref().map(short_name);
+            let function = frame.function.as_deref().map(shorten_function);
             let file = frame.file.as_deref().map(short_file);
             let inlined = if frame.is_inlined { " [inlined]" } else { "" };
             format!(
@@ -145,7 +146,7 @@ fn frame_text(frame: &StackFrame) -> String {
             format!("{file}:{line} in {function}")
         }
     };
-    printable(&text)
+    sanitize(&text)
 }
 
 #[cfg(test)]
@@ -164,8 +165,8 @@ mod tests {
             ("odd)", "odd)"),
             ("core::ptr::read", "core::ptr::read"),
         ] {
-            assert_eq!(short_name(function), name);
+            assert_eq!(shorten_function(function), name);
         }
-        assert_eq!(short_name(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
+        assert_eq!(shorten_function(&"é".repeat(200)).chars().count(), MAX_NAME_CHARS + 3);
     }
 }

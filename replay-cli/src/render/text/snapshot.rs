@@ -4,30 +4,36 @@ use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::{Report, Section};
 
 use super::sections::{fragmentation, peak};
-use super::{duration, put, thousands};
+use crate::terminal::format::{format_duration, format_number, put_line};
 use crate::terminal::style::Style;
 
 /// Most sites listed.
 const MAX_SITES: usize = 15;
 
 /// All of a trace. What was reserved and unused comes with it unless the section on that is shown.
-pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &[Section], style: Style) {
+pub(super) fn render_snapshots(
+    out: &mut String,
+    report: &Report,
+    trace: usize,
+    sections: &[Section],
+    style: Style,
+) {
     let words = report.traces[trace].words();
     let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == "at");
     let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
     let gaps: Vec<_> = gaps.collect();
     for instant in report.instants.iter().flatten().filter(|instant| instant.trace == trace) {
         out.push('\n');
-        let step = instant.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let step = instant.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
         let title = format!(
             "Device {} at {} ({} in{step})",
             instant.device,
             instant.asked,
-            duration(instant.time_ns)
+            format_duration(instant.time_ns)
         );
-        put(out, format_args!("{}", style.bold(&title)));
+        put_line(out, format_args!("{}", style.bold(&title)));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
-        put(
+        put_line(
             out,
             format_args!(
                 "  tensors {}, reserved by {} {}, from {} {}",
@@ -39,10 +45,10 @@ pub(super) fn write(out: &mut String, report: &Report, trace: usize, sections: &
             ),
         );
         let total = instant.live_bytes.or(instant.device_bytes).unwrap_or(0);
-        peak::table(out, &instant.sites, (total, instant.left_out), style.most(MAX_SITES));
+        peak::render_site_table(out, &instant.sites, (total, instant.left_out), style.row_limit(MAX_SITES));
         let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
         if let Some(gap) = gap {
-            fragmentation::one(out, gap, &words, style);
+            fragmentation::render_snapshot_gap(out, gap, &words, style);
         }
     }
 }

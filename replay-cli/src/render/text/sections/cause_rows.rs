@@ -6,9 +6,12 @@ use gpumemtrace_replay::report::{AsyncPool, Fragmentation, GapOverTime, PoolRow,
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::words::Words;
 
-use crate::render::text::sites::short;
-use crate::render::text::{HANG, column, count, duration, percent, put, thousands};
-use crate::terminal::layout::columns;
+use crate::render::text::sites::short_site;
+use crate::terminal::format::{
+    format_count, format_duration, format_number, format_percent, put_line, size_column,
+};
+use crate::terminal::layout::display_width;
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most pools listed.
@@ -19,7 +22,7 @@ const MAX_SIZES: usize = 4;
 const MAX_KEEPERS: usize = 8;
 
 /// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
-fn place(serves: &Serves) -> String {
+fn format_pool(serves: &Serves) -> String {
     let mut place = format!("{} blocks", serves.blocks);
     if serves.stream != 0 {
         let _ = write!(place, ", stream {:#x}", serves.stream);
@@ -34,13 +37,18 @@ fn place(serves: &Serves) -> String {
 }
 
 /// PyTorch's memory by what it serves.
-pub(in crate::render::text) fn pools(out: &mut String, pools: &[PoolRow], words: &Words, style: Style) {
+pub(in crate::render::text) fn render_pools(
+    out: &mut String,
+    pools: &[PoolRow],
+    words: &Words,
+    style: Style,
+) {
     if pools.is_empty() {
         return;
     }
-    let most = style.most(MAX_POOLS);
-    let title = |text: &str| format!("{text:>width$}", width = columns(&column(0)));
-    put(
+    let most = style.row_limit(MAX_POOLS);
+    let title = |text: &str| format!("{text:>width$}", width = display_width(&size_column(0)));
+    put_line(
         out,
         format_args!(
             "  {}  {}  {}  {}",
@@ -52,39 +60,39 @@ pub(in crate::render::text) fn pools(out: &mut String, pools: &[PoolRow], words:
     );
     for pool in pools.iter().take(most) {
         let kind = if pool.expandable { ", expandable" } else { "" };
-        put(
+        put_line(
             out,
             format_args!(
                 "  {}  {}  {}  {}  {HANG}{}{kind}, {}",
-                column(pool.reserved_bytes),
-                column(pool.allocated_bytes),
-                column(pool.free_bytes),
-                column(pool.largest_free_bytes),
-                place(&pool.serves),
-                count(pool.segments, words.segment),
+                size_column(pool.reserved_bytes),
+                size_column(pool.allocated_bytes),
+                size_column(pool.free_bytes),
+                size_column(pool.largest_free_bytes),
+                format_pool(&pool.serves),
+                format_count(pool.segments, words.segment),
             ),
         );
     }
     if pools.len() > most {
         let rest = &pools[most..];
         let reserved = rest.iter().map(|pool| pool.reserved_bytes).sum();
-        put(
+        put_line(
             out,
             format_args!(
                 "  {}  {HANG}in {} more (--json names them)",
-                column(reserved),
-                count(rest.len() as u64, "pool")
+                size_column(reserved),
+                format_count(rest.len() as u64, "pool")
             ),
         );
     }
 }
 
 /// The sizes that the run asks for most: would they have found room?
-pub(in crate::render::text) fn usable(out: &mut String, moment: &Fragmentation, words: &Words) {
+pub(in crate::render::text) fn render_usable(out: &mut String, moment: &Fragmentation, words: &Words) {
     if moment.usable.is_empty() {
         return;
     }
-    put(
+    put_line(
         out,
         format_args!(
             "  Of the sizes that the run asks for most, so many would find room without {}:",
@@ -92,22 +100,22 @@ pub(in crate::render::text) fn usable(out: &mut String, moment: &Fragmentation, 
         ),
     );
     for row in moment.usable.iter().take(MAX_SIZES) {
-        put(
+        put_line(
             out,
             format_args!(
                 "  {}  {:>14}  {HANG}{} of {} free ({})",
-                column(row.block_bytes),
-                format!("{} at once", thousands(row.fit)),
+                size_column(row.block_bytes),
+                format!("{} at once", format_number(row.fit)),
                 size(row.fit.saturating_mul(row.block_bytes)),
                 size(row.free_bytes),
-                place(&row.serves),
+                format_pool(&row.serves),
             ),
         );
     }
 }
 
 /// The gap over the whole run, and whose blocks kept it.
-pub(in crate::render::text) fn over_time(out: &mut String, course: &GapOverTime, style: Style) {
+pub(in crate::render::text) fn render_gap_over_time(out: &mut String, course: &GapOverTime, style: Style) {
     if course.points.is_empty() {
         return;
     }
@@ -116,41 +124,41 @@ pub(in crate::render::text) fn over_time(out: &mut String, course: &GapOverTime,
     let most = most.map_or((0, 0), |look| (look.gap_bytes, look.time_ns));
     let sum: u128 = course.points.iter().map(|look| u128::from(look.gap_bytes)).sum();
     let mean = (sum / course.points.len() as u128) as u64;
-    put(
+    put_line(
         out,
         format_args!(
             "  Device {}, over the run ({}): {} reserved and unused on average, {} at most ({} in)",
             course.device,
-            count(course.looks, "look"),
+            format_count(course.looks, "look"),
             size(mean),
             size(most.0),
-            duration(most.1)
+            format_duration(most.1)
         ),
     );
     if course.kept_by.is_empty() {
         return;
     }
-    put(out, format_args!("  Lines whose tensors kept free memory from use:"));
-    let title = |text: &str| format!("{text:>width$}", width = columns(&column(0)));
-    put(out, format_args!("  {}  {}  {:>11}", title("on average"), title("at most"), "of the time"));
-    for keeper in course.kept_by.iter().take(style.most(MAX_KEEPERS)) {
-        put(
+    put_line(out, format_args!("  Lines whose tensors kept free memory from use:"));
+    let title = |text: &str| format!("{text:>width$}", width = display_width(&size_column(0)));
+    put_line(out, format_args!("  {}  {}  {:>11}", title("on average"), title("at most"), "of the time"));
+    for keeper in course.kept_by.iter().take(style.row_limit(MAX_KEEPERS)) {
+        put_line(
             out,
             format_args!(
                 "  {}  {}  {:>11}  {HANG}{}",
-                column(keeper.mean_bytes),
-                column(keeper.most_bytes),
-                percent(keeper.share_of_time),
-                short(&keeper.site)
+                size_column(keeper.mean_bytes),
+                size_column(keeper.most_bytes),
+                format_percent(keeper.share_of_time),
+                short_site(&keeper.site)
             ),
         );
     }
 }
 
 /// A pool of the driver.
-pub(in crate::render::text) fn async_pool(out: &mut String, pool: &AsyncPool) {
+pub(in crate::render::text) fn render_async_pool(out: &mut String, pool: &AsyncPool) {
     let name = pool.pool.map_or_else(|| "own pool".to_owned(), |handle| format!("pool {handle:#x}"));
-    put(
+    put_line(
         out,
         format_args!(
             "  Device {}, the driver's {name} (cudaMallocAsync): {} allocated at the peak, {} at the end",
@@ -162,26 +170,26 @@ pub(in crate::render::text) fn async_pool(out: &mut String, pool: &AsyncPool) {
     match (&pool.worst, &pool.last) {
         (Some(worst), Some(last)) => {
             for (what, answer) in [("most", worst), ("when asked last", last)] {
-                put(
+                put_line(
                     out,
                     format_args!(
                         "  {}  {HANG}reserved and unused, {what} ({} in): {} of {} were in blocks",
-                        column(answer.unused_bytes),
-                        duration(answer.time_ns),
+                        size_column(answer.unused_bytes),
+                        format_duration(answer.time_ns),
                         size(answer.allocated_bytes),
                         size(answer.reserved_bytes)
                     ),
                 );
             }
-            put(
+            put_line(
                 out,
                 format_args!(
                     "  Known for {} at which the program asked; between them it is unknown.",
-                    count(pool.answers, "moment")
+                    format_count(pool.answers, "moment")
                 ),
             );
         }
-        _ => put(
+        _ => put_line(
             out,
             format_args!(
                 "  What it held beyond that is unknown: nobody asked the driver (torch.cuda.memory_reserved() does)."

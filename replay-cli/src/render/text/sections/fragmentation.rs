@@ -5,20 +5,22 @@ use gpumemtrace_replay::report::{Cause, Fragmentation};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::words::Words;
 
-use super::cause_rows as gap_rows;
-use crate::render::text::sites::{Sites, short};
-use crate::render::text::{HANG, beyond, column, duration, percent, put};
+use super::cause_rows;
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::render::text::sum_hidden_rows;
+use crate::terminal::format::{format_duration, format_percent, put_line, size_column};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most culprits listed.
 const MAX_CULPRITS: usize = 8;
 
-pub(in crate::render::text) fn write(
+pub(super) fn render_fragmentation(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
-    _sites: &mut Sites,
+    _sites: &mut SiteFormatter,
 ) {
     let words = report.traces[trace].words();
     let moments: Vec<_> =
@@ -26,7 +28,7 @@ pub(in crate::render::text) fn write(
     let driver_pools: Vec<_> =
         report.async_pools.iter().flatten().filter(|pool| pool.trace == trace).collect();
     let heading = format!("Reserved by {} and used by no tensor", words.reserver);
-    put(out, format_args!("{}", style.bold(&heading)));
+    put_line(out, format_args!("{}", style.bold(&heading)));
     if moments.is_empty() && driver_pools.is_empty() {
         let why = match report.traces[trace].stream {
             Some(stream) if !stream.reserved_is_known => {
@@ -35,22 +37,27 @@ pub(in crate::render::text) fn write(
             _ if words.is_metal => "No buffer in a heap was seen in this trace.",
             _ => "PyTorch's allocator was not seen in this trace.",
         };
-        put(out, format_args!("  {why}"));
+        put_line(out, format_args!("  {why}"));
     }
     for pool in driver_pools {
-        gap_rows::async_pool(out, pool);
+        cause_rows::render_async_pool(out, pool);
     }
     for moment in moments {
         out.push('\n');
-        one(out, moment, &words, style);
+        render_snapshot_gap(out, moment, &words, style);
     }
     for course in report.gap_over_time.iter().flatten().filter(|course| course.trace == trace) {
-        gap_rows::over_time(out, course, style);
+        cause_rows::render_gap_over_time(out, course, style);
     }
 }
 
 /// One moment.
-pub(in crate::render::text) fn one(out: &mut String, moment: &Fragmentation, words: &Words, style: Style) {
+pub(in crate::render::text) fn render_snapshot_gap(
+    out: &mut String,
+    moment: &Fragmentation,
+    words: &Words,
+    style: Style,
+) {
     let when = match moment.at.why {
         "peak_reserved" => "when most was reserved",
         "oom" => "when memory ran out",
@@ -58,36 +65,39 @@ pub(in crate::render::text) fn one(out: &mut String, moment: &Fragmentation, wor
         _ => "at the end",
     };
     let share = moment.gap_bytes as f64 / moment.reserved_bytes.max(1) as f64;
-    put(
+    put_line(
         out,
         format_args!(
             "  Device {}, {when} ({} in): {} of {} reserved ({})",
             moment.device,
-            duration(moment.at.time_ns),
+            format_duration(moment.at.time_ns),
             style.bold(&size(moment.gap_bytes)),
             size(moment.reserved_bytes),
-            percent(share)
+            format_percent(share)
         ),
     );
     for cause in &moment.causes {
-        let meaning = in_words(cause, words);
+        let meaning = describe_cause(cause, words);
         let colon = if cause.culprits.is_empty() { "" } else { ", by their lines:" };
-        put(out, format_args!("  {}  {HANG}{meaning}{colon}", column(cause.bytes)));
-        let most = style.most(MAX_CULPRITS);
+        put_line(out, format_args!("  {}  {HANG}{meaning}{colon}", size_column(cause.bytes)));
+        let most = style.row_limit(MAX_CULPRITS);
         for culprit in cause.culprits.iter().take(most) {
-            put(out, format_args!("      {}  {HANG}{}", column(culprit.bytes), short(&culprit.site)));
+            put_line(
+                out,
+                format_args!("      {}  {HANG}{}", size_column(culprit.bytes), short_site(&culprit.site)),
+            );
         }
-        let (lines, rest) = beyond(&cause.culprits, most, cause.left_out, |culprit| culprit.bytes);
+        let (lines, rest) = sum_hidden_rows(&cause.culprits, most, cause.left_out, |culprit| culprit.bytes);
         if lines > 0 && rest > 0 {
-            put(out, format_args!("      {}  {HANG}other lines", column(rest)));
+            put_line(out, format_args!("      {}  {HANG}other lines", size_column(rest)));
         }
     }
-    gap_rows::pools(out, &moment.pools, words, style);
-    gap_rows::usable(out, moment, words);
+    cause_rows::render_pools(out, &moment.pools, words, style);
+    cause_rows::render_usable(out, moment, words);
 }
 
 /// What a cause means to whoever has never heard its name.
-pub(in crate::render::text) fn in_words(cause: &Cause, words: &Words) -> String {
+pub(in crate::render::text) fn describe_cause(cause: &Cause, words: &Words) -> String {
     let Words { segment, block, empty_cache, .. } = words;
     match cause.cause {
         "pinned" => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),

@@ -3,17 +3,22 @@
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{Holder, HolderLook, Leak};
 
-use crate::render::text::{count, duration, put, thousands};
+use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 use crate::terminal::style::Style;
 
 /// Most holders of one leak.
 const MAX_HOLDERS: usize = 4;
 
 /// Who holds it, and what of it nobody was found for.
-pub(in crate::render::text) fn write_holders(out: &mut String, leak: &Leak, looked: bool, style: Style) {
+pub(in crate::render::text) fn render_holders(
+    out: &mut String,
+    leak: &Leak,
+    was_scanned: bool,
+    style: Style,
+) {
     let (Some(holders), Some(seen)) = (&leak.holders, &leak.holders_seen) else {
-        if looked && leak.kind == "tensors" {
-            put(
+        if was_scanned && leak.kind == "tensors" {
+            put_line(
                 out,
                 format_args!(
                     "   Who holds it is not known: when the program looked, its blocks were gone, or it was no leak yet."
@@ -22,29 +27,29 @@ pub(in crate::render::text) fn write_holders(out: &mut String, leak: &Leak, look
         }
         return;
     };
-    let most = style.most(MAX_HOLDERS);
+    let most = style.row_limit(MAX_HOLDERS);
     for holder in holders.iter().take(most) {
-        let of = format!("{} of {}", thousands(holder.blocks), count(seen.blocks, "block"));
-        put(out, format_args!("   Held by {}: {of}.", style.bold(&told(holder))));
+        let of = format!("{} of {}", format_number(holder.blocks), format_count(seen.blocks, "block"));
+        put_line(out, format_args!("   Held by {}: {of}.", style.bold(&format_holder(holder))));
     }
     if let Some(more) = holders.get(most..).filter(|more| !more.is_empty()) {
         let blocks = more.iter().fold(0u64, |all, one| all.saturating_add(one.blocks));
-        let others = count(more.len() as u64, "other name");
-        put(out, format_args!("   {others} hold {}.", count(blocks, "block")));
+        let others = format_count(more.len() as u64, "other name");
+        put_line(out, format_args!("   {others} hold {}.", format_count(blocks, "block")));
     }
     if !seen.unresolved.is_empty() {
         let reasons: Vec<String> = seen
             .unresolved
             .iter()
-            .map(|one| format!("{} {}", count(one.blocks, "block"), meaning(&one.why)))
+            .map(|one| format!("{} {}", format_count(one.blocks, "block"), explain_unresolved(&one.why)))
             .collect();
-        put(out, format_args!("   Who holds the others is not known: {}.", reasons.join("; ")));
+        put_line(out, format_args!("   Who holds the others is not known: {}.", reasons.join("; ")));
     }
 }
 
 /// `train.kept (list, 34 items) <- tensor <- grad_fn chain`.
-fn told(holder: &Holder) -> String {
-    let items = holder.items.map(|items| count(items, "item"));
+fn format_holder(holder: &Holder) -> String {
+    let items = holder.items.map(|items| format_count(items, "item"));
     let what: Vec<String> = holder.kind.iter().cloned().chain(items).collect();
     let mut text = holder.name.clone();
     if !what.is_empty() {
@@ -57,7 +62,7 @@ fn told(holder: &Holder) -> String {
 }
 
 /// A reason in words.
-fn meaning(why: &str) -> &str {
+fn explain_unresolved(why: &str) -> &str {
     match why {
         "no_tensor" => "no tensor of Python's has",
         "no_name" => "are in tensors that no name leads to",
@@ -71,14 +76,14 @@ fn meaning(why: &str) -> &str {
 }
 
 /// What is to be known of the looks: which was the last, and why one found nothing.
-pub(in crate::render::text) fn write_looks(out: &mut String, report: &Report, trace: usize) {
+pub(in crate::render::text) fn render_last_scan(out: &mut String, report: &Report, trace: usize) {
     let looks = report.holders.iter().flatten().filter(|look| look.trace == trace);
     let Some(look) = looks.max_by_key(|look| look.look) else { return };
     out.push('\n');
-    put(out, format_args!("{}", sentence(look)));
+    put_line(out, format_args!("{}", describe_scan(look)));
 }
 
-fn sentence(look: &HolderLook) -> String {
+fn describe_scan(look: &HolderLook) -> String {
     let when = match look.when.as_deref() {
         Some("exit") => "at its end",
         Some("oom") => "when memory ran out",
@@ -86,16 +91,16 @@ fn sentence(look: &HolderLook) -> String {
         Some("call") => "when it said so",
         _ => "at a moment that is not known",
     };
-    let step = look.step.map_or_else(String::new, |step| format!(", in step {}", thousands(step)));
+    let step = look.step.map_or_else(String::new, |step| format!(", in step {}", format_number(step)));
     let mut text = format!("The program looked who holds its blocks {when}{step}");
     if let Some(why) = &look.failed {
         return format!("{text}, and could not: {why}.");
     }
     if let Some(ns) = look.walk_ns {
-        text = format!("{text}; the walk took {}", duration(ns));
+        text = format!("{text}; the walk took {}", format_duration(ns));
     }
     if look.is_cut == Some(true) {
-        let limit = look.limit_ns.map_or_else(String::new, |limit| format!(" of {}", duration(limit)));
+        let limit = look.limit_ns.map_or_else(String::new, |limit| format!(" of {}", format_duration(limit)));
         text = format!("{text} and ended at its limit{limit}: not all was found");
     }
     format!("{text}.")
@@ -115,8 +120,8 @@ mod tests {
             blocks: 1,
             bytes: 512,
         };
-        assert_eq!(told(&holder), "train._val_cache (list, 390 items) <- tensor <- grad_fn chain");
+        assert_eq!(format_holder(&holder), "train._val_cache (list, 390 items) <- tensor <- grad_fn chain");
         let plain = Holder { kind: None, items: None, chain: Vec::new(), ..holder };
-        assert_eq!(told(&plain), "train._val_cache");
+        assert_eq!(format_holder(&plain), "train._val_cache");
     }
 }

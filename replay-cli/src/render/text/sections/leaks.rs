@@ -7,9 +7,10 @@ use gpumemtrace_replay::report::{Leak, LeftOut, OomStep, Steps};
 use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::words::Words;
 
-use super::holders::{write_holders, write_looks};
-use crate::render::text::sites::{Sites, short};
-use crate::render::text::{beyond, count, percent, put, thousands};
+use super::holders::{render_holders, render_last_scan};
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::render::text::sum_hidden_rows;
+use crate::terminal::format::{format_count, format_number, format_percent, put_line};
 use crate::terminal::style::Style;
 
 /// Beyond this many steps a prediction is no news.
@@ -19,85 +20,105 @@ const FEW_STEPS: u64 = 5;
 /// Most members named.
 const MAX_MEMBERS: usize = 8;
 
-pub(in crate::render::text) fn write(
+pub(super) fn render_leaks(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
-    sites: &mut Sites,
+    sites: &mut SiteFormatter,
 ) {
     let leaks: Vec<&Leak> = report.leaks.iter().flatten().filter(|leak| leak.trace == trace).collect();
-    put(out, format_args!("{}", style.bold(&format!("Leaks{}", basis(report.steps.as_ref())))));
+    put_line(
+        out,
+        format_args!("{}", style.bold(&format!("Leaks{}", describe_step_basis(report.steps.as_ref())))),
+    );
     if leaks.is_empty() {
-        match others(report, trace).map_or(0, |out| out.count) {
-            0 => put(out, format_args!("  None: no line holds more GPU memory from step to step.")),
-            number => put(out, format_args!("  None at these lines; {} elsewhere.", count(number, "leak"))),
+        match filtered_leaks(report, trace).map_or(0, |out| out.count) {
+            0 => put_line(out, format_args!("  None: no line holds more GPU memory from step to step.")),
+            number => put_line(
+                out,
+                format_args!("  None at these lines; {} elsewhere.", format_count(number, "leak")),
+            ),
         }
-        if let Some(doubt) = doubt(report, trace) {
-            put(out, format_args!("  {doubt}"));
+        if let Some(doubt) = few_steps_note(report, trace) {
+            put_line(out, format_args!("  {doubt}"));
         }
-        write_looks(out, report, trace);
-        write_silent(out, report, trace);
+        render_last_scan(out, report, trace);
+        render_benign_growth(out, report, trace);
         return;
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
-    let most = style.most(leaks.len());
+    let most = style.row_limit(leaks.len());
     let looked = report.holders.iter().flatten().any(|look| look.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
-        put(
+        put_line(
             out,
-            format_args!("{}. {}{device}: {}", number + 1, style.bold(&short(&leak.site)), headline(leak)),
+            format_args!(
+                "{}. {}{device}: {}",
+                number + 1,
+                style.bold(&short_site(&leak.site)),
+                leak_headline(leak)
+            ),
         );
         if let Some(source) = sites.source_line(&leak.site) {
-            put(out, format_args!("       {source}"));
+            put_line(out, format_args!("       {source}"));
         }
-        put(out, format_args!("   {}", explanation(leak, &report.traces[trace].words())));
+        put_line(out, format_args!("   {}", explain_leak(leak, &report.traces[trace].words())));
         if let Some(leaf) = &leak.leaf {
-            put(out, format_args!("   It is allocated at {}, which others call as well.", short(leaf)));
+            put_line(
+                out,
+                format_args!("   It is allocated at {}, which others call as well.", short_site(leaf)),
+            );
         }
-        write_holders(out, leak, looked, style);
+        render_holders(out, leak, looked, style);
         for call in &leak.backward_calls {
-            put(out, format_args!("   By threads of autograd, for the backward() call at {}.", short(call)));
+            put_line(
+                out,
+                format_args!("   By threads of autograd, for the backward() call at {}.", short_site(call)),
+            );
         }
         if !leak.members.is_empty() {
-            put(
+            put_line(
                 out,
                 format_args!(
                     "   Its blocks come from {} below it:",
-                    count(leak.members.len() as u64, "line")
+                    format_count(leak.members.len() as u64, "line")
                 ),
             );
-            for member in leak.members.iter().take(style.most(MAX_MEMBERS)) {
-                put(out, format_args!("     - {}", short(member)));
+            for member in leak.members.iter().take(style.row_limit(MAX_MEMBERS)) {
+                put_line(out, format_args!("     - {}", short_site(member)));
             }
-            if leak.members.len() > style.most(MAX_MEMBERS) {
-                put(out, format_args!("     - {} more", leak.members.len() - style.most(MAX_MEMBERS)));
+            if leak.members.len() > style.row_limit(MAX_MEMBERS) {
+                put_line(
+                    out,
+                    format_args!("     - {} more", leak.members.len() - style.row_limit(MAX_MEMBERS)),
+                );
             }
         }
         if !leak.site.stack.is_empty() {
             let which = if leak.shape == "retained_graph" { "Most of it is allocated" } else { "Allocated" };
-            put(out, format_args!("   {which} at (own lines marked with >):"));
+            put_line(out, format_args!("   {which} at (own lines marked with >):"));
             sites.write_stack(out, &leak.site, "     ", style);
         }
     }
-    let (more, bytes) = beyond(&leaks, most, others(report, trace), |leak| leak.bytes);
+    let (more, bytes) = sum_hidden_rows(&leaks, most, filtered_leaks(report, trace), |leak| leak.bytes);
     if more > 0 {
         out.push('\n');
-        put(out, format_args!("{} more, {} in all.", count(more, "other leak"), size(bytes)));
+        put_line(out, format_args!("{} more, {} in all.", format_count(more, "other leak"), size(bytes)));
     }
-    write_looks(out, report, trace);
-    write_silent(out, report, trace);
+    render_last_scan(out, report, trace);
+    render_benign_growth(out, report, trace);
 }
 
 /// Leaks that a filter left out; of the report, so they are told with its only trace or not at all.
-pub(in crate::render::text) fn others(report: &Report, trace: usize) -> Option<LeftOut> {
+pub(in crate::render::text) fn filtered_leaks(report: &Report, trace: usize) -> Option<LeftOut> {
     report.left_out.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
 }
 
 /// What grew and is no leak, by rule: so that nobody looks for it.
-fn write_silent(out: &mut String, report: &Report, trace: usize) {
+fn render_benign_growth(out: &mut String, report: &Report, trace: usize) {
     let mut by_rule: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for one in report.silent_growth.iter().flatten().filter(|one| one.trace == trace) {
         let (lines, bytes) = by_rule.entry(one.rule).or_default();
@@ -110,15 +131,15 @@ fn write_silent(out: &mut String, report: &Report, trace: usize) {
     let told: Vec<String> = by_rule
         .iter()
         .map(|(rule, (lines, bytes))| {
-            format!("{} {} ({})", size(*bytes), meaning(rule), count(*lines, "line"))
+            format!("{} {} ({})", size(*bytes), explain_benign_rule(rule), format_count(*lines, "line"))
         })
         .collect();
     out.push('\n');
-    put(out, format_args!("Not leaks: {}.", told.join(", ")));
+    put_line(out, format_args!("Not leaks: {}.", told.join(", ")));
 }
 
 /// A rule of silence in words.
-fn meaning(rule: &str) -> &str {
+fn explain_benign_rule(rule: &str) -> &str {
     match rule {
         "warm_up" => "that came in the first steps",
         "one_off" => "that came a few times",
@@ -132,14 +153,15 @@ fn meaning(rule: &str) -> &str {
 }
 
 /// `train.py:41 in hook(): ` goes before it.
-pub(in crate::render::text) fn headline(leak: &Leak) -> String {
-    let when = leak
-        .last_step
-        .map_or_else(|| "near the end".to_owned(), |step| format!("at the end of step {}", thousands(step)));
+pub(in crate::render::text) fn leak_headline(leak: &Leak) -> String {
+    let when = leak.last_step.map_or_else(
+        || "near the end".to_owned(),
+        |step| format!("at the end of step {}", format_number(step)),
+    );
     let what = if leak.grows_by == "size" {
         format!("{} larger {when}", size(leak.bytes))
     } else {
-        format!("{} ({}) {when}", count(leak.blocks, "block"), size(leak.bytes))
+        format!("{} ({}) {when}", format_count(leak.blocks, "block"), size(leak.bytes))
     };
     let Some(bytes) = leak.bytes_per_step else {
         return format!("grows over time, {what}");
@@ -148,59 +170,59 @@ pub(in crate::render::text) fn headline(leak: &Leak) -> String {
         Some(period) if period > 1 => {
             let in_all = |rate: f64| (rate * period as f64).round() as u64;
             let blocks = leak.blocks_per_step.map_or(0, |blocks| in_all(blocks.0));
-            format!("{} every {period} steps", amount(in_all(bytes.0), blocks))
+            format!("{} every {period} steps", format_growth(in_all(bytes.0), blocks))
         }
         _ => {
             let about = if leak.is_regular { "" } else { "about " };
             let blocks = leak.blocks_per_step.map_or(0.0, |blocks| blocks.0);
             if blocks.fract() == 0.0 {
-                format!("{about}{} per step", amount(bytes.0.round() as u64, blocks as u64))
+                format!("{about}{} per step", format_growth(bytes.0.round() as u64, blocks as u64))
             } else {
                 format!("{about}{} and {blocks:.2} blocks per step", size(bytes.0.round() as u64))
             }
         }
     };
     if let Some(first) = leak.first_step {
-        text = format!("{text} since step {}", thousands(first));
+        text = format!("{text} since step {}", format_number(first));
     }
     text = format!("{text}, {what}");
     match (leak.steps_to_oom, &leak.oom_step) {
         (Some(left), _) if left > FAR_STEPS => format!("{text}; no OOM within a million steps"),
-        (Some(_), Some(step)) => format!("{text}; {}", oom(step)),
+        (Some(_), Some(step)) => format!("{text}; {}", format_oom_step(step)),
         _ => text,
     }
 }
 
-fn oom(step: &OomStep) -> String {
-    let about = format!("OOM at about step {}", thousands(step.expected));
+fn format_oom_step(step: &OomStep) -> String {
+    let about = format!("OOM at about step {}", format_number(step.expected));
     match step.latest {
         Some(latest) if latest == step.earliest => about,
-        Some(latest) => format!("{about} ({} to {})", thousands(step.earliest), thousands(latest)),
-        None => format!("{about} ({} or later)", thousands(step.earliest)),
+        Some(latest) => format!("{about} ({} to {})", format_number(step.earliest), format_number(latest)),
+        None => format!("{about} ({} or later)", format_number(step.earliest)),
     }
 }
 
 /// Why nothing found may mean nothing.
-pub(in crate::render::text) fn doubt(report: &Report, trace: usize) -> Option<String> {
+pub(in crate::render::text) fn few_steps_note(report: &Report, trace: usize) -> Option<String> {
     let steps = report.steps.as_ref()?;
     let before = report.traces[trace].since.and_then(|since| since.step).unwrap_or(0);
     match (steps.source, steps.count.unwrap_or(0).saturating_sub(before)) {
         (Some(_), number @ 0..FEW_STEPS) => {
-            Some(format!("But {} are too few to tell growth from a start.", count(number, "step")))
+            Some(format!("But {} are too few to tell growth from a start.", format_count(number, "step")))
         }
         _ => None,
     }
 }
 
 /// `4.00 MiB and 1 block`; of a block that gets larger there are no further blocks to count.
-fn amount(bytes: u64, blocks: u64) -> String {
+fn format_growth(bytes: u64, blocks: u64) -> String {
     match blocks {
         0 => size(bytes),
-        blocks => format!("{} and {}", size(bytes), count(blocks, "block")),
+        blocks => format!("{} and {}", size(bytes), format_count(blocks, "block")),
     }
 }
 
-fn explanation(leak: &Leak, words: &Words) -> String {
+fn explain_leak(leak: &Leak, words: &Words) -> String {
     let mut parts = Vec::new();
     match leak.kind {
         "device" => parts.push(words.outside.to_owned()),
@@ -208,7 +230,7 @@ fn explanation(leak: &Leak, words: &Words) -> String {
         _ => {}
     }
     let share = leak.freed_siblings.share;
-    let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short(site)));
+    let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short_site(site)));
     let freed_at = freed_at.unwrap_or_default();
     parts.push(if leak.kind == "reserved" {
         format!(
@@ -221,7 +243,7 @@ fn explanation(leak: &Leak, words: &Words) -> String {
          gets longer."
             .to_owned()
     } else if share > 0.0 {
-        format!("{} of what this line allocated was freed{freed_at}; this was not.", percent(share))
+        format!("{} of what this line allocated was freed{freed_at}; this was not.", format_percent(share))
     } else {
         "Nothing that this line allocated was ever freed.".to_owned()
     });
@@ -246,7 +268,7 @@ fn explanation(leak: &Leak, words: &Words) -> String {
         parts.push("It does not grow regularly: a cache that is still filling looks the same.".to_owned());
     }
     if let Some(share) = leak.share_of_growth {
-        parts.push(format!("It is {} of the device's growth.", percent(share)));
+        parts.push(format!("It is {} of the device's growth.", format_percent(share)));
     }
     parts.push(match leak.confidence {
         confidence if confidence > 0.99 => "Confidence >0.99.".to_owned(),
@@ -255,25 +277,32 @@ fn explanation(leak: &Leak, words: &Words) -> String {
     parts.join(" ")
 }
 
-fn basis(steps: Option<&Steps>) -> String {
+fn describe_step_basis(steps: Option<&Steps>) -> String {
     let Some(steps) = steps else { return String::new() };
     let number = steps.count.unwrap_or(0);
     match (steps.source, &steps.site) {
         (Some("optimizer"), Some(site)) => {
-            format!(" (over {}, told by the optimizer call at {})", count(number, "step"), short(site))
+            format!(
+                " (over {}, told by the optimizer call at {})",
+                format_count(number, "step"),
+                short_site(site)
+            )
         }
         (Some("marks"), _) => {
-            format!(" (over {} that the program marked; step 0 is what came before)", count(number, "step"))
+            format!(
+                " (over {} that the program marked; step 0 is what came before)",
+                format_count(number, "step")
+            )
         }
         (Some("period"), _) => {
-            format!(" (over {}, told by the period of the allocations)", count(number, "step"))
+            format!(" (over {}, told by the period of the allocations)", format_count(number, "step"))
         }
         (Some("nvtx"), _) => {
             let name = steps.range.as_deref().unwrap_or("unknown");
             let ranges = format!("told by the NVTX ranges \"{name}\"; step 0 is what came before");
-            format!(" (over {}, {ranges})", count(number, "step"))
+            format!(" (over {}, {ranges})", format_count(number, "step"))
         }
-        (Some(source), _) => format!(" (over {}, told by {source})", count(number, "step")),
+        (Some(source), _) => format!(" (over {}, told by {source})", format_count(number, "step")),
         (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
     }
 }
@@ -286,7 +315,7 @@ mod tests {
     fn where_the_numbers_of_steps_begin_is_said_where_a_program_may_count_otherwise() {
         let of = |source, range: Option<&str>| {
             let range = range.map(str::to_owned);
-            basis(Some(&Steps { source: Some(source), count: Some(40), site: None, range }))
+            describe_step_basis(Some(&Steps { source: Some(source), count: Some(40), site: None, range }))
         };
         let marked = " (over 40 steps that the program marked; step 0 is what came before)";
         assert_eq!(of("marks", None), marked);

@@ -5,9 +5,10 @@ use gpumemtrace_replay::report::Filters;
 use gpumemtrace_replay::sections::size;
 
 use super::{fragmentation, peak};
-use crate::render::text::sites::{Sites, short};
-use crate::render::text::{HANG, column, duration, put, thousands};
-use crate::terminal::paths::short_sentence;
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::terminal::format::{format_duration, format_number, put_line, size_column};
+use crate::terminal::marks::HANG;
+use crate::terminal::paths::shorten_paths_in;
 use crate::terminal::style::Style;
 
 /// Most out-of-memory events told in full.
@@ -17,20 +18,20 @@ const MAX_SITES: usize = 10;
 /// Most growing lines told with it.
 const MAX_GROWN: usize = 5;
 
-pub(in crate::render::text) fn write(
+pub(super) fn render_oom(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
-    sites: &mut Sites,
+    sites: &mut SiteFormatter,
 ) {
-    let most = style.most(MAX_TOLD);
+    let most = style.row_limit(MAX_TOLD);
     let words = report.traces[trace].words();
     let reserver = words.reserver;
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
-    put(out, format_args!("{}", style.bold("Out of memory")));
+    put_line(out, format_args!("{}", style.bold("Out of memory")));
     if report.oom.is_none() {
-        put(
+        put_line(
             out,
             format_args!(
                 "  Not told of a stream: it is the whole device that is out of memory. Ask without --stream."
@@ -48,32 +49,32 @@ pub(in crate::render::text) fn write(
             (0, Some(_)) => "It did not happen in this part of the run.",
             (0, None) => "It never happened.",
         };
-        put(out, format_args!("  {says}"));
+        put_line(out, format_args!("  {says}"));
         let refused = report.verdicts.iter().flatten();
         for verdict in
             refused.filter(|one| words.is_metal && one.trace == trace && one.kind == "failed_calls")
         {
-            put(out, format_args!("  {}.", verdict.summary));
+            put_line(out, format_args!("  {}.", verdict.summary));
         }
         return;
     }
     for oom in ooms.iter().take(most) {
-        let step = oom.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
-        put(out, format_args!(""));
-        put(
+        let step = oom.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
+        put_line(out, format_args!(""));
+        put_line(
             out,
             format_args!(
                 "  Device {}, {} in{step}, at {}",
                 oom.device,
-                duration(oom.time_ns),
-                style.bold(&short(&oom.site))
+                format_duration(oom.time_ns),
+                style.bold(&short_site(&oom.site))
             ),
         );
         if let Some(source) = sites.source_line(&oom.site) {
-            put(out, format_args!("      {source}"));
+            put_line(out, format_args!("      {source}"));
         }
-        put(out, format_args!("  {}.", oom.why));
-        put(
+        put_line(out, format_args!("  {}.", oom.why));
+        put_line(
             out,
             format_args!(
                 "  Tensors {}, reserved by {reserver} {}.",
@@ -82,25 +83,29 @@ pub(in crate::render::text) fn write(
             ),
         );
         if oom.sites.is_empty() {
-            put(out, format_args!("  No tensor held any of it."));
+            put_line(out, format_args!("  No tensor held any of it."));
         } else {
-            put(out, format_args!("  What filled the device:"));
+            put_line(out, format_args!("  What filled the device:"));
         }
-        peak::table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.most(MAX_SITES));
+        peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.row_limit(MAX_SITES));
         if !oom.unused.is_empty() {
-            put(out, format_args!("  What {reserver} held and no tensor used:"));
+            put_line(out, format_args!("  What {reserver} held and no tensor used:"));
         }
         for cause in &oom.unused {
-            put(
+            put_line(
                 out,
-                format_args!("  {}  {HANG}{}", column(cause.bytes), fragmentation::in_words(cause, &words)),
+                format_args!(
+                    "  {}  {HANG}{}",
+                    size_column(cause.bytes),
+                    fragmentation::describe_cause(cause, &words)
+                ),
             );
         }
         if !oom.growth.is_empty() {
-            put(out, format_args!("  What had grown until then (--leaks tells how):"));
+            put_line(out, format_args!("  What had grown until then (--leaks tells how):"));
         }
-        for grown in oom.growth.iter().take(style.most(MAX_GROWN)) {
-            put(out, format_args!("  {}  {HANG}{}", column(grown.bytes), short(&grown.site)));
+        for grown in oom.growth.iter().take(style.row_limit(MAX_GROWN)) {
+            put_line(out, format_args!("  {}  {HANG}{}", size_column(grown.bytes), short_site(&grown.site)));
         }
         for remedy in &oom.remedies {
             let works = match remedy.works {
@@ -108,10 +113,10 @@ pub(in crate::render::text) fn write(
                 Some(false) => "would not have helped",
                 None => "may help; the trace does not tell",
             };
-            put(out, format_args!("  - {}: {works}", short_sentence(&remedy.action)));
+            put_line(out, format_args!("  - {}: {works}", shorten_paths_in(&remedy.action)));
         }
         if !oom.site.stack.is_empty() {
-            put(out, format_args!("  Asked for at (own lines marked):"));
+            put_line(out, format_args!("  Asked for at (own lines marked):"));
             sites.write_stack(out, &oom.site, "    ", style);
         }
     }
@@ -120,7 +125,7 @@ pub(in crate::render::text) fn write(
     let counted = report.traces[trace].events.get("oom").copied().unwrap_or(0);
     let all = if is_part { ooms.len() as u64 } else { counted };
     if all > most.min(ooms.len()) as u64 {
-        put(out, format_args!(""));
-        put(out, format_args!("  It happened {} times in all.", thousands(all)));
+        put_line(out, format_args!(""));
+        put_line(out, format_args!("  It happened {} times in all.", format_number(all)));
     }
 }

@@ -5,8 +5,12 @@ use gpumemtrace_replay::report::{LeftOut, SiteShare};
 use gpumemtrace_replay::sections::size;
 
 use super::categories;
-use crate::render::text::sites::{Sites, short};
-use crate::render::text::{HANG, beyond, column, count, duration, percent, put, thousands};
+use crate::render::text::sites::{SiteFormatter, short_site};
+use crate::render::text::sum_hidden_rows;
+use crate::terminal::format::{
+    format_count, format_duration, format_number, format_percent, put_line, size_column,
+};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most sites listed.
@@ -14,20 +18,20 @@ const MAX_SITES: usize = 15;
 /// Sites whose stack is shown.
 const WITH_STACK: usize = 3;
 
-pub(in crate::render::text) fn write(
+pub(super) fn render_peak(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
-    sites: &mut Sites,
+    sites: &mut SiteFormatter,
 ) {
     let peaks: Vec<_> = report.peak.iter().flatten().filter(|peak| peak.trace == trace).collect();
     if peaks.is_empty() {
-        put(out, format_args!("{}", style.bold("Peak")));
-        put(out, format_args!("  No GPU memory was allocated."));
+        put_line(out, format_args!("{}", style.bold("Peak")));
+        put_line(out, format_args!("  No GPU memory was allocated."));
     }
     for peak in peaks {
-        let step = peak.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let step = peak.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
         let source = report.traces[trace].words().source;
         let what = if peak.layer == "torch" {
             "held by tensors".to_owned()
@@ -38,32 +42,32 @@ pub(in crate::render::text) fn write(
             "Peak of device {}: {} {what} ({} bytes), {} in{step}",
             peak.device,
             size(peak.live_bytes),
-            thousands(peak.live_bytes),
-            duration(peak.time_ns)
+            format_number(peak.live_bytes),
+            format_duration(peak.time_ns)
         );
-        put(out, format_args!("{}", style.bold(&title)));
-        categories::write(out, peak);
+        put_line(out, format_args!("{}", style.bold(&title)));
+        categories::render_categories(out, peak);
         if peak.live_bytes > 0 {
-            put(out, format_args!("  By line:"));
+            put_line(out, format_args!("  By line:"));
         }
-        let most = style.most(MAX_SITES);
-        table(out, &peak.sites, (peak.live_bytes, peak.left_out), most);
-        categories::write_since(out, peak, style);
+        let most = style.row_limit(MAX_SITES);
+        render_site_table(out, &peak.sites, (peak.live_bytes, peak.left_out), most);
+        categories::render_changes(out, peak, style);
         let with_stack = if sites.full_stacks { most } else { WITH_STACK.min(most) };
         for share in peak.sites.iter().take(with_stack).filter(|share| !share.site.stack.is_empty()) {
             out.push('\n');
-            put(out, format_args!("  {HANG}{}", short(&share.site)));
+            put_line(out, format_args!("  {HANG}{}", short_site(&share.site)));
             if let Some(source) = sites.source_line(&share.site) {
-                put(out, format_args!("      {source}"));
+                put_line(out, format_args!("      {source}"));
             }
             sites.write_stack(out, &share.site, "    ", style);
         }
-        categories::write_blocks(out, peak);
+        categories::render_blocks(out, peak);
     }
 }
 
 /// Sites with their bytes, largest first; what is not listed, or was left out before, is summed. `total` is of them all.
-pub(in crate::render::text) fn table(
+pub(in crate::render::text) fn render_site_table(
     out: &mut String,
     sites: &[SiteShare],
     (total, left_out): (u64, Option<LeftOut>),
@@ -71,32 +75,32 @@ pub(in crate::render::text) fn table(
 ) {
     let part = |bytes: u64| if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
     for share in sites.iter().take(most) {
-        put(
+        put_line(
             out,
             format_args!(
                 "  {}  {:>5}  {:>14}  {HANG}{}",
-                column(share.bytes),
-                percent(part(share.bytes)),
-                count(share.blocks, "block"),
-                short(&share.site)
+                size_column(share.bytes),
+                format_percent(part(share.bytes)),
+                format_count(share.blocks, "block"),
+                short_site(&share.site)
             ),
         );
     }
-    let (lines, bytes) = beyond(sites, most, left_out, |share| share.bytes);
+    let (lines, bytes) = sum_hidden_rows(sites, most, left_out, |share| share.bytes);
     if lines == 0 {
         return;
     }
     // How many blocks the lines had that were left out before, nobody has said.
     let rest = sites.get(most..).unwrap_or_default();
     let blocks = rest.iter().fold(0u64, |sum, share| sum.saturating_add(share.blocks));
-    let blocks = if left_out.is_some() { String::new() } else { count(blocks, "block") };
-    put(
+    let blocks = if left_out.is_some() { String::new() } else { format_count(blocks, "block") };
+    put_line(
         out,
         format_args!(
             "  {}  {:>5}  {blocks:>14}  {HANG}{}",
-            column(bytes),
-            percent(part(bytes)),
-            count(lines, "other line")
+            size_column(bytes),
+            format_percent(part(bytes)),
+            format_count(lines, "other line")
         ),
     );
 }

@@ -6,9 +6,11 @@ use gpumemtrace_replay::sections::size;
 use gpumemtrace_replay::units;
 use gpumemtrace_replay::words::Words;
 
-use crate::render::text::sites::{Sites, short};
-use crate::render::text::{HANG, column, count, duration, put, thousands};
+use super::torch_memory;
+use crate::render::text::sites::{SiteFormatter, short_site};
 use crate::terminal::chart;
+use crate::terminal::format::{format_count, format_duration, format_number, put_line, size_column};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 const HEIGHT: usize = 12;
@@ -21,18 +23,24 @@ const LETTERS: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 /// Columns from one label of the axis to the next, at least.
 const LABEL_COLUMNS: usize = 18;
 
-pub(in crate::render::text) fn write(
+/// The chart of each device, and below it what PyTorch said of its memory.
+pub(super) fn render_timeline_section(
     out: &mut String,
     report: &Report,
     trace: usize,
     style: Style,
-    _sites: &mut Sites,
+    _sites: &mut SiteFormatter,
 ) {
+    render_timelines(out, report, trace, style);
+    torch_memory::render_torch_memory(out, report, trace, style);
+}
+
+fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Style) {
     let timelines: Vec<&Timeline> =
         report.timelines.iter().flatten().filter(|timeline| timeline.trace == trace).collect();
     if timelines.is_empty() {
-        put(out, format_args!("{}", style.bold("Timeline")));
-        put(out, format_args!("  No GPU memory was allocated."));
+        put_line(out, format_args!("{}", style.bold("Timeline")));
+        put_line(out, format_args!("  No GPU memory was allocated."));
     }
     for (number, timeline) in timelines.into_iter().enumerate() {
         if number > 0 {
@@ -42,11 +50,11 @@ pub(in crate::render::text) fn write(
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
         let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
-        one(out, timeline, (&ooms, &marks), &report.traces[trace].words(), style);
+        render_timeline(out, timeline, (&ooms, &marks), &report.traces[trace].words(), style);
     }
 }
 
-fn one(
+fn render_timeline(
     out: &mut String,
     timeline: &Timeline,
     (ooms, marks): (&[u64], &[&Mark]),
@@ -70,22 +78,22 @@ fn one(
     };
     let most = filled.iter().chain(&outline).map(|(_, value)| *value).max().unwrap_or(0);
     let step = |point: &TimelinePoint| {
-        point.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default()
+        point.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default()
     };
-    let when = format!("{} in{}", duration(peak.time_ns), step(peak));
+    let when = format!("{} in{}", format_duration(peak.time_ns), step(peak));
     let title =
         format!("Device {}: at most {} {what} ({when})", timeline.device, size(main(peak).unwrap_or(0)));
-    put(out, format_args!("{}", style.bold(&title)));
-    let values = chart::columns(&filled, width);
-    let tops = if outline.is_empty() { Vec::new() } else { chart::columns(&outline, width) };
-    for (row, line) in chart::rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
+    put_line(out, format_args!("{}", style.bold(&title)));
+    let values = chart::bin_into_columns(&filled, width);
+    let tops = if outline.is_empty() { Vec::new() } else { chart::bin_into_columns(&outline, width) };
+    for (row, line) in chart::draw_rows(&values, &tops, (most, HEIGHT), style).iter().enumerate() {
         let label = match row {
             0 => size(most),
             row if row == HEIGHT / 2 => size(most / 2),
             row if row + 1 == HEIGHT => size(0),
             _ => String::new(),
         };
-        put(out, format_args!("{label:>margin$} |{line}"));
+        put_line(out, format_args!("{label:>margin$} |{line}"));
     }
     let (fill, line) = chart::glyphs(style);
     let mut legend = vec![format!("{fill} {}", if has_torch { "tensors" } else { words.source_short })];
@@ -97,20 +105,20 @@ fn one(
     if !ooms.is_empty() {
         legend.push("! out of memory".to_owned());
     }
-    axis(out, timeline, (peak.time_ns, ooms), (margin, width));
-    letters(out, timeline, marks, (margin, width), style);
-    put(
+    render_axis(out, timeline, (peak.time_ns, ooms), (margin, width));
+    render_marks(out, timeline, marks, (margin, width), style);
+    put_line(
         out,
         format_args!("{:margin$}  {HANG}each column shows its highest moment: {}", "", legend.join(", ")),
     );
     if let Some(driver) = points.iter().filter_map(|point| point.device_bytes).max().filter(|_| has_torch) {
-        put(out, format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, size(driver)));
+        put_line(out, format_args!("{:margin$}  {HANG}from {}: at most {}", "", words.source, size(driver)));
     }
-    bands(out, timeline, most, (margin, width), style);
+    render_bands(out, timeline, most, (margin, width), style);
 }
 
 /// What stands out, and the axis below it with times and steps.
-fn axis(
+fn render_axis(
     out: &mut String,
     timeline: &Timeline,
     (peak_ns, ooms): (u64, &[u64]),
@@ -120,14 +128,14 @@ fn axis(
     let span = (points.first().map_or(0, |p| p.time_ns), points.last().map_or(0, |p| p.time_ns));
     let mut marks = vec!['-'; width];
     for oom in ooms {
-        marks[chart::column_of(*oom, span, width)] = '!';
+        marks[chart::column_at(*oom, span, width)] = '!';
     }
     // Running out of memory says more, and is mostly where the peak is.
-    let at = &mut marks[chart::column_of(peak_ns, span, width)];
+    let at = &mut marks[chart::column_at(peak_ns, span, width)];
     if *at == '-' {
         *at = '^';
     }
-    put(out, format_args!("{:margin$} +{}", "", marks.iter().collect::<String>()));
+    put_line(out, format_args!("{:margin$} +{}", "", marks.iter().collect::<String>()));
     let pieces = (width / LABEL_COLUMNS).clamp(1, 8);
     let ticks: Vec<(usize, u64)> = (0..=pieces)
         .map(|piece| {
@@ -135,23 +143,23 @@ fn axis(
             (piece * width / pieces, span.0.saturating_add(time as u64))
         })
         .collect();
-    let times: Vec<(usize, String)> = ticks.iter().map(|(at, time)| (*at, duration(*time))).collect();
-    put(out, format_args!("{:margin$}  {}", "", chart::labels(&times, width)));
+    let times: Vec<(usize, String)> = ticks.iter().map(|(at, time)| (*at, format_duration(*time))).collect();
+    put_line(out, format_args!("{:margin$}  {}", "", chart::place_labels(&times, width)));
     let step_at = |time: u64| {
         let after = points.partition_point(|point| point.time_ns <= time);
         points.get(after.saturating_sub(1)).and_then(|point| point.step)
     };
     let steps: Vec<(usize, String)> = ticks
         .iter()
-        .filter_map(|(at, time)| Some((*at, format!("step {}", thousands(step_at(*time)?)))))
+        .filter_map(|(at, time)| Some((*at, format!("step {}", format_number(step_at(*time)?)))))
         .collect();
     if !steps.is_empty() {
-        put(out, format_args!("{:margin$}  {}", "", chart::labels(&steps, width)));
+        put_line(out, format_args!("{:margin$}  {}", "", chart::place_labels(&steps, width)));
     }
 }
 
 /// The program's own moments: a letter for each where it lies, and what the letters stand for.
-fn letters(
+fn render_marks(
     out: &mut String,
     timeline: &Timeline,
     marks: &[&Mark],
@@ -163,48 +171,63 @@ fn letters(
     if marks.is_empty() {
         return;
     }
-    let shown = style.most(MOST_MARKS).min(LETTERS.len());
+    let shown = style.row_limit(MOST_MARKS).min(LETTERS.len());
     let mut row = vec![' '; width];
     let mut rows = Vec::new();
     for (mark, letter) in marks.iter().take(shown).zip(LETTERS.chars()) {
-        let column = chart::column_of(mark.time_ns, (first.time_ns, last.time_ns), width);
+        let column = chart::column_at(mark.time_ns, (first.time_ns, last.time_ns), width);
         // Of several in one column the first; all of them are told below.
         let place = &mut row[column];
         if *place == ' ' {
             *place = letter;
         }
-        let step = mark.step.map(|step| format!(", step {}", thousands(step))).unwrap_or_default();
+        let step = mark.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
         let name = mark.name.as_deref().unwrap_or("(a mark whose name is lost)");
-        rows.push(format!("{letter} {HANG}{name} ({} in{step})", duration(mark.time_ns)));
+        rows.push(format!("{letter} {HANG}{name} ({} in{step})", format_duration(mark.time_ns)));
     }
-    put(out, format_args!("{:margin$}  {}", "", row.iter().collect::<String>().trim_end()));
-    put(out, format_args!("{:margin$}  {HANG}marks of the program:", ""));
+    put_line(out, format_args!("{:margin$}  {}", "", row.iter().collect::<String>().trim_end()));
+    put_line(out, format_args!("{:margin$}  {HANG}marks of the program:", ""));
     for row in rows {
-        put(out, format_args!("{:margin$}    {row}", ""));
+        put_line(out, format_args!("{:margin$}    {row}", ""));
     }
     if marks.len() > shown {
-        put(out, format_args!("{:margin$}    {}", "", count((marks.len() - shown) as u64, "more mark")));
+        put_line(
+            out,
+            format_args!("{:margin$}    {}", "", format_count((marks.len() - shown) as u64, "more mark")),
+        );
     }
 }
 
 /// One row per site, on the scale of the whole: who fills the chart when.
-fn bands(out: &mut String, timeline: &Timeline, most: u64, (margin, width): (usize, usize), style: Style) {
-    let shown = style.most(BAND_SITES);
+fn render_bands(
+    out: &mut String,
+    timeline: &Timeline,
+    most: u64,
+    (margin, width): (usize, usize),
+    style: Style,
+) {
+    let shown = style.row_limit(BAND_SITES);
     if !timeline.bands.is_empty() {
-        put(out, format_args!("{:margin$}  {HANG}the lines that held most, each on the same scale:", ""));
+        put_line(
+            out,
+            format_args!("{:margin$}  {HANG}the lines that held most, each on the same scale:", ""),
+        );
     }
     for band in timeline.bands.iter().take(shown) {
         let points: Vec<(u64, u64)> =
             timeline.points.iter().zip(&band.bytes).map(|(point, bytes)| (point.time_ns, *bytes)).collect();
         let highest = band.bytes.iter().max().copied().unwrap_or(0);
-        put(out, format_args!(" {}  {HANG}{}", column(highest), short(&band.site)));
-        for line in chart::rows(&chart::columns(&points, width), &[], (most, 1), style) {
-            put(out, format_args!("{:margin$} |{line}", ""));
+        put_line(out, format_args!(" {}  {HANG}{}", size_column(highest), short_site(&band.site)));
+        for line in chart::draw_rows(&chart::bin_into_columns(&points, width), &[], (most, 1), style) {
+            put_line(out, format_args!("{:margin$} |{line}", ""));
         }
     }
     let left_out = timeline.left_out.map_or(0, |out| out.count);
     let more = left_out + timeline.bands.len().saturating_sub(shown) as u64;
     if left_out > 0 {
-        put(out, format_args!("{:margin$}  {HANG}{} more among the largest", "", count(more, "other line")));
+        put_line(
+            out,
+            format_args!("{:margin$}  {HANG}{} more among the largest", "", format_count(more, "other line")),
+        );
     }
 }

@@ -4,25 +4,26 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{SampledPoint, SampledRange, TorchMemory};
 use gpumemtrace_replay::sections::size;
 
-use crate::render::text::{HANG, count, duration, put, thousands};
+use crate::terminal::format::{format_count, format_duration, format_number, put_line};
+use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
 
 /// Most samples listed.
 const MOST: usize = 12;
 
-fn of_trace(report: &Report, trace: usize) -> Option<&TorchMemory> {
+fn find_torch_memory(report: &Report, trace: usize) -> Option<&TorchMemory> {
     report.torch_memory.iter().find(|memory| memory.trace == trace)
 }
 
 /// For the summary: the extremes, and what they come to beside Metal's own.
-pub(in crate::render::text) fn summary(out: &mut String, report: &Report, trace: usize) {
-    let Some(memory) = of_trace(report, trace) else { return };
+pub(in crate::render::text) fn render_torch_memory_summary(out: &mut String, report: &Report, trace: usize) {
+    let Some(memory) = find_torch_memory(report, trace) else { return };
     let known = |range: &Option<SampledRange<u64>>| match range {
         Some(range) => format!("at most {}, {} at last", size(range.most), size(range.last)),
         None => "unknown".to_owned(),
     };
     if memory.samples == 0 {
-        put(
+        put_line(
             out,
             format_args!(
                 "  What tensors held inside these buffers is unknown: PyTorch was never asked (gpumemtrace.step() asks torch.mps)."
@@ -30,48 +31,51 @@ pub(in crate::render::text) fn summary(out: &mut String, report: &Report, trace:
         );
         return;
     }
-    put(out, format_args!("  By {}, which was asked {}:", memory.source, count(memory.samples, "time")));
-    put(
+    put_line(
+        out,
+        format_args!("  By {}, which was asked {}:", memory.source, format_count(memory.samples, "time")),
+    );
+    put_line(
         out,
         format_args!(
             "    tensors: {HANG}{}{}",
             known(&memory.tensor_bytes),
-            missing(memory, memory.tensor_bytes.as_ref())
+            format_missing(memory, memory.tensor_bytes.as_ref())
         ),
     );
-    put(
+    put_line(
         out,
         format_args!(
             "    the driver's memory: {HANG}{}{}",
             known(&memory.driver_bytes),
-            missing(memory, memory.driver_bytes.as_ref())
+            format_missing(memory, memory.driver_bytes.as_ref())
         ),
     );
-    put(out, format_args!("    {HANG}{}", kept(memory)));
-    put(out, format_args!("    {HANG}{}", beyond(memory)));
+    put_line(out, format_args!("    {HANG}{}", describe_unused_buffers(memory)));
+    put_line(out, format_args!("    {HANG}{}", describe_beyond_metal(memory)));
 }
 
 /// How often it gave no such number.
-fn missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
+fn format_missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
     let told = range.map_or(0, |range| range.samples);
     match memory.samples - told {
         0 => String::new(),
-        silent => format!(" (no answer {})", count(silent, "time")),
+        silent => format!(" (no answer {})", format_count(silent, "time")),
     }
 }
 
-fn kept(memory: &TorchMemory) -> String {
+fn describe_unused_buffers(memory: &TorchMemory) -> String {
     match &memory.kept_bytes {
         Some(range) => format!(
             "in buffers that no tensor used at those moments: {}",
-            between(range, "more by PyTorch's count than buffers held")
+            format_range(range, "more by PyTorch's count than buffers held")
         ),
         None => "in buffers that no tensor used: unknown".to_owned(),
     }
 }
 
 /// What the two counts say of each other; no more can be known.
-fn beyond(memory: &TorchMemory) -> String {
+fn describe_beyond_metal(memory: &TorchMemory) -> String {
     let Some(range) = &memory.beyond_metal_bytes else {
         return "held by what no recorded call of Metal shows: unknown".to_owned();
     };
@@ -80,12 +84,12 @@ fn beyond(memory: &TorchMemory) -> String {
     }
     format!(
         "held by what no recorded call of Metal shows: {}",
-        between(range, "less by the driver's count than calls handed out, unexplained")
+        format_range(range, "less by the driver's count than calls handed out, unexplained")
     )
 }
 
 /// `3.00 MiB`, `from 1.00 MiB to 3.00 MiB`; what is below 0 says so in words of its own.
-fn between(range: &SampledRange<i64>, below: &str) -> String {
+fn format_range(range: &SampledRange<i64>, below: &str) -> String {
     let one = |bytes: i64| match bytes {
         0.. => size(bytes.unsigned_abs()),
         _ => format!("{} {below}", size(bytes.unsigned_abs())),
@@ -97,37 +101,37 @@ fn between(range: &SampledRange<i64>, below: &str) -> String {
 }
 
 /// With the timeline: the samples, beside what was exact then.
-pub(in crate::render::text) fn write(out: &mut String, report: &Report, trace: usize, style: Style) {
-    let Some(memory) = of_trace(report, trace) else { return };
+pub(super) fn render_torch_memory(out: &mut String, report: &Report, trace: usize, style: Style) {
+    let Some(memory) = find_torch_memory(report, trace) else { return };
     out.push('\n');
     let title = format!(
         "What PyTorch said of its memory ({}, sampled {})",
         memory.source,
-        count(memory.samples, "time")
+        format_count(memory.samples, "time")
     );
-    put(out, format_args!("{}", style.bold(&title)));
+    put_line(out, format_args!("{}", style.bold(&title)));
     if memory.samples == 0 {
-        put(
+        put_line(
             out,
             format_args!("  Unknown: it was never asked. gpumemtrace.step(), mark() and phase() ask it."),
         );
         return;
     }
-    put(out, format_args!("  {:>14} {:>11} {:>11}   {:>11}", "", "sampled:", "", "exact:"));
-    put(
+    put_line(out, format_args!("  {:>14} {:>11} {:>11}   {:>11}", "", "sampled:", "", "exact:"));
+    put_line(
         out,
         format_args!(
             "  {:>14} {:>11} {:>11}   {:>11} {:>11} {:>11}",
             "", "tensors", "driver", "Metal", "heaps", "buffers"
         ),
     );
-    for point in picked(&memory.points, style.most(MOST)) {
+    for point in pick_evenly(&memory.points, style.row_limit(MOST)) {
         let value = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), size);
-        put(
+        put_line(
             out,
             format_args!(
                 "  {:>14} {:>11} {:>11}   {:>11} {:>11} {:>11}",
-                when(point),
+                format_sample_time(point),
                 value(point.tensor_bytes),
                 value(point.driver_bytes),
                 value(point.metal_bytes),
@@ -136,28 +140,28 @@ pub(in crate::render::text) fn write(out: &mut String, report: &Report, trace: u
             ),
         );
     }
-    put(out, format_args!("  Nothing is known of PyTorch's two numbers between the samples."));
-    put(out, format_args!("  {HANG}{}.", capital(&kept(memory))));
-    put(out, format_args!("  {HANG}{}.", capital(&beyond(memory))));
+    put_line(out, format_args!("  Nothing is known of PyTorch's two numbers between the samples."));
+    put_line(out, format_args!("  {HANG}{}.", capitalize(&describe_unused_buffers(memory))));
+    put_line(out, format_args!("  {HANG}{}.", capitalize(&describe_beyond_metal(memory))));
 }
 
-fn when(point: &SampledPoint) -> String {
+fn format_sample_time(point: &SampledPoint) -> String {
     match point.step {
         // What comes before the first of them is step 0.
-        Some(step) => format!("end of step {}", thousands(step)),
-        None => duration(point.time_ns),
+        Some(step) => format!("end of step {}", format_number(step)),
+        None => format_duration(point.time_ns),
     }
 }
 
 /// So many of them at most: the first, the last, and evenly between.
-fn picked(points: &[SampledPoint], most: usize) -> Vec<&SampledPoint> {
+fn pick_evenly(points: &[SampledPoint], most: usize) -> Vec<&SampledPoint> {
     if points.len() <= most || most < 2 {
         return points.iter().take(most.max(1)).collect();
     }
     (0..most).filter_map(|at| points.get(at * (points.len() - 1) / (most - 1))).collect()
 }
 
-fn capital(sentence: &str) -> String {
+fn capitalize(sentence: &str) -> String {
     let mut rest = sentence.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
 }

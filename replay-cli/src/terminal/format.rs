@@ -1,0 +1,81 @@
+//! Numbers as people read them, and the lines of a text.
+
+use std::fmt::Write as _;
+
+use gpumemtrace_replay::units;
+
+/// A line, and the end of it: what it is made of ends no lines. Writing to a string cannot fail.
+pub(crate) fn put_line(out: &mut String, line: std::fmt::Arguments<'_>) {
+    let begin = out.len();
+    let _ = out.write_fmt(line);
+    if out[begin..].contains('\n') {
+        let line = out.split_off(begin).replace('\n', " ");
+        out.push_str(&line);
+    }
+    while out.len() > begin && out.ends_with(' ') {
+        out.pop();
+    }
+    out.push('\n');
+}
+
+/// A size, flush with those above and below it.
+pub(crate) fn size_column(bytes: u64) -> String {
+    format!("{:>width$}", units::size(bytes), width = units::chosen().columns())
+}
+
+/// `1234567` as `1,234,567`.
+pub(crate) fn format_number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// `1 block`, `2 blocks`.
+pub(crate) fn format_count(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", format_number(number), if number == 1 { "" } else { "s" })
+}
+
+/// Nanoseconds for people.
+pub(crate) fn format_duration(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match ns / 1_000_000_000 {
+        0 if ns < 1_000_000 => format!("{} us", ns / 1000),
+        0 => format!("{} ms", ns / 1_000_000),
+        1..60 => format!("{seconds:.1} s"),
+        whole if whole < 3600 => format!("{} min {:02} s", whole / 60, whole % 60),
+        whole => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A share for people.
+pub(crate) fn format_percent(share: f64) -> String {
+    match share * 100.0 {
+        percent if percent > 0.0 && percent < 1.0 => "<1 %".to_owned(),
+        percent if percent > 99.0 && percent < 100.0 => ">99 %".to_owned(),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well_at_every_border() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(format_number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 999_999, 1_000_000, 1_500_000_000, 61_000_000_000, 3_661_000_000_000].map(format_duration),
+            ["0 us", "999 us", "1 ms", "1.5 s", "1 min 01 s", "1 h 01 min"]
+        );
+        assert_eq!(
+            [0.0, 0.001, 0.5, 0.999, 1.0].map(format_percent),
+            ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
+        );
+    }
+}
