@@ -108,8 +108,8 @@ pub fn line_table(bytes: &[u8]) {
 
 /// Remembered names: as a file, and as blocks with their checksums right.
 pub fn cache(bytes: &[u8]) {
-    let _ = resolve::names_in(bytes, &[1; 20], None);
-    let _ = resolve::names_in(&sound_file(bytes).0[..], &[1; 20], Some("lib"));
+    let _ = symbolize::read_cached_names(bytes, &[1; 20], None);
+    let _ = symbolize::read_cached_names(&sound_file(bytes).0[..], &[1; 20], Some("lib"));
 }
 
 /// `address:u32` twice, then the file of a library.
@@ -125,14 +125,14 @@ pub fn elf(bytes: &[u8]) {
     let mut file = std::fs::File::create(path).expect("a file of our own");
     file.write_all(bytes.0).expect("room");
     drop(file);
-    let _ = resolve::frames_in_file(path, &addresses);
+    let _ = symbolize::frames_in_file(path, &addresses);
 }
 
 /// A program of macOS, and each part of it that has a reader of its own.
 pub fn macho(bytes: &[u8]) {
-    if let Some(injection::Program::MachO(slices)) = injection::Program::read(bytes) {
+    if let Some(injectable::ExecutableKind::MachO(slices)) = injectable::ExecutableKind::read(bytes) {
         assert!(!slices.is_empty() && slices.len() <= 16);
     }
-    let _ = injection::Signature::read(bytes);
-    let _ = (injection::of_plist(bytes), injection::of_der(bytes));
+    let _ = injectable::CodeSignature::read(bytes);
+    let _ = (injectable::parse_plist(bytes), injectable::parse_der(bytes));
 }

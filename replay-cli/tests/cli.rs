@@ -71,6 +71,20 @@ fn leaky() -> Synthetic {
 }
 
 #[test]
+fn json_is_short_for_format_json_and_text_is_the_default() {
+    let folder = Folder::new();
+    let path = folder.put("run.trace", &leaky().file(100));
+    for sections in [&[][..], &["--leaks"], &["--timeline", "--peak"]] {
+        let stdout = |format: &[&str]| run(&[&["replay", &path], sections, format].concat()).stdout;
+        assert_eq!(stdout(&["--format", "json"]), stdout(&["--json"]));
+        assert_eq!(stdout(&["--format", "text"]), stdout(&[]));
+    }
+    for wrong in [&["--format", "xml"][..], &["--format", "text", "--json"]] {
+        assert_eq!(run(&[&["replay", &path], wrong].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn a_clean_trace_is_0_a_finding_is_3_only_when_asked_for() {
     let folder = Folder::new();
     let (clean, leak) = (

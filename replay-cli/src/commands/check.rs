@@ -16,7 +16,8 @@ use super::trace_args::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::render_written_budget;
 use crate::render::{
-    CHECK_RENDERERS, Junit, Markdown, RenderContext, Renderer, format_parser, print_document, select_format,
+    CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
+    select_format,
 };
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
@@ -58,7 +59,7 @@ impl CheckArgs {
     #[allow(clippy::type_complexity, reason = "used once")]
     fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<Check>, Option<&Path>)>, UsageError> {
         let files: [(&'static dyn Renderer<Check>, _); 2] =
-            [(&Markdown, &self.markdown), (&Junit, &self.junit)];
+            [(&MarkdownRenderer, &self.markdown), (&JunitRenderer, &self.junit)];
         let mut outputs: Vec<(&'static dyn Renderer<Check>, Option<&Path>)> = Vec::new();
         for (renderer, path) in files {
             let path = path.as_deref();
@@ -68,7 +69,7 @@ impl CheckArgs {
         let is_format_named = self.json || self.format.is_some();
         if on_stdout + usize::from(is_format_named) > 1 {
             return Err(UsageError(
-                "only one of --json, --markdown - and --junit - can have stdout".to_owned(),
+                "only one of --json, --format, --markdown - and --junit - can have stdout".to_owned(),
             ));
         }
         if on_stdout == 0 {

@@ -51,12 +51,12 @@ pub(crate) fn follow_to_end(path: &Path, own: &OwnPaths) -> Result<(), Unreadabl
 }
 
 fn wait_for(path: &Path) -> Result<FollowedTrace, UnreadableInput> {
-    let mut is_told = false;
+    let mut has_announced_wait = false;
     loop {
         match FollowedTrace::open(path) {
             Ok(Some(trace)) => return Ok(trace),
-            Ok(None) if !is_told => {
-                is_told = true;
+            Ok(None) if !has_announced_wait => {
+                has_announced_wait = true;
                 print_line(&format!(
                     "gpumemtrace: {} has nothing in it yet; waiting for its run",
                     path.display()
@@ -79,7 +79,7 @@ fn follow(
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
     let mut quiet_polls = 0;
-    let mut told = (Instant::now(), View::default());
+    let mut printed = (Instant::now(), View::default());
     loop {
         let ring = read_ring(&ring_path(path));
         let is_locked = trace.is_locked();
@@ -112,12 +112,12 @@ fn follow(
             Some(since) => !is_locked || since.elapsed() > EXIT_STATUS_WAIT,
             None => quiet_polls >= MAX_QUIET_POLLS,
         };
-        if is_over || told.0.elapsed() >= PRINT_INTERVAL {
+        if is_over || printed.0.elapsed() >= PRINT_INTERVAL {
             let view = live.look();
-            if view != told.1 {
+            if view != printed.1 {
                 print_totals(&format_totals(&view));
             }
-            told = (Instant::now(), view);
+            printed = (Instant::now(), view);
         }
         if is_over {
             status_line::erase();

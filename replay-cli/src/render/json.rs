@@ -8,9 +8,9 @@ use serde::Serialize;
 use super::{OutputFormat, RenderContext, Renderer, ReportNeeds, ReportRenderer};
 
 /// The `json` format.
-pub(crate) struct Json;
+pub(crate) struct JsonRenderer;
 
-impl OutputFormat for Json {
+impl OutputFormat for JsonRenderer {
     fn name(&self) -> &'static str {
         "json"
     }
@@ -20,7 +20,7 @@ impl OutputFormat for Json {
     }
 }
 
-impl<Document: Serialize> Renderer<Document> for Json {
+impl<Document: Serialize> Renderer<Document> for JsonRenderer {
     fn needs_all_names(&self) -> bool {
         true
     }
@@ -30,7 +30,7 @@ impl<Document: Serialize> Renderer<Document> for Json {
     }
 }
 
-impl ReportRenderer for Json {
+impl ReportRenderer for JsonRenderer {
     fn report_needs<'a>(&self, _: &RenderContext<'a>) -> ReportNeeds<'a> {
         ReportNeeds { only_asked_sections: true, names: Shown::ALL, truncated_lists: true }
     }

@@ -14,9 +14,9 @@ use super::{OutputFormat, RenderContext, Renderer};
 use crate::terminal::marks::sanitize;
 
 /// The `junit` format.
-pub(crate) struct Junit;
+pub(crate) struct JunitRenderer;
 
-impl OutputFormat for Junit {
+impl OutputFormat for JunitRenderer {
     fn name(&self) -> &'static str {
         "junit"
     }
@@ -26,7 +26,7 @@ impl OutputFormat for Junit {
     }
 }
 
-impl Renderer<Check> for Junit {
+impl Renderer<Check> for JunitRenderer {
     fn render(&self, check: &Check, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
         Ok(write_suites(check, out)?)
     }

@@ -15,9 +15,9 @@ use crate::terminal::format::put_line;
 use crate::terminal::marks::sanitize;
 
 /// The `markdown` format.
-pub(crate) struct Markdown;
+pub(crate) struct MarkdownRenderer;
 
-impl OutputFormat for Markdown {
+impl OutputFormat for MarkdownRenderer {
     fn name(&self) -> &'static str {
         "markdown"
     }
@@ -27,7 +27,7 @@ impl OutputFormat for Markdown {
     }
 }
 
-impl Renderer<Check> for Markdown {
+impl Renderer<Check> for MarkdownRenderer {
     fn render(&self, check: &Check, _: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
         Ok(out.write_all(render_page(check).as_bytes())?)
     }

@@ -20,17 +20,18 @@ use gpumemtrace_replay::{Report, Section};
 
 use crate::terminal::stdout::stdout;
 use crate::terminal::style::Style;
-pub(crate) use json::Json;
-pub(crate) use junit::Junit;
-pub(crate) use markdown::Markdown;
-pub(crate) use text::Text;
+pub(crate) use json::JsonRenderer;
+pub(crate) use junit::JunitRenderer;
+pub(crate) use markdown::MarkdownRenderer;
+pub(crate) use text::TextRenderer;
 
 /// What `replay` can print.
-pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&Text, &Json];
+pub(crate) static REPORT_RENDERERS: &[&dyn ReportRenderer] = &[&TextRenderer, &JsonRenderer];
 /// What `compare` can print.
-pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&Text, &Json];
+pub(crate) static COMPARISON_RENDERERS: &[&dyn Renderer<Comparison>] = &[&TextRenderer, &JsonRenderer];
 /// What `check` can print.
-pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<Check>] = &[&Text, &Json, &Markdown, &Junit];
+pub(crate) static CHECK_RENDERERS: &[&dyn Renderer<Check>] =
+    &[&TextRenderer, &JsonRenderer, &MarkdownRenderer, &JunitRenderer];
 
 /// An output format.
 pub(crate) trait OutputFormat: Sync {
@@ -112,7 +113,7 @@ pub(crate) fn select_format<R>(
 where
     R: OutputFormat + ?Sized,
 {
-    let json = || find_format(table, Json.name()).filter(|_| is_json);
+    let json = || find_format(table, JsonRenderer.name()).filter(|_| is_json);
     format.or_else(json).unwrap_or(table[0])
 }
 

@@ -1,4 +1,6 @@
 //! A chart of blocks: one column per piece of time, eighths of a row high; a second series as an outline above it.
+//!
+//! No crate draws columns in eighths of a row with an outline above them, and falls back to ASCII.
 
 use crate::terminal::style::Style;
 

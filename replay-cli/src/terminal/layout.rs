@@ -4,6 +4,9 @@
 //! plain lines, in which marks of our own (noncharacters of Unicode, which no text may hold) say what stands out and where a row
 //! goes on when it is too long; only here do lines become what a terminal sees. What is too wide is, in this order: a path loses
 //! its front, never the file's name and line; a sentence goes on in the next line, under its own beginning.
+//!
+//! Not textwrap: paths are shortened before a line is wrapped, rows continue under a marked column, and colours
+//! go on in the next line.
 
 use unicode_width::UnicodeWidthChar;
 

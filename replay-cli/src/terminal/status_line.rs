@@ -3,6 +3,9 @@
 //! Constraint: stdout is the report's, a log must not fill up with a line that changes, and Ctrl-C may come at any time.
 //! Consequence: the line is drawn only on a terminal, by whoever has something to say, and erased before anything else is printed;
 //! an interrupt erases it too, and ends the command with code 130.
+//!
+//! Not indicatif: the line comes after a second, shows sizes in the units of the report, and is erased by whatever is
+//! printed next and by an interrupt, which takes as much code around its bar.
 
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, OnceLock, PoisonError};

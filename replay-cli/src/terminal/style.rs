@@ -2,6 +2,8 @@
 //!
 //! Constraint: the same text goes to terminals, pipes, files and logs of CI, of any width and alphabet. Consequence: what is there is
 //! found out once, by the rules that other tools follow too, and everything after asks [`Style`].
+//!
+//! Not anstream: its automatic choice has colours in CI and knows no FORCE_COLOR.
 
 use std::io::IsTerminal;
 
@@ -49,10 +51,10 @@ impl Style {
         let out = std::io::stdout();
         let environment =
             TerminalEnvironment { is_terminal: out.is_terminal(), var: &|name| non_empty_var(name) };
-        let own = terminal_size::terminal_size_of(out).map(|(width, _)| usize::from(width.0));
+        let detected = terminal_size::terminal_size_of(out).map(|(width, _)| usize::from(width.0));
         Self {
             color: environment.has_color(color),
-            width: environment.width(own),
+            width: environment.width(detected),
             ascii: environment.is_ascii(),
             top: None,
         }
@@ -119,10 +121,11 @@ impl TerminalEnvironment<'_> {
         }
     }
 
-    fn width(&self, own: Option<usize>) -> usize {
-        let said = (self.var)("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|width| *width > 0);
-        let own = own.filter(|width| self.is_terminal && *width > 0);
-        said.or(own).unwrap_or(DEFAULT_WIDTH).clamp(WIDTHS.0, WIDTHS.1)
+    fn width(&self, detected: Option<usize>) -> usize {
+        let from_columns =
+            (self.var)("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|width| *width > 0);
+        let detected = detected.filter(|width| self.is_terminal && *width > 0);
+        from_columns.or(detected).unwrap_or(DEFAULT_WIDTH).clamp(WIDTHS.0, WIDTHS.1)
     }
 
     fn is_ascii(&self) -> bool {
@@ -139,8 +142,8 @@ impl TerminalEnvironment<'_> {
 
 /// Columns of the terminal that stderr is, if it is one.
 pub(crate) fn stderr_width() -> usize {
-    let own = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0));
-    own.filter(|width| *width > 0).unwrap_or(DEFAULT_WIDTH)
+    let detected = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0));
+    detected.filter(|width| *width > 0).unwrap_or(DEFAULT_WIDTH)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::exit::CliExit;
 use crate::launch::platform::Platform;
-use crate::render::{Json, RenderContext, Renderer, Text, print_document, select_format};
+use crate::render::{JsonRenderer, RenderContext, Renderer, TextRenderer, print_document, select_format};
 use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::{ColorChoice, Style};
@@ -39,7 +39,7 @@ pub(crate) struct DoctorArgs {
 }
 
 /// What `doctor` can print.
-static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&Text, &Json];
+static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&TextRenderer, &JsonRenderer];
 
 /// All that was found, with the keys of the JSON in the order in which they are printed.
 #[derive(Serialize)]
@@ -50,7 +50,7 @@ struct Diagnosis {
     well: bool,
 }
 
-impl Renderer<Diagnosis> for Text {
+impl Renderer<Diagnosis> for TextRenderer {
     fn render(
         &self,
         diagnosis: &Diagnosis,

@@ -4,16 +4,15 @@
 //! packages, nor be of this version. Consequence: the few files that look are in this binary. They go into a folder of our own, for
 //! as long as the command runs, and Python finds them there as `sitecustomize`, which hands on to the one that it hides.
 
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::SystemTime;
 
 use anyhow::Context as _;
 use gpumemtrace_format::EventKind;
+use tempfile::TempDir;
 
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
@@ -80,29 +79,27 @@ pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
 
 /// The folder that Python finds, until this is dropped.
 pub(super) struct HoldersHook {
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl HoldersHook {
     /// Writes it.
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::create_in(&std::env::temp_dir()).context("--holders: no folder for what looks can be made")
+        Self::create().context("--holders: no folder for what looks can be made")
     }
 
-    fn create_in(folder: &Path) -> io::Result<Self> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let name = format!("gpumemtrace-holders-{}-{}", std::process::id(), now.as_nanos());
-        let hook = Self { folder: folder.join(name) };
-        // Nobody else may put a module there; and who was there before us is no folder of ours.
-        let mut private = DirBuilder::new();
-        private.mode(0o700);
-        private.create(&hook.folder)?;
-        private.create(hook.folder.join(PACKAGE_NAME))?;
-        fs::write(hook.folder.join(STARTUP_FILE.0), STARTUP_FILE.1)?;
+    fn create() -> io::Result<Self> {
+        // Nobody else may put a module there.
+        let private = Permissions::from_mode(0o700);
+        let folder =
+            tempfile::Builder::new().prefix("gpumemtrace-holders-").permissions(private).tempdir()?;
+        let package = folder.path().join(PACKAGE_NAME);
+        fs::create_dir(&package)?;
+        fs::write(folder.path().join(STARTUP_FILE.0), STARTUP_FILE.1)?;
         for (name, text) in SCANNER_FILES {
-            fs::write(hook.folder.join(PACKAGE_NAME).join(name), text)?;
+            fs::write(package.join(name), text)?;
         }
-        Ok(hook)
+        Ok(Self { folder })
     }
 
     /// Has it found by the Python of this command.
@@ -112,7 +109,7 @@ impl HoldersHook {
         signal: Option<&str>,
         limit: Option<&str>,
     ) -> anyhow::Result<()> {
-        let mut path: OsString = self.folder.clone().into();
+        let mut path = self.folder.path().as_os_str().to_owned();
         if let Some(old) = std::env::var_os("PYTHONPATH").filter(|old| !old.is_empty()) {
             path.push(":");
             path.push(old);
@@ -129,15 +126,10 @@ impl HoldersHook {
     }
 }
 
-impl Drop for HoldersHook {
-    fn drop(&mut self) {
-        // What remains is a few files in a folder for such.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -156,8 +148,8 @@ mod tests {
 
     #[test]
     fn the_folder_is_gone_when_the_command_has_ended() {
-        let hook = HoldersHook::create_in(&std::env::temp_dir()).unwrap();
-        let folder = hook.folder.clone();
+        let hook = HoldersHook::create().unwrap();
+        let folder = hook.folder.path().to_owned();
         assert!(
             folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("_look.py").is_file()
         );

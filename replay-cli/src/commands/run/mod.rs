@@ -7,32 +7,25 @@
 
 mod holders;
 mod program;
+mod traces;
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::SystemTime;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
 use gpumemtrace_cli::launch::injectable::HostFileSystem;
-use gpumemtrace_format::block::{BlockKind, encode_block};
-use gpumemtrace_format::index::{TAIL_BYTES, Tail};
-use gpumemtrace_format::reader::{Item, TraceReader};
-use gpumemtrace_format::{Meta, amount};
+use gpumemtrace_format::amount;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{CliExit, UsageError};
 use crate::launch::library::{check_preloadable, find_library};
-use crate::launch::output_pattern::OutputPattern;
 use crate::launch::platform::Platform;
 use crate::launch::preload;
+use traces::{ExpectedTraces, finish_traces};
 
-const ZSTD_LEVEL: i32 = 3;
 /// Smaller ones consist of headers.
 const SMALLEST_PART: u64 = 64 << 10;
 
@@ -249,116 +242,4 @@ fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
 fn default_trace_name() -> &'static str {
     let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
     if has_rank { "run.rank%r.trace" } else { "run.trace" }
-}
-
-/// Where traces of the command may turn up.
-struct ExpectedTraces {
-    patterns: Vec<OutputPattern>,
-    /// The names are relative: the command may have gone elsewhere.
-    is_relative: bool,
-}
-
-impl ExpectedTraces {
-    fn new(here: &Path, given: Option<PathBuf>) -> Self {
-        let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
-        let named = given.or_else(|| from_env.map(PathBuf::from));
-        let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
-        // A launcher gives its processes ranks of their own.
-        let names = named.map_or_else(
-            || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
-            |name| vec![here.join(name)],
-        );
-        Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
-    }
-
-    /// The traces of these names that there are, with identity and time.
-    fn find_traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
-        let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
-        for pattern in &self.patterns {
-            let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
-            for entry in entries.filter(|entry| pattern.matches(&entry.file_name().to_string_lossy())) {
-                let path = entry.path();
-                // Asked before it is opened: a pipe would be waited for.
-                let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
-                if File::open(&path).is_ok_and(|file| TraceReader::new(file).is_ok()) {
-                    found.push((path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
-                }
-            }
-        }
-        found.sort();
-        found.dedup();
-        found
-    }
-}
-
-/// Says which traces are new, gives them back, and writes into the command's own how it ended.
-fn finish_traces(
-    expected: &ExpectedTraces,
-    before: &[(PathBuf, u64, SystemTime)],
-    pid: u64,
-    status: ExitStatus,
-    here: &Path,
-) -> Vec<PathBuf> {
-    let is_new = |inode: &u64, modified: &SystemTime| {
-        !before.iter().any(|(_, known, when)| known == inode && when == modified)
-    };
-    let new: Vec<PathBuf> = expected
-        .find_traces()
-        .into_iter()
-        .filter(|(_, inode, modified)| is_new(inode, modified))
-        .map(|(path, ..)| path)
-        .collect();
-    for path in &new {
-        let shown = path.strip_prefix(here).unwrap_or(path).display();
-        if is_locked(path) {
-            eprintln!(
-                "gpumemtrace: {shown} is still being written by a process that the command left behind"
-            );
-            continue;
-        }
-        if let Err(error) = append_wait_status(path, pid, status) {
-            eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
-        }
-        eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
-    }
-    new
-}
-
-fn is_locked(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
-}
-
-/// Appends what only we can know: how the process with this id ended.
-fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
-    let mut meta = Meta::default();
-    for item in TraceReader::new(File::open(path)?)?.without_events() {
-        match item {
-            Item::Meta(more) => meta.merge(more),
-            // Whatever is put behind a half-written block would be taken for its other half.
-            Item::Cut { .. } => return Ok(()),
-            _ => {}
-        }
-    }
-    if meta.number("pid") != Some(pid) {
-        return Ok(());
-    }
-    let text = match (status.code(), status.signal()) {
-        (Some(code), _) => format!("exit {code}"),
-        (None, Some(signal)) => format!("signal {signal}"),
-        (None, None) => return Ok(()),
-    };
-    let mut file = OpenOptions::new().read(true).append(true).open(path)?;
-    file.try_lock()?;
-    let mut note = Meta::default();
-    note.set_text("wait_status", text);
-    let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
-    // The last block says where others are; it must be the last again.
-    let mut last = [0; TAIL_BYTES];
-    let has_tail =
-        file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
-    if let Some(tail) = Tail::of_last_bytes(&last).filter(|_| has_tail) {
-        blocks.extend(tail.moved_by((TAIL_BYTES + blocks.len()) as u64).encode_block());
-    }
-    file.write_all(&blocks)?;
-    Ok(())
 }

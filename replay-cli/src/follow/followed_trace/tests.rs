@@ -131,6 +131,6 @@ fn another_run_is_no_part_of_this_one_and_a_name_may_be_missing_for_a_moment() {
     std::fs::rename(&aside, recorder.trace()).unwrap();
     assert_eq!(numbers(&mut trace).0, TailChange::Replaced);
     std::fs::remove_file(recorder.trace()).unwrap();
-    let looks: Vec<TailChange> = (0..MAX_GONE_POLLS).map(|_| numbers(&mut trace).0).collect();
-    assert_eq!(looks.last(), Some(&TailChange::Gone));
+    let changes: Vec<TailChange> = (0..MAX_GONE_POLLS).map(|_| numbers(&mut trace).0).collect();
+    assert_eq!(changes.last(), Some(&TailChange::Gone));
 }

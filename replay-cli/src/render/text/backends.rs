@@ -62,8 +62,9 @@ fn render_device(out: &mut String, row: &[Option<Pinned>; 2], names: [&str; 2], 
         pinned.amplification.map_or_else(|| "unknown".to_owned(), |Quantity(ratio)| format!("{ratio:.2}"))
     });
     put_row("  give or take a segment", &|pinned| {
-        let told = pinned.amplification_interval;
-        told.map_or_else(|| "unknown".to_owned(), |[least, most]| format!("{:.2} to {:.2}", least.0, most.0))
+        let interval = pinned.amplification_interval;
+        interval
+            .map_or_else(|| "unknown".to_owned(), |[least, most]| format!("{:.2} to {:.2}", least.0, most.0))
     });
     for (name, why) in names.iter().zip(row).filter_map(|(name, one)| Some((name, one.as_ref()?.unknown?))) {
         put_line(out, format_args!("  {HANG}{name}: the amplification is unknown: {why}."));

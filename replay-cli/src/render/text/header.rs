@@ -163,31 +163,32 @@ fn recording_defects(info: &TraceInfo) -> Vec<String> {
             "calls of driver functions that allocate went unrecorded",
         ),
     ];
-    let told = all.into_iter().filter(|(number, ..)| *number > 0);
-    told.map(|(number, one, many)| {
-        format!("{} {}", format_number(number), if number == 1 { one } else { many })
-    })
-    .collect()
+    let defects = all.into_iter().filter(|(number, ..)| *number > 0);
+    defects
+        .map(|(number, one, many)| {
+            format!("{} {}", format_number(number), if number == 1 { one } else { many })
+        })
+        .collect()
 }
 
 /// Addresses that are shown without a name, and what to do about it. They are no loss: the trace has them.
 fn unnamed_address_notes(naming: &Naming) -> Vec<String> {
     let mut lines = Vec::new();
     if naming.unresolved > 0 {
-        let told = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
+        let reasons = naming.reasons.iter().take(MAX_REASONS).map(|reason| {
             let module = reason.module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
             format!("{} in {module} ({})", format_number(reason.addresses), explain_unnamed(reason.why))
         });
-        let mut told: Vec<String> = told.collect();
+        let mut reasons: Vec<String> = reasons.collect();
         if naming.reasons.len() > MAX_REASONS {
             let more = format_count((naming.reasons.len() - MAX_REASONS) as u64, "module");
-            told.push(format!("and in {more} more (--json names them)"));
+            reasons.push(format!("and in {more} more (--json names them)"));
         }
         lines.push(format!(
             "{} of the {} native addresses shown here have no name and read module+offset: {}",
             format_number(naming.unresolved),
             format_number(naming.addresses),
-            told.join("; ")
+            reasons.join("; ")
         ));
     }
     if naming.approximate_stacks > 0 {

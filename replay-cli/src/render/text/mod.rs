@@ -34,9 +34,9 @@ pub(crate) use sites::short_site;
 const MAX_LISTED: usize = 20;
 
 /// The `text` format.
-pub(crate) struct Text;
+pub(crate) struct TextRenderer;
 
-impl OutputFormat for Text {
+impl OutputFormat for TextRenderer {
     fn name(&self) -> &'static str {
         "text"
     }
@@ -46,7 +46,7 @@ impl OutputFormat for Text {
     }
 }
 
-impl Renderer<Report> for Text {
+impl Renderer<Report> for TextRenderer {
     fn render(
         &self,
         report: &Report,
@@ -57,7 +57,7 @@ impl Renderer<Report> for Text {
     }
 }
 
-impl ReportRenderer for Text {
+impl ReportRenderer for TextRenderer {
     fn report_needs<'a>(&self, context: &RenderContext<'a>) -> ReportNeeds<'a> {
         let names = Shown {
             sections: context.sections,
@@ -70,7 +70,7 @@ impl ReportRenderer for Text {
     }
 }
 
-impl Renderer<Comparison> for Text {
+impl Renderer<Comparison> for TextRenderer {
     fn render(
         &self,
         comparison: &Comparison,
@@ -83,7 +83,7 @@ impl Renderer<Comparison> for Text {
     }
 }
 
-impl Renderer<Check> for Text {
+impl Renderer<Check> for TextRenderer {
     fn render(&self, check: &Check, context: &RenderContext<'_>, out: &mut dyn Write) -> anyhow::Result<()> {
         Ok(out.write_all(check::render_check(check, context.style).as_bytes())?)
     }

@@ -77,10 +77,10 @@ fn explain_unresolved(why: &str) -> &str {
 
 /// What is to be known of the looks: which was the last, and why one found nothing.
 pub(in crate::render::text) fn render_last_scan(out: &mut String, report: &Report, trace: usize) {
-    let looks = report.holders.iter().flatten().filter(|look| look.trace == trace);
-    let Some(look) = looks.max_by_key(|look| look.look) else { return };
+    let scans = report.holders.iter().flatten().filter(|scan| scan.trace == trace);
+    let Some(scan) = scans.max_by_key(|scan| scan.look) else { return };
     out.push('\n');
-    put_line(out, format_args!("{}", describe_scan(look)));
+    put_line(out, format_args!("{}", describe_scan(scan)));
 }
 
 fn describe_scan(look: &HolderLook) -> String {

@@ -49,7 +49,7 @@ pub(super) fn render_leaks(
     }
     let several_devices = leaks.iter().any(|leak| leak.device != leaks[0].device);
     let most = style.row_limit(leaks.len());
-    let looked = report.holders.iter().flatten().any(|look| look.trace == trace);
+    let was_scanned = report.holders.iter().flatten().any(|look| look.trace == trace);
     for (number, leak) in leaks.iter().take(most).enumerate() {
         out.push('\n');
         let device = if several_devices { format!(" (device {})", leak.device) } else { String::new() };
@@ -72,7 +72,7 @@ pub(super) fn render_leaks(
                 format_args!("   It is allocated at {}, which others call as well.", short_site(leaf)),
             );
         }
-        render_holders(out, leak, looked, style);
+        render_holders(out, leak, was_scanned, style);
         for call in &leak.backward_calls {
             put_line(
                 out,
@@ -128,14 +128,14 @@ fn render_benign_growth(out: &mut String, report: &Report, trace: usize) {
     if by_rule.is_empty() {
         return;
     }
-    let told: Vec<String> = by_rule
+    let clauses: Vec<String> = by_rule
         .iter()
         .map(|(rule, (lines, bytes))| {
             format!("{} {} ({})", size(*bytes), explain_benign_rule(rule), format_count(*lines, "line"))
         })
         .collect();
     out.push('\n');
-    put_line(out, format_args!("Not leaks: {}.", told.join(", ")));
+    put_line(out, format_args!("Not leaks: {}.", clauses.join(", ")));
 }
 
 /// A rule of silence in words.

@@ -136,11 +136,11 @@ fn render_axis(
         *at = '^';
     }
     put_line(out, format_args!("{:margin$} +{}", "", marks.iter().collect::<String>()));
-    let pieces = (width / LABEL_COLUMNS).clamp(1, 8);
-    let ticks: Vec<(usize, u64)> = (0..=pieces)
-        .map(|piece| {
-            let time = u128::from(span.1.saturating_sub(span.0)) * piece as u128 / pieces as u128;
-            (piece * width / pieces, span.0.saturating_add(time as u64))
+    let intervals = (width / LABEL_COLUMNS).clamp(1, 8);
+    let ticks: Vec<(usize, u64)> = (0..=intervals)
+        .map(|interval| {
+            let time = u128::from(span.1.saturating_sub(span.0)) * interval as u128 / intervals as u128;
+            (interval * width / intervals, span.0.saturating_add(time as u64))
         })
         .collect();
     let times: Vec<(usize, String)> = ticks.iter().map(|(at, time)| (*at, format_duration(*time))).collect();

@@ -57,8 +57,8 @@ pub(in crate::render::text) fn render_torch_memory_summary(out: &mut String, rep
 
 /// How often it gave no such number.
 fn format_missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> String {
-    let told = range.map_or(0, |range| range.samples);
-    match memory.samples - told {
+    let known = range.map_or(0, |range| range.samples);
+    match memory.samples - known {
         0 => String::new(),
         silent => format!(" (no answer {})", format_count(silent, "time")),
     }
