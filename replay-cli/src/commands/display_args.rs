@@ -20,6 +20,9 @@ pub(crate) struct DisplayArgs {
     /// Show N rows of each list, and sum up the others (in the JSON of `replay`: leave them out and say how many, in "left_out")
     #[arg(long, value_name = "N")]
     top: Option<NonZeroUsize>,
+    /// Print details of the recording itself
+    #[arg(short, long)]
+    verbose: bool,
 }
 
 fn parse_units(name: &str) -> Units {
@@ -30,7 +33,7 @@ impl DisplayArgs {
     /// The style of stdout; from here on sizes are in the unit that was asked for.
     pub(crate) fn style(&self) -> Style {
         units::choose(self.units);
-        Style { top: self.top(), ..Style::for_stdout(self.color) }
+        Style { top: self.top(), is_verbose: self.verbose, ..Style::for_stdout(self.color) }
     }
 
     /// Rows of each list, where somebody said so.

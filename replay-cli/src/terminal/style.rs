@@ -32,8 +32,11 @@ pub(crate) struct Style {
     pub(crate) width: usize,
     /// Only ASCII may be drawn.
     pub(crate) ascii: bool,
-    /// Rows that lists show, where somebody said so.
+    /// Rows that lists show, where `--top` sets them.
     pub(crate) top: Option<usize>,
+    /// `-v`: also print what is only of interest for the recording itself.
+    #[allow(dead_code, reason = "for the report header")]
+    pub(crate) is_verbose: bool,
 }
 
 /// Columns where nobody says: those of a terminal that nobody has made wider.
@@ -44,7 +47,8 @@ const WIDTHS: (usize, usize) = (40, 200);
 impl Style {
     /// Nothing is known.
     #[cfg(test)]
-    pub(crate) const PLAIN: Self = Self { color: false, width: DEFAULT_WIDTH, ascii: false, top: None };
+    pub(crate) const PLAIN: Self =
+        Self { color: false, width: DEFAULT_WIDTH, ascii: false, top: None, is_verbose: false };
 
     /// Of stdout.
     pub(crate) fn for_stdout(color: ColorChoice) -> Self {
@@ -57,6 +61,7 @@ impl Style {
             width: environment.width(detected),
             ascii: environment.is_ascii(),
             top: None,
+            is_verbose: false,
         }
     }
 
