@@ -1,25 +1,22 @@
-//! Exit codes, and what an error turns into.
+//! Exit codes, and the errors that select them.
 
 use std::process::ExitCode;
 
-/// How the command ended.
+/// The exit code of the command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CliExit {
-    /// Done.
     Done,
-    /// Our fault.
+    /// An error that is neither the input's nor the user's.
     Internal,
-    /// The command line makes no sense.
     Usage,
-    /// `--fail-on` found what it looks for.
+    /// A finding that `--fail-on` names, or a failed check of `doctor`.
     Findings,
-    /// A budget was exceeded, or is not known to be kept.
+    /// A budget was exceeded, or the trace does not show whether it was.
     Exceeded,
-    /// The input cannot be read.
     Unreadable,
-    /// The input was read and is not complete.
+    /// The report was printed, but the trace has losses.
     Incomplete,
-    /// What the command that was run returned.
+    /// The exit code of the command that `run` started.
     Code(u8),
 }
 
@@ -38,7 +35,7 @@ impl From<CliExit> for ExitCode {
     }
 }
 
-/// The input cannot be read: one sentence saying what, where and what to do.
+/// Input that cannot be read, as one sentence: what, where, what to do.
 #[derive(Debug)]
 pub(crate) struct UnreadableInput(pub(crate) String);
 
@@ -50,7 +47,7 @@ impl std::fmt::Display for UnreadableInput {
 
 impl std::error::Error for UnreadableInput {}
 
-/// The command line asks for something that cannot be done: one sentence.
+/// A command line that cannot be carried out, as one sentence: what, where, what to do.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -62,7 +59,7 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Prints the error as one line and picks the code. A reader of our output that has gone away is no error.
+/// Prints the error as one line and returns its exit code. A closed stdout is not an error.
 pub(crate) fn report_error(error: &anyhow::Error) -> CliExit {
     let pipe_closed = error
         .chain()

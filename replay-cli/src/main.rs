@@ -1,9 +1,9 @@
-//! The `gpumemtrace` command: parses the line, calls one function per command, turns its answer into an exit code.
+//! The `gpumemtrace` command: parses the command line and calls one function per subcommand.
 //!
-//! Constraint: people and scripts read the result. Consequence: stdout holds the report and nothing else, stderr at most a
-//! few sentences, and the exit code says what happened (see [`exit`]).
+//! Stdout holds only the report, stderr at most a few sentences. The exit code says how the command
+//! ended (see [`exit`]).
 #![deny(unsafe_code)]
-#![allow(clippy::print_stderr)] // The command's own messages; stdout goes through one writer.
+#![allow(clippy::print_stderr)] // For messages; stdout goes through one writer.
 
 mod commands;
 mod exit;
@@ -17,10 +17,10 @@ use clap::{Parser, Subcommand};
 
 use crate::exit::CliExit;
 
-/// See every GPU memory allocation of a program, and the line that made it.
+/// A GPU memory profiler for PyTorch and CUDA
 ///
-/// Record with `gpumemtrace run -- python train.py` (or `LD_PRELOAD=libgpumemtrace.so python train.py`),
-/// then ask: `gpumemtrace replay run.trace --leaks`.
+/// Record a program with `gpumemtrace run -- python train.py`, then analyse its trace with
+/// `gpumemtrace replay run.trace --leaks`.
 #[derive(Parser)]
 #[command(name = "gpumemtrace", version, arg_required_else_help = true, after_help = EXIT_CODES)]
 struct Cli {
@@ -28,32 +28,41 @@ struct Cli {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 findings (with --fail-on; always with doctor), 4 budget \
-exceeded, 5 unreadable input, 6 read but incomplete, 130 interrupted. `run` exits like the command it runs.";
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    success
+  1    internal error
+  2    wrong usage
+  3    findings: what --fail-on names, or a failed check of doctor
+  4    budget exceeded
+  5    unreadable input
+  6    incomplete trace
+  130  interrupted
+`run` exits with the exit code of the command it runs.";
 
 #[derive(Subcommand)]
 enum Command {
-    /// Turn a trace into answers: leaks, peak, timeline, fragmentation, out-of-memory.
+    /// Analyse a trace: leaks, peak, timeline, fragmentation, out of memory
     Replay(commands::replay::ReplayArgs),
-    /// Say what one run needs more or less than another: by line, by step and as a whole.
+    /// Compare two traces
     Compare(commands::compare::CompareArgs),
-    /// Hold a trace against budgets: peaks, gap, leaks, steps and lines.
+    /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
-    /// Say what a trace is: who was traced, how it ended, what is in it.
+    /// Show what a trace contains
     Info(commands::info::InfoArgs),
-    /// Print every record as text, in order.
+    /// Print every record of a trace as text
     Dump(commands::dump::DumpArgs),
-    /// Write a copy of a trace that carries the names of native functions, for another machine.
+    /// Write a copy of a trace with the names of native functions
     Symbolize(commands::symbolize::SymbolizeArgs),
-    /// Run a command and record its GPU memory.
+    /// Run a command and record its GPU memory
     Run(commands::run::RunArgs),
-    /// Say what would be recorded on this machine, and prove it.
+    /// Check whether this machine can be recorded
     Doctor(commands::doctor::DoctorArgs),
-    /// Print completions for a shell.
+    /// Print shell completions
     Completions(commands::shell::CompletionsArgs),
-    /// Print the manual page.
+    /// Print a manual page
     Man(commands::shell::ManArgs),
-    #[command(name = "suspects", hide = true)]
+    #[command(hide = true)]
     LeakCandidates(commands::leak_candidates::LeakCandidatesArgs),
     #[command(hide = true)]
     DoctorProbe(commands::doctor::probe::ProbeArgs),
@@ -63,7 +72,7 @@ fn main() -> std::process::ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help and version come this way too, and a reader that has gone away is no reason to complain.
+            // Help and version arrive here too. A closed stdout is not an error.
             let _ = error.print();
             return if error.use_stderr() { CliExit::Usage } else { CliExit::Done }.into();
         }

@@ -1,4 +1,4 @@
-//! `gpumemtrace check`: a trace held against budgets.
+//! `gpumemtrace check`: checks a trace against a memory budget.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -22,30 +22,29 @@ use crate::render::{
 use crate::terminal::status_line;
 use crate::terminal::stdout::print_text;
 
-/// What `check` takes.
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// The trace (of one in parts: run.trace, the others are found by themselves)
+    /// Trace file; parts of a rotated trace are found automatically
     trace: PathBuf,
-    /// The budget file (TOML)
+    /// Budget file (TOML)
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
-    /// Write the budget file instead, with what this run needs as limits
+    /// Write the budget file, with limits taken from this trace
     #[arg(long, conflicts_with_all = ["markdown", "junit", "json", "format"])]
     write: bool,
-    /// With --write: replace a file that is there
+    /// With --write, replace an existing file
     #[arg(long, requires = "write")]
     force: bool,
-    /// Also write a summary for a pull request ("-": to stdout, instead of the text)
+    /// Also write a Markdown summary for a pull request ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Also write JUnit's XML, a test case for each budget ("-": to stdout, instead of the text)
+    /// Also write JUnit XML, one test case per limit ("-" for stdout)
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// One JSON object on stdout instead of text (docs/check.schema.json describes it)
+    /// Print JSON (schema: docs/check.schema.json)
     #[arg(long)]
     json: bool,
-    /// What to print on stdout
+    /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(CHECK_RENDERERS))]
     format: Option<&'static dyn Renderer<Check>>,
     #[command(flatten)]
@@ -55,7 +54,7 @@ pub(crate) struct CheckArgs {
 }
 
 impl CheckArgs {
-    /// Each output with its file, or `None` for stdout, which only one can have.
+    /// Each output with its file, or `None` for stdout. Fails if two outputs name stdout.
     #[allow(clippy::type_complexity, reason = "used once")]
     fn outputs(&self) -> Result<Vec<(&'static dyn Renderer<Check>, Option<&Path>)>, UsageError> {
         let files: [(&'static dyn Renderer<Check>, _); 2] =
@@ -69,7 +68,8 @@ impl CheckArgs {
         let is_format_named = self.json || self.format.is_some();
         if on_stdout + usize::from(is_format_named) > 1 {
             return Err(UsageError(
-                "only one of --json, --format, --markdown - and --junit - can have stdout".to_owned(),
+                "only one of --json, --format, --markdown - and --junit - can write to stdout; give the others a file"
+                    .to_owned(),
             ));
         }
         if on_stdout == 0 {
@@ -79,20 +79,19 @@ impl CheckArgs {
     }
 }
 
-/// Does it.
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
-    let own = args.reading.own_paths()?;
+    let user_code = args.reading.user_code()?;
     let outputs = args.outputs()?;
-    // What is wrong with the budget is said before minutes of reading.
+    // Reading the trace may take minutes: refuse a wrong budget first.
     let budget = if args.write { None } else { Some(read_budget(&args.budget)?) };
     if args.write && !args.force && args.budget.exists() {
         return Err(already_exists(&args.budget).into());
     }
     status_line::exit_cleanly_on_interrupt()?;
-    let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &own)?;
+    let (analysis, amounts) = read_by_steps(&args.trace, &args.reading, &user_code)?;
     let mut profile = Profile::new(&analysis, &amounts);
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
-    // Of native lines the function is known only by its name, which patterns ask for.
+    // The budget's patterns match native call sites by function name.
     let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
     name_sites(native, &analysis, Shown::ALL, &mut resolver);
     resolver.save_cache();
@@ -118,22 +117,22 @@ fn read_budget(path: &Path) -> anyhow::Result<Budget> {
     let name = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
         UnreadableInput(match error.kind() {
-            ErrorKind::NotFound => format!("{name} does not exist; --write makes it from this run"),
-            _ => format!("{name} cannot be read: {error}"),
+            ErrorKind::NotFound => format!("{name} does not exist; create it from this trace with --write"),
+            _ => format!("cannot read {name}: {error}"),
         })
     })?;
     Ok(Budget::parse(&text).map_err(|why| UsageError(format!("{name}: {why}")))?)
 }
 
 fn already_exists(path: &Path) -> UsageError {
-    UsageError(format!("{} is there already; --force replaces it", path.display()))
+    UsageError(format!("{} already exists; replace it with --force", path.display()))
 }
 
-/// All of it or nothing, and nothing over a file that somebody else has made meanwhile.
+/// Writes the whole file or nothing. Without `replaces`, a file that appeared meanwhile is an error.
 fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let cannot = || format!("{} cannot be written", path.display());
-    // Others read it too: with the rights of any file that is made here.
+    let cannot = || format!("cannot write {}", path.display());
+    // A temporary file is private by default; a budget is read by others, so the umask decides.
     let rights = fs::Permissions::from_mode(0o666);
     let file = tempfile::Builder::new().prefix(".budget").permissions(rights).tempfile_in(folder);
     let mut file = file.with_context(cannot)?;
@@ -159,5 +158,5 @@ fn write_output(
     let Some(path) = file else { return print_document(renderer, outcome, context) };
     let mut bytes = Vec::new();
     renderer.render(outcome, context, &mut bytes)?;
-    fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
+    fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }

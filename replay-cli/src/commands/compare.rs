@@ -1,4 +1,4 @@
-//! `gpumemtrace compare`: two traces in, what differs out.
+//! `gpumemtrace compare`: reports what differs between two traces.
 
 use std::path::PathBuf;
 
@@ -15,41 +15,40 @@ use crate::render::{
 };
 use crate::terminal::status_line;
 
-/// What `compare` takes.
 #[derive(clap::Args)]
 pub(crate) struct CompareArgs {
-    /// The trace of the run before (of one in parts: run.trace, the others are found by themselves)
+    /// Trace of the first run; parts of a rotated trace are found automatically
     before: PathBuf,
-    /// The trace of the run after
+    /// Trace of the second run
     after: PathBuf,
     #[command(flatten)]
     reading: TraceArgs,
-    /// List every line that differs, not only the largest changes
+    /// List every call site that differs, not only the largest changes
     #[arg(long, conflicts_with = "top")]
     all: bool,
     #[command(flatten)]
     display: DisplayArgs,
-    /// One JSON object on stdout instead of text (docs/comparison.schema.json describes it)
+    /// Print JSON (schema: docs/comparison.schema.json)
     #[arg(long)]
     json: bool,
-    /// What to print on stdout
+    /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(COMPARISON_RENDERERS))]
     format: Option<&'static dyn Renderer<Comparison>>,
-    /// Exit with code 3 if the second run is worse in one of these, or differs (may be given more than once, or with commas)
+    /// Exit with code 3 if the second run is worse in one of these (repeatable, or comma-separated)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<CompareFailOn>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CompareFailOn {
-    /// Any quantity of the whole run but its steps and its gap is larger, or a leak has come or grows faster
+    /// A total of the run is larger (steps and unused reserved aside), or a leak is new or faster
     Growth,
-    /// A peak (live, reserved, from the driver, or of the usual step) is higher
+    /// A peak is higher: allocated, reserved, driver, or of the median step
     Peak,
-    /// A leak has come or grows faster
+    /// A leak is new or grows faster
     #[value(alias = "leak")]
     Leaks,
-    /// The program ran out of memory more often
+    /// There are more out-of-memory errors
     #[value(alias = "ooms")]
     Oom,
     /// Anything differs
@@ -68,18 +67,19 @@ impl CompareFailOn {
     }
 }
 
-/// Does it.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
-    let own = args.reading.own_paths()?;
+    let user_code = args.reading.user_code()?;
     status_line::exit_cleanly_on_interrupt()?;
-    let analysed =
-        [read_by_steps(&args.before, &args.reading, &own)?, read_by_steps(&args.after, &args.reading, &own)?];
+    let analysed = [
+        read_by_steps(&args.before, &args.reading, &user_code)?,
+        read_by_steps(&args.after, &args.reading, &user_code)?,
+    ];
     let mut resolver = Resolver::new(args.reading.uses_symbol_cache());
     let [before, after] =
         [&analysed[0], &analysed[1]].map(|(analysis, amounts)| Profile::new(analysis, amounts));
     let mut profiles = [before, after];
     for profile in &mut profiles {
-        // Of native lines the function is known only by its name, which alignment needs.
+        // Native call sites of the two runs are matched by function name.
         let analysis = profile.analysis;
         let native = profile.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some());
         name_sites(native, analysis, Shown::ALL, &mut resolver);

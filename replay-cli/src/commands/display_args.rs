@@ -1,4 +1,4 @@
-//! How a text may look: shared by the commands whose reports have lists and sizes.
+//! Options of text reports, shared by `replay`, `compare` and `check`.
 
 use std::num::NonZeroUsize;
 
@@ -7,17 +7,18 @@ use gpumemtrace_replay::units::{self, Units};
 
 use crate::terminal::style::{ColorChoice, Style};
 
-/// Options for that.
 #[derive(clap::Args)]
 pub(crate) struct DisplayArgs {
-    /// Sizes in text in this unit, instead of one for each
+    /// Print all sizes in this unit
     #[arg(long, value_name = "UNIT", default_value = "auto", hide_default_value = true, ignore_case = true,
           value_parser = PossibleValuesParser::new(Units::NAMED.map(|(name, _)| name)).map(|name| parse_units(&name)))]
     units: Units,
-    /// Colours: "auto" has them on terminals, and where FORCE_COLOR or CLICOLOR_FORCE is set; not with NO_COLOR, TERM=dumb, or in CI
+    /// When to use colours [default: auto]
     #[arg(long, value_name = "WHEN", value_enum, default_value_t, hide_default_value = true)]
     color: ColorChoice,
-    /// Show N rows of each list, and sum up the others (in the JSON of `replay`: leave them out and say how many, in "left_out")
+    /// Show N rows of each list and sum up the others
+    ///
+    /// In JSON the other rows are removed and counted.
     #[arg(long, value_name = "N")]
     top: Option<NonZeroUsize>,
     /// Print details of the recording itself
@@ -30,13 +31,13 @@ fn parse_units(name: &str) -> Units {
 }
 
 impl DisplayArgs {
-    /// The style of stdout; from here on sizes are in the unit that was asked for.
+    /// The style of stdout. Also sets the unit of sizes for the whole process.
     pub(crate) fn style(&self) -> Style {
         units::choose(self.units);
         Style { top: self.top(), is_verbose: self.verbose, ..Style::for_stdout(self.color) }
     }
 
-    /// Rows of each list, where somebody said so.
+    /// The number of rows that `--top` sets.
     pub(crate) fn top(&self) -> Option<usize> {
         self.top.map(NonZeroUsize::get)
     }

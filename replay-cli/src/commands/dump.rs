@@ -1,4 +1,6 @@
-//! `gpumemtrace dump`: every record as text, in order. The oracle of our own tests, so its form is fixed.
+//! `gpumemtrace dump`: prints every record as text, in order.
+//!
+//! Tests compare this output with what programs did, so its format is fixed.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -16,20 +18,18 @@ use crate::terminal::marks::sanitize;
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
 
-/// What `dump` takes.
 #[derive(clap::Args)]
 pub(crate) struct DumpArgs {
-    /// A trace file, such as run.trace
+    /// Trace file, such as run.trace
     trace: PathBuf,
-    /// Also print what the stack numbers stand for
+    /// Also print the frames that stack numbers refer to
     #[arg(long)]
     stacks: bool,
-    /// After each driver call, also print the bytes held by then: held=PLACE:BYTES,...
+    /// Also print the driver memory after each driver call, as held=PLACE:BYTES,...
     #[arg(long)]
     totals: bool,
 }
 
-/// Does it.
 pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let head = file.with_input(ring, Head::read)?;
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
-/// What driver calls hold, as events pass.
+/// Driver memory per place, updated event by event.
 #[derive(Default)]
 struct DriverTotalsTracker {
     driver: Driver,
@@ -226,7 +226,7 @@ fn format_value(value: &Value) -> String {
     }
 }
 
-/// One word per value: what holds spaces, quotes or control characters is quoted as in Rust or C.
+/// The text as one word: with spaces, quotes or control characters it is quoted as in Rust.
 fn quote_word(text: &str) -> String {
     let is_word = !text.is_empty()
         && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"' && c != '\\');

@@ -1,6 +1,7 @@
-//! `gpumemtrace suspects`: what a program that is asked who holds its blocks must know of them (`gpumemtrace run --holders`).
+//! `gpumemtrace leak-candidates`: the blocks of leaking call sites, as JSON.
 //!
-//! Constraint: it is run by the traced program, which waits. Consequence: the trace so far is read once, and nothing is named.
+//! The holder scan of `gpumemtrace run --holders` calls this hidden command from inside the traced
+//! program, which waits for it. So the trace is read once, and native addresses are not symbolized.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -14,14 +15,12 @@ use crate::render::json::write_json;
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
 
-/// What it takes.
 #[derive(clap::Args)]
 pub(crate) struct LeakCandidatesArgs {
-    /// The trace
+    /// Trace of the calling process
     trace: PathBuf,
 }
 
-/// Does it.
 pub(crate) fn run(args: &LeakCandidatesArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let analysis = file.with_input(ring, |input| analyse_as(input, Asked::default()))?;

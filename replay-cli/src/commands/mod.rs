@@ -1,4 +1,4 @@
-//! One file per command.
+//! The subcommands: one file or folder each.
 
 pub(crate) mod check;
 pub(crate) mod compare;

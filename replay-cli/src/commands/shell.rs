@@ -1,7 +1,6 @@
-//! What belongs to the command and is not a report: completions for shells, and its manual page.
+//! `gpumemtrace completions` and `gpumemtrace man`: shell completions and manual pages.
 //!
-//! Constraint: packages install both beside the command, and they must say what it takes. Consequence: both are made from the
-//! definition of the command line itself, by the command, and are kept nowhere.
+//! Both are generated from the definition of the command line, so packages cannot ship stale ones.
 
 use std::io::Write as _;
 
@@ -12,11 +11,12 @@ use crate::exit::{CliExit, UsageError};
 
 #[derive(clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell.
+    /// Shell to complete for
     shell: clap_complete::Shell,
 }
 
-/// Prints what the shell is to read, for example into `~/.local/share/bash-completion/completions/gpumemtrace`.
+/// Prints the completion script, for example for
+/// `~/.local/share/bash-completion/completions/gpumemtrace`.
 pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result<CliExit> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "gpumemtrace", &mut text);
@@ -25,7 +25,7 @@ pub(crate) fn completions<Cli: CommandFactory>(args: &CompletionsArgs) -> Result
 
 #[derive(clap::Args)]
 pub(crate) struct ManArgs {
-    /// The page of this command instead of the first one, such as `replay`.
+    /// Subcommand, such as `replay` [default: the main page]
     command: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn man<Cli: CommandFactory>(args: &ManArgs) -> Result<CliExit> {
             Some(command) => command.clone().version(env!("CARGO_PKG_VERSION")),
             None => {
                 return Err(UsageError(format!(
-                    "there is no command {name}; `gpumemtrace --help` lists them"
+                    "there is no command {name}; list all with gpumemtrace --help"
                 ))
                 .into());
             }

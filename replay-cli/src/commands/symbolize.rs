@@ -1,7 +1,8 @@
-//! `gpumemtrace symbolize`: a copy of a trace that carries the names of its native addresses, for machines without the libraries.
+//! `gpumemtrace symbolize`: writes a copy of a trace with the names of its native addresses.
 //!
-//! Constraint: a trace cannot be recorded again. Consequence: it is never written to; the copy is complete before it has its name;
-//! names go in front of all other blocks, which stay as they are, byte for byte, also where they are damaged or cut.
+//! The copy can be analysed on a machine without the traced libraries. The trace itself is never
+//! written to. The copy gets its name once it is complete. Its NAMES blocks come first; all other
+//! blocks are copied byte for byte, even if they are damaged or truncated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,37 +27,35 @@ use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::{TraceSource, ring_path};
 
-/// Addresses in a block to begin with; one that gets too long is split.
+/// Addresses per NAMES block; a block with a payload over the limit is split.
 const BLOCK_ADDRESSES: usize = 8192;
-/// As the recorder packs.
+/// The recorder's zstd level.
 const LEVEL: i32 = 3;
 
-/// What `symbolize` takes.
 #[derive(clap::Args)]
 pub(crate) struct SymbolizeArgs {
-    /// A trace file, such as run.trace
+    /// Trace file, such as run.trace
     trace: PathBuf,
-    /// The copy [default: beside the trace; run.trace becomes run.symbolized.trace]
+    /// Output file [default: run.symbolized.trace beside run.trace]
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Replace OUT if it exists
+    /// Replace an existing output file
     #[arg(long)]
     force: bool,
-    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
     #[arg(long)]
     no_cache: bool,
 }
 
-/// Does it.
 pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     if file.is_locked() {
-        let why = format!("{} is still being written; symbolize it when the program has ended", file.name);
+        let why = format!("{} is still being written; try again when the program has ended", file.name);
         return Err(UnreadableInput(why).into());
     }
     let target = args.output.clone().unwrap_or_else(|| default_output(&args.trace));
     if !args.force && (target.exists() || ring_path(&target).exists()) {
-        let why = format!("{} exists; remove it, name another with -o, or add --force", target.display());
+        let why = format!("{} already exists; name another file with -o, or add --force", target.display());
         return Err(UsageError(why).into());
     }
     let head = file.with_input(ring, Head::read)?;
@@ -83,19 +82,19 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
         )?;
     }
     if named.all == 0 {
-        writeln!(out, "  the trace has no native stacks (GPUMEMTRACE_STACKS=both records them)")?;
+        writeln!(out, "  the trace has no native stacks; record them with --stacks both")?;
     }
     if head.ring.is_some() {
-        writeln!(out, "  its last events are in {}: keep the two together", ring_path(&target).display())?;
+        writeln!(out, "  the last events are in {}: keep both files together", ring_path(&target).display())?;
     }
     for reason in &reasons {
-        writeln!(out, "  incomplete, as the trace is: {}", sanitize(reason))?;
+        writeln!(out, "  incomplete, like the trace: {}", sanitize(reason))?;
     }
     print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })
 }
 
-/// `run.trace` becomes `run.symbolized.trace`.
+/// The default output: `run.trace` becomes `run.symbolized.trace`.
 fn default_output(trace: &Path) -> PathBuf {
     let name = trace.file_name().unwrap_or_default().to_string_lossy();
     trace.with_file_name(match name.strip_suffix(".trace") {
@@ -108,7 +107,7 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Why the trace is incomplete, if it is.
+/// The losses of the trace, a sentence each. Reads all events.
 fn incomplete_reasons(file: &TraceSource, head: &Head) -> Result<Vec<String>, UnreadableInput> {
     let mut threads = BTreeSet::new();
     let body = read_events(&|| file.open(), head, &mut |event| {
@@ -121,12 +120,11 @@ fn incomplete_reasons(file: &TraceSource, head: &Head) -> Result<Vec<String>, Un
     Ok(incompleteness(head, &body, missing, dropped))
 }
 
-/// The names of all addresses of a trace.
+/// The names of all native addresses of a trace, by build ID.
 struct NamedAddresses {
     modules: BTreeMap<Vec<u8>, Vec<AddressNames>>,
-    /// Addresses.
     all: u64,
-    /// Addresses with a name.
+    /// How many of `all` have a name.
     found: u64,
     reasons: BTreeMap<(Unnamed, Option<String>), u64>,
 }
@@ -158,7 +156,7 @@ impl NamedAddresses {
         named
     }
 
-    /// As blocks.
+    /// Encodes the names as NAMES blocks.
     fn encode_blocks(&self) -> Vec<Vec<u8>> {
         let mut blocks = Vec::new();
         for (build_id, addresses) in &self.modules {
@@ -182,7 +180,7 @@ fn encode_name_blocks(blocks: &mut Vec<Vec<u8>>, build_id: &[u8], addresses: &[A
     }
 }
 
-/// The trace with these names instead of those that it may have had.
+/// Writes the copy: the new names, then the trace without the blocks that they replace.
 fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyhow::Result<()> {
     let old = replaced_spans(file)?;
     let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -212,8 +210,8 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     Ok(())
 }
 
-/// What is left out: names, because what they say is among the new ones, and the sums of parts, which would be taken for those of
-/// all of it.
+/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part, which readers
+/// would take for the index of the whole trace.
 fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
     let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
@@ -236,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_is_named_as_one_would_expect() {
+    fn default_output_inserts_symbolized_before_extension() {
         for (trace, copy) in [
             ("/a/run.trace", "/a/run.symbolized.trace"),
             ("run.rank3.trace", "run.rank3.symbolized.trace"),

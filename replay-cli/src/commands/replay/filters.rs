@@ -1,7 +1,8 @@
-//! What of the traces a report is wanted of: devices, ranks, a stream, a part of the run, some lines.
+//! The filters of `replay`: devices, ranks, a stream, a start time, call sites.
 //!
-//! Constraint: a filter that matches nothing looks like a run without findings. Consequence: what does not exist (a device, a rank, a
-//! stream, a moment) is refused in one sentence that says what there is; of lines, which may just have done nothing, it is said.
+//! A filter that matches nothing would look like a run without findings. So a device, rank, stream
+//! or time that does not exist is an error that lists what exists. A call site may simply have
+//! allocated nothing, so an unmatched `--site` only prints a note.
 
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::reader::{Item, TraceReader};
@@ -13,49 +14,51 @@ use crate::exit::UsageError;
 use crate::terminal::format::{format_count, format_duration};
 use crate::trace::open::TraceSource;
 
-/// Most marks that are named to who asked for another.
+/// Most marks that an error lists.
 const MOST_MARKS: usize = 10;
 
-/// Options for that.
 #[derive(clap::Args)]
 pub(crate) struct FilterArgs {
-    /// Only findings and rows of these lines: FILE, FILE:LINE, FILE:FUNCTION, a function, a library, with * and ? (also where it is
-    /// a caller of the line that is shown), or the id of a site as JSON has it; other rows are summed up
+    /// Show only call sites that match, or are called from a match, and sum up the others
+    ///
+    /// PATTERN is FILE, FILE:LINE, FILE:FUNCTION, a function or a library, with * and ?, or the id
+    /// of a site in JSON.
     #[arg(long, value_name = "PATTERN")]
     site: Option<String>,
-    /// Only what comes from then on: a time from the start, such as 12.5s or 3min, step:40, or mark:NAME. What was held before counts at the
-    /// peak
+    /// Analyse only what follows WHEN: 12.5s, 3min, step:40 or mark:NAME
+    ///
+    /// Blocks that are live at WHEN still count, for example at the peak.
     #[arg(long, value_name = "WHEN")]
     since: Option<When>,
-    /// Only these devices
+    /// Show only these GPUs (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     device: Vec<u32>,
-    /// Only the traces of these ranks
+    /// Show only the traces of these ranks (repeatable, or comma-separated)
     #[arg(long, value_name = "N", value_delimiter = ',')]
     rank: Vec<u64>,
-    /// Only what PyTorch allocates on this stream: "default", or its number as reports show it
+    /// Show only what PyTorch allocates on this stream: "default", or its number in reports
     #[arg(long, value_name = "S")]
     stream: Option<StreamId>,
 }
 
 impl FilterArgs {
-    /// What the reading must know of it.
+    /// Passes on the filters that apply while events are read.
     pub(crate) fn configure(&self, asked: &mut Asked) {
         asked.since.clone_from(&self.since);
         asked.stream = self.stream;
     }
 
-    /// False for a trace that says it is of another rank.
+    /// False if the first blocks of the trace name another rank than `--rank`.
     pub(crate) fn accepts(&self, file: &TraceSource) -> bool {
         if self.rank.is_empty() {
             return true;
         }
-        // Whoever does not say so at its beginning is asked again when it has been read.
+        // A trace without a rank at its start is checked again after it has been read.
         let rank = read_first_meta(file).and_then(|meta| meta.number("rank"));
         rank.is_none_or(|rank| self.rank.contains(&rank))
     }
 
-    /// Leaves of the traces what is wanted. `skipped` were not read, because they are of other ranks.
+    /// Removes what the filters exclude. `skipped` are traces of other ranks, which were not read.
     pub(crate) fn apply(
         &self,
         analyses: &mut Vec<Analysis>,
@@ -78,16 +81,19 @@ impl FilterArgs {
         there.extend(skipped.iter().filter_map(|file| read_first_meta(file)?.number("rank")));
         there.sort_unstable();
         there.dedup();
-        let none =
-            if unnamed.is_empty() { String::new() } else { format!("; of no rank: {}", unnamed.join(", ")) };
+        let without_rank = if unnamed.is_empty() {
+            String::new()
+        } else {
+            format!("; without a rank: {}", unnamed.join(", "))
+        };
         if let Some(missing) = self.rank.iter().find(|rank| !there.contains(rank)) {
-            let told = list_names(&there, "there is no trace that says its rank", "there are ranks");
-            return Err(UsageError(format!("no trace is of rank {missing}: {told}{none}")));
+            let known = list_names(&there, "no trace has a rank", "there are ranks");
+            return Err(UsageError(format!("no trace is of rank {missing}: {known}{without_rank}")));
         }
         analyses.retain(|one| rank(one).is_some_and(|rank| self.rank.contains(&rank)));
         if !unnamed.is_empty() {
             crate::terminal::status_line::erase();
-            eprintln!("gpumemtrace: left out, as it does not say its rank: {}", unnamed.join(", "));
+            eprintln!("gpumemtrace: skipped, because the trace has no rank: {}", unnamed.join(", "));
         }
         Ok(())
     }
@@ -98,7 +104,7 @@ impl FilterArgs {
             let path = &analysis.path;
             if matches!(since.asked, When::Step(_)) && analysis.rule.source().is_none() {
                 return Err(UsageError(format!(
-                    "{path}: no steps were recognised, so there is no {}",
+                    "{path}: cannot find {}, because no steps were detected",
                     since.asked
                 )));
             }
@@ -109,7 +115,7 @@ impl FilterArgs {
                     .source()
                     .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
                 return Err(UsageError(format!(
-                    "{path}: {} never came; the run has {span}{} of events{}",
+                    "{path}: {} was not reached; the trace covers {span}{}{}",
                     since.asked,
                     steps.unwrap_or_default(),
                     list_known_marks(&since.asked, std::slice::from_ref(analysis))
@@ -121,18 +127,18 @@ impl FilterArgs {
 
     fn check_stream(&self, analyses: &[Analysis]) -> Result<(), UsageError> {
         let Some(stream) = self.stream else { return Ok(()) };
-        let told = || analyses.iter().filter_map(|one| one.stream.as_ref());
+        let known = || analyses.iter().filter_map(|one| one.stream.as_ref());
         if let Some(analysis) =
             analyses.iter().find(|one| one.stream.as_ref().is_none_or(|s| s.told.is_empty()))
         {
             return Err(UsageError(format!(
-                "{}: no block's stream is known, because PyTorch's own tracker was not there ({})",
+                "{}: streams are unknown, because PyTorch's trace tracker was not attached ({})",
                 analysis.path,
-                analysis.tracker.map_or("no PyTorch was met", gpumemtrace_format::TrackerState::name)
+                analysis.tracker.map_or("PyTorch not found", gpumemtrace_format::TrackerState::name)
             )));
         }
-        if !told().any(|facts| facts.told.contains(&stream)) {
-            let mut there: Vec<StreamId> = told().flat_map(|facts| facts.told.iter().copied()).collect();
+        if !known().any(|facts| facts.told.contains(&stream)) {
+            let mut there: Vec<StreamId> = known().flat_map(|facts| facts.told.iter().copied()).collect();
             there.sort_unstable();
             there.dedup();
             let there = list_names(&there, "there is none", "there are");
@@ -154,8 +160,8 @@ impl FilterArgs {
         there.sort_unstable();
         there.dedup();
         if let Some(missing) = self.device.iter().find(|device| !there.contains(device)) {
-            let told = list_names(&there, "no device is", "these are");
-            return Err(UsageError(format!("device {missing} is not in the trace: {told}")));
+            let known = list_names(&there, "there is none", "there are");
+            return Err(UsageError(format!("GPU {missing} is not in the trace: {known}")));
         }
         let wanted: Vec<u8> = self.device.iter().filter_map(|device| u8::try_from(*device).ok()).collect();
         for analysis in analyses {
@@ -164,25 +170,25 @@ impl FilterArgs {
         Ok(())
     }
 
-    /// Leaves of a report, whose sites have names, the rows of the lines that are wanted.
+    /// Removes the rows of call sites that `--site` excludes. All sites must have names by now.
     pub(crate) fn apply_lines(&self, report: &mut Report) {
         let Some(site) = &self.site else { return };
         if !keep_lines(report, &Lines::new(site)) {
             crate::terminal::status_line::erase();
             eprintln!(
-                "gpumemtrace: no line of this report fits --site {site:?}, so all rows are summed up as others"
+                "gpumemtrace: no call site of this report matches --site {site:?}; all rows are summed up"
             );
         }
     }
 
-    /// True where only some lines are wanted.
+    /// True with `--site`.
     pub(crate) fn has_lines(&self) -> bool {
         self.site.is_some()
     }
 
-    /// As the report says it; `None` where all is wanted.
+    /// The filters as they appear in the report; `None` without any.
     pub(crate) fn describe(&self, top: Option<usize>) -> Option<ReportFilters> {
-        let told = ReportFilters {
+        let filters = ReportFilters {
             top: top.map(|top| top as u64),
             site: self.site.clone(),
             since: self.since.as_ref().map(When::to_string),
@@ -190,16 +196,16 @@ impl FilterArgs {
             ranks: self.rank.clone(),
             stream: self.stream.map(|stream| stream.0),
         };
-        (told != ReportFilters::default()).then_some(told)
+        (filters != ReportFilters::default()).then_some(filters)
     }
 
-    /// True where not all ranks are wanted: that others are missing is then no news.
+    /// True with `--rank`: the report then does not list the other ranks as missing.
     pub(crate) fn has_ranks(&self) -> bool {
         !self.rank.is_empty()
     }
 }
 
-/// What a trace says of itself before its first event.
+/// The metadata before the first event, at least up to the rank; `None` if it cannot be read.
 fn read_first_meta(file: &TraceSource) -> Option<Meta> {
     let mut meta = Meta::default();
     for item in TraceReader::new(file.open().ok()?).ok()? {
@@ -215,7 +221,8 @@ fn read_first_meta(file: &TraceSource) -> Option<Meta> {
     Some(meta)
 }
 
-/// What marks there are, for whom asked for one that there is not.
+/// The names of the program's marks, as the end of an error about a mark that does not exist.
+/// Empty for other moments.
 pub(super) fn list_known_marks(asked: &When, analyses: &[Analysis]) -> String {
     if !matches!(asked, When::Mark(_)) {
         return String::new();
@@ -226,10 +233,10 @@ pub(super) fn list_known_marks(asked: &When, analyses: &[Analysis]) -> String {
             names.push(mark.name.clone());
         }
     }
-    format!("; {}", list_names(&names, "the program made no marks", "the program made the marks"))
+    format!("; {}", list_names(&names, "the program set no marks", "the program set the marks"))
 }
 
-/// `there are 0 and 1`; the first words where there is nothing.
+/// `there are 0, 1`, or `nothing` for an empty list.
 fn list_names(all: &[impl ToString], nothing: &str, some: &str) -> String {
     let names: Vec<String> = all.iter().map(ToString::to_string).collect();
     if names.is_empty() { nothing.to_owned() } else { format!("{some} {}", names.join(", ")) }

@@ -1,4 +1,4 @@
-//! `gpumemtrace replay`: a trace in, answers out.
+//! `gpumemtrace replay`: analyses one or more traces and prints a report.
 
 mod filters;
 mod section_args;
@@ -26,46 +26,47 @@ use crate::trace::open::TraceSource;
 use filters::FilterArgs;
 use section_args::SectionArgs;
 
-/// What `replay` takes.
 #[derive(clap::Args)]
-#[allow(clippy::struct_excessive_bools)] // Flags are what they are.
+#[allow(clippy::struct_excessive_bools, reason = "command-line flags")]
 pub(crate) struct ReplayArgs {
-    /// Trace files, such as run.trace (a ring file beside one, run.trace.ring, is found by itself)
+    /// Trace files; ring files (run.trace.ring) and parts beside them are found automatically
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
     #[command(flatten)]
     sections: SectionArgs,
-    /// Also what was held, by whom, and what of it was unused at this moment: 12.5s, 800ms or 3min from the start, step:40 for
-    /// the beginning of step 40, or mark:NAME for a mark of the program, mark:NAME#3 for the third of that name (may be given more
-    /// than once)
+    /// Add a snapshot at WHEN: 12.5s, 800ms, 3min, step:40, mark:NAME or mark:NAME#3 (repeatable)
+    ///
+    /// Times count from the start of the recording. step:40 is the beginning of step 40,
+    /// mark:NAME#3 the third mark of that name.
     #[arg(long, value_name = "WHEN")]
     at: Vec<When>,
-    /// With --peak: every block that was there, and what each was for
+    /// With --peak, list every live block and its category
     #[arg(long, requires = "peak")]
     blocks: bool,
-    /// Print stacks in full: native frames too, where they belong among the Python frames
+    /// Print full stacks, with native frames between the Python frames
     #[arg(long)]
     stacks: bool,
-    /// Count what lies below PATH as your own code, also where it is installed: an absolute path, or some components of it such
-    /// as site-packages/mylib (may be given more than once)
+    /// Treat files below PATH as your code, such as site-packages/mylib (repeatable)
+    ///
+    /// PATH is an absolute path, or some components of one. It also covers installed packages.
     #[arg(long, value_name = "PATH")]
-    own: Vec<String>,
-    /// Do without the names of native functions that earlier runs left on disk (as GPUMEMTRACE_CACHE=off does)
+    user_code: Vec<String>,
+    /// Ignore the on-disk cache of native function names (as GPUMEMTRACE_CACHE=off does)
     #[arg(long)]
     no_cache: bool,
-    /// Follow a run that goes on: its totals about once a second on stderr, the report when it ends
+    /// Follow a running program: totals on stderr, the report when it ends
     #[arg(long)]
     follow: bool,
-    /// Draw no line on the terminal that says how far the reading is
+    /// Disable the progress bar
     #[arg(long)]
     no_progress: bool,
-    /// One JSON object on stdout instead of text (docs/report.schema.json describes it)
+    /// Print JSON (schema: docs/report.schema.json)
     #[arg(long)]
     json: bool,
-    /// What to print on stdout
+    /// Output format on stdout
     #[arg(long, value_name = "FORMAT", conflicts_with = "json", value_parser = format_parser(REPORT_RENDERERS))]
     format: Option<&'static dyn ReportRenderer>,
-    /// Exit with code 3 if there is such a finding (may be given more than once, or with commas)
+    /// Exit with code 3 if there is such a finding (repeatable, or comma-separated)
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
     fail_on: Vec<ReplayFailOn>,
     #[command(flatten)]
@@ -82,19 +83,18 @@ enum ReplayFailOn {
     /// The program ran out of memory
     #[value(alias = "ooms")]
     Oom,
-    /// Either
+    /// A leak or an out-of-memory error
     Any,
 }
 
-/// Does it.
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
-    let mut asked = Asked { own: parse_own_paths(&args.own)?, at: args.at.clone(), ..Asked::default() };
+    let mut asked = Asked { own: parse_user_code(&args.user_code)?, at: args.at.clone(), ..Asked::default() };
     args.filters.configure(&mut asked);
     let style = args.display.style();
     status_line::exit_cleanly_on_interrupt()?;
     if args.follow {
         let [path] = args.traces.as_slice() else {
-            return Err(UsageError("--follow takes one trace".to_owned()).into());
+            return Err(UsageError("--follow takes exactly one trace".to_owned()).into());
         };
         follow::follow_to_end(path, &asked.own)?;
     }
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let needs = renderer.report_needs(&context);
     let mut resolver = Resolver::new(!args.no_cache);
     let mut shown = build_filtered_report(args, &analyses, &[], &mut resolver);
-    // From all sections: --fail-on leak counts with --timeline, too.
+    // `--fail-on leak` must also work with --timeline, so the report has all sections here.
     let exit = choose_exit(args, &shown, &analyses);
     if needs.only_asked_sections && !sections.is_empty() {
         shown = build_filtered_report(args, &analyses, sections, &mut resolver);
@@ -132,7 +132,7 @@ fn read_traces(args: &ReplayArgs, asked: &Asked) -> anyhow::Result<Vec<Analysis>
             continue;
         }
         let _progress = shows_progress.then(|| file.progress());
-        // The step before the peak, and in which phases it came, are for who asks for it.
+        // The step before the peak and its phases cost time, and only --peak prints them.
         let analyse =
             if args.sections.asked.contains(&Section::Peak) { analyse_for_peak } else { analyse_as };
         analyses.push(file.with_input(ring, |input| analyse(input, asked.clone()))?);
@@ -141,7 +141,7 @@ fn read_traces(args: &ReplayArgs, asked: &Asked) -> anyhow::Result<Vec<Analysis>
     Ok(analyses)
 }
 
-/// The report on the lines that were asked for. Which those are shows only when all of them have names.
+/// The report, filtered by `--site`. The filter matches names, so it needs all of them first.
 fn build_filtered_report(
     args: &ReplayArgs,
     analyses: &[Analysis],
@@ -168,7 +168,7 @@ fn build_report(args: &ReplayArgs, analyses: &[Analysis], sections: &[Section]) 
     report
 }
 
-/// Refuses moments that came in none of the traces; the others tell in a note.
+/// Refuses an `--at` that no trace reaches. If some traces reach it, the others print a note.
 fn check_moments_exist(analyses: &[Analysis], at: &[When]) -> Result<(), UsageError> {
     let is_never = |when: &&When| analyses.iter().all(|analysis| analysis.never.contains(when));
     let Some(when) = at.iter().find(is_never) else { return Ok(()) };
@@ -176,19 +176,19 @@ fn check_moments_exist(analyses: &[Analysis], at: &[When]) -> Result<(), UsageEr
         (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
     });
     let has_steps = analyses.iter().any(|analysis| analysis.rule.source().is_some());
-    let steps = if has_steps { format!("step {last_step}") } else { "no steps are told in it".to_owned() };
+    let steps = if has_steps { format!("at step {last_step}") } else { "without steps".to_owned() };
     Err(UsageError(format!(
-        "--at {when} never came: the recording ends after {}, {steps}{}",
+        "--at {when} was not reached: the recording ends after {}, {steps}{}",
         format_duration(last_ns),
         filters::list_known_marks(when, analyses)
     )))
 }
 
-/// Whose code is the user's own.
-pub(super) fn parse_own_paths(paths: &[String]) -> Result<OwnPaths, UsageError> {
+/// Parses the paths of `--user-code`. Fails for a path that matches every file, such as `.`.
+pub(super) fn parse_user_code(paths: &[String]) -> Result<OwnPaths, UsageError> {
     OwnPaths::new(paths.iter().map(String::as_str)).ok_or_else(|| {
         UsageError(
-            "--own needs a path that tells something apart, such as /home/me/lib or site-packages/mylib"
+            "--user-code matches every file; give a path such as /home/me/lib or site-packages/mylib"
                 .to_owned(),
         )
     })
@@ -196,7 +196,7 @@ pub(super) fn parse_own_paths(paths: &[String]) -> Result<OwnPaths, UsageError> 
 
 fn choose_exit(args: &ReplayArgs, report: &Report, analyses: &[Analysis]) -> CliExit {
     let leaks = report.leaks.as_ref().is_some_and(|leaks| !leaks.is_empty());
-    // Of some lines those that are shown; else also those of which the report of a stream has nothing to say.
+    // With --site, only errors in the report count. Without it, also those that --stream hides.
     let shown = report.oom.as_ref().is_some_and(|ooms| !ooms.is_empty());
     let ooms = shown || !args.filters.has_lines() && analyses.iter().any(|one| one.oom_count > 0);
     let fails = args.fail_on.iter().any(|kind| match kind {

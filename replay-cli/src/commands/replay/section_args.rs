@@ -1,11 +1,11 @@
-//! The flags that ask for sections of the report: one for each row of [`SECTIONS`].
+//! The flags that select sections of the report: one for each row of [`SECTIONS`].
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use gpumemtrace_replay::Section;
 
 use crate::render::text::SECTIONS;
 
-/// The sections that were asked for, in the order of the table.
+/// The selected sections, in the order of the table.
 pub(crate) struct SectionArgs {
     pub(crate) asked: Vec<Section>,
 }

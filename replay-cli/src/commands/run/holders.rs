@@ -1,8 +1,9 @@
-//! `--holders`: how the Python of the command comes to look who holds what leaks.
+//! `--holders`: makes the Python of the command scan which references hold leaked blocks.
 //!
-//! Constraint: the library may call nothing of Python's, and the package need not be installed where the command's Python looks for
-//! packages, nor be of this version. Consequence: the few files that look are in this binary. They go into a folder of our own, for
-//! as long as the command runs, and Python finds them there as `sitecustomize`, which hands on to the one that it hides.
+//! The recorder must not call the Python API, and the command's Python may not find the gpumemtrace
+//! package, or may find another version of it. So the scanner's files are part of this binary. They
+//! are written to a temporary folder on `PYTHONPATH`, where Python runs them as `sitecustomize`. That
+//! file then imports the `sitecustomize` it hides.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
 
-/// The text of a file of the package.
+/// The text of a file of the scanner.
 macro_rules! python {
     ($file:literal) => {
         include_str!(concat!(
@@ -27,7 +28,7 @@ macro_rules! python {
         ))
     };
 }
-/// The package that looks, and what starts it.
+/// The name under which the scanner is imported.
 const PACKAGE_NAME: &str = "_gpumemtrace_holders";
 const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
 const SCANNER_FILES: &[(&str, &str)] = &[
@@ -43,53 +44,53 @@ const SCANNER_FILES: &[(&str, &str)] = &[
     ("_ways.py", python!("_ways.py")),
 ];
 
-/// The name of a signal that a program may wait for.
+/// Parses the name of a signal that a program can handle, with or without `SIG`.
 pub(super) fn parse_signal(text: &str) -> Result<String, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
     if !is_word || name.bytes().all(|byte| byte.is_ascii_digit()) || matches!(name, "KILL" | "STOP") {
-        return Err("give a signal such as USR1 that the program does not use".to_owned());
+        return Err("expected a signal such as USR1 that the program does not use".to_owned());
     }
     Ok(name.to_owned())
 }
 
-/// A number of seconds.
+/// Checks a number of seconds.
 pub(super) fn parse_limit(text: &str) -> Result<String, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(text.to_owned()),
-        _ => Err("give seconds, at most 3600".to_owned()),
+        _ => Err("expected seconds, at most 3600".to_owned()),
     }
 }
 
-/// Says so if in none of these traces anybody looked, as far as their sums tell.
+/// Prints a warning if the indexes of these traces show that none contains a scan.
 pub(super) fn warn_if_not_scanned(traces: &[PathBuf]) {
-    let looks = |path: &PathBuf| {
+    let has_scan = |path: &PathBuf| {
         let (file, _) = TraceSource::find(path).ok()?;
         let kinds = IndexSummary::read(&file.parts, None)?.totals.kinds;
         Some(kinds.iter().any(|(kind, count)| *kind == EventKind::HOLDERS.0 && *count > 0))
     };
-    if !traces.is_empty() && traces.iter().all(|path| looks(path) == Some(false)) {
+    if !traces.is_empty() && traces.iter().all(|path| has_scan(path) == Some(false)) {
         eprintln!(
-            "gpumemtrace: nobody looked who holds what leaks: no Python of the command ended by itself (os._exit and signals are no \
-             such end), or it ran with -I, -E or -S, or is older than 3.8"
+            "gpumemtrace: --holders: no scan ran: Python ended by os._exit or a signal, ran with -I, -E or -S, or is older \
+             than 3.8"
         );
     }
 }
 
-/// The folder that Python finds, until this is dropped.
+/// The temporary folder on `PYTHONPATH`; dropping it removes the folder.
 pub(super) struct HoldersHook {
     folder: TempDir,
 }
 
 impl HoldersHook {
-    /// Writes it.
+    /// Writes the scanner into a new folder.
     pub(super) fn new() -> anyhow::Result<Self> {
-        Self::create().context("--holders: no folder for what looks can be made")
+        Self::create().context("--holders: cannot create a temporary folder")
     }
 
     fn create() -> io::Result<Self> {
-        // Nobody else may put a module there.
+        // Python imports what lies here, so no other user may write to it.
         let private = Permissions::from_mode(0o700);
         let folder =
             tempfile::Builder::new().prefix("gpumemtrace-holders-").permissions(private).tempdir()?;
@@ -102,7 +103,7 @@ impl HoldersHook {
         Ok(Self { folder })
     }
 
-    /// Has it found by the Python of this command.
+    /// Sets the environment variables by which the Python of `command` finds and runs the scanner.
     pub(super) fn configure(
         &self,
         command: &mut Command,
@@ -114,8 +115,11 @@ impl HoldersHook {
             path.push(":");
             path.push(old);
         }
-        let own = std::env::current_exe().context("--holders: where this command is cannot be told")?;
-        command.env("PYTHONPATH", path).env("GPUMEMTRACE_HOLDERS", "1").env("GPUMEMTRACE_COMMAND", own);
+        let executable = std::env::current_exe().context("--holders: cannot find this executable")?;
+        command
+            .env("PYTHONPATH", path)
+            .env("GPUMEMTRACE_HOLDERS", "1")
+            .env("GPUMEMTRACE_COMMAND", executable);
         let options = [("GPUMEMTRACE_HOLDERS_SIGNAL", signal), ("GPUMEMTRACE_HOLDERS_LIMIT", limit)];
         for (variable, value) in options {
             if let Some(value) = value {
@@ -133,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_files_that_look_are_in_the_binary() {
+    fn every_scanner_file_is_embedded() {
         let folder =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../pytorch-allocator-shim/python/gpumemtrace/_holders");
         let mut there: Vec<String> = fs::read_dir(folder)
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_is_gone_when_the_command_has_ended() {
+    fn dropping_hook_removes_its_folder() {
         let hook = HoldersHook::create().unwrap();
         let folder = hook.folder.path().to_owned();
         assert!(
@@ -163,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signal_or_no_time_is_refused() {
+    fn invalid_signal_and_limit_are_refused() {
         assert_eq!(
             (parse_signal("usr1").as_deref(), parse_signal("SIGUSR2").as_deref()),
             (Ok("USR1"), Ok("USR2"))

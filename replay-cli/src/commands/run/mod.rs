@@ -1,9 +1,9 @@
-//! `gpumemtrace run`: start a command with the recorder in it, and say afterwards what to do with the trace.
+//! `gpumemtrace run`: starts a command with the recorder in it, and names its traces afterwards.
 //!
-//! Constraint: the command must behave as if it had been started by itself. Consequence: its stdin, stdout and stderr are
-//! ours, it stays in our process group (so a key pressed in the terminal reaches it directly), what is sent to us alone is
-//! passed on, and we exit as it did. We print only to stderr, and only after it has ended; before it starts, one line at most: that it
-//! cannot be recorded.
+//! The command must behave as if it had been started directly. It inherits stdin, stdout and stderr,
+//! and it stays in our process group, so a key pressed in the terminal reaches it. Signals sent only
+//! to us are passed on, and we exit with its exit code. We print only to stderr and only after the
+//! command has ended, apart from one line if it cannot be recorded.
 
 mod holders;
 mod program;
@@ -26,70 +26,70 @@ use crate::launch::platform::Platform;
 use crate::launch::preload;
 use traces::{ExpectedTraces, finish_traces};
 
-/// Smaller ones consist of headers.
-const SMALLEST_PART: u64 = 64 << 10;
+/// Smaller parts would consist mostly of headers.
+const MIN_PART_BYTES: u64 = 64 << 10;
 
-/// What `run` takes.
 #[derive(clap::Args)]
 pub(crate) struct RunArgs {
-    /// Where the trace goes, a file or a folder; %p is the process, %r the rank, %h the host [default: run.trace]
+    /// Trace file or folder; %p is the process ID, %r the rank, %h the host [default: run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Which call stacks to record
+    /// Call stacks to record
     #[arg(long, value_enum)]
     stacks: Option<StacksArg>,
-    /// Most frames of a stack; the outermost ones are left out [default: 256]
+    /// Maximum number of innermost frames per stack [default: 256]
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=256))]
     depth: Option<u32>,
-    /// When the recorder cannot keep up: make the program wait, or drop events and count them
+    /// What to do when the recorder cannot keep up
     #[arg(long, value_enum)]
     on_full: Option<OnFullArg>,
-    /// What the recorder needs at most, 32MiB to 1GiB: more gets the program through longer bursts without waiting [default: 64MiB]
+    /// Memory of the recorder, 32MiB to 1GiB; more absorbs longer bursts [default: 64MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     memory: Option<String>,
-    /// Write the trace in parts: begin another when one is so large or so old, such as 1GiB, 6h or 1GiB,6h
+    /// Start a new part of the trace at this size or age, such as 1GiB, 6h or 1GiB,6h
     #[arg(long, value_name = "AMOUNT", value_parser = parse_part_limit)]
     rotate: Option<String>,
-    /// Keep about so much of the trace: the oldest parts are dropped, and counted, such as 10GiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    keep: Option<String>,
-    /// Whether PyTorch's own tracker is attached: it tells what each tensor asked for, its stream and pool
+    /// Drop the oldest parts of the trace above this total size, such as 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_total_size)]
+    max_total_size: Option<String>,
+    /// Whether to attach PyTorch's trace tracker: requested sizes, streams and pools
     #[arg(long, value_enum)]
     tracker: Option<TrackerArg>,
-    /// At its end, when memory runs out and at a signal, ask the program's Python who holds what leaks, and write that into the trace
+    /// Record the Python references that hold leaked blocks: at exit, out of memory and a signal
     #[arg(long)]
     holders: bool,
-    /// The signal at which --holders asks, too, such as USR1
+    /// Signal that starts a scan of --holders, such as USR1
     #[arg(long, value_name = "SIGNAL", requires = "holders", value_parser = holders::parse_signal)]
     holders_signal: Option<String>,
-    /// Seconds that --holders may walk through the program's objects each time [default: 2]
+    /// Time limit for each scan of --holders, in seconds [default: 2]
     #[arg(long, value_name = "SECONDS", requires = "holders", value_parser = holders::parse_limit)]
     holders_limit: Option<String>,
-    /// The command to run; of `train.py` and `-m package` Python's, with the Python that this command belongs to
+    /// Command to run; `train.py` and `-m package` run in Python
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 fn parse_part_limit(text: &str) -> Result<String, String> {
-    let limit = amount::PartLimit::parse(text).ok_or("give a size, a time, or both: 1GiB, 6h, 1GiB,6h")?;
+    let limit =
+        amount::PartLimit::parse(text).ok_or("expected a size, a time, or both: 1GiB, 6h or 1GiB,6h")?;
     match limit.bytes {
-        Some(bytes) if bytes < SMALLEST_PART => Err("parts are at least 64KiB".to_owned()),
+        Some(bytes) if bytes < MIN_PART_BYTES => Err("a part has at least 64KiB".to_owned()),
         _ => Ok(text.to_owned()),
     }
 }
 
-fn parse_size(text: &str) -> Result<String, String> {
+fn parse_total_size(text: &str) -> Result<String, String> {
     match amount::bytes(text) {
-        Some(bytes) if bytes >= 8 * SMALLEST_PART => Ok(text.to_owned()),
-        Some(_) => Err("at least 512KiB are kept".to_owned()),
-        None => Err("give a size such as 10GiB".to_owned()),
+        Some(bytes) if bytes >= 8 * MIN_PART_BYTES => Ok(text.to_owned()),
+        Some(_) => Err("the minimum is 512KiB".to_owned()),
+        None => Err("expected a size such as 10GiB".to_owned()),
     }
 }
 
 fn parse_memory(text: &str) -> Result<String, String> {
     match amount::recorder_memory(text) {
         Some(_) => Ok(text.to_owned()),
-        None => Err("give a size from 32MiB to 1GiB".to_owned()),
+        None => Err("expected a size from 32MiB to 1GiB".to_owned()),
     }
 }
 
@@ -101,27 +101,26 @@ enum StacksArg {
     Native,
     /// Python and native frames
     Both,
-    /// None: sizes and times only
+    /// No stacks: sizes and times only
     None,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum TrackerArg {
-    /// Attached
+    /// Attach it
     On,
-    /// Left alone
+    /// Do not attach it
     Off,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OnFullArg {
-    /// Wait: nothing is lost
+    /// Make the program wait; no event is lost
     Block,
-    /// Drop and count
+    /// Drop events and count them
     Drop,
 }
 
-/// Does it.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     let library = find_library()?;
     check_preloadable(&library, Platform::HOST)?;
@@ -156,7 +155,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     let amounts = [
         ("GPUMEMTRACE_MEMORY", &args.memory),
         ("GPUMEMTRACE_ROTATE", &args.rotate),
-        ("GPUMEMTRACE_KEEP", &args.keep),
+        ("GPUMEMTRACE_MAX_TOTAL_SIZE", &args.max_total_size),
     ];
     for (variable, value) in amounts {
         if let Some(value) = value {
@@ -174,13 +173,13 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
         signal_hook::consts::SIGTERM,
         signal_hook::consts::SIGHUP,
     ])
-    .context("signals cannot be watched")?;
+    .context("cannot install signal handlers")?;
     let name = program[0].to_string_lossy().into_owned();
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            // As a shell would: 127 not found, 126 not executable.
-            eprintln!("gpumemtrace: {name} cannot be started: {error}");
+            // The exit codes of a shell: 127 not found, 126 not executable.
+            eprintln!("gpumemtrace: cannot start {name}: {error}");
             let not_found = error.kind() == std::io::ErrorKind::NotFound;
             return Ok(CliExit::Code(if not_found { 127 } else { 126 }));
         }
@@ -188,7 +187,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
     let pid = child.id();
     std::thread::spawn(move || {
         for signal in &mut signals {
-            // What the terminal sends reaches the command by itself; what is sent to us alone is passed on.
+            // The terminal sends SIGINT and SIGQUIT to the whole process group; others only to us.
             let passed_on = match signal {
                 signal_hook::consts::SIGTERM => Signal::TERM,
                 signal_hook::consts::SIGHUP => Signal::HUP,
@@ -199,16 +198,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<CliExit> {
             }
         }
     });
-    let status = child.wait().with_context(|| format!("{name} cannot be waited for"))?;
+    let status = child.wait().with_context(|| format!("cannot wait for {name}"))?;
     let new = finish_traces(&expected, &before, u64::from(pid), status, &here);
-    // What is not recorded was said before.
+    // With a blocker, the line above already says that nothing is recorded.
     if new.is_empty() && !expected.patterns.is_empty() && blocker.is_none() {
-        let elsewhere = if expected.is_relative {
-            ", or made it in another folder (--output names a fixed one)"
-        } else {
-            ""
-        };
-        eprintln!("gpumemtrace: no trace was found: the command made no GPU call{elsewhere}");
+        let hint = if expected.is_relative { " (or changed folder: use --output)" } else { "" };
+        eprintln!("gpumemtrace: no trace: the command made no GPU call{hint}");
     }
     if holders.is_some() {
         holders::warn_if_not_scanned(&new);
@@ -224,8 +219,8 @@ fn exit_code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The file that `--output` names, in full: in a folder, the usual one. A folder that is not there is refused before the command
-/// has run for hours.
+/// The absolute path of `--output`; for a folder, the default file in it. A missing folder is an
+/// error now, before the command has run for hours.
 fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
     let path = here.join(output);
     let names_folder = output.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -233,12 +228,12 @@ fn resolve_output(here: &Path, output: &Path) -> anyhow::Result<PathBuf> {
     let folder = file.parent().unwrap_or(here);
     if !folder.is_dir() && !folder.to_string_lossy().contains('%') {
         let shown = folder.strip_prefix(here).unwrap_or(folder).display();
-        return Err(UsageError(format!("--output: there is no folder {shown}; make it first")).into());
+        return Err(UsageError(format!("--output: folder {shown} does not exist; create it first")).into());
     }
     Ok(file)
 }
 
-/// As the recorder names a trace if nobody else does.
+/// The recorder's default file name.
 fn default_trace_name() -> &'static str {
     let has_rank = std::env::var_os("RANK").is_some_and(|rank| !rank.is_empty());
     if has_rank { "run.rank%r.trace" } else { "run.trace" }

@@ -1,19 +1,19 @@
-//! Which program a command names: `train.py` and `-m package` are arguments of Python.
+//! Finds the program of a command line: `train.py` and `-m package` are arguments of Python.
 //!
-//! Constraint: a command must run as a shell would run it, and nobody may get another Python than the one of the environment they are in.
-//! Consequence: only what a shell could not run is taken for Python's: `-m`, and a file whose name ends in `.py` that is not
-//! executable, or that is named without a slash, where a shell would look for it elsewhere. The Python is, in this order: the one that
-//! asks (`python -m gpumemtrace run`), the one that lies beside this command, `python3` and `python` on `PATH`.
+//! A command must run as in a shell, so only what a shell could not run becomes an argument of Python:
+//! `-m`, a `.py` file that is not executable, and a `.py` file named without a slash. The Python is
+//! the first that exists of: the caller (`python -m gpumemtrace run`), the one beside this command,
+//! `python3` on `PATH`, `python` on `PATH`. So the command runs in the environment it was called in.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Set by `python -m gpumemtrace`: itself.
+/// Set by `python -m gpumemtrace` to its own interpreter.
 pub(super) const PYTHON: &str = "GPUMEMTRACE_PYTHON";
 
-/// What is to be started, with all its arguments.
+/// The program to start, with all its arguments.
 pub(super) fn resolve_command(command: &[OsString], here: &Path) -> Vec<OsString> {
     let mut whole = command.to_vec();
     if command.first().is_some_and(|name| is_for_python(name, here)) {
@@ -37,7 +37,7 @@ fn is_for_python(name: &OsStr, here: &Path) -> bool {
 
 fn find_python() -> OsString {
     let asked = std::env::var_os(PYTHON).filter(|python| !python.is_empty());
-    // Where it was found, not where that links to: a tool of its own environment serves the one that it is called in.
+    // The path that was called, not its link target: the link may lie in another environment.
     let command = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     let command = if command.components().count() > 1 { Some(command) } else { find_on_path(&command) };
     let beside = command.and_then(|command| Some(command.parent()?.join("python")));
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_shell_could_not_run_is_for_python() {
+    fn only_files_a_shell_cannot_run_go_to_python() {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path();
         for (name, mode) in [("train.py", 0o644), ("tool.py", 0o755), ("tool", 0o755), ("notes.txt", 0o644)] {
@@ -75,7 +75,7 @@ mod tests {
         fs::create_dir(here.join("folder.py")).unwrap();
         let of = |name: &str| is_for_python(OsStr::new(name), here);
         assert!(of("-m") && of("train.py") && of("./train.py") && of("tool.py"));
-        assert!(!of("./tool.py"), "its first line says what runs it");
+        assert!(!of("./tool.py"), "its shebang line names the interpreter");
         assert!(!of("tool") && !of("notes.txt") && !of("folder.py") && !of("none.py") && !of("python"));
         let command = ["train.py", "--epochs", "3"].map(OsString::from);
         let whole = resolve_command(&command, here);

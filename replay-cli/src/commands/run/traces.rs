@@ -1,4 +1,4 @@
-//! The traces that a command leaves behind: which are new, and how the command ended, noted in its own.
+//! Finds the traces that a command wrote, and notes in its own trace how the command ended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,10 +17,10 @@ use crate::launch::output_pattern::OutputPattern;
 
 const ZSTD_LEVEL: i32 = 3;
 
-/// Where traces of the command may turn up.
+/// The names under which the command may write traces.
 pub(super) struct ExpectedTraces {
     pub(super) patterns: Vec<OutputPattern>,
-    /// The names are relative: the command may have gone elsewhere.
+    /// The user gave a relative name, so a command that changes its folder writes elsewhere.
     pub(super) is_relative: bool,
 }
 
@@ -29,7 +29,7 @@ impl ExpectedTraces {
         let from_env = std::env::var_os("GPUMEMTRACE_OUTPUT").filter(|name| !name.is_empty());
         let named = given.or_else(|| from_env.map(PathBuf::from));
         let is_relative = named.as_ref().is_none_or(|name| name.is_relative());
-        // A launcher gives its processes ranks of their own.
+        // A launcher such as torchrun sets a rank for each of its processes.
         let names = named.map_or_else(
             || vec![here.join("run.trace"), here.join("run.rank%r.trace")],
             |name| vec![here.join(name)],
@@ -37,14 +37,14 @@ impl ExpectedTraces {
         Self { patterns: names.iter().filter_map(|name| OutputPattern::new(name)).collect(), is_relative }
     }
 
-    /// The traces of these names that there are, with identity and time.
+    /// The existing traces of these names, each with inode and modification time.
     pub(super) fn find_traces(&self) -> Vec<(PathBuf, u64, SystemTime)> {
         let mut found: Vec<(PathBuf, u64, SystemTime)> = Vec::new();
         for pattern in &self.patterns {
             let entries = fs::read_dir(&pattern.folder).into_iter().flatten().flatten();
             for entry in entries.filter(|entry| pattern.matches(&entry.file_name().to_string_lossy())) {
                 let path = entry.path();
-                // Asked before it is opened: a pipe would be waited for.
+                // Checked before opening it, because opening a pipe blocks.
                 let Some(facts) = path.metadata().ok().filter(fs::Metadata::is_file) else { continue };
                 if File::open(&path).is_ok_and(|file| TraceReader::new(file).is_ok()) {
                     found.push((path, facts.ino(), facts.modified().unwrap_or(SystemTime::UNIX_EPOCH)));
@@ -57,7 +57,7 @@ impl ExpectedTraces {
     }
 }
 
-/// Says which traces are new, gives them back, and writes into the command's own how it ended.
+/// Prints and returns the new traces, and appends the wait status to the command's own trace.
 pub(super) fn finish_traces(
     expected: &ExpectedTraces,
     before: &[(PathBuf, u64, SystemTime)],
@@ -77,13 +77,11 @@ pub(super) fn finish_traces(
     for path in &new {
         let shown = path.strip_prefix(here).unwrap_or(path).display();
         if is_locked(path) {
-            eprintln!(
-                "gpumemtrace: {shown} is still being written by a process that the command left behind"
-            );
+            eprintln!("gpumemtrace: {shown} is still being written by a child process of the command");
             continue;
         }
         if let Err(error) = append_wait_status(path, pid, status) {
-            eprintln!("gpumemtrace: {shown}: how the command ended could not be noted: {error:#}");
+            eprintln!("gpumemtrace: {shown}: cannot add the exit status of the command: {error:#}");
         }
         eprintln!("gpumemtrace: wrote {shown}; next: gpumemtrace replay {shown}");
     }
@@ -94,13 +92,13 @@ fn is_locked(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| file.try_lock_shared().is_err())
 }
 
-/// Appends what only we can know: how the process with this id ended.
+/// Appends the wait status, which only the parent knows, if the trace is of process `pid`.
 fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Result<()> {
     let mut meta = Meta::default();
     for item in TraceReader::new(File::open(path)?)?.without_events() {
         match item {
             Item::Meta(more) => meta.merge(more),
-            // Whatever is put behind a half-written block would be taken for its other half.
+            // A reader would take the new block for the rest of the truncated one.
             Item::Cut { .. } => return Ok(()),
             _ => {}
         }
@@ -118,7 +116,7 @@ fn append_wait_status(path: &Path, pid: u64, status: ExitStatus) -> anyhow::Resu
     let mut note = Meta::default();
     note.set_text("wait_status", text);
     let mut blocks = encode_block(BlockKind::META, &note.encode(), ZSTD_LEVEL);
-    // The last block says where others are; it must be the last again.
+    // TAIL points at the index and must stay the last block, so write a new one behind the note.
     let mut last = [0; TAIL_BYTES];
     let has_tail =
         file.seek(SeekFrom::End(-(TAIL_BYTES as i64))).is_ok() && file.read_exact(&mut last).is_ok();
