@@ -1,4 +1,4 @@
-//! The driver, and every way to it.
+//! Checks of the driver, and of every route to its functions.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::live_test::{LiveTestResult, output_with_timeout, run_live_test};
 use super::probe::DRIVER_ROUTES;
 use super::{CheckVerdict, DoctorCheck};
 
-/// Asks a process of its own: a broken driver must not take this one with it.
+/// Runs `doctor-probe` in a process of its own, because a broken driver may crash it.
 fn run_probe(what: &str) -> Result<String, String> {
     let me = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(me);
@@ -22,30 +22,30 @@ fn run_probe(what: &str) -> Result<String, String> {
     match (output.status.success(), text.is_empty()) {
         (true, _) => Ok(text),
         (false, false) => Err(text),
-        (false, true) => Err(format!("asking it ended with {}", output.status)),
+        (false, true) => Err(format!("the probe ended with {}", output.status)),
     }
 }
 
-/// Says what driver there is; true if it can be used.
+/// Names the driver and its GPUs; true if the driver works.
 pub(super) fn check_driver(checks: &mut Vec<DoctorCheck>) -> bool {
     let (verdict, says) = match run_probe("driver") {
         Ok(says) => (CheckVerdict::Ok, says),
-        Err(why) => (CheckVerdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
+        Err(why) => (CheckVerdict::Absent, format!("{why} (expected on a machine without a GPU)")),
     };
     checks.push(DoctorCheck::new("driver", verdict, says));
     verdict == CheckVerdict::Ok
 }
 
-/// Says whether NVML is there.
+/// Checks whether NVML can be loaded and initialised.
 pub(super) fn check_nvml(checks: &mut Vec<DoctorCheck>) {
     let (verdict, says) = match run_probe("nvml") {
         Ok(says) => (CheckVerdict::Ok, says),
-        Err(why) => (CheckVerdict::Absent, format!("{why}; on a machine without a GPU that is all right")),
+        Err(why) => (CheckVerdict::Absent, format!("{why} (expected on a machine without a GPU)")),
     };
     checks.push(DoctorCheck::new("NVML", verdict, says));
 }
 
-/// Allocates through each route in a traced process, and looks for each in the trace.
+/// Allocates on each route in a recorded process, and looks for each allocation in the trace.
 pub(super) fn check_routes(library: &Path, checks: &mut Vec<DoctorCheck>) {
     let me = std::env::current_exe().unwrap_or_default();
     let arguments = [OsStr::new("doctor-probe"), OsStr::new("routes")];
@@ -68,8 +68,7 @@ fn judge_routes(left: &LiveTestResult, checks: &mut Vec<DoctorCheck>) {
         let Some(outcome) =
             left.stdout.lines().find_map(|line| line.strip_prefix(route.key)?.strip_prefix(' '))
         else {
-            let why =
-                format!("the probe did not get that far{}", if left.succeeded { "" } else { ": it failed" });
+            let why = if left.succeeded { "the probe skipped it" } else { "the probe failed before it" };
             checks.push(DoctorCheck::new(name, CheckVerdict::Failed, why));
             continue;
         };
@@ -77,7 +76,7 @@ fn judge_routes(left: &LiveTestResult, checks: &mut Vec<DoctorCheck>) {
             checks.push(DoctorCheck::new(
                 name,
                 CheckVerdict::Absent,
-                format!("cannot be tried here ({outcome})"),
+                format!("cannot be checked here ({outcome})"),
             ));
             continue;
         }
@@ -91,14 +90,14 @@ fn judge_routes(left: &LiveTestResult, checks: &mut Vec<DoctorCheck>) {
             })
         });
         checks.push(match (allocated.is_some(), freed) {
-            (true, true) => DoctorCheck::new(name, CheckVerdict::Ok, "seen"),
+            (true, true) => DoctorCheck::new(name, CheckVerdict::Ok, "recorded"),
             (true, false) => {
-                DoctorCheck::new(name, CheckVerdict::Failed, "the allocation was seen, its free was not")
+                DoctorCheck::new(name, CheckVerdict::Failed, "the allocation was recorded, its free was not")
             }
             (false, _) => DoctorCheck::new(
                 name,
                 CheckVerdict::Failed,
-                "NOT seen: allocations made this way would be missing",
+                "not recorded: allocations on this route would be missing",
             ),
         });
     }

@@ -1,4 +1,4 @@
-//! A small program, traced as a user's would be, and what its trace says.
+//! Runs a small program under the recorder, as a user would, and reads its trace.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,15 +14,15 @@ use gpumemtrace_format::{Counter, Event, Meta};
 use crate::launch::platform::Platform;
 use crate::launch::preload;
 
-/// Longest a probe may take: importing PyTorch from a cold disk takes a while.
+/// Time limit of one test: importing PyTorch from a cold disk is slow.
 const MAX_TEST_TIME: Duration = Duration::from_mins(3);
 
-/// What a traced program left.
+/// The output of a recorded program.
 pub(super) struct LiveTestResult {
     pub(super) stdout: String,
     pub(super) stderr: String,
     pub(super) succeeded: bool,
-    /// `None`: it made no trace.
+    /// `None` if the program wrote no trace.
     pub(super) trace: Option<LiveTestTrace>,
 }
 
@@ -31,20 +31,22 @@ pub(super) struct LiveTestResult {
 pub(super) struct LiveTestTrace {
     pub(super) meta: Meta,
     pub(super) events: Vec<Event>,
-    /// Calls of functions that allocate and are not recorded.
+    /// Calls of allocating functions that the recorder counts but does not record.
     pub(super) uncovered_calls: u64,
-    /// The analyses' view of it, as `replay --json` prints it.
+    /// The JSON of `replay`; `None` if that failed.
     pub(super) report: Option<serde_json::Value>,
 }
 
-/// Runs a program under the library; its trace goes into a folder that is removed.
+/// Runs a program with the library preloaded. Its trace goes to a temporary folder.
 pub(super) fn run_live_test(
     library: &Path,
     program: &OsStr,
     arguments: &[&OsStr],
 ) -> anyhow::Result<LiveTestResult> {
-    let folder =
-        tempfile::Builder::new().prefix("gpumemtrace-doctor-").tempdir().context("no temporary folder")?;
+    let folder = tempfile::Builder::new()
+        .prefix("gpumemtrace-doctor-")
+        .tempdir()
+        .context("cannot create a temporary folder")?;
     let path = folder.path().join("run.trace");
     let here = std::env::current_dir().context("the current directory is gone")?;
     let variable = |name: &str| std::env::var_os(name);
@@ -85,7 +87,7 @@ fn read_trace(file: File, path: &Path) -> anyhow::Result<LiveTestTrace> {
     Ok(trace)
 }
 
-/// Runs a command to its end, or kills it.
+/// Runs a command and collects its output. Kills it after `patience`.
 pub(super) fn output_with_timeout(mut command: Command, patience: Duration) -> anyhow::Result<Output> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
@@ -93,8 +95,8 @@ pub(super) fn output_with_timeout(mut command: Command, patience: Duration) -> a
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .with_context(|| format!("{name} cannot be started"))?;
-    // Both pipes must be drained while it runs.
+        .with_context(|| format!("cannot start {name}"))?;
+    // A full pipe would block the child, so both are drained while it runs.
     let mut pipes = (child.stdout.take(), child.stderr.take());
     let readers = std::thread::spawn(move || {
         let drain = |pipe: Option<&mut dyn std::io::Read>| {
@@ -119,7 +121,7 @@ pub(super) fn output_with_timeout(mut command: Command, patience: Duration) -> a
         if begin.elapsed() > patience {
             let _ = child.kill();
             let _ = child.wait();
-            anyhow::bail!("{name} did not end within {} s", patience.as_secs());
+            anyhow::bail!("{name} did not finish within {} s", patience.as_secs());
         }
         std::thread::sleep(Duration::from_millis(5));
     };

@@ -1,4 +1,4 @@
-//! What the machine gives us: the library, the folder, the limits.
+//! Checks of the machine: the recorder library, the output folder, resource limits.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::{CheckVerdict, DoctorCheck};
 use crate::launch::library::{check_preloadable, find_library};
 use crate::launch::platform::Platform;
 
-/// What the ring file may grow to (96 threads), and what a trace needs to be worth starting.
-const ROOM_NEEDED_BYTES: u64 = 64 << 20;
+/// The size of a ring file for 96 threads, and the least space that a trace needs.
+const MIN_FREE_BYTES: u64 = 64 << 20;
 
-/// Finds the library and loads it into a program of this machine.
+/// Finds the library and preloads it into a program; `None` if that fails.
 pub(super) fn check_library(checks: &mut Vec<DoctorCheck>) -> Option<PathBuf> {
     let mut add = |verdict, says: String| checks.push(DoctorCheck::new("library", verdict, says));
     let library = match find_library() {
@@ -38,12 +38,12 @@ pub(super) fn check_library(checks: &mut Vec<DoctorCheck>) -> Option<PathBuf> {
         Ok(String::from_utf8_lossy(&output.stdout).contains("libgpumemtrace"))
     };
     match std::env::current_exe().map_err(|error| error.to_string()).and_then(|me| loads(me.as_os_str())) {
-        Ok(true) => add(CheckVerdict::Ok, format!("{shown} loads before other libraries")),
+        Ok(true) => add(CheckVerdict::Ok, format!("{shown} can be preloaded")),
         Ok(false) => {
             add(
                 CheckVerdict::Failed,
                 format!(
-                    "{shown} is not loaded by {} here: another system, or a loader that ignores it",
+                    "{} does not load {shown}: it is built for another system, or the loader ignores the variable",
                     Platform::HOST.preload_variable()
                 ),
             );
@@ -57,7 +57,7 @@ pub(super) fn check_library(checks: &mut Vec<DoctorCheck>) -> Option<PathBuf> {
     Some(library)
 }
 
-/// Looks at where the trace would go.
+/// Checks the folder of the trace and the file-size limit.
 pub(super) fn check_output(output: Option<&Path>, checks: &mut Vec<DoctorCheck>) {
     let pattern = output
         .map(Path::to_owned)
@@ -79,29 +79,30 @@ pub(super) fn check_output(output: Option<&Path>, checks: &mut Vec<DoctorCheck>)
         }
     });
     let limit = getrlimit(Resource::Fsize).current;
-    if let Some(limit) = limit.filter(|limit| *limit < ROOM_NEEDED_BYTES) {
-        let says = format!("files may have {limit} bytes only; raise it (ulimit -f), or nothing is recorded");
+    if let Some(limit) = limit.filter(|limit| *limit < MIN_FREE_BYTES) {
+        let says = format!("{limit} bytes are too few to record anything; raise the limit with ulimit -f");
         checks.push(DoctorCheck::new("file-size limit", CheckVerdict::Failed, says));
     }
 }
 
-/// Makes a file there, gives it room, and maps it as the recorder does.
+/// Creates a file, allocates its blocks and maps it, as the recorder does with its ring file.
 fn check_folder(folder: &Path) -> Result<String, String> {
     let file = tempfile::Builder::new()
         .prefix(".gpumemtrace-doctor-")
         .tempfile_in(folder)
-        .map_err(|error| format!("no file can be made there ({})", strip_os_error(&error)))?;
-    super::probe::map_shared(file.as_file(), 1 << 20).map_err(|error| {
-        format!("a file there cannot be mapped and given room ({})", strip_os_error(&error))
-    })?;
-    let facts = rustix::fs::statvfs(folder).map_err(|error| format!("its free room is unknown ({error})"))?;
+        .map_err(|error| format!("cannot create a file there ({})", strip_os_error(&error)))?;
+    super::probe::map_shared(file.as_file(), 1 << 20)
+        .map_err(|error| format!("cannot allocate and map a file there ({})", strip_os_error(&error)))?;
+    let facts =
+        rustix::fs::statvfs(folder).map_err(|error| format!("cannot read its free space ({error})"))?;
     let free_bytes = facts.f_bavail.saturating_mul(facts.f_frsize);
-    if free_bytes < ROOM_NEEDED_BYTES {
+    if free_bytes < MIN_FREE_BYTES {
         return Err(format!("only {} MiB are free", free_bytes >> 20));
     }
-    Ok(format!("writable, can be mapped, {:.1} GiB free", free_bytes as f64 / (1u64 << 30) as f64))
+    Ok(format!("writable and mappable, {:.1} GiB free", free_bytes as f64 / (1u64 << 30) as f64))
 }
 
+/// The text of an error without its number and path.
 fn strip_os_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or(&text).split(" at path").next().unwrap_or(&text).to_owned()

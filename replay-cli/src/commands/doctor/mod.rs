@@ -1,9 +1,10 @@
-//! `gpumemtrace doctor`: what would be recorded on this machine, and the proof.
+//! `gpumemtrace doctor`: checks whether this machine can be recorded.
 //!
-//! Constraint: a tool that silently sees half of the allocations is worse than none, and what it can see depends on the
-//! machine: the loader, the driver, the interpreter, the file system. Consequence: nothing is concluded from versions alone.
-//! Each way to the driver is tried with an allocation of its own size, in a process traced as a user's would be, and counts as
-//! seen only if that size is in the trace. Files and processes made for this are gone afterwards.
+//! A recorder that silently misses half of the allocations is worse than none, and what it can see
+//! depends on the loader, the driver, the interpreter and the file system. So doctor concludes
+//! nothing from versions. It allocates a distinct size on each route to the driver, in a process
+//! recorded like a user's. A route passes only if that size is in the trace. All files and processes
+//! of the checks are gone afterwards.
 
 mod gpu;
 mod live_test;
@@ -24,24 +25,23 @@ use crate::terminal::layout;
 use crate::terminal::marks::HANG;
 use crate::terminal::style::{ColorChoice, Style};
 
-/// What `doctor` takes.
 #[derive(clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// The interpreter that will run the program [default: python3, then python, from the PATH]
+    /// Python interpreter to check [default: python3 or python on PATH]
     #[arg(long, value_name = "PATH")]
     python: Option<OsString>,
-    /// Where the trace will go [default: as the recorder would choose it]
+    /// Trace file to check [default: GPUMEMTRACE_OUTPUT or run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<std::path::PathBuf>,
-    /// One JSON object on stdout instead of text
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What `doctor` can print.
+/// The output formats of `doctor`.
 static DIAGNOSIS_RENDERERS: &[&dyn Renderer<Diagnosis>] = &[&TextRenderer, &JsonRenderer];
 
-/// All that was found, with the keys of the JSON in the order in which they are printed.
+/// All checks. The fields are the keys of the JSON, in its order.
 #[derive(Serialize)]
 struct Diagnosis {
     checks: Vec<DoctorCheck>,
@@ -61,15 +61,14 @@ impl Renderer<Diagnosis> for TextRenderer {
     }
 }
 
-/// How one thing is.
+/// The result of one check.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "lowercase")]
 enum CheckVerdict {
-    /// It works.
     Ok,
-    /// Not here, and perhaps not needed.
+    /// The component does not exist here, and may not be needed.
     Absent,
-    /// It does not work; something will not be recorded.
+    /// Something would not be recorded.
     #[serde(rename = "bad")]
     Failed,
 }
@@ -79,16 +78,16 @@ impl CheckVerdict {
         match self {
             Self::Ok => "ok",
             Self::Absent => "absent",
-            Self::Failed => "BAD",
+            Self::Failed => "FAIL",
         }
     }
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Serialize, Debug)]
 struct DoctorCheck {
     name: String,
-    /// What was found; where it is bad, what to do about it.
+    /// The finding and, if the check failed, what to do.
     says: String,
     verdict: CheckVerdict,
 }
@@ -99,7 +98,6 @@ impl DoctorCheck {
     }
 }
 
-/// Does it.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
     let mut checks = Vec::new();
     let library = machine::check_library(&mut checks);
@@ -108,7 +106,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<CliExit> {
     if Platform::HOST == Platform::Linux {
         gpu::check_nvml(&mut checks);
     } else {
-        let says = "there is no CUDA on this system; whether Metal's calls are seen is not tried";
+        let says = "no CUDA on macOS; recording of Metal calls is not checked";
         checks.push(DoctorCheck::new("driver", CheckVerdict::Absent, says));
     }
     if let Some(library) = library {
@@ -136,11 +134,10 @@ fn format_text(checks: &[DoctorCheck], is_well: bool, style: Style) -> String {
         };
         let _ = writeln!(out, "{word}  {:<width$}  {HANG}{}", check.name, check.says);
     }
-    let absent = checks.iter().any(|check| check.verdict == CheckVerdict::Absent);
-    let last = match (is_well, absent) {
-        (true, false) => "Everything was seen.",
-        (true, true) => "What is here was seen.",
-        (false, _) => "Something would not be recorded: see the lines marked BAD.",
+    let last = if is_well {
+        "All checks passed."
+    } else {
+        "Some allocations would not be recorded: see the lines marked FAIL."
     };
     let _ = writeln!(out, "{last}");
     layout::finish_text(&out, style)
@@ -151,16 +148,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_bad_thing_is_what_the_last_line_says() {
+    fn last_line_points_at_failed_checks() {
         let checks = [
             DoctorCheck::new("library", CheckVerdict::Ok, "found"),
-            DoctorCheck::new("dlsym", CheckVerdict::Failed, "not seen"),
+            DoctorCheck::new("dlsym", CheckVerdict::Failed, "not recorded"),
         ];
         let text = format_text(&checks, false, Style::PLAIN);
         assert_eq!(
             text,
-            "ok      library  found\nBAD     dlsym    not seen\n\
-             Something would not be recorded: see the lines marked BAD.\n"
+            "ok      library  found\nFAIL    dlsym    not recorded\n\
+             Some allocations would not be recorded: see the lines marked FAIL.\n"
         );
+        assert!(format_text(&checks[..1], true, Style::PLAIN).ends_with("\nAll checks passed.\n"));
     }
 }

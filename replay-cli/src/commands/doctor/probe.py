@@ -1,4 +1,5 @@
-# Run by `gpumemtrace doctor` in the interpreter under test, with "driver" or "torch". Prints one line of JSON.
+# `gpumemtrace doctor` runs this in the interpreter under test, with "driver" or "torch".
+# Prints one line of JSON.
 import functools, json, sys
 
 facts = {"version": sys.version.split()[0], "executable": sys.executable, "frames": None, "torch": {}}

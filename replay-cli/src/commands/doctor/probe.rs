@@ -1,8 +1,8 @@
-//! What runs inside the probe process: this command again, started by `doctor`, traced or not.
+//! The probe process: `doctor` starts this command again as `doctor-probe`, recorded or not.
 //!
-//! Constraint: drivers are called here, so this is the one place of the command with unsafe code, and a driver may crash.
-//! Consequence: it is a process of its own that prints what it found; `doctor` draws the conclusions.
-#![allow(unsafe_code, reason = "foreign functions and a mapping; nowhere else in the command")]
+//! Driver calls may crash, so they run in a process of their own, which prints what it found. This is
+//! the only file of the command with unsafe code.
+#![allow(unsafe_code, reason = "foreign functions and a mapping")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fs::File;
@@ -13,7 +13,6 @@ use libloading::os::unix::{Library, RTLD_NOW, Symbol};
 use crate::exit::CliExit;
 use crate::terminal::stdout::print_text;
 
-/// What the probe is asked.
 #[derive(clap::Args)]
 pub(crate) struct ProbeArgs {
     what: ProbeKind,
@@ -27,11 +26,11 @@ enum ProbeKind {
     Routes,
 }
 
-/// One way to a driver function.
+/// One way to reach a driver function.
 pub(super) struct DriverRoute {
     pub(super) key: &'static str,
     pub(super) name: &'static str,
-    /// Its own, so that it can be told apart in the trace.
+    /// A different size per route, which identifies the allocation in the trace.
     pub(super) size_bytes: u64,
 }
 
@@ -39,7 +38,7 @@ const fn driver_route(key: &'static str, name: &'static str, number: u64) -> Dri
     DriverRoute { key, name, size_bytes: (3 << 20) + number * 4096 }
 }
 
-/// All that are tried.
+/// All routes that `doctor` checks.
 pub(super) static DRIVER_ROUTES: &[DriverRoute] = &[
     driver_route("dlsym", "dlsym", 1),
     driver_route("linked", "linked symbol", 2),
@@ -48,15 +47,15 @@ pub(super) static DRIVER_ROUTES: &[DriverRoute] = &[
     driver_route("itself", "cuGetProcAddress asked for itself", 5),
 ];
 
-/// Does what was asked.
+/// Runs one probe and prints its result. Exits with 3 if the probe fails.
 pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<CliExit> {
-    let answer = match args.what {
+    let result = match args.what {
         ProbeKind::Libraries => list_libraries(),
         ProbeKind::Driver => describe_driver(),
         ProbeKind::Nvml => describe_nvml(),
         ProbeKind::Routes => try_routes(),
     };
-    let (text, exit) = match answer {
+    let (text, exit) = match result {
         Ok(text) => (text, CliExit::Done),
         Err(text) => (text, CliExit::Findings),
     };
@@ -64,26 +63,26 @@ pub(crate) fn run(args: &ProbeArgs) -> anyhow::Result<CliExit> {
     Ok(exit)
 }
 
-/// What is loaded into this process; each path is somewhere in the text.
+/// The libraries of this process; each path is somewhere in the text.
 #[cfg(not(target_os = "macos"))]
 fn list_libraries() -> Result<String, String> {
     std::fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())
 }
 
-/// What is loaded into this process, a line each.
+/// The libraries of this process, one path per line.
 #[cfg(target_os = "macos")]
 fn list_libraries() -> Result<String, String> {
-    // Of libSystem, which every process has (<mach-o/dyld.h>).
+    // In libSystem, which every process links (<mach-o/dyld.h>).
     unsafe extern "C" {
         safe fn _dyld_image_count() -> u32;
         safe fn _dyld_get_image_name(index: u32) -> *const c_char;
     }
     let names =
         (0.._dyld_image_count()).map(|index| _dyld_get_image_name(index)).filter(|name| !name.is_null());
-    // SAFETY: the loader's own text; nothing is unloaded in this process.
+    // SAFETY: the string belongs to dyld and stays valid, because this process unloads nothing.
     let names = names.map(|name| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
     let text = names.collect::<Vec<_>>().join("\n");
-    if text.is_empty() { Err("the loader names no library".to_owned()) } else { Ok(text) }
+    if text.is_empty() { Err("dyld lists no library".to_owned()) } else { Ok(text) }
 }
 
 type CuInit = unsafe extern "C" fn(c_uint) -> c_int;
@@ -102,23 +101,23 @@ type GetProcAddressV2 =
 
 fn open_library(name: &str) -> Result<Library, String> {
     // SAFETY: loading NVIDIA's libraries runs their constructors, as any CUDA program does.
-    unsafe { Library::open(Some(name), RTLD_NOW) }.map_err(|_| format!("{name} cannot be loaded"))
+    unsafe { Library::open(Some(name), RTLD_NOW) }.map_err(|_| format!("cannot load {name}"))
 }
 
 /// # Safety
 /// The function must have the type `T`.
 unsafe fn find_symbol<T>(library: &Library, name: &str) -> Result<Symbol<T>, String> {
-    // SAFETY: by the caller.
+    // SAFETY: the caller guarantees the type.
     unsafe { library.get(name) }.map_err(|_| format!("the library has no {name}"))
 }
 
 fn check_result(result: c_int, what: &str) -> Result<(), String> {
-    if result == 0 { Ok(()) } else { Err(format!("{what} returns {result}")) }
+    if result == 0 { Ok(()) } else { Err(format!("{what} returned {result}")) }
 }
 
 fn describe_driver() -> Result<String, String> {
     let cuda = open_library("libcuda.so.1")?;
-    // SAFETY: the driver's own signatures; out-parameters are ours.
+    // SAFETY: the signatures are the driver's; all out-parameters are local variables.
     unsafe {
         check_result(find_symbol::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
         let (mut version, mut devices) = (0, 0);
@@ -145,7 +144,7 @@ fn describe_driver() -> Result<String, String> {
             names.push(format!("{name} ({:.1} GiB)", total as f64 / (1u64 << 30) as f64));
         }
         if names.is_empty() {
-            return Err("the driver is there, and no device".to_owned());
+            return Err("the driver reports no GPU".to_owned());
         }
         Ok(format!("CUDA {}.{}: {}", version / 1000, version % 1000 / 10, names.join(", ")))
     }
@@ -153,7 +152,7 @@ fn describe_driver() -> Result<String, String> {
 
 fn describe_nvml() -> Result<String, String> {
     let nvml = open_library("libnvidia-ml.so.1")?;
-    // SAFETY: NVML's own signatures; the buffer is as long as we say.
+    // SAFETY: the signatures are NVML's; the buffer has the length that is passed.
     unsafe {
         check_result(find_symbol::<NvmlInit>(&nvml, "nvmlInit_v2")?(), "nvmlInit")?;
         let mut text = [0 as c_char; 81];
@@ -163,10 +162,10 @@ fn describe_nvml() -> Result<String, String> {
     }
 }
 
-/// Allocates and frees through each route; a line each: its key and 0, or why it cannot be tried.
+/// Allocates and frees on each route. Returns one line per route: its key and 0, or an error.
 fn try_routes() -> Result<String, String> {
     let cuda = open_library("libcuda.so.1")?;
-    // SAFETY: the driver's own signatures, as in `driver`.
+    // SAFETY: the signatures are the driver's, as in `describe_driver`.
     unsafe {
         check_result(find_symbol::<CuInit>(&cuda, "cuInit")?(0), "cuInit")?;
         let mut context = std::ptr::null_mut();
@@ -185,7 +184,8 @@ fn try_routes() -> Result<String, String> {
 }
 
 fn allocate_through(route: &DriverRoute, cuda: &Library) -> Result<(), String> {
-    // SAFETY: each address is looked up under the name whose signature it is given; what is allocated is freed.
+    // SAFETY: each function gets the signature of the name it was looked up by, and the address
+    // that is freed comes from a successful allocation.
     unsafe {
         let (alloc, free) = match route.key {
             "dlsym" => (
@@ -193,7 +193,7 @@ fn allocate_through(route: &DriverRoute, cuda: &Library) -> Result<(), String> {
                 *find_symbol::<MemFree>(cuda, "cuMemFree_v2")?,
             ),
             "linked" => {
-                // What the loader binds a program to that was linked with libcuda.
+                // The symbols that a program linked with libcuda would bind to.
                 let everywhere = Library::this();
                 (
                     *find_symbol::<MemAlloc>(&everywhere, "cuMemAlloc_v2")?,
@@ -220,12 +220,12 @@ unsafe fn resolve_through_v1(ask: GetProcAddressV1) -> Result<(MemAlloc, MemFree
     let look_up = |name: &str| {
         let c_name = CString::new(name).map_err(|error| error.to_string())?;
         let mut address = std::ptr::null_mut();
-        // SAFETY: by the caller; the name and the out-parameter are ours.
+        // SAFETY: the caller guarantees the function; name and out-parameter outlive the call.
         check_result(unsafe { ask(c_name.as_ptr(), &raw mut address, 3_020, 0) }, name)?;
         if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
     };
     let (alloc, free) = (look_up("cuMemAlloc")?, look_up("cuMemFree")?);
-    // SAFETY: asked for version 3020, which has these signatures.
+    // SAFETY: version 3020 of both functions has these signatures.
     Ok(unsafe {
         (
             std::mem::transmute::<*mut c_void, MemAlloc>(alloc),
@@ -239,7 +239,7 @@ unsafe fn resolve_through_v1(ask: GetProcAddressV1) -> Result<(MemAlloc, MemFree
 unsafe fn look_up_v2(ask: GetProcAddressV2, name: &str, version: c_int) -> Result<*mut c_void, String> {
     let c_name = CString::new(name).map_err(|error| error.to_string())?;
     let (mut address, mut status) = (std::ptr::null_mut(), 0);
-    // SAFETY: by the caller; the name and the out-parameters are ours.
+    // SAFETY: the caller guarantees the function; name and out-parameters outlive the call.
     check_result(unsafe { ask(c_name.as_ptr(), &raw mut address, version, 0, &raw mut status) }, name)?;
     if address.is_null() { Err(format!("no {name}")) } else { Ok(address) }
 }
@@ -247,7 +247,7 @@ unsafe fn look_up_v2(ask: GetProcAddressV2, name: &str, version: c_int) -> Resul
 /// # Safety
 /// `ask` must be `cuGetProcAddress_v2`.
 unsafe fn resolve_through_v2(ask: GetProcAddressV2) -> Result<(MemAlloc, MemFree), String> {
-    // SAFETY: by the caller; version 3020 has these signatures.
+    // SAFETY: the caller guarantees `ask`; version 3020 of both functions has these signatures.
     unsafe {
         let (alloc, free) = (look_up_v2(ask, "cuMemAlloc", 3_020)?, look_up_v2(ask, "cuMemFree", 3_020)?);
         Ok((
@@ -257,12 +257,12 @@ unsafe fn resolve_through_v2(ask: GetProcAddressV2) -> Result<(MemAlloc, MemFree
     }
 }
 
-/// Gives a file room and maps it shared, as the recorder does with its ring file.
+/// Allocates blocks for a file and maps it shared, as the recorder does with its ring file.
 pub(super) fn map_shared(file: &File, length: usize) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     fallocate(file, FallocateFlags::empty(), 0, length as u64)?;
-    // SAFETY: a new mapping of our own file, written once inside its length and given back.
+    // SAFETY: a new mapping of our own file, written once within its length, then unmapped.
     unsafe {
         let address = mmap(
             std::ptr::null_mut(),

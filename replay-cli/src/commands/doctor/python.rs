@@ -1,4 +1,4 @@
-//! The interpreter, and PyTorch in it: a few allocations whose lines and numbers are known beforehand.
+//! Checks the interpreter and its PyTorch: allocations with known call sites and counts.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::launch::platform::Platform;
 
 const SCRIPT: &str = include_str!("probe.py");
 
-/// Runs the script and compares what it says with what was recorded.
+/// Runs the probe script and compares its output with the trace.
 pub(super) fn check_python(
     python: Option<&OsStr>,
     library: &Path,
@@ -27,7 +27,7 @@ pub(super) fn check_python(
     for candidate in candidates {
         match run_python_probe(library, &candidate, "torch") {
             Ok(torch) => {
-                // Without PyTorch the frames can still be checked, if there is a driver to call.
+                // Without PyTorch, an allocation through ctypes still checks the frames.
                 let alone = if has_driver {
                     run_python_probe(library, &candidate, "driver")
                 } else {
@@ -44,11 +44,11 @@ pub(super) fn check_python(
         }
     }
     let verdict = if python.is_some() { CheckVerdict::Failed } else { CheckVerdict::Absent };
-    let says = format!("{}; give the interpreter with --python", failures.join("; "));
+    let says = format!("{}; name the interpreter with --python", failures.join("; "));
     checks.push(DoctorCheck::new("Python", verdict, says));
 }
 
-/// What the script said, and what it left.
+/// The facts that the script printed, and its trace.
 struct PythonProbe {
     facts: Value,
     left: LiveTestResult,
@@ -59,7 +59,7 @@ fn run_python_probe(library: &Path, python: &OsStr, what: &str) -> Result<Python
     let left = run_live_test(library, python, &arguments).map_err(|error| format!("{error:#}"))?;
     match serde_json::from_str(left.stdout.lines().last().unwrap_or_default()) {
         Ok(facts) => Ok(PythonProbe { facts, left }),
-        Err(_) => Err(left.stderr.lines().last().unwrap_or("it said nothing").to_owned()),
+        Err(_) => Err(left.stderr.lines().last().unwrap_or("the interpreter printed nothing").to_owned()),
     }
 }
 
@@ -76,17 +76,17 @@ fn judge_frames(probe: &PythonProbe) -> DoctorCheck {
             Ok(()) => DoctorCheck::new(
                 "Python",
                 CheckVerdict::Ok,
-                format!("{version}: call sites are the interpreter's own"),
+                format!("{version}: recorded call sites match the interpreter's"),
             ),
             Err(why) => DoctorCheck::new("Python", CheckVerdict::Failed, format!("{version}: {why}")),
         },
         (None, Some(_)) => DoctorCheck::new(
             "Python",
             CheckVerdict::Failed,
-            format!("{version}: its allocation left no trace"),
+            format!("{version}: its allocation was not recorded"),
         ),
         (_, None) => {
-            let why = "nothing here that it could allocate from, so its call sites could not be tried";
+            let why = "call sites not checked, because there is neither a driver nor PyTorch";
             DoctorCheck::new("Python", CheckVerdict::Absent, format!("{version}: {why}"))
         }
     }
@@ -97,7 +97,7 @@ fn judge_torch(probe: &PythonProbe, checks: &mut Vec<DoctorCheck>) {
     let Some(name) = torch["version"].as_str() else {
         let check = match probe.facts["error"].as_str() {
             Some(error) => {
-                DoctorCheck::new("PyTorch", CheckVerdict::Failed, format!("it cannot be imported: {error}"))
+                DoctorCheck::new("PyTorch", CheckVerdict::Failed, format!("import torch failed: {error}"))
             }
             None => DoctorCheck::new("PyTorch", CheckVerdict::Absent, "not installed for this interpreter"),
         };
@@ -107,19 +107,20 @@ fn judge_torch(probe: &PythonProbe, checks: &mut Vec<DoctorCheck>) {
     let cuda = torch["cuda"].as_str();
     let Some(expected) = torch["allocations"].as_u64() else {
         let why = match (cuda, probe.facts["error"].as_str()) {
-            (None, _) if Platform::HOST == Platform::MacOs => "what it has of Metal is not tried".to_owned(),
-            (None, _) => "it is built without CUDA".to_owned(),
+            (None, _) if Platform::HOST == Platform::MacOs => "Metal is not checked".to_owned(),
+            (None, _) => "built without CUDA".to_owned(),
             (Some(_), Some(error)) => error.to_owned(),
-            (Some(cuda), None) => format!("built for CUDA {cuda}, and it finds no device"),
+            (Some(cuda), None) => format!("built for CUDA {cuda}, finds no GPU"),
         };
         checks.push(DoctorCheck::new("PyTorch", CheckVerdict::Absent, format!("{name}: {why}")));
         return;
     };
     let trace = probe.left.trace.as_ref();
     let events = trace.map(|trace| trace.events.as_slice()).unwrap_or_default();
-    let seen = events.iter().filter(|event| event.kind == EventKind::BLOCK_ALLOC).count() as u64;
-    let verdict = if seen == expected { CheckVerdict::Ok } else { CheckVerdict::Failed };
-    let says = format!("{name} for CUDA {}: {seen} of {expected} blocks seen", cuda.unwrap_or("unknown"));
+    let recorded = events.iter().filter(|event| event.kind == EventKind::BLOCK_ALLOC).count() as u64;
+    let verdict = if recorded == expected { CheckVerdict::Ok } else { CheckVerdict::Failed };
+    let says =
+        format!("{name} for CUDA {}: {recorded} of {expected} blocks recorded", cuda.unwrap_or("unknown"));
     checks.push(DoctorCheck::new("PyTorch", verdict, says));
     checks.extend(trace.and_then(judge_tracker));
     checks.extend(trace.map(judge_coverage));
@@ -128,7 +129,7 @@ fn judge_torch(probe: &PythonProbe, checks: &mut Vec<DoctorCheck>) {
     }
 }
 
-/// How far PyTorch's own tracker is of help.
+/// Checks whether PyTorch's trace tracker was attached; `None` if the trace has no such event.
 fn judge_tracker(trace: &LiveTestTrace) -> Option<DoctorCheck> {
     let state = trace.events.iter().rev().find(|event| event.kind == EventKind::TRACKER)?;
     Some(match TrackerState::from_number(state.aux[0]) {
@@ -141,30 +142,30 @@ fn judge_tracker(trace: &LiveTestTrace) -> Option<DoctorCheck> {
             "PyTorch's tracker",
             CheckVerdict::Absent,
             format!(
-                "not attached ({}): blocks are recorded without what they asked for",
+                "not attached ({}): requested sizes, streams, pools and segments are not recorded",
                 state.map_or("unknown", TrackerState::name)
             ),
         ),
     })
 }
 
-/// Whether PyTorch called functions that allocate and are not recorded.
+/// Checks whether PyTorch called allocating functions that are not recorded.
 fn judge_coverage(trace: &LiveTestTrace) -> DoctorCheck {
     if trace.uncovered_calls == 0 {
         return DoctorCheck::new(
             "coverage",
             CheckVerdict::Ok,
-            "no call of PyTorch's that allocates went unrecorded",
+            "every allocating driver call of PyTorch was recorded",
         );
     }
     let names = trace.meta.list("uncovered").join(", ");
-    let says = format!("{} calls that allocate went unrecorded: {names}", trace.uncovered_calls);
+    let says = format!("{} allocating driver calls were not recorded: {names}", trace.uncovered_calls);
     DoctorCheck::new("coverage", CheckVerdict::Failed, says)
 }
 
-/// Compares the innermost frames of the probe's allocation with the traceback that the interpreter gave.
+/// Compares the recorded stack of the probe's allocation with the interpreter's own frames.
 fn compare_frames(trace: &LiveTestTrace, frames: &[Value]) -> Result<(), String> {
-    let report = trace.report.as_ref().ok_or("its trace could not be replayed")?;
+    let report = trace.report.as_ref().ok_or("gpumemtrace replay failed on its trace")?;
     let sites = report["peak"].as_array().into_iter().flatten();
     let sites = sites.flat_map(|peak| peak["sites"].as_array().into_iter().flatten());
     let expected: Vec<(String, u64)> = frames
@@ -188,6 +189,6 @@ fn compare_frames(trace: &LiveTestTrace, frames: &[Value]) -> Result<(), String>
     }
     Err(match nearest {
         None => "no call site was recorded".to_owned(),
-        Some(found) => format!("call sites differ: recorded {found:?}, the interpreter says {expected:?}"),
+        Some(found) => format!("call sites differ: recorded {found:?}, expected {expected:?}"),
     })
 }

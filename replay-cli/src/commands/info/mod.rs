@@ -1,4 +1,9 @@
-//! `gpumemtrace info`: what a trace is, without analysing it.
+//! `gpumemtrace info`: shows what a trace contains, without analysing it.
+//!
+//! The counts come from the index at the end of each file where there is one, because reading a
+//! billion events takes half a minute. `--verify` reads all blocks instead.
+
+mod metadata;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
@@ -6,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use gpumemtrace_format::index::Totals;
-use gpumemtrace_format::{Counter, EventKind, Value};
+use gpumemtrace_format::{Counter, EventKind};
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::input::{Body, Head, incompleteness, missing, read_events};
 use gpumemtrace_replay::stream::OrderSummary;
@@ -16,45 +21,52 @@ use crate::terminal::marks::sanitize;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
 use crate::trace::quick_info::IndexSummary;
+use metadata::{describe_ending, describe_entry};
 
-/// What `info` takes.
 #[derive(clap::Args)]
 pub(crate) struct InfoArgs {
-    /// A trace file, such as run.trace
+    /// Trace file, such as run.trace
     trace: PathBuf,
-    /// Read it all, and check every block, also where the sums at its end would do
+    /// Read the whole trace and check every block
     #[arg(long)]
     verify: bool,
+    /// List the intercepted functions
+    #[arg(short, long)]
+    verbose: bool,
 }
 
-/// What is in the file.
+/// The counts of one trace.
 struct TraceContents {
     head: Head,
     /// Code objects, Python frames, native frames, modules.
     definitions: [u64; 4],
+    /// Native addresses that `symbolize` has named.
     names: usize,
+    /// Events by kind.
     counts: BTreeMap<u8, u64>,
     threads: u64,
+    /// The losses, a sentence each.
     reasons: Vec<String>,
-    /// By the sums alone.
-    is_summed: bool,
+    /// The counts come from the index.
+    is_from_index: bool,
+    /// `threads` is a lower bound: the index counts the threads of each part separately.
     may_have_more_threads: bool,
 }
 
 impl TraceContents {
-    /// By the sums at its end. `None` where it has to be read.
+    /// Reads only the index at the end of each file. `None` if a file has none.
     fn from_index(file: &TraceSource, ring: &RingFile) -> Option<Self> {
         let image = match ring {
             RingFile::Loaded(image) => Some(&**image),
             _ => None,
         };
-        let sums = IndexSummary::read(&file.parts, image)?;
-        let may_have_more_threads = sums.may_have_more_threads;
+        let summary = IndexSummary::read(&file.parts, image)?;
+        let may_have_more_threads = summary.may_have_more_threads;
         let Totals { placed, seqs, threads, definitions: [codes, python, native], modules, kinds, .. } =
-            sums.totals;
-        let mut head = Head::summed(sums.meta, sums.end, file.parts.absent.clone());
-        (head.is_locked, head.cut) = (file.is_locked(), sums.cut);
-        head.own_bytes = file.parts.files.last().map_or(0, |piece| piece.len_bytes);
+            summary.totals;
+        let mut head = Head::summed(summary.meta, summary.end, file.parts.absent.clone());
+        (head.is_locked, head.cut) = (file.is_locked(), summary.cut);
+        head.own_bytes = file.parts.files.last().map_or(0, |part| part.len_bytes);
         head.join(match ring {
             RingFile::Absent => RingFile::Absent,
             RingFile::Unusable(why) => RingFile::Unusable(why.clone()),
@@ -75,7 +87,7 @@ impl TraceContents {
             names: 0,
             counts: kinds.into_iter().collect(),
             threads,
-            is_summed: true,
+            is_from_index: true,
             may_have_more_threads,
         })
     }
@@ -105,7 +117,7 @@ impl TraceContents {
             counts: (0..=u8::MAX).zip(counts).filter(|(_, count)| *count > 0).collect(),
             threads,
             head,
-            is_summed: false,
+            is_from_index: false,
             may_have_more_threads: false,
         })
     }
@@ -116,12 +128,11 @@ fn incomplete_reasons(head: &Head, body: &Body, threads: u64) -> Vec<String> {
     incompleteness(head, body, missing(head, body, threads), dropped)
 }
 
-/// Does it.
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let (file, ring) = TraceSource::find(&args.trace)?;
     let has_ring = matches!(ring, RingFile::Loaded(_));
-    let summed = if args.verify { None } else { TraceContents::from_index(&file, &ring) };
-    let contents = match summed {
+    let from_index = if args.verify { None } else { TraceContents::from_index(&file, &ring) };
+    let contents = match from_index {
         Some(contents) => contents,
         None => TraceContents::from_events(&file, ring)?,
     };
@@ -130,9 +141,9 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     let mut out = String::new();
     writeln!(out, "{}", file.name)?;
     let (ending, detail) = head.ending();
-    let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();
-    writeln!(out, "  ended: {}{}", format!("{ending:?}").to_lowercase(), sanitize(&detail))?;
-    writeln!(out, "  held by its recorder: {}", if file.is_locked() { "yes" } else { "no" })?;
+    let ending = describe_ending(ending, detail.as_deref());
+    writeln!(out, "  recording closed by: {}", sanitize(&ending))?;
+    writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
     let ring = match (&head.ring_problem, head.ring.is_some()) {
         (Some(why), _) => why.clone(),
         (None, true) => "used".to_owned(),
@@ -141,16 +152,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     };
     writeln!(out, "  ring file: {ring}")?;
     for (name, value) in head.meta.entries() {
-        let value = match value {
-            Value::Number(number) => number.to_string(),
-            Value::Text(text) => text.clone(),
-            // The names that events count through: each line of `dump` has its own.
-            Value::List(list) if name == "apis" => {
-                format!("{} names", list.iter().filter(|name| *name != "-").count())
-            }
-            Value::List(list) => list.join(" "),
-        };
-        writeln!(out, "  {}: {}", sanitize(name), sanitize(&value))?;
+        writeln!(out, "  {}", sanitize(&describe_entry(name, value, args.verbose)))?;
     }
     let [codes, python, native, modules] = contents.definitions;
     writeln!(
@@ -158,7 +160,7 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
         "  definitions: {codes} code objects, {python} Python frames, {native} native frames, {modules} modules"
     )?;
     if contents.names > 0 {
-        writeln!(out, "  symbolized: {} native addresses have names in the file", contents.names)?;
+        writeln!(out, "  symbolized: the file names {} native addresses", contents.names)?;
     }
     let at_least = if contents.may_have_more_threads { "at least " } else { "" };
     writeln!(out, "  threads: {at_least}{}", contents.threads)?;
@@ -169,15 +171,15 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     }
     if let Some(counters) = head.counters() {
         for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
-            writeln!(out, "  recorder counted {name}: {value}")?;
+            writeln!(out, "  recorder counter {name}: {value}")?;
         }
     }
     writeln!(out, "  complete: {}", if reasons.is_empty() { "yes" } else { "no" })?;
     for reason in reasons {
         writeln!(out, "    {}", sanitize(reason))?;
     }
-    if contents.is_summed {
-        writeln!(out, "  by the sums in the file; --verify reads it all")?;
+    if contents.is_from_index {
+        writeln!(out, "  counts are from the index of the trace; --verify reads every block")?;
     }
     print_text(&out)?;
     Ok(if reasons.is_empty() { CliExit::Done } else { CliExit::Incomplete })

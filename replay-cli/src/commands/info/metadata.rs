@@ -1,0 +1,160 @@
+//! Formats the metadata of a trace for people: names of keys, units and dates.
+//!
+//! Keys without a label print under their own name, so metadata of newer recorders stays visible.
+
+use gpumemtrace_format::Value;
+use gpumemtrace_replay::report::Ending;
+use gpumemtrace_replay::units;
+
+/// The label of each key of META (`docs/trace-format.md`). Keys that contain a GPU are not listed.
+const LABELS: &[(&str, &str)] = &[
+    ("trace_id", "trace ID"),
+    ("tool", "recorded by"),
+    ("pid", "process ID"),
+    ("local_rank", "local rank"),
+    ("world_size", "world size"),
+    ("started_unix_ns", "started"),
+    ("started_ns", "clock at start"),
+    ("stacks", "call stacks"),
+    ("on_full", "when a ring buffer is full"),
+    ("allocator_conf", "PYTORCH_ALLOC_CONF"),
+    ("apis", "intercepted functions"),
+    ("python", "Python"),
+    ("torch", "PyTorch"),
+    ("torch_cuda", "CUDA of PyTorch"),
+    ("cuda_runtime", "CUDA runtime"),
+    ("cuda_driver", "CUDA driver"),
+    ("pluggable", "pluggable allocator"),
+    ("uncovered", "calls not recorded"),
+    ("rings", "ring buffers"),
+    ("dropped_parts", "dropped parts"),
+    ("dropped_part_events", "events in dropped parts"),
+    ("wait_status", "wait status"),
+];
+
+/// One entry as `label: value`. Without `is_verbose` the intercepted functions are only counted.
+pub(super) fn describe_entry(key: &str, value: &Value, is_verbose: bool) -> String {
+    format!("{}: {}", label_key(key), describe_value(key, value, is_verbose))
+}
+
+fn label_key(key: &str) -> String {
+    if let Some((gpu, what)) = split_device_key(key) {
+        let what = if what == "total_bytes" { "total memory" } else { what };
+        return format!("GPU {gpu} {what}");
+    }
+    let label = LABELS.iter().find(|(known, _)| *known == key);
+    label.map_or(key, |(_, label)| label).to_owned()
+}
+
+fn describe_value(key: &str, value: &Value, is_verbose: bool) -> String {
+    match value {
+        Value::Number(ns) if key == "started_unix_ns" => format_utc(*ns),
+        Value::Number(ns) if key == "started_ns" => format!("{ns} ns"),
+        Value::Number(bytes) if split_device_key(key).is_some_and(|(_, what)| what == "total_bytes") => {
+            format!("{} ({bytes} bytes)", units::size(*bytes))
+        }
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::List(names) if key == "apis" => {
+            // Unused indexes have the name "-".
+            let names: Vec<&str> = names.iter().map(String::as_str).filter(|name| *name != "-").collect();
+            if is_verbose { names.join(" ") } else { format!("{} (-v lists them)", names.len()) }
+        }
+        Value::List(words) if key == "command" => words.join(" "),
+        Value::List(list) => list.join(", "),
+    }
+}
+
+/// `device.0.name` as `("0", "name")`.
+fn split_device_key(key: &str) -> Option<(&str, &str)> {
+    key.strip_prefix("device.")?.split_once('.')
+}
+
+/// What closed the recording, from [`gpumemtrace_replay::input::Head::ending`].
+pub(super) fn describe_ending(ending: Ending, detail: Option<&str>) -> String {
+    let detail = detail.map(|detail| match detail.strip_prefix("exit ") {
+        Some(code) => format!("code {code}"),
+        None => detail.to_owned(),
+    });
+    let (what, otherwise) = match ending {
+        Ending::Exit => ("exit", ""),
+        Ending::Killed => ("nothing; the process was killed", ", crashed, or replaced by exec"),
+        Ending::Crashed => ("nothing; the process crashed", ""),
+        Ending::Running => ("nothing yet; the program is running", ""),
+    };
+    detail.map_or_else(|| format!("{what}{otherwise}"), |detail| format!("{what} ({detail})"))
+}
+
+/// A time since the Unix epoch in ISO 8601, UTC, to the second.
+fn format_utc(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second_of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil_date(days);
+    let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of a day since 1970-01-01 (`civil_from_days` of
+/// <https://howardhinnant.github.io/date_algorithms.html>).
+fn civil_date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468; // since 0000-03-01
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let months_since_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * months_since_march + 2) / 5 + 1;
+    let month = if months_since_march < 10 { months_since_march + 3 } else { months_since_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn utc_dates_cover_leap_days_and_year_ends() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(format_utc(seconds * 1_000_000_000 + 7), text);
+        }
+    }
+
+    #[test]
+    fn entries_have_labels_units_and_counts() {
+        let functions = Value::List(["-", "cuMemAlloc_v2", "cuMemFree_v2"].map(str::to_owned).to_vec());
+        for (key, value, is_verbose, line) in [
+            (
+                "device.0.total_bytes",
+                Value::Number(80 << 30),
+                false,
+                "GPU 0 total memory: 80.00 GiB (85899345920 bytes)",
+            ),
+            ("device.1.name", Value::Text("NVIDIA H100".to_owned()), false, "GPU 1 name: NVIDIA H100"),
+            ("apis", functions.clone(), false, "intercepted functions: 2 (-v lists them)"),
+            ("apis", functions, true, "intercepted functions: cuMemAlloc_v2 cuMemFree_v2"),
+            ("future_key", Value::Number(7), false, "future_key: 7"),
+        ] {
+            assert_eq!(describe_entry(key, &value, is_verbose), line);
+        }
+    }
+
+    #[test]
+    fn ending_names_exit_code_signal_or_neither() {
+        for (ending, detail, text) in [
+            (Ending::Exit, Some("exit 0"), "exit (code 0)"),
+            (Ending::Exit, Some("_exit(3)"), "exit (_exit(3))"),
+            (Ending::Exit, None, "exit"),
+            (Ending::Killed, Some("signal 9"), "nothing; the process was killed (signal 9)"),
+            (Ending::Killed, None, "nothing; the process was killed, crashed, or replaced by exec"),
+            (Ending::Crashed, Some("signal 11"), "nothing; the process crashed (signal 11)"),
+            (Ending::Running, None, "nothing yet; the program is running"),
+        ] {
+            assert_eq!(describe_ending(ending, detail), text);
+        }
+    }
+}
