@@ -1,8 +1,8 @@
-//! A file of a trace that grows: what it has more than at the last look.
+//! A growing file of a trace, read block by block.
 //!
-//! Constraint: the last block may not be whole yet, the file may be replaced by another run's or cut, and all of it happens between
-//! two looks. Consequence: what was read is remembered as the place behind the last sound block, and each look begins there; before
-//! that it is held against the name whether it still is this file.
+//! The tail remembers the position behind the last sound block and continues there, because the last
+//! block of the file may be incomplete. Between two polls the file may be replaced by the trace of
+//! another run, truncated or removed, so each poll first checks its inode and length.
 
 use std::cmp::Ordering;
 use std::fs::{File, TryLockError};
@@ -14,34 +14,33 @@ use gpumemtrace_format::Meta;
 use gpumemtrace_format::block::{FILE_HEADER_BYTES, file_header};
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 
-/// What a look at the file found.
+/// How a file changed since the previous poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TailChange {
-    /// As much as before.
     Nothing,
-    /// More.
+    /// The file grew.
     More,
-    /// The name is another file's.
+    /// The name refers to another file.
     Replaced,
-    /// There is less in it than had been read.
-    Cut,
-    /// The name is nobody's.
+    /// The file is shorter than what has been read.
+    Truncated,
+    /// There is no file of this name.
     Gone,
 }
 
-/// A file that is followed.
+/// A file that is read as it grows.
 pub(crate) struct FileTail {
     path: PathBuf,
     file: File,
     identity: (u64, u64),
-    /// Behind the last sound block.
+    /// The position behind the last sound block.
     read_bytes: u64,
-    /// How long it was when it was measured last.
+    /// The length at the last measurement.
     length_bytes: u64,
 }
 
 impl FileTail {
-    /// Begins with a file; `None` while there is none, or nothing in it.
+    /// Opens a file; `None` while it does not exist or is empty.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
         let file = match File::open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -57,7 +56,7 @@ impl FileTail {
         Ok(Some(Self { path: path.to_owned(), file, identity, read_bytes: begin, length_bytes: begin }))
     }
 
-    /// What it says of itself in its first block.
+    /// The metadata in its first block.
     pub(crate) fn first_meta(&self) -> Option<Meta> {
         let mut file = &self.file;
         file.rewind().ok()?;
@@ -67,7 +66,7 @@ impl FileTail {
         }
     }
 
-    /// Looks how far it goes, and whether it still is this file: `Nothing` or `More` where it is.
+    /// Measures the length and checks the name; `Nothing` or `More` if it is still the same file.
     pub(crate) fn measure(&mut self) -> Result<TailChange, OpenError> {
         match std::fs::metadata(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(TailChange::Gone),
@@ -78,21 +77,21 @@ impl FileTail {
         self.measure_renamed()
     }
 
-    /// The same, whatever has become of its name.
+    /// Measures the length without checking the name.
     pub(crate) fn measure_renamed(&mut self) -> Result<TailChange, OpenError> {
         self.length_bytes = self.file.metadata()?.len();
         Ok(match self.length_bytes.cmp(&self.read_bytes) {
-            Ordering::Less => TailChange::Cut,
+            Ordering::Less => TailChange::Truncated,
             Ordering::Equal => TailChange::Nothing,
             Ordering::Greater => TailChange::More,
         })
     }
 
-    /// Hands on what is new, as far as it was measured; true if there was anything.
+    /// Passes the new blocks up to the measured length to `take`; true if there were any.
     pub(crate) fn read(&mut self, take: &mut impl FnMut(Item)) -> Result<bool, OpenError> {
         let begin = self.read_bytes;
         self.file.seek(SeekFrom::Start(begin))?;
-        // A reader begins at a file's start.
+        // The reader expects a file header.
         let more = (&self.file).take(self.length_bytes.saturating_sub(begin));
         let mut reader = TraceReader::new(Cursor::new(file_header()).chain(more))?;
         while let Some(item) = reader.next() {
@@ -105,9 +104,9 @@ impl FileTail {
         Ok(self.read_bytes > begin)
     }
 
-    /// True while the recorder writes it.
+    /// True while the recorder holds the file.
     pub(crate) fn is_locked(&self) -> bool {
-        // Through a handle of its own: a lock belongs to the opening, and goes with it.
+        // A lock belongs to an open file description, so a separate one is opened and closed here.
         let file = File::open(&self.path);
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
@@ -140,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn each_block_is_seen_once_and_only_when_it_is_whole() {
+    fn blocks_are_read_once_and_only_when_complete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
         assert!(FileTail::open(&path).unwrap().is_none());
         let mut file = File::create(&path).unwrap();
-        assert!(FileTail::open(&path).unwrap().is_none(), "nothing in it yet");
+        assert!(FileTail::open(&path).unwrap().is_none(), "the file is still empty");
         file.write_all(&[&file_header()[..], &block(1)].concat()).unwrap();
         let mut tail = FileTail::open(&path).unwrap().unwrap();
         assert_eq!(numbers(&mut tail), (TailChange::More, vec![1]));
@@ -159,11 +158,11 @@ mod tests {
         assert_eq!(numbers(&mut tail), (TailChange::More, vec![3]));
         assert_eq!(numbers(&mut tail), (TailChange::Nothing, vec![]));
         file.set_len(20).unwrap();
-        assert_eq!(numbers(&mut tail).0, TailChange::Cut);
+        assert_eq!(numbers(&mut tail).0, TailChange::Truncated);
     }
 
     #[test]
-    fn another_file_under_the_name_and_none_are_noticed() {
+    fn replaced_and_removed_files_are_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.trace");
         std::fs::write(&path, [&file_header()[..], &block(1)].concat()).unwrap();

@@ -1,9 +1,10 @@
-//! A trace that grows, with all files that belong to it.
+//! A growing trace, with all files that belong to it.
 //!
-//! Constraint: whenever a part is full the recorder puts the next one under the trace's name, and it may drop the oldest; what
-//! events refer to is in a file of its own, and must be known before them. Consequence: the file under the name is held open, so
-//! that what it got before it was replaced is read, also if nobody has a name for it any more; each look finds out how far the
-//! events go, reads the definitions, and then the events that far; and where parts came and went between two looks, that is said.
+//! When a part is full, the recorder puts the next one under the trace's name, and may delete the
+//! oldest part. The file under the name is therefore held open, so that its last blocks can be read
+//! even after it was deleted. Definitions are in the stacks file and must be known before the events
+//! that use them: each poll measures the parts, reads the stacks file, then the events up to that
+//! length. Parts that came and went between two polls are reported as a gap.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -14,24 +15,24 @@ use gpumemtrace_format::reader::{Item, OpenError};
 use super::file_tail::{FileTail, TailChange};
 use crate::trace::parts::PartDiscovery;
 
-/// Where no file can have two names, the trace has none for a moment while a part follows another.
+/// On file systems without hard links, the name is missing for a moment between two parts.
 const MAX_GONE_POLLS: u32 = 3;
 
-/// A trace that is followed.
+/// A trace that is read as it grows.
 pub(crate) struct FollowedTrace {
     path: PathBuf,
     /// The file under the trace's name.
     last: FileTail,
     part: Option<PartId>,
-    /// What its parts refer to.
+    /// The definitions that all parts refer to.
     stacks: Option<FileTail>,
-    /// Parts before it, of which the rest is to be read.
+    /// Earlier parts that are not read to their end yet.
     before: VecDeque<FileTail>,
     has_gap: bool,
     gone_polls: u32,
 }
 
-/// Which part of which trace a file is.
+/// Identifies a part: its trace and its number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct PartId {
     trace_id: String,
@@ -46,7 +47,7 @@ impl PartId {
 }
 
 impl FollowedTrace {
-    /// Begins with a trace; `None` while there is none, or nothing in it.
+    /// Opens a trace; `None` while it does not exist or is empty.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, OpenError> {
         let Some(last) = FileTail::open(path)? else { return Ok(None) };
         let part = last.first_meta().as_ref().and_then(PartId::of);
@@ -58,7 +59,7 @@ impl FollowedTrace {
         Ok(Some(this))
     }
 
-    /// The parts between number `after` and this one.
+    /// Opens the parts between number `after` and `part`, and notes a gap if one is missing.
     fn add_before(&mut self, part: &PartId, after: u64) {
         let discovery = PartDiscovery::beside(&self.path, &part.trace_id, part.number);
         let open = |path: &PathBuf| FileTail::open(path).ok().flatten();
@@ -73,7 +74,7 @@ impl FollowedTrace {
         }
     }
 
-    /// Hands on what is new.
+    /// Passes all new blocks to `take`.
     pub(crate) fn poll(&mut self, take: &mut impl FnMut(Item)) -> Result<TailChange, OpenError> {
         let mut found = self.last.measure()?;
         if found == TailChange::Replaced && self.follow_parts()? {
@@ -81,10 +82,10 @@ impl FollowedTrace {
         }
         self.gone_polls = if found == TailChange::Gone { self.gone_polls + 1 } else { 0 };
         match found {
-            // Another one came meanwhile, or is about to: the next look sees to it.
+            // A further part has come, or is about to: the next poll opens it.
             TailChange::Replaced if !self.before.is_empty() => {}
             TailChange::Gone if self.part.is_some() && self.gone_polls < MAX_GONE_POLLS => {}
-            TailChange::Replaced | TailChange::Cut | TailChange::Gone => return Ok(found),
+            TailChange::Replaced | TailChange::Truncated | TailChange::Gone => return Ok(found),
             TailChange::Nothing | TailChange::More => {}
         }
         let mut has_more = false;
@@ -103,7 +104,7 @@ impl FollowedTrace {
         Ok(if has_more { TailChange::More } else { TailChange::Nothing })
     }
 
-    /// Goes on with the file that has the name now, if it is a later part of this trace.
+    /// Switches to the file that has the name now; false if it is no later part of this trace.
     fn follow_parts(&mut self) -> Result<bool, OpenError> {
         let (Some(before), Some(next)) = (self.part.clone(), FileTail::open(&self.path)?) else {
             return Ok(false);
@@ -118,12 +119,12 @@ impl FollowedTrace {
         Ok(true)
     }
 
-    /// True, once, where parts were gone before they could be read.
+    /// True, once, if parts were deleted before they could be read.
     pub(crate) fn take_gap(&mut self) -> bool {
         std::mem::take(&mut self.has_gap)
     }
 
-    /// True while the recorder writes it.
+    /// True while the recorder holds the current part.
     pub(crate) fn is_locked(&self) -> bool {
         self.last.is_locked()
     }

@@ -1,8 +1,8 @@
-//! `gpumemtrace replay --follow`: what a run holds, while it runs.
+//! `gpumemtrace replay --follow`: prints the totals of a running program.
 //!
-//! Constraint: nobody can analyse what has not happened, and somebody waits at a terminal or reads a log. Consequence: about once a
-//! second one line with the totals, on stderr, where they changed; and when the run is over, the report that any replay of it gives,
-//! on stdout. The ring is read before the trace, as everywhere: an event may then be seen twice, which does no harm, and not never.
+//! About once a second, if the totals changed, one line goes to stderr. When the run is over, `replay`
+//! prints its usual report on stdout. The ring file is read before the trace: an event may then be
+//! seen twice, which is harmless, but is never missed.
 
 mod file_tail;
 mod followed_trace;
@@ -26,23 +26,23 @@ use followed_trace::FollowedTrace;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const PRINT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the end of the process is waited for once the trace is closed: `gpumemtrace run` notes what became of it.
+/// How long to wait for the exit status that `gpumemtrace run` appends to a closed trace.
 const EXIT_STATUS_WAIT: Duration = Duration::from_secs(1);
-/// Looks at which nobody holds the trace and nothing comes, before its run is over.
+/// The run is over after this many polls in a row without a lock and without new data.
 const MAX_QUIET_POLLS: u32 = 2;
 
-/// Follows a trace until its run is over.
-pub(crate) fn follow_to_end(path: &Path, own: &OwnPaths) -> Result<(), UnreadableInput> {
+/// Follows a trace until its run is over. Waits for the trace if it does not exist yet.
+pub(crate) fn follow_to_end(path: &Path, user_code: &OwnPaths) -> Result<(), UnreadableInput> {
     let unreadable = |why: String| UnreadableInput(format!("{} {why}", path.display()));
     loop {
         let mut trace = wait_for(path)?;
-        let found = follow(&mut trace, path, own).map_err(|error| unreadable(error.to_string()))?;
+        let found = follow(&mut trace, path, user_code).map_err(|error| unreadable(error.to_string()))?;
         let why = match found {
-            TailChange::Replaced => "is another run's now; following that one",
-            TailChange::Cut => "was cut; following it from its start",
+            TailChange::Replaced => "was replaced by the trace of another run; following that one",
+            TailChange::Truncated => "was truncated; following it from its start",
             TailChange::Gone => {
                 status_line::erase();
-                return Err(unreadable("was removed while it was followed".to_owned()));
+                return Err(unreadable("was removed while --follow read it".to_owned()));
             }
             TailChange::Nothing | TailChange::More => return Ok(()),
         };
@@ -58,7 +58,7 @@ fn wait_for(path: &Path) -> Result<FollowedTrace, UnreadableInput> {
             Ok(None) if !has_announced_wait => {
                 has_announced_wait = true;
                 print_line(&format!(
-                    "gpumemtrace: {} has nothing in it yet; waiting for its run",
+                    "gpumemtrace: {} does not exist or is empty; waiting for its run",
                     path.display()
                 ));
             }
@@ -69,13 +69,13 @@ fn wait_for(path: &Path) -> Result<FollowedTrace, UnreadableInput> {
     }
 }
 
-/// `Nothing` when the run is over.
+/// Prints the totals until the run is over (`Nothing`) or the file changes under its name.
 fn follow(
     trace: &mut FollowedTrace,
     path: &Path,
-    own: &OwnPaths,
+    user_code: &OwnPaths,
 ) -> Result<TailChange, gpumemtrace_format::reader::OpenError> {
-    let mut live = Live::new(own.clone());
+    let mut live = Live::new(user_code.clone());
     let mut trace_id = None;
     let mut ended: Option<Instant> = None;
     let mut quiet_polls = 0;
@@ -93,7 +93,7 @@ fn follow(
             item => live.take(item),
         })?;
         match found {
-            TailChange::Replaced | TailChange::Cut | TailChange::Gone => {
+            TailChange::Replaced | TailChange::Truncated | TailChange::Gone => {
                 status_line::erase();
                 return Ok(found);
             }
@@ -127,13 +127,12 @@ fn follow(
     }
 }
 
-/// A sentence.
 fn print_line(sentence: &str) {
     status_line::erase();
     eprintln!("{sentence}");
 }
 
-/// Over the line before, where it can be; else below it.
+/// Draws over the previous line on a terminal; otherwise prints a new line.
 fn print_totals(line: &str) {
     if status_line::is_terminal() { status_line::draw(line) } else { eprintln!("{line}") }
 }
@@ -145,13 +144,13 @@ fn format_totals(view: &View) -> String {
     for (ordinal, device) in &view.devices {
         let torch = device
             .torch
-            .map(|(live, reserved)| format!("{} in tensors, {} reserved, ", size(live), size(reserved)));
+            .map(|(live, reserved)| format!("allocated {}, reserved {}, ", size(live), size(reserved)));
         let (torch, driver) = (torch.unwrap_or_default(), size(device.driver));
-        clauses.push(format!("device {ordinal}: {torch}{driver} from the driver"));
+        clauses.push(format!("GPU {ordinal}: {torch}driver {driver}"));
     }
     if let Some(grown) = &view.grown {
         let (bytes, span) = (size(grown.bytes), format_duration(grown.span_ns));
-        clauses.push(format!("most growth: {} {bytes} in {span}", short_site(&grown.site)));
+        clauses.push(format!("most growth: +{bytes} in {span} at {}", short_site(&grown.site)));
     }
     clauses.join("; ")
 }

@@ -1,4 +1,4 @@
-//! Traces on disk.
+//! Access to traces on disk: opening them, finding their parts, reading their index.
 
 pub(crate) mod open;
 pub(crate) mod parts;

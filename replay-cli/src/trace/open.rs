@@ -1,7 +1,8 @@
-//! Opening a trace: the file, the ring beside it, and whether the recorder still holds it.
+//! Opens a trace: its files, the ring file beside it, and the recorder's lock.
 //!
-//! Constraint: the file may still be written while it is read. Consequence: the ring is read first (what moves into the trace
-//! meanwhile is then seen twice, which is harmless, and not never), and the trace is read up to one fixed length each time.
+//! The recorder may still write the trace. So the ring file is read first: an event that moves into
+//! the trace meanwhile is then seen twice, which is harmless, instead of never. And every pass over
+//! the trace ends at the same length.
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Read};
@@ -16,25 +17,24 @@ use crate::exit::UnreadableInput;
 use crate::trace::parts::TraceParts;
 use crate::trace::progress::{ProgressLine, ReadCounter};
 
-/// A trace that was found.
+/// A trace on disk that can be read several times.
 pub(crate) struct TraceSource {
-    /// The file, and those that belong to it.
     pub(crate) parts: TraceParts,
-    /// As the user named it.
+    /// The path as the user typed it.
     pub(crate) name: String,
     is_locked: bool,
     counter: Arc<ReadCounter>,
 }
 
 impl TraceSource {
-    /// Finds it and looks at what stands beside it.
+    /// Finds the files of a trace and reads its ring file. Fails for anything but a regular file.
     pub(crate) fn find(path: &Path) -> Result<(Self, RingFile), UnreadableInput> {
         let name = path.display().to_string();
         let refuse = |why: String| UnreadableInput(format!("{name} {why}"));
-        // Asked before it is opened: opening a pipe waits for whoever writes into it.
+        // Checked before opening it, because opening a pipe blocks until it has a writer.
         let facts = std::fs::metadata(path).map_err(|error| refuse(describe_open_error(&error)))?;
         if !facts.is_file() && !facts.is_dir() {
-            return Err(refuse("is not a regular file; a trace is read twice, so save it first".to_owned()));
+            return Err(refuse("is not a regular file; save the trace to a file first".to_owned()));
         }
         let file = File::open(path).map_err(|error| refuse(describe_open_error(&error)))?;
         let facts = file.metadata().map_err(|error| refuse(format!("cannot be read: {error}")))?;
@@ -48,18 +48,18 @@ impl TraceSource {
         Ok((Self { parts, name, is_locked, counter }, ring))
     }
 
-    /// Opens it from its start.
+    /// Opens the whole trace from its start, and restarts the progress counter.
     pub(crate) fn open(&self) -> std::io::Result<Box<dyn Read + Send>> {
         Ok(Box::new(self.counter.begin(self.parts.open()?)))
     }
 
-    /// Says on the terminal how far the reading of it is, until what is returned is dropped.
+    /// Shows a progress line on stderr until the return value is dropped.
     pub(crate) fn progress(&self) -> ProgressLine {
         let length_bytes = self.parts.files.iter().map(|part| part.len_bytes).sum();
         ProgressLine::start(&self.name, length_bytes, self.counter.clone())
     }
 
-    /// Hands it to the analyses.
+    /// Calls `read` with this trace and its ring file, and names the trace in its errors.
     pub(crate) fn with_input<T>(
         &self,
         ring: RingFile,
@@ -72,20 +72,20 @@ impl TraceSource {
             .map_err(|error| UnreadableInput(format!("{} {}", self.name, describe_format_error(&error))))
     }
 
-    /// True while the recorder writes it.
+    /// True if the recorder held the file when it was found.
     pub(crate) fn is_locked(&self) -> bool {
         self.is_locked
     }
 }
 
-/// Where the ring of a trace is.
+/// The path of the ring file of a trace.
 pub(crate) fn ring_path(trace: &Path) -> PathBuf {
     let mut name = trace.as_os_str().to_owned();
     name.push(".ring");
     PathBuf::from(name)
 }
 
-/// What stands beside a trace.
+/// Reads and decodes a ring file.
 pub(crate) fn read_ring(path: &Path) -> RingFile {
     match read_ring_bytes(path) {
         Ok(bytes) => match RingImage::decode(&bytes) {
@@ -96,7 +96,7 @@ pub(crate) fn read_ring(path: &Path) -> RingFile {
     }
 }
 
-/// The file as far as its first page says that there is something; no more of it than that page until it has been checked.
+/// Reads the first page, checks it, then reads as many bytes as that page announces.
 fn read_ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
     let unreadable = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => RingFile::Absent,
@@ -116,12 +116,12 @@ fn read_ring_bytes(path: &Path) -> Result<Vec<u8>, RingFile> {
 fn describe_open_error(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => {
-            "does not exist; the traced program writes run.trace into its current directory, at its first \
-                                GPU call"
+            "does not exist; the recorder creates run.trace in the program's current directory, at its first GPU \
+             call"
                 .to_owned()
         }
         ErrorKind::PermissionDenied => {
-            "may not be read: traces are readable by their owner only; ask them, or use sudo".to_owned()
+            "cannot be read: only its owner has access; ask them, or use sudo".to_owned()
         }
         _ => format!("cannot be opened: {error}"),
     }
@@ -130,9 +130,7 @@ fn describe_open_error(error: &std::io::Error) -> String {
 fn describe_format_error(error: &OpenError) -> String {
     match error {
         OpenError::NotATrace => {
-            format!(
-                "{error} (it does not begin like one); give the file that the traced program wrote, such as run.trace"
-            )
+            format!("{error}; give the file that the recorder wrote, such as run.trace")
         }
         error => error.to_string(),
     }

@@ -1,9 +1,9 @@
-//! A trace that was written in parts: which files belong together, and how they read as one.
+//! The files of a trace in parts, found and read as one trace.
 //!
-//! Constraint: parts have names that only their recorder knows, a folder may hold the parts of many traces, and some may have
-//! been dropped, by the recorder or by somebody else. Consequence: the file that the user names says which trace and which
-//! part it is; the others are found by the trace's id in their names and believed only if they say the same. What is not
-//! there is told. Blocks need nothing of the file they lie in, so the parts are read one behind the other.
+//! The user names the last part. Its metadata holds the trace ID and the part number; the other
+//! parts are the files beside it with that ID in their name and in their metadata. Missing parts,
+//! dropped by the recorder or removed since, are reported. Blocks do not depend on the file they lie
+//! in, so the parts are read one after the other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,23 +20,22 @@ use gpumemtrace_replay::input::FileSpan;
 /// One file of a trace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PartFile {
-    /// Where.
     pub(crate) path: PathBuf,
-    /// How much of it is read.
+    /// The bytes to read; the file may be longer by now.
     pub(crate) len_bytes: u64,
 }
 
-/// All files of a trace, in the order in which they are read.
+/// All files of a trace, in reading order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TraceParts {
-    /// Definitions first, the file that was named last.
+    /// The definitions, then the parts; the file that the user named is the last one.
     pub(crate) files: Vec<PartFile>,
-    /// What is not there, a sentence each.
+    /// The missing files, a sentence each.
     pub(crate) absent: Vec<String>,
 }
 
 impl TraceParts {
-    /// Those that belong to a file of this length.
+    /// Finds the files that belong to `path`, of which `len_bytes` are to be read.
     pub(crate) fn find(path: &Path, len_bytes: u64) -> Self {
         let named = PartFile { path: path.to_owned(), len_bytes };
         let alone = Self { files: vec![named.clone()], absent: Vec::new() };
@@ -50,7 +49,7 @@ impl TraceParts {
         match discovery.stacks {
             Some(stacks) => parts.add(stacks),
             None => parts.absent.push(
-                "the file with the stacks of this trace (its name has .stacks. in it) is not beside it: no event has a call site"
+                "the stacks file of this trace (named *.stacks.trace) is not beside it: no event has a call site"
                     .to_owned(),
             ),
         }
@@ -59,7 +58,7 @@ impl TraceParts {
         if let [first, .., last] | [first @ last] = gone[..] {
             let (count, s) = (gone.len(), if gone.len() == 1 { "" } else { "s" });
             parts.absent.push(format!(
-                "{count} part{s} from {first} to {last} not found beside it: their events are missing"
+                "{count} part{s} from {first} to {last} not found beside this trace: their events are missing"
             ));
         }
         discovery.parts.into_values().for_each(|part| parts.add(part));
@@ -68,7 +67,7 @@ impl TraceParts {
     }
 
     fn add(&mut self, path: PathBuf) {
-        // A program that was killed may have left half a block; the next file must not be taken for its other half.
+        // A killed program may leave half a block; the reader would take the next file for its rest.
         if let Ok(file) = File::open(&path)
             && let Ok(facts) = file.metadata()
         {
@@ -77,7 +76,7 @@ impl TraceParts {
         }
     }
 
-    /// All of them as one trace, from its start.
+    /// Opens all files as one trace, from its start.
     pub(crate) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         let mut all: Box<dyn Read + Send> = Box::new(io::empty());
         for (number, part) in self.files.iter().enumerate() {
@@ -90,7 +89,7 @@ impl TraceParts {
         Ok(all)
     }
 
-    /// Where in the whole each file begins.
+    /// The position of each file in the whole trace.
     pub(crate) fn spans(&self) -> Vec<FileSpan> {
         let (mut spans, mut start) = (Vec::new(), 0);
         for part in &self.files {
@@ -102,14 +101,14 @@ impl TraceParts {
     }
 }
 
-/// Where the sums of a file are.
+/// Finds the index at the end of a file; `None` if the last block is no TAIL.
 pub(crate) fn locate_index(file: &File, len_bytes: u64) -> Option<Places> {
     locate(len_bytes, |at, buffer| file.read_exact_at(buffer, at).is_ok())
 }
 
-/// What a file says of itself in its first block.
+/// The metadata in the first block of a file.
 fn read_first_meta(path: &Path) -> Option<Meta> {
-    // Asked before it is opened: a pipe would be waited for.
+    // Checked before opening it, because opening a pipe blocks.
     let is_file = std::fs::metadata(path).is_ok_and(|facts| facts.is_file());
     let file = is_file.then(|| File::open(path)).and_then(Result::ok)?;
     match TraceReader::new(file).ok()?.next()? {
@@ -118,17 +117,17 @@ fn read_first_meta(path: &Path) -> Option<Meta> {
     }
 }
 
-/// Files of the same trace.
+/// The files beside a part that belong to the same trace.
 #[derive(Default)]
 pub(crate) struct PartDiscovery {
-    /// What its parts refer to.
+    /// The definitions that all parts refer to.
     pub(crate) stacks: Option<PathBuf>,
-    /// By number.
+    /// Earlier parts, by number.
     pub(crate) parts: BTreeMap<u64, PathBuf>,
 }
 
 impl PartDiscovery {
-    /// Those beside a part of a trace, and before it.
+    /// Searches the folder of part `number` of trace `id` for earlier parts and the stacks file.
     pub(crate) fn beside(path: &Path, id: &str, number: u64) -> Self {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut discovery = Self::default();
@@ -138,7 +137,7 @@ impl PartDiscovery {
         discovery
     }
 
-    /// `before`: only earlier parts are looked for.
+    /// Adds the file if it is the stacks file or a part with a number below `before`.
     fn inspect(&mut self, path: &Path, id: &str, before: u64) {
         let Some(name) = path.file_name().map(|name| name.to_string_lossy()) else { return };
         let short = id.get(..8).unwrap_or(id);
@@ -161,7 +160,7 @@ impl PartDiscovery {
         }
     }
 
-    /// How many the recorder has dropped, as it says itself.
+    /// The number of parts that the recorder dropped, from the metadata of the stacks file.
     fn count_dropped_parts(&self) -> u64 {
         let Some(file) = self.stacks.as_ref().and_then(|path| File::open(path).ok()) else { return 0 };
         let Ok(reader) = TraceReader::new(file) else { return 0 };

@@ -1,4 +1,4 @@
-//! How far a trace has been read, for the line on stderr.
+//! The progress line on stderr while a trace is read.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,11 @@ use gpumemtrace_replay::sections::size;
 
 use crate::terminal::status_line;
 
-/// What is done sooner is not worth a line.
+/// Reads shorter than this show no line.
 const FIRST_AFTER: Duration = Duration::from_secs(1);
 const REDRAW_AFTER: Duration = Duration::from_millis(250);
-/// How far a file has been read. It is read more than once.
+
+/// The bytes read in the current pass over a trace. A trace is read in several passes.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounter {
     bytes: AtomicU64,
@@ -22,7 +23,7 @@ pub(crate) struct ReadCounter {
 }
 
 impl ReadCounter {
-    /// Counts what is read from here on.
+    /// Starts a new pass: resets the count and wraps the source.
     pub(crate) fn begin<R: Read>(self: &Arc<Self>, source: R) -> CountingReader<R> {
         self.bytes.store(0, Ordering::Relaxed);
         *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -35,7 +36,7 @@ impl ReadCounter {
     }
 }
 
-/// A source of bytes that are counted.
+/// A reader that adds to a [`ReadCounter`].
 pub(crate) struct CountingReader<R> {
     source: R,
     counter: Arc<ReadCounter>,
@@ -49,14 +50,14 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Says how far the reading is, until it is dropped.
+/// A thread that draws the progress line until this is dropped.
 pub(crate) struct ProgressLine {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ProgressLine {
-    /// Of a file of so many bytes.
+    /// Starts the thread for a trace of `length_bytes`.
     pub(crate) fn start(name: &str, length_bytes: u64, counter: Arc<ReadCounter>) -> Self {
         let (stop, stopped) = channel();
         let name = name.to_owned();
@@ -69,7 +70,7 @@ impl ProgressLine {
             }
             status_line::erase();
         };
-        // Without a thread there is no line, and nothing else is missing.
+        // If the thread cannot start, there is no line.
         let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw_until_stopped).ok();
         Self { stop: Some(stop), thread }
     }
@@ -89,7 +90,7 @@ fn format_progress(name: &str, (read, all): (u64, u64), took: Duration) -> Strin
     let percent = 100.0 * read as f64 / all.max(1) as f64;
     let left_seconds = all.saturating_sub(read) as f64 / per_second.max(1.0);
     let left = if read == 0 { String::new() } else { format!(", {left_seconds:.0} s left") };
-    format!("{name}: {percent:.0} % of {}, {}/s{left}", size(all), size(per_second as u64))
+    format!("{name}: {percent:.0}% of {}, {}/s{left}", size(all), size(per_second as u64))
 }
 
 #[cfg(test)]
@@ -97,16 +98,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_tells_how_far_how_fast_and_how_long() {
+    fn progress_line_has_percent_speed_and_time_left() {
         assert_eq!(
             format_progress("run.trace", (1 << 20, 4 << 20), Duration::from_secs(2)),
-            "run.trace: 25 % of 4.00 MiB, 512.00 KiB/s, 6 s left"
+            "run.trace: 25% of 4.00 MiB, 512.00 KiB/s, 6 s left"
         );
-        assert_eq!(format_progress("run.trace", (0, 0), Duration::ZERO), "run.trace: 0 % of 0 B, 0 B/s");
+        assert_eq!(format_progress("run.trace", (0, 0), Duration::ZERO), "run.trace: 0% of 0 B, 0 B/s");
     }
 
     #[test]
-    fn what_is_read_is_counted_from_the_start_of_each_reading() {
+    fn counter_restarts_with_each_pass() {
         let counter = Arc::new(ReadCounter::default());
         for _ in 0..2 {
             std::io::copy(&mut counter.begin(&[7u8; 100][..]), &mut std::io::sink()).unwrap();

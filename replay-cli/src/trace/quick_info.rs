@@ -1,9 +1,9 @@
-//! What a trace holds, by the sums in it.
+//! Reads the counts of a trace from its index, for `info`.
 //!
-//! Constraint: reading a billion events takes half a minute, and who asks `info` waits. Consequence: where every file of a
-//! trace has sums, only the last of them, the metadata, and what comes behind are read; of a program that was killed or still
-//! runs also the blocks right before, because what is in the ring may be in them too. Sums say what the recorder wrote; whether
-//! it is all still sound, only reading it tells.
+//! Each part ends with an INDEX block that holds the counts of the file. If every part has one, only
+//! the last INDEX, the metadata and the blocks behind them are read. With a ring file, the blocks
+//! right before the INDEX are read too, because the ring may hold the same events. The index says
+//! what the recorder wrote; only `info --verify` finds damage in the blocks.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -18,26 +18,25 @@ use gpumemtrace_replay::input::Cut;
 
 use crate::trace::parts::{PartFile, TraceParts, locate_index};
 
-/// A trace, summed up.
+/// The counts, metadata and end of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct IndexSummary {
-    /// Over all files. The number of threads is that of the part that has the most.
+    /// Sums over all files; of threads, the highest number of any part.
     pub(crate) totals: Totals,
-    /// Whether there may be more threads: they are counted in each part, and behind its sums, apart.
+    /// The number of threads is a lower bound: each part, and the blocks behind each INDEX, count
+    /// their own.
     pub(crate) may_have_more_threads: bool,
-    /// Who was traced.
     pub(crate) meta: Meta,
-    /// How it ended.
     pub(crate) end: Option<End>,
-    /// The file ends inside a block.
+    /// Set if the file ends inside a block.
     pub(crate) cut: Option<Cut>,
     has_parts: bool,
-    /// Places in the order that what the ring holds may have too.
+    /// Sequence numbers of the events that the ring may hold as well.
     seqs: HashSet<u64>,
 }
 
 impl IndexSummary {
-    /// `None` where something has to be read to know.
+    /// `None` if the index does not suffice and the events have to be read.
     pub(crate) fn read(parts: &TraceParts, ring: Option<&RingImage>) -> Option<Self> {
         let has_parts = parts.files.len() > 1;
         let mut summary = Self { has_parts, may_have_more_threads: has_parts, ..Self::default() };
@@ -53,7 +52,7 @@ impl IndexSummary {
         Some(summary)
     }
 
-    /// What the ring holds and no block has.
+    /// Adds the records of the ring that are in no block.
     fn add_ring(&mut self, ring: &RingImage) {
         let (mut events, mut more) = (Vec::new(), Totals::default());
         for record in &ring.records {
@@ -82,10 +81,10 @@ impl IndexSummary {
 
     fn add_part(&mut self, part: &PartFile, has_ring: bool) -> Option<()> {
         let file = File::open(&part.path).ok()?;
-        // What does not begin like a trace of this version is the reader's to refuse.
+        // Files that are no trace, or of another version, get their error from the full reader.
         TraceReader::new(read_from(&file, 0, part.len_bytes)?).ok()?;
         let places = locate_index(&file, part.len_bytes)?;
-        // Names stand in front of everything else, where no sum counts them.
+        // A symbolized copy starts with NAMES blocks, which no index counts.
         if self.meta.entries().is_empty() && read_kind_at(&file, FILE_HEADER_BYTES as u64)? != BlockKind::META
         {
             return None;
@@ -94,7 +93,7 @@ impl IndexSummary {
             if !self.has_parts {
                 return None;
             }
-            // A part that has just been begun.
+            // A part that the recorder has just started.
             let at = FILE_HEADER_BYTES as u64;
             let mut items = TraceReader::resume(read_from(&file, at, part.len_bytes)?, at);
             return items.try_for_each(|item| self.add_item(item));
@@ -111,7 +110,7 @@ impl IndexSummary {
         Some(())
     }
 
-    /// The blocks of one INDEX, which are the last ones before it.
+    /// Remembers the events of the blocks that the INDEX at `at` covers, which lie right before it.
     fn remember_seqs(&mut self, file: &File, at: u64, index: &Index) -> Option<()> {
         let begin = at.checked_sub(index.blocks.iter().map(|block| block.len_bytes).sum())?;
         for item in TraceReader::resume(read_from(file, begin, at)?, begin).events_only() {
@@ -124,7 +123,7 @@ impl IndexSummary {
         Some(())
     }
 
-    /// What no sum counts yet.
+    /// Adds a block behind the last INDEX.
     fn add_item(&mut self, item: Item) -> Option<()> {
         let mut more = Totals::default();
         match item {
@@ -185,7 +184,7 @@ fn read_item_at(file: &File, at: u64, len_bytes: u64) -> Option<Item> {
     TraceReader::resume(read_from(file, at, len_bytes)?, at).next()
 }
 
-/// The file from here on.
+/// A reader of the file from `at` to `len_bytes`.
 fn read_from(file: &File, at: u64, len_bytes: u64) -> Option<impl std::io::Read> {
     use std::io::{Read, Seek, SeekFrom};
     let mut file = file;

@@ -20,7 +20,7 @@ fn head(id: &str, part: Option<u64>) -> Vec<u8> {
     [&file_header()[..], &encode_block(BlockKind::META, &meta.encode(), 3)].concat()
 }
 
-/// A folder in which a recorder writes.
+/// A folder with a trace in parts, written as a recorder does.
 struct FakeRecorder {
     folder: tempfile::TempDir,
     number: u64,
@@ -46,13 +46,13 @@ impl FakeRecorder {
         self.path(&format!("run.01234567.part{number}.trace"))
     }
 
-    /// Writes a block of this number.
+    /// Appends a block with this number to a file.
     fn write(&self, name: &str, number: u64) {
         let mut file: File = OpenOptions::new().append(true).open(self.path(name)).unwrap();
         file.write_all(&block(number)).unwrap();
     }
 
-    /// Begins the next part.
+    /// Starts the next part.
     fn rotate(&mut self) {
         let next = self.part(self.number + 1);
         std::fs::write(&next, head(ID, Some(self.number + 1))).unwrap();
@@ -73,7 +73,7 @@ fn numbers(trace: &mut FollowedTrace) -> (TailChange, Vec<u64>) {
 }
 
 #[test]
-fn parts_are_read_once_in_their_order_after_what_they_refer_to() {
+fn parts_are_read_once_in_order_after_their_definitions() {
     let mut recorder = FakeRecorder::new();
     recorder.write("run.trace", 1);
     recorder.rotate();
@@ -82,7 +82,7 @@ fn parts_are_read_once_in_their_order_after_what_they_refer_to() {
     let mut trace = FollowedTrace::open(&recorder.trace()).unwrap().unwrap();
     assert_eq!(numbers(&mut trace), (TailChange::More, vec![100, 1, 2]));
     assert_eq!(numbers(&mut trace), (TailChange::Nothing, vec![]));
-    // Two parts are full before the next look, and the first of them got more before it was.
+    // Two parts fill up before the next poll; the first of them still grew before that.
     recorder.write("run.trace", 3);
     recorder.rotate();
     recorder.write("run.trace", 4);
@@ -94,7 +94,7 @@ fn parts_are_read_once_in_their_order_after_what_they_refer_to() {
 }
 
 #[test]
-fn a_part_that_was_dropped_is_read_where_it_was_held_and_told_where_it_was_not() {
+fn dropped_part_is_read_if_open_and_else_reported_as_gap() {
     let mut recorder = FakeRecorder::new();
     recorder.write("run.trace", 1);
     recorder.rotate();
@@ -117,7 +117,7 @@ fn a_part_that_was_dropped_is_read_where_it_was_held_and_told_where_it_was_not()
 }
 
 #[test]
-fn another_run_is_no_part_of_this_one_and_a_name_may_be_missing_for_a_moment() {
+fn other_run_is_reported_and_short_absence_tolerated() {
     let recorder = FakeRecorder::new();
     let mut trace = FollowedTrace::open(&recorder.trace()).unwrap().unwrap();
     assert_eq!(numbers(&mut trace), (TailChange::More, vec![]));

@@ -24,7 +24,7 @@ fn found(path: &Path) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn parts_are_found_by_what_they_say_and_read_as_one() {
+fn parts_match_by_metadata_and_read_as_one_trace() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let block = encode_block(BlockKind(99), b"x", 3);
@@ -33,7 +33,7 @@ fn parts_are_found_by_what_they_say_and_read_as_one() {
     write(folder, "run.01234567.part1.trace", ID, Some(1), &block);
     // Half a block at the end, as a killed program leaves it.
     write(folder, "run.01234567.stacks.trace", ID, None, &block[..block.len() - 1]);
-    // What does not belong to it: another trace, the part that is named, another part than its name says, no trace.
+    // Files of another trace: another ID, the named part, a wrong part number, no trace at all.
     write(folder, "x.01234567.part1.trace", "0123456700000000", Some(1), b"");
     write(folder, "run.01234567.part3.trace", ID, Some(3), b"");
     write(folder, "run.01234567.part9.trace", ID, Some(2), b"");
@@ -54,7 +54,7 @@ fn parts_are_found_by_what_they_say_and_read_as_one() {
 }
 
 #[test]
-fn what_is_not_there_is_told() {
+fn missing_parts_are_reported_unless_recorder_dropped_them() {
     let folder = tempfile::tempdir().unwrap();
     let last = write(folder.path(), "run.trace", ID, Some(5), b"");
     write(folder.path(), "run.01234567.part3.trace", ID, Some(3), b"");
@@ -72,7 +72,7 @@ fn what_is_not_there_is_told() {
 }
 
 #[test]
-fn a_trace_that_is_one_file_is_left_alone() {
+fn trace_without_parts_is_one_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "run.trace", ID, None, b"");
     write(folder.path(), "run.01234567.part1.trace", ID, Some(1), b"");
