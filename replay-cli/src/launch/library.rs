@@ -1,8 +1,8 @@
-//! Where `libgpumemtrace.so` (`.dylib` on macOS) is: the library that belongs to this command.
+//! Finds the recorder library (`libgpumemtrace.so`, `.dylib` on macOS) that belongs to this command.
 //!
-//! Constraint: the two come from a build (one folder), from a tree with `bin` and `lib`, or from a Python wheel, which puts the command
-//! among the scripts and the library into the package; and a folder of Pythons may hold several versions. Consequence: nothing
-//! needs to be set, and of packages that lie side by side the one with our version is taken before any other.
+//! Command and library lie in one folder (a build), in `bin` and `lib`, or among the scripts and in
+//! the package (a Python wheel). All three work without configuration. A prefix may hold packages for
+//! several Pythons; the one with our version is preferred.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,24 @@ use anyhow::Context as _;
 use crate::exit::UsageError;
 use crate::launch::platform::Platform;
 
-/// Of the library's folder inside a folder of packages.
+/// The library's folder, relative to `site-packages`.
 const PACKAGE_LIBRARY_FOLDER: &str = "gpumemtrace/lib";
 
-/// The library that `GPUMEMTRACE_LIB` names, else the one that came with this command.
+/// The library that `GPUMEMTRACE_LIB` names, else the one installed with this command.
 pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("GPUMEMTRACE_LIB") {
         let path = PathBuf::from(path);
         return path.canonicalize().map_err(|error| {
-            UsageError(format!("GPUMEMTRACE_LIB names {}, which cannot be used: {error}", path.display()))
-                .into()
+            UsageError(format!("cannot use {}, which GPUMEMTRACE_LIB names: {error}", path.display())).into()
         });
     }
-    let executable = std::env::current_exe().context("this executable cannot be found")?;
-    // On macOS it is the path that it was called by, which may be a link from elsewhere.
+    let executable = std::env::current_exe().context("cannot find this executable")?;
+    // On macOS this is the path that was called, which may be a link.
     let executable = executable.canonicalize().unwrap_or(executable);
     let folder = executable.parent().unwrap_or(Path::new("."));
     find_near(folder, Platform::HOST).ok_or_else(|| {
         UsageError(format!(
-            "{} is neither beside {}, nor in ../lib from there, nor in a Python package gpumemtrace there; \
-             set GPUMEMTRACE_LIB to it",
+            "cannot find {} beside {}, in ../lib, or in an installed gpumemtrace package; set GPUMEMTRACE_LIB to its path",
             Platform::HOST.library_name(),
             executable.display()
         ))
@@ -39,14 +37,14 @@ pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
     })
 }
 
-/// Refuses a library that the variable of this system's loader cannot name: it would say so and start the program without it, or, on
-/// macOS, not at all.
+/// Refuses a library path with a separator of the loader's variable. With such a path, glibc would
+/// run the program without the library, and dyld would not run it at all.
 pub(crate) fn check_preloadable(library: &Path, platform: Platform) -> anyhow::Result<()> {
     if library.as_os_str().as_encoded_bytes().iter().any(|byte| platform.separators().contains(byte)) {
         let (shown, variable) = (library.display(), platform.preload_variable());
         let what = if platform.separators().contains(&b' ') { "a space or a colon" } else { "a colon" };
         return Err(UsageError(format!(
-            "{shown}: {variable} cannot hold a path with {what}; move the library, or copy it and set GPUMEMTRACE_LIB to the copy"
+            "{shown}: {variable} cannot hold a path with {what}; copy the library elsewhere and set GPUMEMTRACE_LIB to the copy"
         ))
         .into());
     }
@@ -59,9 +57,9 @@ fn find_near(folder: &Path, platform: Platform) -> Option<PathBuf> {
     near.or_else(|| find_in_packages(&folder.join(".."), platform))
 }
 
-/// The library of a Python package that was installed below `prefix`.
+/// The library of a Python package that is installed below `prefix`.
 fn find_in_packages(prefix: &Path, platform: Platform) -> Option<PathBuf> {
-    // `pip install --target` puts packages into the prefix itself.
+    // `pip install --target` installs packages into the prefix itself.
     let mut folders = vec![prefix.to_owned()];
     for lib in ["lib", "lib64", "local/lib"] {
         let pythons = fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten();
@@ -75,7 +73,7 @@ fn find_in_packages(prefix: &Path, platform: Platform) -> Option<PathBuf> {
         packages.join(PACKAGE_LIBRARY_FOLDER).join(platform.library_name()).canonicalize().ok()
     };
     let found = folders.iter().filter_map(|folder| Some((is_our_version(folder), library(folder)?)));
-    // Any that has our version is as good as another; where none has, some library is better than none.
+    // Without a package of our version, take any.
     found.max_by_key(|(is_ours, _)| *is_ours).map(|(_, library)| library)
 }
 
@@ -99,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_install_is_found() {
+    fn library_is_found_in_every_install_layout() {
         for place in [
             "bin",
             "lib",
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_loader_would_take_for_two_files_is_refused() {
+    fn library_path_with_separator_is_refused() {
         let check = |folder: &str, platform: Platform| {
             check_preloadable(&Path::new(folder).join(platform.library_name()), platform)
                 .map_err(|error| error.to_string())
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_versions_ours_is_taken() {
+    fn package_of_our_version_is_preferred() {
         let prefix = tempfile::tempdir().unwrap();
         let of = |python: &str, version: &str| {
             let packages = prefix.path().join("lib").join(python).join("site-packages");

@@ -1,4 +1,4 @@
-//! How a program is started with the recorder in it.
+//! Starts a program with the recorder library preloaded.
 
 pub(crate) mod library;
 pub(crate) mod output_pattern;

@@ -1,14 +1,13 @@
-//! Which files a recorder may have written, given the name it was told.
+//! Matches file names that the recorder may have made from `--output`.
 //!
-//! Constraint: a name has placeholders that only the recorder can fill, a finished trace is moved aside (`run.1.trace`), and a
-//! folder may hold a million other files. Consequence: names alone decide; nothing else in the folder is opened.
+//! The name has placeholders that only the recorder fills in, and the recorder may move a finished
+//! trace aside (`run.1.trace`). Names alone decide, so no other file in the folder is opened.
 
 use std::path::{Path, PathBuf};
 
-/// A file name as the user gives it: `%p` is a process, `%r` a rank, `%h` a host, `%%` a percent sign.
+/// A file name with placeholders: `%p` process ID, `%r` rank, `%h` host, `%%` percent sign.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OutputPattern {
-    /// Where the file is.
     pub(crate) folder: PathBuf,
     tokens: Vec<PatternToken>,
 }
@@ -21,7 +20,7 @@ enum PatternToken {
 }
 
 impl OutputPattern {
-    /// Of a full path. `None` where the folder itself has placeholders.
+    /// Parses an absolute path. `None` if its folder has placeholders.
     pub(crate) fn new(path: &Path) -> Option<Self> {
         let folder = path.parent()?.to_owned();
         if folder.to_string_lossy().contains('%') {
@@ -30,7 +29,7 @@ impl OutputPattern {
         Some(Self { folder, tokens: parse_tokens(&path.file_name()?.to_string_lossy()) })
     }
 
-    /// True for a name that the recorder may have made of this.
+    /// True for a name that the recorder may have made from this pattern.
     pub(crate) fn matches(&self, name: &str) -> bool {
         let chars: Vec<char> = name.chars().collect();
         let aside: Option<Vec<char>> = strip_number(name).map(|name| name.chars().collect());
@@ -55,7 +54,7 @@ fn parse_tokens(name: &str) -> Vec<PatternToken> {
     tokens
 }
 
-/// `run.12.trace` as `run.trace`, `run.12` as `run`.
+/// Turns `run.12.trace` into `run.trace` and `run.12` into `run`. `None` without a number.
 fn strip_number(name: &str) -> Option<String> {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (stem, extension) = name.rsplit_once('.')?;
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_knows_the_names_it_makes_and_no_others() {
+    fn pattern_matches_its_own_names_only() {
         for (pattern, yes, no) in [
             (
                 "/x/run.trace",

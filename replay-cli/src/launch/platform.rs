@@ -1,22 +1,20 @@
-//! What is another matter on another system: the name of the library, and by which variable the loader takes it into a program.
+//! Differences between operating systems: the name of the library, the loader's variables.
 //!
-//! Constraint: what is done on a Mac is to be tried where there is none. Consequence: the system is a value that is handed on, and only
-//! [`Platform::HOST`] asks for which one this was compiled.
+//! The system is a value, so the rules for macOS are tested on Linux. Only [`Platform::HOST`] depends
+//! on the target of the build.
 
 use std::ffi::OsString;
 use std::path::Path;
 
-/// A system that programs are recorded on.
+/// A system on which programs can be recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Platform {
-    /// With glibc's loader.
     Linux,
-    /// With dyld.
     MacOs,
 }
 
 impl Platform {
-    /// This one.
+    /// The target of this build.
     pub(crate) const HOST: Self = if cfg!(target_os = "macos") { Self::MacOs } else { Self::Linux };
 
     /// The file name of the library.
@@ -27,7 +25,7 @@ impl Platform {
         }
     }
 
-    /// The variable that names libraries to load before others.
+    /// The variable that lists libraries to preload.
     pub(crate) fn preload_variable(self) -> &'static str {
         match self {
             Self::Linux => "LD_PRELOAD",
@@ -35,7 +33,7 @@ impl Platform {
         }
     }
 
-    /// What stands between two names there, and so in none of them.
+    /// The separators of that list, which no library path may contain.
     pub(crate) fn separators(self) -> &'static [u8] {
         match self {
             Self::Linux => b" :",
@@ -43,7 +41,7 @@ impl Platform {
         }
     }
 
-    /// What the environment of a program needs for the library to be in it: ours first, what the user has it load stays.
+    /// The variables that preload `library`. It comes first, before libraries that are already listed.
     pub(crate) fn preload_environment(
         self,
         library: &Path,
@@ -56,7 +54,7 @@ impl Platform {
             list.push(old);
         }
         let mut variables = vec![(self.preload_variable(), list)];
-        // NVTX ranges come to the library that this names, unless another tool has it.
+        // NVTX sends ranges to the library that this variable names. Another tool's value stays.
         let nvtx = "NVTX_INJECTION64_PATH";
         if self == Self::Linux && set(nvtx).is_none() {
             variables.push((nvtx, library.as_os_str().to_owned()));
@@ -77,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_comes_first_and_what_the_user_loads_stays() {
+    fn library_is_preloaded_first_and_existing_values_stay() {
         let (linux, mac) = (Platform::Linux, Platform::MacOs);
         let nvtx = ("NVTX_INJECTION64_PATH", "/opt/lib".to_owned());
         assert_eq!(environment(linux, &[]), [("LD_PRELOAD", "/opt/lib".to_owned()), nvtx.clone()]);

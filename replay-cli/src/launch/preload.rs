@@ -1,7 +1,7 @@
-//! What the program's environment needs for the library to be in it, or why nothing is put there.
+//! The environment that preloads the library into a program, or why it must not be set.
 //!
-//! Constraint: on macOS the loader ends a program that may not load what `DYLD_INSERT_LIBRARIES` names. Consequence: where it is known
-//! that the program lets nobody in, it is started as it would be without us.
+//! On macOS, dyld ends a program that may not load a library in `DYLD_INSERT_LIBRARIES`. If a check of
+//! the executable shows that it does not allow injection, the program runs unrecorded.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -10,10 +10,10 @@ use gpumemtrace_cli::launch::injectable::{FileSystem, InjectionBlocker, LaunchTa
 
 use crate::launch::platform::Platform;
 
-/// Where the system looks if nobody says where (`_PATH_DEFPATH`).
+/// The search path without `PATH` (`_PATH_DEFPATH`).
 const DEFAULT_SEARCH_PATH: &str = "/usr/bin:/bin";
 
-/// The variables; none, and what keeps us out, where that is known.
+/// The variables to set. With an [`InjectionBlocker`] there are none.
 pub(crate) fn environment(
     platform: Platform,
     library: &Path,
@@ -26,7 +26,7 @@ pub(crate) fn environment(
     (variables, blocker)
 }
 
-/// What keeps a library out of this program, if anything does that can be known before it is started.
+/// Why the program cannot load the library, as far as its files show. Always `None` on Linux.
 pub(crate) fn find_blocker(
     platform: Platform,
     (program, here): (&OsStr, &Path),
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lets_nobody_in_is_started_as_without_us() {
+    fn program_with_injection_blocker_gets_no_variables() {
         let folder = tempfile::tempdir().unwrap();
         let here = folder.path().canonicalize().unwrap();
         let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/macho");
@@ -73,11 +73,15 @@ mod tests {
         };
         let inserted = vec![("DYLD_INSERT_LIBRARIES", OsString::from("/opt/lib:/other.dylib"))];
         assert_eq!(environment_with(Platform::MacOs, "plain"), (inserted.clone(), None));
-        assert_eq!(environment_with(Platform::MacOs, "./none"), (inserted, None), "the shell will say so");
+        assert_eq!(
+            environment_with(Platform::MacOs, "./none"),
+            (inserted, None),
+            "spawning it reports the error"
+        );
         for program in ["hardened", "./hardened"] {
             assert_eq!(environment_with(Platform::MacOs, program), (Vec::new(), Some(BlockReason::Hardened)));
         }
-        // No matter what it looks like, Linux has no such rules.
+        // Linux has no such rules.
         let (variables, reason) = environment_with(Platform::Linux, "x86_64");
         assert_eq!((variables[0].0, reason), ("LD_PRELOAD", None));
     }

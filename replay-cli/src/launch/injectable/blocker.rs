@@ -1,4 +1,4 @@
-//! What keeps us out, in one sentence, and what its reader can do.
+//! The reason why an executable blocks injection, as one sentence with an advice.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,51 +6,51 @@ use std::path::{Path, PathBuf};
 use super::entitlements::{ALLOW_LIBRARIES, ALLOW_VARIABLES};
 use super::macho::CpuArchitecture;
 
-/// A program on the way that lets no library from outside in.
+/// An executable that blocks injection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InjectionBlocker {
-    /// Its file, over all links.
+    /// The file, with all links resolved.
     pub program: PathBuf,
-    /// Why.
+    /// The rule of macOS that applies.
     pub reason: BlockReason,
-    /// What helps.
+    /// What the user can do.
     pub advice: Advice,
 }
 
-/// Why a program lets nobody in.
+/// Why an executable blocks injection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockReason {
-    /// It is part of macOS.
+    /// It is part of macOS (System Integrity Protection).
     System,
-    /// It runs with the rights of its file's owner or group.
+    /// It has a set-user-ID or set-group-ID bit.
     SetId,
-    /// It says that it is to be left alone: a segment `__RESTRICT`, or that flag of its signature.
+    /// It has a segment `__RESTRICT`, or its signature has the flag `CS_RESTRICT`.
     Restricted,
-    /// The hardened runtime, without [`ALLOW_VARIABLES`].
+    /// It has the hardened runtime without the entitlement [`ALLOW_VARIABLES`].
     Hardened,
-    /// It takes libraries of its own team only.
+    /// It has library validation: it loads libraries of Apple and of its own team only.
     Validates,
-    /// It is for this processor, and the library is not.
+    /// It is built for this processor and the library is not.
     Architecture(CpuArchitecture),
 }
 
-/// What helps.
+/// What the user can do about an [`InjectionBlocker`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Advice {
-    /// To start the script's interpreter without what stands between.
+    /// Start the interpreter of the script directly, without `env` or a shell.
     Directly {
-        /// Which lets us in.
+        /// The interpreter, which allows injection.
         interpreter: PathBuf,
-        /// What it is to run.
+        /// The script to run in it.
         script: PathBuf,
     },
-    /// To take a Python that is not Apple's.
+    /// Use a Python that is not Apple's.
     OtherPython,
-    /// To start `gpumemtrace run` behind it.
+    /// Name the program that the blocked one starts.
     Behind,
-    /// To sign a copy of one's own.
+    /// Sign a copy of the program without the hardened runtime.
     SignAgain,
-    /// To take a build for this processor.
+    /// Use a build for arm64.
     OtherBuild,
 }
 
@@ -59,47 +59,42 @@ impl fmt::Display for InjectionBlocker {
         write!(f, "{} ", self.program.display())?;
         match self.reason {
             BlockReason::System => f.write_str(
-                "is part of macOS, which takes DYLD_INSERT_LIBRARIES away from it and from all that it starts (System Integrity \
-                 Protection)",
+                "is part of macOS, which removes DYLD_INSERT_LIBRARIES for it and its children (System Integrity Protection)",
             ),
             BlockReason::SetId => {
-                f.write_str("runs with the rights of its file's owner, and macOS takes DYLD_INSERT_LIBRARIES away from such programs")
+                f.write_str("is a set-user-ID or set-group-ID program, for which macOS removes DYLD_INSERT_LIBRARIES")
             }
             BlockReason::Restricted => {
-                f.write_str("is marked as restricted, and macOS takes DYLD_INSERT_LIBRARIES away from such programs")
+                f.write_str("is marked as restricted, so macOS removes DYLD_INSERT_LIBRARIES")
             }
             BlockReason::Hardened => write!(
                 f,
-                "has the hardened runtime without the entitlement {ALLOW_VARIABLES}: macOS takes DYLD_INSERT_LIBRARIES away from it"
+                "has the hardened runtime without the entitlement {ALLOW_VARIABLES}, so macOS removes DYLD_INSERT_LIBRARIES"
             ),
             BlockReason::Validates => write!(
                 f,
-                "has library validation (no entitlement {ALLOW_LIBRARIES}): macOS refuses to load a library of somebody else's into it"
+                "has library validation without the entitlement {ALLOW_LIBRARIES}, so macOS refuses to load the recorder"
             ),
-            BlockReason::Architecture(processor) => write!(
-                f,
-                "is for {}, and the library for arm64, so that it cannot be loaded",
-                processor.name()
-            ),
+            BlockReason::Architecture(processor) => {
+                write!(f, "is built for {}, but the recorder for arm64", processor.name())
+            }
         }?;
         f.write_str("; ")?;
         match &self.advice {
             Advice::Directly { interpreter, script } => {
                 write!(f, "use: gpumemtrace run -- {} {}", word(interpreter), word(script))
             }
-            Advice::OtherPython => {
-                f.write_str("use a Python of Homebrew, conda, uv or python.org, for arm64")
-            }
+            Advice::OtherPython => f.write_str("use an arm64 Python from Homebrew, conda, uv or python.org"),
             Advice::Behind => f.write_str("name the program that it starts: gpumemtrace run -- PROGRAM"),
             Advice::SignAgain => {
-                write!(f, "sign a copy of it without: codesign --force --sign - {}", word(&self.program))
+                write!(f, "sign a copy of it again: codesign --force --sign - {}", word(&self.program))
             }
-            Advice::OtherBuild => f.write_str("use a build of it for arm64"),
+            Advice::OtherBuild => f.write_str("use an arm64 build of it"),
         }
     }
 }
 
-/// As a shell takes it for one word.
+/// Quotes a path so that a shell reads it as one word.
 fn word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+@%=:,".contains(&byte);

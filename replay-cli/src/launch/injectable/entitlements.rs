@@ -1,31 +1,31 @@
-//! The two entitlements that matter to a library from outside, in both forms in which a signature has them.
+//! Parses the two entitlements that decide about injection, from both encodings in a signature.
 //!
-//! Constraint: a property list and its DER form may hold anything. Consequence: only the outermost dictionary is looked at, and
-//! an entitlement is given where its key is followed by the value `true`, and nowhere else.
+//! A property list and its DER form may hold anything. Only the outermost dictionary counts, and an
+//! entitlement is set only if the value `true` follows its key.
 
 use quick_xml::Reader;
 use quick_xml::events::Event;
 
-/// That environment variables of the loader count under the hardened runtime.
+/// Makes dyld honour its environment variables under the hardened runtime.
 pub const ALLOW_VARIABLES: &str = "com.apple.security.cs.allow-dyld-environment-variables";
-/// That libraries of others are loaded under the hardened runtime.
+/// Allows libraries of other teams under the hardened runtime.
 pub const ALLOW_LIBRARIES: &str = "com.apple.security.cs.disable-library-validation";
 
 const BOOLEAN: u8 = 0x01;
 const INTEGER: u8 = 0x02;
 const TEXT: u8 = 0x0c;
 const SEQUENCE: u8 = 0x30;
-/// Around all of it.
+/// The tag around the whole value, `[APPLICATION 16]`.
 const OUTERMOST: u8 = 0x70;
-/// Around the entries of a dictionary.
+/// The tag around the entries of a dictionary, `[16]`.
 const DICTIONARY: u8 = 0xb0;
 
-/// What a program was given.
+/// The entitlements of a program, as far as they matter here.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Entitlements {
-    /// [`ALLOW_VARIABLES`].
+    /// The signature has [`ALLOW_VARIABLES`].
     pub allows_variables: bool,
-    /// [`ALLOW_LIBRARIES`].
+    /// The signature has [`ALLOW_LIBRARIES`].
     pub allows_foreign_libraries: bool,
 }
 
@@ -36,13 +36,13 @@ impl Entitlements {
     }
 }
 
-/// From a property list in XML.
+/// Parses an XML property list. Damaged input yields what was read so far.
 pub fn parse_plist(text: &[u8]) -> Entitlements {
     let mut given = Entitlements::default();
     let Ok(text) = std::str::from_utf8(text) else { return given };
     let mut reader = Reader::from_str(text);
     reader.config_mut().expand_empty_elements = true;
-    // `plist`, `dict`, and what is in it; the key that was read last there.
+    // Depth 1 is `plist`, depth 2 `dict`, depth 3 its entries. `key` is the last key at depth 3.
     let (mut depth, mut key, mut is_key) = (0u32, String::new(), false);
     loop {
         match reader.read_event() {
@@ -64,7 +64,7 @@ pub fn parse_plist(text: &[u8]) -> Entitlements {
     }
 }
 
-/// From DER: `[APPLICATION 16] { version INTEGER, [16] { SEQUENCE { key UTF8String, value }* } }`.
+/// Parses DER: `[APPLICATION 16] { version INTEGER, [16] { SEQUENCE { key UTF8String, value }* } }`.
 pub fn parse_der(bytes: &[u8]) -> Entitlements {
     let mut given = Entitlements::default();
     let mut inner = value(bytes, OUTERMOST).map_or(&[][..], |(inner, _)| inner);
@@ -82,13 +82,13 @@ pub fn parse_der(bytes: &[u8]) -> Entitlements {
     given
 }
 
-/// The contents of the value that stands here, if it has this tag, and what comes behind it.
+/// The contents of the value at the start, if it has this tag, and the bytes behind it.
 fn value(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (first, rest) = bytes.split_first()?;
     let (len, rest) = rest.split_first()?;
     let (len, rest) = match len {
         0..=0x7f => (usize::from(*len), rest),
-        // So many bytes of a length; none (0x80) would mean that its end must be looked for, which DER has not.
+        // A length of 1 to 4 bytes. DER has no indefinite length (0x80).
         0x81..=0x84 => {
             let (digits, rest) = rest.split_at_checked(usize::from(len & 0x7f))?;
             (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)

@@ -1,6 +1,6 @@
-//! What a file that is to be started is: a program of macOS, a script and whose, or something else.
+//! Classifies a file to be started: a Mach-O program, a script with its interpreter, or neither.
 //!
-//! Constraint: the system reads a few bytes and decides by them, and so must we. Consequence: the same bytes in the same order, with the
+//! The kernel decides by the first bytes. This code reads the same bytes in the same order, with the
 //! limit of XNU (`exec_shell_imgact`): a first line of at most 512 bytes.
 
 use std::ffi::{OsStr, OsString};
@@ -11,37 +11,38 @@ use object::ReadRef;
 
 use super::macho::{self, MachOSlice};
 
-/// Of a script, as far as the system looks for what runs it.
+/// The longest shebang line that XNU accepts.
 const FIRST_LINE_BYTES: u64 = 512;
-/// Enough for the second line of a script that hands itself to a Python.
+/// The first two lines, because the second one may hand the script on to a Python.
 const HEAD_BYTES: u64 = 2 * FIRST_LINE_BYTES;
-/// What installers write under `#!/bin/sh` where the path of their Python is too long for a first line, or has a space in it.
+/// The start of the second line that pip writes below `#!/bin/sh`, if the path of its Python is too
+/// long for a shebang line or has a space.
 const HANDED_ON: &[u8] = b"'''exec' ";
 
-/// A file.
+/// What kind of executable a file is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ExecutableKind {
-    /// Of macOS, for one processor or several.
+    /// A Mach-O program with one or more processor architectures.
     MachO(Vec<MachOSlice>),
-    /// It names what runs it.
+    /// A script with a shebang line.
     Script(ScriptHeader),
-    /// Neither: the shell is given it.
+    /// Anything else, which a shell runs as a script of its own.
     Other,
 }
 
-/// The first line of a script.
+/// The shebang line of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ScriptHeader {
-    /// What runs it.
+    /// The program that runs the script.
     pub interpreter: PathBuf,
-    /// What that is given before the script.
+    /// The arguments of the interpreter before the script.
     pub arguments: Vec<OsString>,
-    /// The Python that the second line hands the script to.
+    /// The Python to which the second line hands the script on.
     pub handed_on_to: Option<PathBuf>,
 }
 
 impl ExecutableKind {
-    /// What these bytes are; `None` if they are cut so short, or so wrong, that nobody can say.
+    /// Classifies a file by its bytes; `None` if it is truncated or malformed.
     pub fn read<'data, R: ReadRef<'data>>(file: R) -> Option<Self> {
         let len = file.len().ok()?;
         let head = file.read_bytes_at(0, len.min(HEAD_BYTES)).ok()?;
@@ -50,7 +51,7 @@ impl ExecutableKind {
         }
         let magic: Option<&[u8; 4]> = head.first_chunk();
         match magic {
-            // Mach-O of 32 and 64 bits, in both orders of bytes, and files with several.
+            // Mach-O of 32 and 64 bits in both byte orders, and universal files.
             Some(
                 [0xce | 0xcf, 0xfa, 0xed, 0xfe]
                 | [0xfe, 0xed, 0xfa, 0xce | 0xcf]
@@ -60,8 +61,8 @@ impl ExecutableKind {
         }
     }
 
-    /// A file that the shell is given.
-    pub(super) fn of_the_shell() -> ScriptHeader {
+    /// The header that stands for [`ExecutableKind::Other`]: `/bin/sh` runs the file.
+    pub(super) fn shell_script() -> ScriptHeader {
         ScriptHeader { interpreter: PathBuf::from("/bin/sh"), arguments: Vec::new(), handed_on_to: None }
     }
 }
@@ -77,8 +78,8 @@ impl ScriptHeader {
         Some(Self { interpreter, arguments, handed_on_to })
     }
 
-    /// The name of the program that `env` looks for, if that is what runs the script.
-    pub(super) fn looked_for(&self) -> Option<&OsStr> {
+    /// The name of the program that `env` searches on `PATH`; `None` for other interpreters.
+    pub(super) fn program_of_env(&self) -> Option<&OsStr> {
         if self.interpreter.file_name() != Some(OsStr::new("env")) {
             return None;
         }
@@ -90,7 +91,7 @@ impl ScriptHeader {
     }
 }
 
-/// The path that stands here, with or without quotes.
+/// The absolute path at the start of the text, with or without quotes.
 fn handed_on_to(text: &[u8]) -> Option<PathBuf> {
     let (end, path) = match text.split_first()? {
         (quote @ (b'"' | b'\''), rest) => (*quote, rest),

@@ -1,7 +1,6 @@
-//! Where the decision looks: names, links and contents of files.
+//! File access of the injection check, as a trait.
 //!
-//! Constraint: what macOS does with its own programs is to be tried on machines that have none of them. Consequence: whoever decides
-//! is given the files ([`FileSystem`]); the disk is one way to have them.
+//! Tests provide a made-up Mac through [`FileSystem`]; the command uses [`HostFileSystem`].
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,17 +11,17 @@ use object::ReadCache;
 
 use super::executable::ExecutableKind;
 
-/// Files, as the system finds them.
+/// The files that the injection check reads.
 pub trait FileSystem {
-    /// The file that this path leads to, over all links; `None` if there is none.
+    /// The path with all links resolved; `None` if there is no such file.
     fn behind_links(&self, path: &Path) -> Option<PathBuf>;
-    /// Its mode, if it is a regular file.
+    /// The mode of a regular file; `None` for anything else.
     fn mode(&self, path: &Path) -> Option<u32>;
-    /// What it is; `None` if that cannot be told.
+    /// The kind of executable; `None` if the file cannot be read or is malformed.
     fn program(&self, path: &Path) -> Option<ExecutableKind>;
 }
 
-/// Those of this machine.
+/// The files of this machine.
 pub struct HostFileSystem;
 
 impl FileSystem for HostFileSystem {
@@ -35,13 +34,13 @@ impl FileSystem for HostFileSystem {
     }
 
     fn program(&self, path: &Path) -> Option<ExecutableKind> {
-        // Asked before it is opened: opening a pipe waits.
+        // Checked before opening it, because opening a pipe blocks.
         self.mode(path)?;
         ExecutableKind::read(&ReadCache::new(File::open(path).ok()?))
     }
 }
 
-/// Where a shell would find the program of this name.
+/// The path at which a shell finds a program of this name.
 pub(super) fn find(name: &Path, here: &Path, search: &OsStr, files: &impl FileSystem) -> Option<PathBuf> {
     if name.as_os_str().as_encoded_bytes().contains(&b'/') {
         return Some(here.join(name));

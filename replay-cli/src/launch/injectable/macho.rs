@@ -1,7 +1,7 @@
-//! What a Mach-O file says of itself: for which processors it is, and what its signature lets into it.
+//! Reads the architectures and the code signature of a Mach-O file.
 //!
-//! Constraint: it is the user's program, made by anybody, perhaps cut or hostile, and may be large. Consequence: headers and the signature
-//! are read and nothing else, every length is held against the file's, and what makes no sense is no Mach-O file.
+//! The file is the user's program: it may be truncated, hostile or large. Only headers and the
+//! signature are read, every length is checked against the file's, and malformed input is refused.
 
 use object::macho::{
     CPU_SUBTYPE_ARM64E, CPU_SUBTYPE_MASK, CPU_TYPE_ARM64, CPU_TYPE_X86_64, LC_CODE_SIGNATURE,
@@ -12,23 +12,23 @@ use object::{Endianness, ReadRef};
 
 use super::signature::CodeSignature;
 
-/// More than any linker writes: a forged table must not have us read one signature a thousand times.
+/// More slices than any linker writes. Bounds the work on a forged table of slices.
 const MOST_SLICES: usize = 16;
-/// A signature has 32 bytes for each 4 KiB of the program: enough for one of 2 GiB.
+/// The signature of a 2 GiB program: 32 bytes per 4 KiB.
 const MOST_SIGNATURE_BYTES: u64 = 16 << 20;
-/// The segment by which a program asks the loader to take no environment into account.
+/// The segment that makes dyld ignore environment variables.
 const RESTRICT: &[u8] = b"__RESTRICT";
 
-/// The processor that a part of a file is for.
+/// The processor architecture of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuArchitecture {
-    /// Of Apple's machines.
+    /// Apple silicon.
     Arm64,
-    /// The same with signed pointers: another kind of process, into which nothing made for `Arm64` is loaded.
+    /// Apple silicon with pointer authentication. Such a process loads no `Arm64` library.
     Arm64e,
-    /// Intel's.
+    /// Intel processors of 64 bits.
     X86_64,
-    /// Any other.
+    /// Any processor without a variant of its own.
     Other,
 }
 
@@ -42,7 +42,7 @@ impl CpuArchitecture {
         }
     }
 
-    /// As Apple's tools write it.
+    /// The name that Apple's tools print.
     pub fn name(self) -> &'static str {
         match self {
             Self::Arm64 => "arm64",
@@ -53,18 +53,18 @@ impl CpuArchitecture {
     }
 }
 
-/// The program as it is for one processor; a file may hold several.
+/// The program for one architecture; a universal file holds several.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MachOSlice {
-    /// Which.
+    /// The architecture in the Mach-O header.
     pub processor: CpuArchitecture,
-    /// It has a segment `__RESTRICT`.
+    /// True with a segment `__RESTRICT`.
     pub has_restrict_segment: bool,
-    /// What it was signed with; `None` if it was not, or if that cannot be read.
+    /// `None` if the slice is unsigned or its signature cannot be read.
     pub signature: Option<CodeSignature>,
 }
 
-/// The programs of a file, one for each processor; `None` if it is no sound Mach-O file of 64 bits.
+/// The slices of a file; `None` if it is no valid 64-bit Mach-O file.
 pub fn read_slices<'data, R: ReadRef<'data>>(file: R) -> Option<Vec<MachOSlice>> {
     let starts = if let Ok(several) = MachOFatFile32::parse(file) {
         starts(several.arches())

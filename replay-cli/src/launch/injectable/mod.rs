@@ -1,11 +1,11 @@
-//! Whether macOS lets a library into a program that is started with `DYLD_INSERT_LIBRARIES`.
+//! Decides whether a program on macOS accepts a library through `DYLD_INSERT_LIBRARIES`.
 //!
-//! Constraint: there are programs from which macOS takes the variable away without a word, and others that the loader ends because it may not
-//! load what the variable names. Consequence: before it is started, every program on the way is looked at: what runs a
-//! script, and what a Python of a framework starts in its own place. The first one that does not let us in is named, with the reason and
-//! what to do; then nothing is inserted, and the program runs as it does without us.
+//! macOS removes the variable for some programs, and ends others that may not load the library. So
+//! every executable on the way is checked before the start: the interpreter of a script, and the
+//! program that a framework's Python re-executes. The first one that blocks injection is reported
+//! with a reason and an advice ([`InjectionBlocker`]), and the program runs unrecorded.
 //!
-//! All of this is a function of names and bytes, and says the same on every system.
+//! Everything here is a function of names and bytes, so tests run on every system.
 
 mod blocker;
 mod entitlements;
@@ -24,24 +24,25 @@ pub use files::{FileSystem, HostFileSystem};
 pub use macho::{CpuArchitecture, MachOSlice, read_slices};
 pub use signature::CodeSignature;
 
-/// A script may be run by a script; nobody has more of them.
+/// Longest chain of interpreters: a script may be run by another script.
 const MOST_PROGRAMS: usize = 5;
-/// Bits of a mode: it runs as its file's owner, or group.
+/// The set-user-ID and set-group-ID bits of a file mode.
 const SET_ID: u32 = 0o6000;
 
-/// A command that is to be started.
+/// A program to start.
 #[derive(Clone, Copy)]
 pub struct LaunchTarget<'a> {
-    /// The program, as it was named.
+    /// The program as the user typed it, with or without a path.
     pub name: &'a OsStr,
-    /// The current folder.
+    /// The current folder, to which relative paths refer.
     pub here: &'a Path,
-    /// `PATH`.
+    /// The value of `PATH`.
     pub search: &'a OsStr,
 }
 
 impl LaunchTarget<'_> {
-    /// What keeps a library from outside out of it, if anything that can be known does.
+    /// The first executable that blocks injection. `None` if there is none, or if a file on the way
+    /// cannot be read.
     pub fn find_blocker(&self, files: &impl FileSystem) -> Option<InjectionBlocker> {
         let mut path = files::find(Path::new(self.name), self.here, self.search, files)?;
         let mut first_script: Option<(PathBuf, ScriptHeader)> = None;
@@ -53,7 +54,7 @@ impl LaunchTarget<'_> {
                     let script = if let ExecutableKind::Script(script) = other {
                         script
                     } else {
-                        ExecutableKind::of_the_shell()
+                        ExecutableKind::shell_script()
                     };
                     let interpreter = self.here.join(&script.interpreter);
                     first_script.get_or_insert((path, script));
@@ -61,7 +62,7 @@ impl LaunchTarget<'_> {
                     continue;
                 }
             };
-            if let Some(reason) = why_not(&file, files.mode(&file)?, &slices) {
+            if let Some(reason) = find_reason(&file, files.mode(&file)?, &slices) {
                 let advice = self.advice(&file, reason, first_script.as_ref(), files);
                 return Some(InjectionBlocker { program: file, reason, advice });
             }
@@ -79,7 +80,7 @@ impl LaunchTarget<'_> {
     ) -> Advice {
         if let Some((path, script)) = script {
             let found = script
-                .looked_for()
+                .program_of_env()
                 .and_then(|name| files::find(Path::new(name), self.here, self.search, files));
             let python = found.or_else(|| script.handed_on_to.clone());
             let lets_in = |python: &PathBuf| {
@@ -87,7 +88,7 @@ impl LaunchTarget<'_> {
                     && LaunchTarget { name: python.as_os_str(), ..*self }.find_blocker(files).is_none()
             };
             if let Some(python) = python.filter(lets_in) {
-                // As the user wrote it, where that is a path.
+                // Keep a path as the user typed it.
                 let is_path = self.name.as_encoded_bytes().contains(&b'/');
                 let script = if is_path { PathBuf::from(self.name) } else { path.clone() };
                 return Advice::Directly { interpreter: python, script };
@@ -97,7 +98,7 @@ impl LaunchTarget<'_> {
             return Advice::OtherPython;
         }
         match reason {
-            // What is nobody's to change runs something else for the user.
+            // These cannot be changed, so the program that they start has to be named.
             BlockReason::System | BlockReason::SetId => Advice::Behind,
             BlockReason::Restricted | BlockReason::Hardened | BlockReason::Validates => Advice::SignAgain,
             BlockReason::Architecture(_) => Advice::OtherBuild,
@@ -105,10 +106,10 @@ impl LaunchTarget<'_> {
     }
 }
 
-/// Why this program lets nobody in.
-fn why_not(file: &Path, mode: u32, slices: &[MachOSlice]) -> Option<BlockReason> {
+/// Why this executable blocks injection; `None` if it allows it.
+fn find_reason(file: &Path, mode: u32, slices: &[MachOSlice]) -> Option<BlockReason> {
     let of = |processor| slices.iter().find(|slice| slice.processor == processor);
-    // As the system chooses among them: of its own programs, it takes the other.
+    // The kernel prefers arm64; programs of macOS itself have arm64e instead.
     let ours = of(CpuArchitecture::Arm64);
     let chosen = ours.or_else(|| of(CpuArchitecture::Arm64e)).or(slices.first())?;
     let signature = chosen.signature.unwrap_or_default();
@@ -129,7 +130,7 @@ fn why_not(file: &Path, mode: u32, slices: &[MachOSlice]) -> Option<BlockReason>
     }
 }
 
-/// In a folder that System Integrity Protection guards.
+/// True for a folder that System Integrity Protection guards.
 fn is_of_system(file: &Path) -> bool {
     let guarded = ["/bin", "/sbin", "/usr", "/System"];
     let free = ["/usr/local", "/System/Volumes/Data"];
@@ -137,13 +138,13 @@ fn is_of_system(file: &Path) -> bool {
         && !free.iter().any(|folder| file.starts_with(folder))
 }
 
-/// A Python's name, in whatever place.
+/// True if the file name starts with `python`.
 fn is_python(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     name.starts_with("python")
 }
 
-/// What the Python of a framework starts in its own place: `Versions/3.12/bin/python3.12` becomes
+/// The program that a framework's Python re-executes: `Versions/3.12/bin/python3.12` starts
 /// `Versions/3.12/Resources/Python.app/Contents/MacOS/Python`.
 fn app_of_framework(file: &Path) -> Option<PathBuf> {
     let bin = file.parent().filter(|bin| bin.ends_with("bin") && is_python(file))?;

@@ -1,7 +1,7 @@
-//! What a code signature allows, in the layout of XNU's `cs_blobs.h`.
+//! Reads the flags and entitlements of a code signature, in the layout of XNU's `cs_blobs.h`.
 //!
-//! Constraint: nobody but macOS can say whether a signature holds, and it does so when the program starts. Consequence: nothing is
-//! verified here. Read is only what the program asks for: the flags of its code directories, and its entitlements.
+//! Nothing is verified here: only macOS can tell whether a signature is valid, and does so at the
+//! start of the program.
 
 use super::entitlements::{self, Entitlements};
 
@@ -9,29 +9,29 @@ const SUPER_BLOB: u32 = 0xfade_0cc0;
 const CODE_DIRECTORY: u32 = 0xfade_0c02;
 const ENTITLEMENTS: u32 = 0xfade_7171;
 const ENTITLEMENTS_DER: u32 = 0xfade_7172;
-/// More than there are kinds of blobs.
+/// More blobs than there are kinds of them.
 const MOST_BLOBS: usize = 64;
 
-/// The loader is to take no environment into account.
+/// dyld ignores environment variables.
 const CS_RESTRICT: u32 = 0x800;
-/// Only libraries of Apple's and of the program's own team may be loaded.
+/// Library validation: only libraries of Apple and of the program's team may be loaded.
 const CS_REQUIRE_LV: u32 = 0x2000;
-/// The hardened runtime: both of these, unless entitlements say otherwise.
+/// The hardened runtime, which implies both of the above unless entitlements lift them.
 const CS_RUNTIME: u32 = 0x1_0000;
 
-/// Of one program.
+/// The code signature of one program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CodeSignature {
-    /// Of all code directories: they are the same with other hashes.
+    /// The flags of all code directories, combined. The directories differ only in their hashes.
     flags: u32,
-    /// It says that it is part of the system.
+    /// The signature marks the program as part of macOS.
     pub is_of_system: bool,
-    /// What it was given.
+    /// The entitlements that matter for injection.
     pub entitlements: Entitlements,
 }
 
 impl CodeSignature {
-    /// Reads it; `None` if these bytes are no signature that has a code directory.
+    /// Reads a signature; `None` without a code directory.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         if number(bytes, 0)? != SUPER_BLOB {
             return None;
@@ -39,7 +39,7 @@ impl CodeSignature {
         let mut signature = Self::default();
         let (mut has_directory, mut xml, mut der) = (false, None, None);
         for entry in 0..(number(bytes, 8)? as usize).min(MOST_BLOBS) {
-            // What kind it is, the blob says itself.
+            // The blob's own magic number says what kind it is.
             let Some(blob) = number(bytes, 12 + 8 * entry + 4).and_then(|at| blob(bytes, at as usize)) else {
                 continue;
             };
@@ -54,29 +54,29 @@ impl CodeSignature {
                 _ => {}
             }
         }
-        // The two say the same; where there are both, macOS goes by the second form.
+        // If both forms are present, macOS uses DER.
         signature.entitlements = der.or(xml).unwrap_or_default();
         has_directory.then_some(signature)
     }
 
-    /// The loader ignores `DYLD_INSERT_LIBRARIES`, whatever the entitlements are.
+    /// True if dyld ignores `DYLD_INSERT_LIBRARIES`, whatever the entitlements.
     pub fn is_restricted(&self) -> bool {
         self.flags & CS_RESTRICT != 0
     }
 
-    /// The loader ignores `DYLD_INSERT_LIBRARIES` for want of an entitlement.
+    /// True if dyld ignores `DYLD_INSERT_LIBRARIES` because an entitlement is missing.
     pub fn ignores_variables(&self) -> bool {
         self.flags & CS_RUNTIME != 0 && !self.entitlements.allows_variables
     }
 
-    /// A library of somebody else's is refused.
+    /// True if libraries of other teams are refused.
     pub fn validates_libraries(&self) -> bool {
         let is_hardened = self.flags & CS_RUNTIME != 0;
         self.flags & CS_REQUIRE_LV != 0 || (is_hardened && !self.entitlements.allows_foreign_libraries)
     }
 }
 
-/// The blob that begins here, with its head of 8 bytes: a magic number and its length.
+/// The blob at this offset, with its head of 8 bytes: a magic number and the length.
 fn blob(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let rest = bytes.get(at..)?;
     let len = number(rest, 4)? as usize;
