@@ -4,9 +4,11 @@
 //! (`main.rs`).
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
 pub mod symbolize;
 
 /// The part of `launch` that reads untrusted files.
+#[doc(hidden)]
 pub mod launch {
     pub mod injectable;
 }

@@ -44,7 +44,7 @@ Exit codes:
 enum Command {
     /// Analyse a trace: leaks, peak, timeline, fragmentation, out of memory
     Replay(commands::replay::ReplayArgs),
-    /// Compare two traces
+    #[command(about = "Compare two traces")]
     Compare(commands::compare::CompareArgs),
     /// Check a trace against a memory budget
     Check(commands::check::CheckArgs),
@@ -58,7 +58,7 @@ enum Command {
     Run(commands::run::RunArgs),
     /// Check whether this machine can be recorded
     Doctor(commands::doctor::DoctorArgs),
-    /// Print shell completions
+    /// Print completions for a shell
     Completions(commands::shell::CompletionsArgs),
     /// Print a manual page
     Man(commands::shell::ManArgs),

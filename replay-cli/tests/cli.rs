@@ -28,7 +28,7 @@ fn command() -> Command {
 }
 
 fn run(args: &[&str]) -> Output {
-    command().args(args).output().expect("it starts")
+    command().args(args).output().expect("gpumemtrace runs")
 }
 
 /// Without the ends of lines inside sentences.
@@ -49,7 +49,7 @@ impl Folder {
 
     fn put(&self, name: &str, bytes: &[u8]) -> String {
         let path = self.path(name);
-        fs::write(&path, bytes).expect("room");
+        fs::write(&path, bytes).expect("disk space");
         path.display().to_string()
     }
 
@@ -85,7 +85,7 @@ fn json_is_short_for_format_json_and_text_is_the_default() {
 }
 
 #[test]
-fn a_clean_trace_is_0_a_finding_is_3_only_when_asked_for() {
+fn exit_code_is_3_for_findings_only_with_fail_on() {
     let folder = Folder::new();
     let (clean, leak) = (
         folder.put("clean.trace", &Synthetic::train(9, |_, _, _| {}).file(100)),
@@ -113,7 +113,7 @@ fn a_clean_trace_is_0_a_finding_is_3_only_when_asked_for() {
 }
 
 #[test]
-fn bad_input_is_one_sentence_and_5() {
+fn unreadable_input_is_one_line_and_exit_code_5() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let empty = folder.put("empty.trace", b"");
@@ -146,14 +146,14 @@ fn bad_input_is_one_sentence_and_5() {
             assert!(output.stdout.is_empty());
         }
     }
-    // A superuser may read anything, then there is nothing to test.
+    // Root can read any file.
     if fs::File::open(&locked).is_err() {
         assert_eq!(run(&["replay", &locked]).status.code(), Some(5));
     }
 }
 
 #[test]
-fn damage_anywhere_is_6_or_5_and_never_a_panic() {
+fn damage_at_any_byte_is_exit_code_5_or_6() {
     let folder = Folder::new();
     let sound = Synthetic::train(3, |_, _, _| {}).file(40);
     let mut seen = std::collections::BTreeSet::new();
@@ -178,7 +178,7 @@ fn damage_anywhere_is_6_or_5_and_never_a_panic() {
 }
 
 #[test]
-fn a_killed_trace_is_complete_with_its_ring_and_6_without() {
+fn killed_trace_is_complete_with_its_ring_file_only() {
     let folder = Folder::new();
     let run_ = leaky();
     let cut = run_.events.len() - 60;
@@ -197,12 +197,12 @@ fn a_killed_trace_is_complete_with_its_ring_and_6_without() {
     assert_eq!(report["traces"][0]["end"], "killed");
     assert_eq!(report["traces"][0]["losses"]["dropped_events"], 0);
     assert_eq!(report["traces"][0]["losses"]["in_flight_calls"], 1);
-    // A ring that is not one.
+    // A file of this name that is no ring file.
     folder.put("run.trace.ring", b"nonsense");
     let output = run(&["replay", &path]);
     assert_eq!(output.status.code(), Some(6));
     assert!(text(&output.stdout).contains("ring file"));
-    // While the recorder holds the file, it runs.
+    // While the recorder holds the lock, the program is running.
     folder.put("run.trace.ring", &ring_file(&rest, run_.events.len() as u64));
     let held = fs::File::open(&path).unwrap();
     held.lock().unwrap();
@@ -211,8 +211,8 @@ fn a_killed_trace_is_complete_with_its_ring_and_6_without() {
     assert_eq!(report["traces"][0]["end"], "running");
 }
 
-/// What `replay` says of a file, which must be 6 and contain this; the same count in JSON's notes.
-fn is_incomplete(path: &str, says: &str) {
+/// Checks that `replay` exits with 6 and that the head of its report contains this loss.
+fn assert_incomplete(path: &str, loss: &str) {
     for section in [None, Some("--leaks"), Some("--peak")] {
         let mut args = vec!["replay", path];
         args.extend(section);
@@ -220,23 +220,23 @@ fn is_incomplete(path: &str, says: &str) {
         let shown = text(&output.stdout);
         assert_eq!(output.status.code(), Some(6), "{shown}");
         let head: Vec<&str> = shown.lines().take(12).collect();
-        assert!(head.join("\n").contains(says), "{shown}");
+        assert!(head.join("\n").contains(loss), "{shown}");
     }
     assert_eq!(run(&["info", path]).status.code(), Some(6));
 }
 
 #[test]
-fn events_that_are_not_understood_are_counted_at_the_head() {
+fn unknown_event_kinds_and_times_are_reported_as_losses() {
     let folder = Folder::new();
     let mut strange = leaky();
     strange.events[40].kind = EventKind(77);
     strange.events[41].kind = EventKind(78);
-    is_incomplete(&folder.put("kinds.trace", &strange.file(100)), "2 events are of a kind that this");
+    assert_incomplete(&folder.put("kinds.trace", &strange.file(100)), "2 events are of a kind that this");
     let mut late = leaky();
     late.events[40].time_ns += 3_600_000_000_000;
     late.events[41].time_ns = 5;
     let path = folder.put("times.trace", &late.file(100));
-    is_incomplete(&path, "2 events have a time outside of the run");
+    assert_incomplete(&path, "2 events have a time outside of the run");
     let report: serde_json::Value =
         serde_json::from_slice(&run(&["replay", &path, "--timeline", "--json"]).stdout).unwrap();
     let times: Vec<u64> = report["timeline"]["points"]
@@ -249,7 +249,7 @@ fn events_that_are_not_understood_are_counted_at_the_head() {
 }
 
 #[test]
-fn frames_that_the_file_does_not_define_are_counted_at_the_head() {
+fn undefined_frames_are_reported_as_losses() {
     let folder = Folder::new();
     let mut run_ = leaky();
     run_.nodes.pop();
@@ -260,7 +260,7 @@ fn frames_that_the_file_does_not_define_are_counted_at_the_head() {
 }
 
 #[test]
-fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
+fn truncated_or_damaged_metadata_is_reported_as_a_loss() {
     let folder = Folder::new();
     let run_ = leaky();
     let mut more = Meta::default();
@@ -271,12 +271,12 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
     file.extend(&block);
     folder.put("run.trace.ring", &ring_file(&[], run_.events.len() as u64));
     for cut in [whole + 5, whole + 24, file.len() - 1] {
-        is_incomplete(&folder.put("run.trace", &file[..cut]), "ends inside the block of metadata");
+        assert_incomplete(&folder.put("run.trace", &file[..cut]), "ends inside the block of metadata");
     }
     let mut flipped = file.clone();
     flipped[whole + 30] ^= 1;
-    is_incomplete(&folder.put("run.trace", &flipped), "damage at byte");
-    // A block of events that was being written when the process was killed: its events are in the ring.
+    assert_incomplete(&folder.put("run.trace", &flipped), "damage at byte");
+    // A block of events that was half written when the process was killed. The ring holds its events.
     let half = &run_.events[100..];
     let mut killed = run_.file_of(&run_.events[..100], 100);
     killed.extend(&encode_block(BlockKind::ROWS, &rows::encode(half, 0).payload, 3)[..50]);
@@ -286,7 +286,7 @@ fn a_cut_or_damaged_block_of_metadata_is_told_with_and_without_a_ring() {
 }
 
 #[test]
-fn a_small_file_that_unpacks_to_gigabytes_of_definitions_is_read_in_bounded_memory() {
+fn decompression_bomb_of_definitions_is_read_in_bounded_memory() {
     let folder = Folder::new();
     let mut file = file_header().to_vec();
     for round in 0..110u32 {
@@ -305,7 +305,7 @@ fn a_small_file_that_unpacks_to_gigabytes_of_definitions_is_read_in_bounded_memo
 }
 
 #[test]
-fn a_pipe_is_refused_and_not_waited_for() {
+fn pipes_are_refused_without_blocking() {
     let folder = Folder::new();
     let make = |name: &str| {
         let path = folder.path(name).display().to_string();
@@ -328,10 +328,10 @@ fn a_pipe_is_refused_and_not_waited_for() {
 }
 
 #[test]
-fn a_ring_file_is_not_read_before_its_first_page_was_checked() {
+fn ring_file_is_checked_before_it_is_read() {
     let folder = Folder::new();
     let path = folder.put("run.trace", &leaky().file(100));
-    // A terabyte of nothing, and a header that claims another.
+    // A sparse file of a terabyte, then a header that announces a terabyte.
     let huge = fs::File::create(folder.path("run.trace.ring")).unwrap();
     huge.set_len(1 << 40).unwrap();
     let output = run(&["replay", &path]);
@@ -347,7 +347,7 @@ fn a_ring_file_is_not_read_before_its_first_page_was_checked() {
 }
 
 #[test]
-fn dump_prints_every_record_in_order_in_its_fixed_form() {
+fn dump_prints_every_record_in_its_fixed_format() {
     let folder = Folder::new();
     let mut run_ = Synthetic::new();
     let main = run_.frame(NodeId::NONE, "/work/my train.py", "<module>", 3);
@@ -364,7 +364,7 @@ fn dump_prints_every_record_in_order_in_its_fixed_form() {
     let path = folder.put("run.trace", &file);
     folder.put("run.trace.ring", &ring_file(&[in_flight(waiting)], 3));
     let output = run(&["dump", &path, "--stacks"]);
-    // Kind 77 is not known here.
+    // Kind 77 is unknown.
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stdout));
     let lines: Vec<String> =
         text(&output.stdout).lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
@@ -384,7 +384,7 @@ fn dump_prints_every_record_in_order_in_its_fixed_form() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn closed_stdout_is_not_an_error() {
     let folder = Folder::new();
     let path = folder.put("run.trace", &Synthetic::train(500, |_, _, _| {}).file(1000));
     let binary = assert_cmd::cargo::cargo_bin("gpumemtrace");

@@ -176,7 +176,9 @@ fn what_cannot_be_read_is_5_and_what_is_missing_6() {
     assert!(folder.shows(&["check", "cut.trace", "--budget", "b.toml"], 6).contains("Incomplete"));
     assert!(folder.shows(&["check", "cut.trace", "--budget", "cut.toml", "--write"], 6).contains("too low"));
     assert!(
-        folder.complains(&["check", "clean.trace", "--budget", "gone.toml"], 5).contains("--write makes it")
+        folder
+            .complains(&["check", "clean.trace", "--budget", "gone.toml"], 5)
+            .contains("create it from this trace with --write")
     );
 }
 
@@ -187,7 +189,7 @@ fn a_budget_file_is_written_once_and_then_kept_to() {
     folder.shows(&write, 0);
     insta::assert_snapshot!("budget", folder.text("b.toml"));
     let written = folder.text("b.toml");
-    assert!(folder.complains(&write, 2).contains("b.toml is there already; --force replaces it"));
+    assert!(folder.complains(&write, 2).contains("b.toml already exists; replace it with --force"));
     folder.put("b.toml", b"[peak]\nlive = 1\n");
     folder.shows(&[&write[..], &["--force"]].concat(), 0);
     assert_eq!(folder.text("b.toml"), written);
@@ -217,7 +219,7 @@ fn a_budget_that_makes_no_sense_is_one_sentence_and_2() {
     }
     folder.put("b.toml", b"[peak]\nlive = 3\n");
     let both = ["check", "clean.trace", "--budget", "b.toml", "--markdown", "-", "--json"];
-    assert!(folder.complains(&both, 2).contains("can have stdout"));
+    assert!(folder.complains(&both, 2).contains("can write to stdout"));
 }
 
 #[test]
@@ -232,7 +234,7 @@ fn markdown_and_junit_go_where_they_were_told() {
     assert_eq!(folder.shows(&to_stdout, 4), folder.text("m.md"));
     let mut unwritable = args;
     unwritable[5] = "no/such/folder.md";
-    assert!(folder.complains(&unwritable, 1).contains("no/such/folder.md cannot be written"));
+    assert!(folder.complains(&unwritable, 1).contains("cannot write no/such/folder.md"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Texts of any report fit the width, hold nothing that steers a terminal and keep names of files; filters through the front door.
+//! Text layout of any report (width, harmful characters, file names), and the filters of `replay`.
 
 mod schema;
 #[path = "../../replay/tests/synthetic/mod.rs"]
@@ -20,19 +20,20 @@ impl Folder {
     fn with(runs: &[(&str, &Synthetic)]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for (name, run) in runs {
-            fs::write(folder.path().join(name), run.file(100)).expect("room");
+            fs::write(folder.path().join(name), run.file(100)).expect("disk space");
         }
         Self(folder)
     }
 
-    /// Exit code, stdout, stderr.
+    /// Runs the command with COLUMNS set to `width`; empty means unset. Returns exit code, stdout
+    /// and stderr.
     fn run(&self, args: &[&str], width: &str) -> (i32, String, String) {
         let mut command = Command::cargo_bin("gpumemtrace").expect("our own binary");
         command.env("COLUMNS", width).env("LC_ALL", "C.UTF-8").env("GPUMEMTRACE_CACHE", "off");
         for name in ["TERM", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
             command.env_remove(name);
         }
-        let output = command.current_dir(self.0.path()).args(args).output().expect("it starts");
+        let output = command.current_dir(self.0.path()).args(args).output().expect("gpumemtrace runs");
         let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
         (output.status.code().expect("no signal"), text(output.stdout), text(output.stderr))
     }
@@ -42,13 +43,13 @@ impl Folder {
         assert!(code == 0 || code == 3, "{errors}");
         let report: Value = serde_json::from_str(&out).expect("JSON");
         let schema = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/report.schema.json"));
-        let schema = serde_json::from_str(&schema.expect("it is there")).expect("JSON");
+        let schema = serde_json::from_str(&schema.expect("a readable schema")).expect("JSON");
         assert_eq!(schema::violations(&schema, &report), Vec::<String>::new());
         report
     }
 }
 
-/// A training run with code in such files and functions, phases of such names, and an out-of-memory.
+/// A training run with a leak in this file and function, and an out-of-memory error.
 fn named(file: &str, function: &str, steps: u64) -> Synthetic {
     let file = format!("/work/{file}.py");
     let mut run = Synthetic::train(steps, |run, _, train| {
@@ -67,7 +68,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_text_fits_its_width_and_steers_no_terminal(
+    fn texts_fit_their_width_without_harmful_characters(
         folders in "([a-z字é]{1,30}/){0,8}", file in "[a-z字\u{1b}\u{9b}\u{202e}\n\u{7f}]{1,16}", function in "[a-z<>字\u{1b}\u{85}\r ]{1,60}",
         width in 40usize..200, units in prop::sample::select(vec!["auto", "bytes", "MiB", "GB"]),
     ) {
@@ -101,7 +102,25 @@ proptest! {
 }
 
 #[test]
-fn filters_keep_to_the_schema_and_sums_to_the_whole() {
+fn piped_text_is_neither_wrapped_nor_shortened_without_columns() {
+    let file = format!("{}model", "a_long_folder/".repeat(20));
+    let folder = Folder::with(&[("a.trace", &named(&file, "keep", 12))]);
+    let full = format!("/work/{file}.py:7 in keep()");
+    for args in [&["--leaks"][..], &["--peak", "--stacks"]] {
+        let args = [&["replay", "a.trace"], args].concat();
+        let (_, piped, _) = folder.run(&args, "");
+        assert!(piped.lines().any(|line| line.contains(&full)), "{piped}");
+        let (_, narrow, _) = folder.run(&args, "80");
+        assert!(narrow.lines().all(|line| line.width() <= 80), "{narrow}");
+        assert!(narrow.lines().count() > piped.lines().count(), "{narrow}");
+    }
+    let (_, chart, _) = folder.run(&["replay", "a.trace", "--timeline"], "");
+    let axis = chart.lines().find(|line| line.contains("+---")).expect("a chart");
+    assert_eq!(axis.width(), 80, "{chart}");
+}
+
+#[test]
+fn filtered_reports_match_schema_and_add_up() {
     let folder = Folder::with(&[("a.trace", &named("model", "keep", 30))]);
     let whole = folder.json(&["replay", "a.trace"]);
     assert!(whole.get("left_out").is_none() && whole.get("filters").is_none());
@@ -119,7 +138,7 @@ fn filters_keep_to_the_schema_and_sums_to_the_whole() {
     assert_eq!(other["left_out"]["leaks"]["count"], 1);
     assert_eq!(other["left_out"]["leaks"]["bytes"], whole["leaks"][0]["bytes"]);
     assert!(!other["verdicts"].as_array().unwrap().iter().any(|verdict| verdict["kind"] == "leak"));
-    // A finding that is not shown is none to fail on.
+    // --fail-on ignores findings that a filter hides.
     let fails = ["replay", "a.trace", "--fail-on", "leak"];
     assert_eq!(folder.run(&fails, "80").0, 3);
     assert_eq!(folder.run(&[&fails[..], &["--site", "Net.forward"]].concat(), "80").0, 0);
@@ -132,7 +151,7 @@ fn filters_keep_to_the_schema_and_sums_to_the_whole() {
 }
 
 #[test]
-fn comparisons_and_checks_take_what_their_lists_and_sizes_need() {
+fn compare_and_check_take_display_options() {
     let folder =
         Folder::with(&[("a.trace", &named("model", "keep", 12)), ("b.trace", &named("model", "other", 30))]);
     let (code, shown, errors) =
@@ -150,16 +169,16 @@ fn comparisons_and_checks_take_what_their_lists_and_sizes_need() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_refused_in_one_sentence() {
+fn filters_for_things_that_do_not_exist_are_one_line_errors() {
     let mut ranked = named("model", "keep", 5);
     ranked.meta.set_number("rank", 3);
     let folder = Folder::with(&[("a.trace", &named("model", "keep", 12)), ("b.trace", &ranked)]);
     for (args, says) in [
-        (&["--device", "4"][..], "these are 0"),
-        (&["--since", "step:99"], "never came"),
+        (&["--device", "4"][..], "GPU 4 is not in the trace: there are 0"),
+        (&["--since", "step:99"], "step:99 was not reached"),
         (&["--since", "100s"], "12 steps"),
-        (&["--stream", "0"], "tracker was not there"),
-        (&["--rank", "1"], "there are ranks 3; of no rank: a.trace"),
+        (&["--stream", "0"], "trace tracker was not attached"),
+        (&["--rank", "1"], "there are ranks 3; without a rank: a.trace"),
         (&["--top", "0"], "--top"),
         (&["--units", "ells"], "--units"),
         (&["--color", "green"], "--color"),
@@ -175,6 +194,6 @@ fn what_cannot_be_shown_is_refused_in_one_sentence() {
         shown.starts_with("b.trace") && !shown.contains("a.trace:") && errors.contains("a.trace"),
         "{errors}"
     );
-    let (code, _, errors) = folder.run(&["replay", "a.trace", "--site", "nobody.py:1"], "80");
+    let (code, _, errors) = folder.run(&["replay", "a.trace", "--site", "other.py:1"], "80");
     assert_eq!((code, errors.lines().count()), (0, 1), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! `replay --follow` on a trace that a test writes piece by piece, as a recorder would.
+//! `replay --follow` on a trace that the test writes piece by piece, like a recorder.
 
 #[path = "../../replay/tests/synthetic/mod.rs"]
 mod synthetic;
@@ -18,7 +18,7 @@ struct Follower {
 }
 
 impl Follower {
-    fn of(path: &Path, arguments: &[&str]) -> Self {
+    fn start(path: &Path, arguments: &[&str]) -> Self {
         let mut process = Command::new(assert_cmd::cargo::cargo_bin("gpumemtrace"))
             .args(["replay", "--follow"])
             .args(arguments)
@@ -31,7 +31,7 @@ impl Follower {
         Self { process, lines }
     }
 
-    /// Reads lines until one has all of these in it.
+    /// Reads lines of stderr until one contains all parts, and returns it.
     fn wait_for(&mut self, parts: &[&str]) -> String {
         let mut seen = String::new();
         loop {
@@ -44,7 +44,7 @@ impl Follower {
         }
     }
 
-    /// The report, the rest of stderr and the exit code.
+    /// Waits for the end: the report, the rest of stderr and the exit code.
     fn end(mut self) -> (String, String, Option<i32>) {
         let (mut report, mut rest) = (String::new(), String::new());
         self.process.stdout.take().unwrap().read_to_string(&mut report).unwrap();
@@ -59,7 +59,7 @@ fn replayed(path: &Path) -> (String, Option<i32>) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code())
 }
 
-/// A training that leaks 4 MiB a step.
+/// A training run that leaks 4 MiB per step.
 fn leaky(steps: u64) -> Synthetic {
     Synthetic::train(steps, |run, _, train| {
         let hook = run.frame(train, "/work/hooks.py", "Keeper.hook", 7);
@@ -73,31 +73,31 @@ fn events_block(run: &Synthetic, events: std::ops::Range<usize>) -> Vec<u8> {
     encode_block(BlockKind::ROWS, &rows::encode(&events, 0).payload, 3)
 }
 
-/// Everything of a trace but its events and its end.
+/// The trace without its events and its END block.
 fn definitions(run: &Synthetic) -> Vec<u8> {
     run.file_of(&[], 1000)
 }
 
-/// Its END block.
+/// The END block of the trace.
 fn end(run: &Synthetic) -> Vec<u8> {
     run.file(1000)[run.file_without_end(1000).len()..].to_vec()
 }
 
 #[test]
-fn a_run_is_followed_from_before_its_begin_to_its_end() {
+fn run_is_followed_from_before_its_start_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     let run = leaky(40);
-    let mut follower = Follower::of(&path, &[]);
-    follower.wait_for(&["has nothing in it yet; waiting"]);
+    let mut follower = Follower::start(&path, &[]);
+    follower.wait_for(&["does not exist or is empty; waiting"]);
     let hidden = folder.path().join("hidden");
     let mut file = File::create(&hidden).unwrap();
     file.lock().unwrap();
     let (half, most) = (run.events.len() / 2, run.events.len() - 50);
     file.write_all(&[definitions(&run), events_block(&run, 0..half)].concat()).unwrap();
     std::fs::rename(&hidden, &path).unwrap();
-    follower.wait_for(&[&format!("{half} events"), "steps", "device 0: ", " in tensors, "]);
-    // Some are in no block yet, and some in both.
+    follower.wait_for(&[&format!("{half} events"), "steps", "GPU 0: allocated ", ", reserved "]);
+    // The ring holds events that are in no block yet, and some that are in both.
     let ring = folder.path().join("run.trace.ring");
     std::fs::write(&ring, ring_file(&run.events[half - 20..most], most as u64)).unwrap();
     follower.wait_for(&[&format!("{most} events")]);
@@ -107,10 +107,13 @@ fn a_run_is_followed_from_before_its_begin_to_its_end() {
     std::thread::sleep(std::time::Duration::from_millis(1200));
     file.write_all(rest).unwrap();
     let line = follower.wait_for(&[&format!("{} events", run.events.len())]);
-    assert!(line.contains("most growth: /work/hooks.py:7 in Keeper.hook() "), "{line}");
+    assert!(
+        line.contains("most growth: +") && line.contains(" at /work/hooks.py:7 in Keeper.hook()"),
+        "{line}"
+    );
     let allocated = run.events.last().unwrap().aux[0];
-    let tensors = format!("{:.2} MiB in tensors", allocated as f64 / f64::from(1 << 20));
-    assert!(line.contains(&tensors), "{line} should have {tensors}");
+    let allocated = format!("allocated {:.2} MiB", allocated as f64 / f64::from(1 << 20));
+    assert!(line.contains(&allocated), "{line} does not contain {allocated}");
     std::fs::remove_file(ring).unwrap();
     file.write_all(&end(&run)).unwrap();
     drop(file);
@@ -120,7 +123,7 @@ fn a_run_is_followed_from_before_its_begin_to_its_end() {
 }
 
 #[test]
-fn a_run_that_is_killed_ends_the_following_and_its_ring_counts() {
+fn killed_run_ends_following_and_its_ring_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     let run = leaky(20);
@@ -129,7 +132,7 @@ fn a_run_that_is_killed_ends_the_following_and_its_ring_counts() {
     file.lock().unwrap();
     (&file).write_all(&[definitions(&run), events_block(&run, 0..half)].concat()).unwrap();
     std::fs::write(folder.path().join("run.trace.ring"), ring_file(&run.events[half..], all as u64)).unwrap();
-    let mut follower = Follower::of(&path, &[]);
+    let mut follower = Follower::start(&path, &[]);
     follower.wait_for(&[&format!("{all} events")]);
     drop(file);
     let (report, _, code) = follower.end();
@@ -138,52 +141,52 @@ fn a_run_that_is_killed_ends_the_following_and_its_ring_counts() {
 }
 
 #[test]
-fn a_trace_that_is_cut_or_another_runs_is_followed_from_its_start() {
+fn truncated_or_replaced_trace_is_followed_from_its_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     let runs = [leaky(40), leaky(20), leaky(10)];
     let mut file = File::create(&path).unwrap();
     file.lock().unwrap();
     file.write_all(&runs[0].file_without_end(1000)).unwrap();
-    let mut follower = Follower::of(&path, &["--json"]);
+    let mut follower = Follower::start(&path, &["--json"]);
     follower.wait_for(&[&format!("{} events", runs[0].events.len())]);
     file.set_len(0).unwrap();
-    follower.wait_for(&["was cut"]);
+    follower.wait_for(&["was truncated"]);
     std::os::unix::fs::FileExt::write_all_at(&file, &runs[1].file_without_end(1000), 0).unwrap();
     follower.wait_for(&[&format!("{} events", runs[1].events.len())]);
     let hidden = folder.path().join("hidden");
     std::fs::write(&hidden, runs[2].file(1000)).unwrap();
     std::fs::rename(&hidden, &path).unwrap();
-    follower.wait_for(&["is another run's now"]);
+    follower.wait_for(&["was replaced by the trace of another run"]);
     let (report, _, code) = follower.end();
-    assert!(report.starts_with('{'), "stdout is the report's: {report}");
+    assert!(report.starts_with('{'), "stdout holds more than the report: {report}");
     assert!(report.contains("\"block_alloc\""));
     assert_eq!(code, Some(0));
 }
 
 #[test]
-fn a_trace_that_is_removed_or_is_none_ends_the_following() {
+fn removed_or_invalid_trace_ends_following() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace");
     let file = File::create(&path).unwrap();
     file.lock().unwrap();
     (&file).write_all(&leaky(3).file_without_end(1000)).unwrap();
-    let mut follower = Follower::of(&path, &[]);
+    let mut follower = Follower::start(&path, &[]);
     follower.wait_for(&["events"]);
     std::fs::remove_file(&path).unwrap();
     let (_, rest, code) = follower.end();
-    assert!(rest.contains("was removed while it was followed"), "{rest}");
+    assert!(rest.contains("was removed while --follow read it"), "{rest}");
     assert_eq!(code, Some(5));
     std::fs::write(&path, "something else entirely").unwrap();
-    let (_, rest, code) = Follower::of(&path, &[]).end();
+    let (_, rest, code) = Follower::start(&path, &[]).end();
     assert!(rest.contains("is not a gpumemtrace trace"), "{rest}");
     assert_eq!(code, Some(5));
 }
 
 #[test]
-fn an_interrupt_ends_it_with_its_own_code() {
+fn interrupt_ends_following_with_exit_code_130() {
     let folder = tempfile::tempdir().unwrap();
-    let mut follower = Follower::of(&folder.path().join("run.trace"), &[]);
+    let mut follower = Follower::start(&folder.path().join("run.trace"), &[]);
     follower.wait_for(&["waiting"]);
     let process = rustix::process::Pid::from_child(&follower.process);
     rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();

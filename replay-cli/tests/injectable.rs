@@ -1,4 +1,5 @@
-//! Which programs macOS lets a library into: on programs that zig linked and rcodesign signed (`scripts/macho-samples`).
+//! The injection check on Mach-O programs that zig linked and rcodesign signed
+//! (`scripts/macho-samples`).
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -20,7 +21,7 @@ fn sample(name: &str) -> Vec<u8> {
     miniz_oxide::inflate::decompress_to_vec_zlib(&packed).unwrap()
 }
 
-/// A Mac's files, made up.
+/// A made-up file system of a Mac.
 #[derive(Default)]
 struct Mac {
     files: HashMap<PathBuf, (u32, Vec<u8>)>,
@@ -43,8 +44,8 @@ impl Mac {
         LaunchTarget { name: OsStr::new(name), here: Path::new("/Users/me"), search }.find_blocker(self)
     }
 
-    fn says(&self, name: &str) -> String {
-        self.start(name).expect("an obstacle").to_string()
+    fn message(&self, name: &str) -> String {
+        self.start(name).expect("a blocker").to_string()
     }
 }
 
@@ -64,7 +65,7 @@ impl FileSystem for Mac {
 }
 
 #[test]
-fn signatures_say_what_they_were_signed_with() {
+fn blockers_follow_from_signatures() {
     let of = |name: &str| {
         let reason = Mac::with(&[("/opt/tool", &sample(name))]).start("/opt/tool").map(|found| found.reason);
         (name.to_owned(), reason)
@@ -92,18 +93,18 @@ fn signatures_say_what_they_were_signed_with() {
     let kept = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/macho")).unwrap();
     let kept =
         kept.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "zlib"));
-    assert_eq!(kept.count(), expected.len(), "a sample that nobody looks at");
+    assert_eq!(kept.count(), expected.len(), "a sample is not in the list");
 }
 
 #[test]
-fn all_parts_of_a_file_are_told() {
+fn every_slice_of_a_universal_file_is_read() {
     let of = |name: &str| -> Vec<CpuArchitecture> {
         read_slices(&sample(name)[..]).unwrap().iter().map(|slice| slice.processor).collect()
     };
     assert_eq!(of("universal"), [CpuArchitecture::X86_64, CpuArchitecture::Arm64]);
     assert_eq!(of("universal-arm64e"), [CpuArchitecture::X86_64, CpuArchitecture::Arm64e]);
     let plain = read_slices(&sample("plain")[..]).unwrap().remove(0);
-    let signature = plain.signature.expect("the linker signs it");
+    let signature = plain.signature.expect("the linker signs programs");
     assert!(!signature.is_restricted() && !signature.ignores_variables() && !signature.validates_libraries());
     assert_eq!((signature.is_of_system, signature.entitlements), (false, Entitlements::default()));
     let intel = read_slices(&sample("x86_64")[..]).unwrap();
@@ -112,18 +113,18 @@ fn all_parts_of_a_file_are_told() {
     assert_eq!(intel, [unsigned]);
 }
 
-/// The code directory of a program: where its magic number stands.
+/// The offset of the code directory of a program, found by its magic number.
 fn code_directory(program: &[u8]) -> usize {
     program.windows(4).position(|word| word == [0xfa, 0xde, 0x0c, 0x02]).unwrap()
 }
 
 #[test]
-fn flags_that_no_tool_writes_are_read_where_apple_has_them() {
-    // By `cs_blobs.h`: magic, length, version, flags; at 38 the platform.
+fn flags_and_platform_are_read_at_the_offsets_of_cs_blobs() {
+    // `cs_blobs.h`: magic, length, version, flags; the platform is at offset 38.
     let mut program = sample("plain");
     let at = code_directory(&program);
     let flags = u32::from_be_bytes(*program[at + 12..].first_chunk().unwrap());
-    assert_eq!(flags, 0x2_0002, "ad hoc, by the linker");
+    assert_eq!(flags, 0x2_0002, "CS_ADHOC and CS_LINKER_SIGNED");
     program[at + 12..at + 16].copy_from_slice(&(flags | CS_RESTRICT).to_be_bytes());
     let reason =
         |bytes: &[u8]| Mac::with(&[("/opt/tool", bytes)]).start("/opt/tool").map(|found| found.reason);
@@ -131,7 +132,7 @@ fn flags_that_no_tool_writes_are_read_where_apple_has_them() {
     let mut program = sample("hardened-both");
     let at = code_directory(&program);
     program[at + 38] = 15;
-    assert_eq!(reason(&program), Some(BlockReason::System), "wherever it lies");
+    assert_eq!(reason(&program), Some(BlockReason::System), "in any folder");
     let mut mac = Mac::with(&[("/opt/tool", &sample("plain"))]);
     for mode in [0o4755, 0o2755] {
         mac.files.get_mut(Path::new("/opt/tool")).unwrap().0 = mode;
@@ -140,7 +141,7 @@ fn flags_that_no_tool_writes_are_read_where_apple_has_them() {
 }
 
 #[test]
-fn folders_of_the_system_are_guarded_and_the_users_are_not() {
+fn system_folders_are_guarded_and_user_folders_are_not() {
     let plain = sample("plain");
     for (path, is_guarded) in [
         ("/bin/sh", true),
@@ -161,7 +162,7 @@ fn folders_of_the_system_are_guarded_and_the_users_are_not() {
 }
 
 #[test]
-fn what_is_really_started_is_looked_at() {
+fn every_program_on_the_way_is_checked() {
     let (plain, system) = (sample("plain"), sample("universal-arm64e"));
     let cellar = "/opt/homebrew/Cellar/python@3.12/bin/python3.12";
     let mac = Mac::with(&[
@@ -185,29 +186,29 @@ fn what_is_really_started_is_looked_at() {
     .link("/opt/homebrew/bin/python3", cellar)
     .link("/Users/me/venv/bin/python", cellar)
     .link("/Users/me/xcode/bin/python", "/usr/bin/python3");
-    // A folder's name ends on the way to the file: PATH first, then links.
+    // PATH is searched first, then links are resolved.
     assert_eq!(mac.start("python3"), None);
     assert_eq!(mac.start("venv/bin/python"), None);
     assert_eq!(mac.start("./direct"), None);
-    assert_eq!(mac.start("no-such-program"), None, "the shell will say so");
+    assert_eq!(mac.start("no-such-program"), None, "spawning it reports the error");
     assert_eq!(mac.start("./no-such-program"), None);
-    assert_eq!(mac.start("./cut"), None, "nobody knows; so nothing is said");
+    assert_eq!(mac.start("./cut"), None, "a truncated file is not judged");
 
     let xcode = mac.start("xcode/bin/python").unwrap();
     assert_eq!((xcode.program.to_str(), &xcode.advice), (Some("/usr/bin/python3"), &Advice::OtherPython));
     let tool = mac.start("./tool.py").unwrap();
     assert_eq!((tool.program.to_str(), tool.reason), (Some("/usr/bin/env"), BlockReason::System));
     let use_python = "use: gpumemtrace run -- /opt/homebrew/bin/python3 ";
-    assert!(mac.says("./tool.py").ends_with(&format!("{use_python}./tool.py")));
-    assert!(mac.says("./a tool").ends_with(&format!("{use_python}'./a tool'")));
-    assert!(mac.says("My Project/torchrun").ends_with(&format!("{use_python}'My Project/torchrun'")));
-    assert!(mac.says("by-name").ends_with(&format!("{use_python}/opt/homebrew/bin/by-name")));
+    assert!(mac.message("./tool.py").ends_with(&format!("{use_python}./tool.py")));
+    assert!(mac.message("./a tool").ends_with(&format!("{use_python}'./a tool'")));
+    assert!(mac.message("My Project/torchrun").ends_with(&format!("{use_python}'My Project/torchrun'")));
+    assert!(mac.message("by-name").ends_with(&format!("{use_python}/opt/homebrew/bin/by-name")));
     let page = include_str!("../../docs/mps.md");
     assert!(
-        page.contains(&format!("\ngpumemtrace: not recorded: {}\n", mac.says("./tool.py"))),
-        "as the page shows it"
+        page.contains(&format!("\ngpumemtrace: not recorded: {}\n", mac.message("./tool.py"))),
+        "docs/mps.md shows another message"
     );
-    // What env looks for is the shell's to find, and may be Apple's again.
+    // The program that env searches may be missing, or be Apple's again.
     assert_eq!(mac.start("./gone").unwrap().advice, Advice::Behind);
     assert_eq!(mac.start("./of-a-script").unwrap().program.to_str(), Some("/usr/bin/env"));
     let nameless = mac.start("./nameless").unwrap();
@@ -222,7 +223,7 @@ fn what_is_really_started_is_looked_at() {
 }
 
 #[test]
-fn a_python_of_a_framework_starts_another_program() {
+fn framework_python_is_judged_by_the_program_it_reexecutes() {
     let versions = "/Library/Frameworks/Python.framework/Versions/3.12";
     let stub = format!("{versions}/bin/python3.12");
     let app = format!("{versions}/Resources/Python.app/Contents/MacOS/Python");
@@ -232,42 +233,46 @@ fn a_python_of_a_framework_starts_another_program() {
     let found = Mac::with(&[(&stub, &plain), (&app, &hardened)]).start(&stub).unwrap();
     assert_eq!((found.program.to_str(), found.reason), (Some(&app[..]), BlockReason::Hardened));
     let both = sample("hardened-both");
-    assert_eq!(Mac::with(&[(&stub, &both), (&app, &both)]).start(&stub), None, "as python.org signs it");
+    assert_eq!(
+        Mac::with(&[(&stub, &both), (&app, &both)]).start(&stub),
+        None,
+        "signed like the Python of python.org"
+    );
 }
 
 #[test]
-fn a_script_that_runs_itself_ends() {
+fn script_that_is_its_own_interpreter_terminates() {
     let mac = Mac::with(&[("/opt/loop", b"#!/opt/loop\n")]);
     assert_eq!(mac.start("/opt/loop"), None);
 }
 
 #[test]
-fn each_sentence_is_one_line_and_says_what_to_do() {
+fn messages_are_one_line_with_an_advice() {
     for (name, words) in [
         ("hardened", "allow-dyld-environment-variables"),
         ("hardened-variables", "disable-library-validation"),
         ("restrict-segment", "restricted"),
-        ("x86_64", "is for x86_64"),
-        ("arm64e", "is for arm64e"),
+        ("x86_64", "is built for x86_64"),
+        ("arm64e", "is built for arm64e"),
     ] {
-        let says = Mac::with(&[("/opt/my tool", &sample(name))]).says("/opt/my tool");
-        assert!(says.starts_with("/opt/my tool ") && says.contains(words), "{says}");
-        assert!(!says.contains('\n') && says.contains("; "), "{says}");
-        let signs = "sign a copy of it without: codesign --force --sign - '/opt/my tool'";
-        assert!(says.ends_with(signs) || says.ends_with("use a build of it for arm64"), "{says}");
-        let python = Mac::with(&[("/opt/python3", &sample(name))]).says("/opt/python3");
-        assert!(python.ends_with("use a Python of Homebrew, conda, uv or python.org, for arm64"), "{python}");
+        let message = Mac::with(&[("/opt/my tool", &sample(name))]).message("/opt/my tool");
+        assert!(message.starts_with("/opt/my tool ") && message.contains(words), "{message}");
+        assert!(!message.contains('\n') && message.contains("; "), "{message}");
+        let sign = "sign a copy of it again: codesign --force --sign - '/opt/my tool'";
+        assert!(message.ends_with(sign) || message.ends_with("use an arm64 build of it"), "{message}");
+        let python = Mac::with(&[("/opt/python3", &sample(name))]).message("/opt/python3");
+        assert!(python.ends_with("use an arm64 Python from Homebrew, conda, uv or python.org"), "{python}");
     }
 }
 
 #[test]
-fn on_a_disk_it_is_the_same() {
+fn host_file_system_resolves_path_and_links() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().canonicalize().unwrap();
     fs::write(here.join("real"), sample("hardened")).unwrap();
     fs::set_permissions(here.join("real"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     std::os::unix::fs::symlink("real", here.join("tool")).unwrap();
-    // Found on the way, and no program: a shell goes on.
+    // A file on PATH without the executable bit is skipped.
     fs::create_dir(here.join("before")).unwrap();
     fs::write(here.join("before/tool"), sample("plain")).unwrap();
     fs::set_permissions(here.join("before/tool"), std::os::unix::fs::PermissionsExt::from_mode(0o644))
@@ -286,7 +291,7 @@ fn on_a_disk_it_is_the_same() {
 }
 
 #[test]
-fn entitlements_are_given_in_the_outermost_dictionary_only() {
+fn only_the_outermost_dictionary_sets_entitlements() {
     let key = "com.apple.security.cs.allow-dyld-environment-variables";
     let given = Entitlements { allows_variables: true, ..Entitlements::default() };
     let none = Entitlements::default();
@@ -308,13 +313,13 @@ fn entitlements_are_given_in_the_outermost_dictionary_only() {
 
 proptest! {
     #[test]
-    fn hostile_bytes_are_read_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let _ = (ExecutableKind::read(&bytes[..]), read_slices(&bytes[..]));
         let _ = (CodeSignature::read(&bytes), parse_plist(&bytes), parse_der(&bytes));
     }
 
     #[test]
-    fn damaged_programs_are_read_without_harm(
+    fn damaged_programs_do_not_panic(
         name in prop_oneof![Just("hardened-both"), Just("universal"), Just("restrict-segment")],
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..20),
         cut in proptest::option::of(any::<prop::sample::Index>()),
@@ -322,7 +327,7 @@ proptest! {
         let mut program = sample(name);
         let signature = code_directory(&program) - 200;
         for (index, byte, in_signature) in changes {
-            // Headers and signatures, where it matters.
+            // Change headers or the signature: nothing else is read.
             let at = if in_signature { signature + index.index(program.len() - signature) } else { index.index(2048) };
             program[at] = byte;
         }

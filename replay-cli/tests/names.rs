@@ -1,4 +1,4 @@
-//! Names of native frames that a trace carries itself, through the front door: no library of it is on this machine.
+//! Native function names stored in the trace itself, for a machine without the traced libraries.
 
 mod schema;
 #[path = "../../replay/tests/synthetic/mod.rs"]
@@ -19,7 +19,8 @@ const WORK: &str = "/gone/libwork.so";
 const WORK_BIAS: u64 = 0x7f00_0010_0000;
 const PYTHON_BIAS: u64 = 0x7f00_0020_0000;
 
-/// Calls that come from grow (inlined: take) in libwork.so, an unnamed function of it, the interpreter's loop.
+/// Sets a stack of three frames: grow (with take inlined) and an unnamed function of libwork.so, and
+/// the interpreter's loop.
 fn with_native_stacks(run: &mut Synthetic) {
     for event in &mut run.events {
         event.native_stack = NodeId(3);
@@ -79,7 +80,7 @@ fn run(args: &[&str]) -> (Option<i32>, String, String) {
         .env_remove("TERM")
         .env("GPUMEMTRACE_CACHE", "off")
         .env_remove("LD_PRELOAD");
-    let output = command.args(args).output().expect("it starts");
+    let output = command.args(args).output().expect("gpumemtrace runs");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
@@ -95,7 +96,7 @@ fn report(args: &[&str]) -> Value {
     report
 }
 
-/// Kind, function, line, whether inlined.
+/// Kind, function and whether the frame is inlined, for each frame of a call site.
 fn frames(site: &Value) -> Vec<(String, Option<String>, bool)> {
     let frame = |frame: &Value| {
         let function = frame["function"].as_str().map(str::to_owned);
@@ -105,7 +106,7 @@ fn frames(site: &Value) -> Vec<(String, Option<String>, bool)> {
 }
 
 #[test]
-fn python_frames_stand_inside_the_loop_that_the_trace_names() {
+fn python_frames_are_merged_at_the_named_interpreter_loop() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace").display().to_string();
     let mut training = Synthetic::train(9, |_, _, _| {});
@@ -124,7 +125,7 @@ fn python_frames_stand_inside_the_loop_that_the_trace_names() {
     let symbols = &found["traces"][0]["symbols"];
     assert_eq!((&symbols["addresses"], &symbols["unresolved"]), (&3.into(), &1.into()));
     assert_eq!(symbols["reasons"][0]["why"], "file_missing");
-    assert_eq!(found["traces"][0]["complete"], true, "a missing name is no lost data");
+    assert_eq!(found["traces"][0]["complete"], true, "a missing name is not a loss");
 
     let (_, brief, _) = run(&["replay", &path, "--peak"]);
     assert!(!brief.contains("grow") && brief.contains("native frames: --stacks"), "{brief}");
@@ -133,11 +134,11 @@ fn python_frames_stand_inside_the_loop_that_the_trace_names() {
         assert!(whole.contains(line), "{line} is not in {whole}");
     }
     assert!(whole.contains("1 of the 3 native addresses shown here have no name"), "{whole}");
-    assert!(whole.contains("gpumemtrace symbolize"), "it says what to do: {whole}");
+    assert!(whole.contains("gpumemtrace symbolize"), "the advice is missing: {whole}");
 }
 
 #[test]
-fn a_line_without_python_is_the_function_where_it_is_known() {
+fn native_call_site_is_function_or_module_offset() {
     let folder = tempfile::tempdir().unwrap();
     for (with_names, line) in [(true, "take (/src/work.c:7)"), (false, "libwork.so+0x101")] {
         let mut native = Synthetic::new();
@@ -156,7 +157,7 @@ fn a_line_without_python_is_the_function_where_it_is_known() {
 }
 
 #[test]
-fn a_damaged_block_of_names_costs_names_and_is_told() {
+fn damaged_names_block_is_reported_and_frames_stay_unnamed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.trace").display().to_string();
     let mut training = Synthetic::train(3, |_, _, _| {});

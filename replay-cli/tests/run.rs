@@ -1,4 +1,4 @@
-//! `gpumemtrace run`: the command must behave as if it had been started by itself.
+//! `gpumemtrace run`: the command behaves as if it had been started directly.
 
 #[path = "../../replay/tests/synthetic/mod.rs"]
 mod synthetic;
@@ -8,7 +8,7 @@ use std::fs;
 use assert_cmd::Command;
 use synthetic::Synthetic;
 
-/// A library that is found but never needed: the loader warns about what it cannot preload and goes on.
+/// Runs with an empty file as the library: the loader warns that it cannot preload it and goes on.
 fn command(folder: &std::path::Path) -> Command {
     let library = folder.join("libgpumemtrace.so");
     fs::write(&library, b"").unwrap();
@@ -22,7 +22,7 @@ fn command(folder: &std::path::Path) -> Command {
 }
 
 #[test]
-fn output_exit_code_and_signals_are_those_of_the_command() {
+fn output_and_exit_code_are_those_of_the_command() {
     let folder = tempfile::tempdir().unwrap();
     for (script, code, out) in [
         ("echo hello", 0, "hello\n"),
@@ -40,7 +40,7 @@ fn output_exit_code_and_signals_are_those_of_the_command() {
 }
 
 #[test]
-fn a_file_of_python_and_a_module_are_run_by_a_python() {
+fn python_files_and_modules_run_in_python() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     let bin = here.join("bin");
@@ -49,32 +49,32 @@ fn a_file_of_python_and_a_module_are_run_by_a_python() {
         fs::write(path, text).unwrap();
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     };
-    for name in ["python3", "asked"] {
+    for name in ["python3", "caller"] {
         write(&bin.join(name), &format!("#!/bin/sh\necho {name} \"$@\" \"[$GPUMEMTRACE_PYTHON]\"\n"));
     }
     fs::write(here.join("train.py"), "").unwrap();
     write(&here.join("tool.py"), "#!/bin/sh\necho itself \"$@\"\n");
-    let says = |asked: Option<&std::path::Path>, arguments: &[&str]| {
+    let stdout = |caller: Option<&std::path::Path>, arguments: &[&str]| {
         let mut run = command(here);
         let path = format!("{}:/usr/bin:/bin", bin.display());
         run.env("PATH", path).env_remove("GPUMEMTRACE_PYTHON").arg("run").args(arguments);
-        if let Some(asked) = asked {
-            run.env("GPUMEMTRACE_PYTHON", asked);
+        if let Some(caller) = caller {
+            run.env("GPUMEMTRACE_PYTHON", caller);
         }
         String::from_utf8(run.output().unwrap().stdout).unwrap()
     };
-    assert_eq!(says(None, &["train.py", "--epochs", "3"]), "python3 train.py --epochs 3 []\n");
-    assert_eq!(says(None, &["-m", "pkg", "--output", "x"]), "python3 -m pkg --output x []\n");
-    assert_eq!(says(None, &["--output", "y.trace", "--", "-m", "pkg"]), "python3 -m pkg []\n");
-    assert_eq!(says(Some(&bin.join("asked")), &["train.py"]), "asked train.py []\n");
-    assert_eq!(says(None, &["./tool.py", "1"]), "itself 1\n");
+    assert_eq!(stdout(None, &["train.py", "--epochs", "3"]), "python3 train.py --epochs 3 []\n");
+    assert_eq!(stdout(None, &["-m", "pkg", "--output", "x"]), "python3 -m pkg --output x []\n");
+    assert_eq!(stdout(None, &["--output", "y.trace", "--", "-m", "pkg"]), "python3 -m pkg []\n");
+    assert_eq!(stdout(Some(&bin.join("caller")), &["train.py"]), "caller train.py []\n");
+    assert_eq!(stdout(None, &["./tool.py", "1"]), "itself 1\n");
 }
 
 #[test]
-fn options_become_the_recorders_settings_and_what_was_preloaded_stays() {
+fn options_become_environment_variables_and_ld_preload_is_kept() {
     let folder = tempfile::tempdir().unwrap();
-    let script =
-        "echo $LD_PRELOAD; echo $GPUMEMTRACE_OUTPUT; echo $GPUMEMTRACE_STACKS; echo $GPUMEMTRACE_ON_FULL";
+    let script = "echo $LD_PRELOAD; echo $GPUMEMTRACE_OUTPUT; echo $GPUMEMTRACE_STACKS; \
+                  echo $GPUMEMTRACE_ON_FULL; echo $GPUMEMTRACE_MAX_TOTAL_SIZE";
     let output = command(folder.path())
         .env("LD_PRELOAD", "/other.so")
         .args([
@@ -85,6 +85,8 @@ fn options_become_the_recorders_settings_and_what_was_preloaded_stays() {
             "both",
             "--on-full",
             "drop",
+            "--max-total-size",
+            "10GiB",
             "--",
             "sh",
             "-c",
@@ -101,15 +103,16 @@ fn options_become_the_recorders_settings_and_what_was_preloaded_stays() {
             format!("{}:/other.so", here.join("libgpumemtrace.so").display()).as_str(),
             &here.join("x.trace").display().to_string(),
             "both",
-            "drop"
+            "drop",
+            "10GiB",
         ]
     );
 }
 
 #[test]
-fn how_the_command_ended_is_written_into_its_own_trace_only() {
+fn wait_status_is_not_written_into_traces_of_other_processes() {
     let folder = tempfile::tempdir().unwrap();
-    // The shell stands for a traced program: it brings a trace that bears its process id.
+    // The traces have the process ID of neither the command nor of any child.
     let mut own = Synthetic::train(2, |_, _, _| {});
     own.meta.set_number("pid", 0x1234_5678);
     fs::write(folder.path().join("template"), own.file_without_end(1000)).unwrap();
@@ -125,15 +128,15 @@ os.kill(os.getpid(), signal.SIGSEGV)
     assert_eq!(output.status.code(), Some(139));
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(errors.contains("wrote run.trace; next: gpumemtrace replay run.trace"), "{errors}");
-    // Neither trace is of this process: both stay as they are.
+    // The new trace is unchanged.
     let length = own.file_without_end(1000).len() as u64;
     assert_eq!(fs::metadata(folder.path().join("run.trace")).unwrap().len(), length);
 }
 
 #[test]
-fn a_crash_is_noted_in_the_trace_of_the_process_that_crashed() {
+fn crash_is_written_into_the_trace_of_the_crashed_process() {
     let folder = tempfile::tempdir().unwrap();
-    // Traces for every process id the command may get would be many: the command makes its own with our encoder instead.
+    // The process ID is not known beforehand, so the command encodes its own metadata block.
     let run = Synthetic::train(2, |_, _, _| {});
     fs::write(folder.path().join("body"), run.file_without_end(1000)).unwrap();
     let script = r"
@@ -164,11 +167,11 @@ os.kill(os.getpid(), signal.SIGSEGV)
 }
 
 #[test]
-fn only_names_that_the_recorder_makes_are_looked_at() {
+fn only_files_the_recorder_may_have_named_are_opened() {
     let folder = tempfile::tempdir().unwrap();
     let trace = Synthetic::train(2, |_, _, _| {}).file(1000);
     fs::write(folder.path().join("trace"), &trace).unwrap();
-    // A pipe would be waited for, a trace of another name is somebody else's.
+    // Opening a pipe would block. A trace of another name belongs to another run.
     let script =
         "cp trace run.trace; cp trace run.rank1.trace; cp trace other.trace; mkfifo run.9.trace pipe";
     let output = command(folder.path())
@@ -182,11 +185,14 @@ fn only_names_that_the_recorder_makes_are_looked_at() {
     assert!(wrote[0].contains("wrote run.rank1.trace;") && wrote[1].contains("wrote run.trace;"), "{errors}");
     let output = command(folder.path()).args(["run", "--", "true"]).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains("no trace was found: the command made no GPU call"), "{errors}");
+    assert!(
+        errors.contains("no trace: the command made no GPU call (or changed folder: use --output)"),
+        "{errors}"
+    );
 }
 
 #[test]
-fn an_output_that_is_a_folder_means_the_usual_file_in_it() {
+fn output_folder_gets_the_default_file_name() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("out")).unwrap();
     let here = folder.path().canonicalize().unwrap();
@@ -203,20 +209,23 @@ fn an_output_that_is_a_folder_means_the_usual_file_in_it() {
         let output = command(folder.path()).args(["run", "--output", given, "--", "true"]).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("there is no folder missing"), "{errors}");
+        assert!(errors.contains("--output: folder missing does not exist"), "{errors}");
     }
 }
 
 #[test]
-fn without_the_library_it_says_where_it_looked() {
+fn missing_library_is_a_usage_error() {
     let mut command = Command::cargo_bin("gpumemtrace").unwrap();
     let output = command.env("GPUMEMTRACE_LIB", "/no/such/lib.so").args(["run", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("GPUMEMTRACE_LIB names /no/such/lib.so"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("cannot use /no/such/lib.so, which GPUMEMTRACE_LIB names")
+    );
 }
 
 #[test]
-fn a_library_that_cannot_be_preloaded_starts_nothing() {
+fn library_path_with_space_is_refused_before_the_start() {
     let folder = tempfile::Builder::new().prefix("a space ").tempdir().unwrap();
     let output = command(folder.path()).args(["run", "--", "touch", "started"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -1,9 +1,9 @@
-//! Completions and manual pages, as shells and `man` read them.
+//! Shell completions and manual pages, as shells and `man` read them.
 
 use std::process::{Command, Output};
 
 fn gpumemtrace(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_gpumemtrace")).args(arguments).output().expect("the command is built")
+    Command::new(env!("CARGO_BIN_EXE_gpumemtrace")).args(arguments).output().expect("gpumemtrace runs")
 }
 
 fn stdout(output: &Output) -> String {
@@ -14,37 +14,37 @@ fn stdout(output: &Output) -> String {
 #[test]
 fn bash_completes_commands_and_options() {
     let script = stdout(&gpumemtrace(&["completions", "bash"]));
-    let ask = |words: &[&str]| {
+    let complete = |words: &[&str]| {
         let last = words.len() - 1;
-        let ask = format!(
+        let command = format!(
             "{script}\nCOMP_WORDS=({})\nCOMP_CWORD={last}\n_gpumemtrace gpumemtrace '{}' '{}'\necho ${{COMPREPLY[@]}}",
             words.join(" "),
             words[last],
             words[last - 1],
         );
-        stdout(&Command::new("bash").args(["-c", &ask]).output().expect("bash is here")).trim().to_owned()
+        stdout(&Command::new("bash").args(["-c", &command]).output().expect("bash runs")).trim().to_owned()
     };
-    assert_eq!(ask(&["gpumemtrace", "rep"]), "replay");
-    assert_eq!(ask(&["gpumemtrace", "replay", "--le"]), "--leaks");
+    assert_eq!(complete(&["gpumemtrace", "rep"]), "replay");
+    assert_eq!(complete(&["gpumemtrace", "replay", "--le"]), "--leaks");
 }
 
 #[test]
-fn every_shell_gets_a_script_that_knows_every_command() {
+fn completions_of_every_shell_list_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = stdout(&gpumemtrace(&["completions", shell]));
         for command in ["replay", "compare", "check", "doctor"] {
-            assert!(script.contains(command), "{shell} does not know {command}");
+            assert!(script.contains(command), "{command} is missing for {shell}");
         }
     }
     assert_eq!(gpumemtrace(&["completions", "none"]).status.code(), Some(2));
 }
 
 #[test]
-fn manual_pages_are_named_and_list_the_options() {
+fn manual_pages_have_names_and_list_options() {
     let first = stdout(&gpumemtrace(&["man"]));
     assert!(first.contains(".TH gpumemtrace 1"), "{first}");
     assert!(first.contains("gpumemtrace\\-replay(1)") && first.contains("Exit codes"), "{first}");
-    assert!(!first.contains("probe"), "what is hidden stays so");
+    assert!(!first.contains("probe") && !first.contains("candidates"), "hidden commands are listed");
     let replay = stdout(&gpumemtrace(&["man", "replay"]));
     assert!(replay.contains(".TH gpumemtrace-replay 1"), "{replay}");
     assert!(replay.contains("\\-\\-fragmentation") && replay.contains(env!("CARGO_PKG_VERSION")), "{replay}");
@@ -52,6 +52,6 @@ fn manual_pages_are_named_and_list_the_options() {
     assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
         String::from_utf8_lossy(&refused.stderr),
-        "gpumemtrace: there is no command nothing; `gpumemtrace --help` lists them\n"
+        "gpumemtrace: there is no command nothing; list all with gpumemtrace --help\n"
     );
 }

@@ -26,7 +26,7 @@ use crate::terminal::stdout::print_text;
 pub(crate) struct CheckArgs {
     /// Trace file; parts of a rotated trace are found automatically
     trace: PathBuf,
-    /// Budget file (TOML)
+    /// Path of the budget file (TOML)
     #[arg(long, value_name = "FILE")]
     budget: PathBuf,
     /// Write the budget file, with limits taken from this trace
@@ -128,7 +128,8 @@ fn already_exists(path: &Path) -> UsageError {
     UsageError(format!("{} already exists; replace it with --force", path.display()))
 }
 
-/// Writes the whole file or nothing. Without `replaces`, a file that appeared meanwhile is an error.
+/// Writes the whole file or nothing. Without `replaces`, a file that appeared meanwhile is an
+/// error.
 fn write_budget(path: &Path, text: &str, replaces: bool) -> anyhow::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let cannot = || format!("cannot write {}", path.display());

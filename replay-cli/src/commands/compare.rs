@@ -51,7 +51,7 @@ enum CompareFailOn {
     /// There are more out-of-memory errors
     #[value(alias = "ooms")]
     Oom,
-    /// Anything differs
+    /// Any total or call site differs
     Any,
 }
 

@@ -1,8 +1,8 @@
 //! A growing file of a trace, read block by block.
 //!
-//! The tail remembers the position behind the last sound block and continues there, because the last
-//! block of the file may be incomplete. Between two polls the file may be replaced by the trace of
-//! another run, truncated or removed, so each poll first checks its inode and length.
+//! The tail remembers the position behind the last sound block and continues there, because the
+//! last block of the file may be incomplete. Between two polls the file may be replaced by the
+//! trace of another run, truncated or removed, so each poll first checks its inode and length.
 
 use std::cmp::Ordering;
 use std::fs::{File, TryLockError};
@@ -18,7 +18,7 @@ use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TailChange {
     Nothing,
-    /// The file grew.
+    /// The file has more bytes than have been read.
     More,
     /// The name refers to another file.
     Replaced,

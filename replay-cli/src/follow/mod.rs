@@ -1,8 +1,8 @@
 //! `gpumemtrace replay --follow`: prints the totals of a running program.
 //!
-//! About once a second, if the totals changed, one line goes to stderr. When the run is over, `replay`
-//! prints its usual report on stdout. The ring file is read before the trace: an event may then be
-//! seen twice, which is harmless, but is never missed.
+//! About once a second, if the totals changed, one line goes to stderr. When the run is over,
+//! `replay` prints its usual report on stdout. The ring file is read before the trace: an event may
+//! then be seen twice, which is harmless, but is never missed.
 
 mod file_tail;
 mod followed_trace;

@@ -1,8 +1,9 @@
-//! Finds the recorder library (`libgpumemtrace.so`, `.dylib` on macOS) that belongs to this command.
+//! Finds the recorder library (`libgpumemtrace.so`, `.dylib` on macOS) that belongs to this
+//! command.
 //!
 //! Command and library lie in one folder (a build), in `bin` and `lib`, or among the scripts and in
-//! the package (a Python wheel). All three work without configuration. A prefix may hold packages for
-//! several Pythons; the one with our version is preferred.
+//! the package (a Python wheel). All three work without configuration. A prefix may hold packages
+//! for several Pythons; the one with our version is preferred.
 
 use std::fs;
 use std::path::{Path, PathBuf};

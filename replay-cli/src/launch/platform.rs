@@ -1,7 +1,7 @@
 //! Differences between operating systems: the name of the library, the loader's variables.
 //!
-//! The system is a value, so the rules for macOS are tested on Linux. Only [`Platform::HOST`] depends
-//! on the target of the build.
+//! The system is a value, so the rules for macOS are tested on Linux. Only [`Platform::HOST`]
+//! depends on the target of the build.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -41,7 +41,8 @@ impl Platform {
         }
     }
 
-    /// The variables that preload `library`. It comes first, before libraries that are already listed.
+    /// The variables that preload `library`. It comes first, before libraries that are already
+    /// listed.
     pub(crate) fn preload_environment(
         self,
         library: &Path,

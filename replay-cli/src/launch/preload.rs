@@ -1,7 +1,7 @@
 //! The environment that preloads the library into a program, or why it must not be set.
 //!
-//! On macOS, dyld ends a program that may not load a library in `DYLD_INSERT_LIBRARIES`. If a check of
-//! the executable shows that it does not allow injection, the program runs unrecorded.
+//! On macOS, dyld ends a program that may not load a library in `DYLD_INSERT_LIBRARIES`. If a check
+//! of the executable shows that it does not allow injection, the program runs unrecorded.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

@@ -1,9 +1,10 @@
-//! Names that were looked up before, on disk.
+//! The cache of native function names on disk.
 //!
-//! Constraint: several commands run at once, a disk fills, a file is cut. Consequence: one file per build id, written beside its
-//! place and renamed; a file that is damaged, too long, or made from other files of the library than there are now, is taken for
-//! none and written anew. It has the form of a trace (metadata and names), so the checks are the same. All of it together stays
-//! below a limit: the files not written for longest go first.
+//! There is one file per build ID. Several commands may write at once, so a file is written under a
+//! temporary name and renamed. A file is ignored and written anew if it is damaged, too long, or
+//! made from other versions of the library's files. It has the format of a trace (META and NAMES
+//! blocks), and so the same checksums. If the cache exceeds its limit, the oldest files are
+//! removed.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,21 +19,22 @@ use gpumemtrace_format::reader::{Item, TraceReader};
 use gpumemtrace_format::symbols::encode_names;
 use gpumemtrace_format::{AddressNames, Meta, ModuleNames, NamedFrame};
 
-/// Longest file.
+/// Longer files are ignored.
 const MAX_FILE_BYTES: u64 = 32 << 20;
-/// All files together.
+/// The limit for all files together.
 const MAX_ALL_BYTES: u64 = 256 << 20;
-/// zstd's own default.
+/// The default compression level of zstd.
 const LEVEL: i32 = 3;
 
-/// The folder.
+/// The folder of the cache and its limit.
 pub(crate) struct SymbolCache {
     folder: PathBuf,
     most_bytes: u64,
 }
 
 impl SymbolCache {
-    /// Where the user's caches are, unless `GPUMEMTRACE_CACHE=off`.
+    /// The cache of this user, below `XDG_CACHE_HOME` or `~/.cache`. `None` with
+    /// `GPUMEMTRACE_CACHE=off` or without a home folder.
     pub(crate) fn for_user() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         if set("GPUMEMTRACE_CACHE").is_some_and(|value| value == "off") {
@@ -51,7 +53,8 @@ impl SymbolCache {
         self.folder.join(name)
     }
 
-    /// What is remembered of a build. `sources` are its files as they are now; without any, what was learnt from others holds.
+    /// The cached names of a build. `sources` identifies its present files; without any file, names
+    /// from earlier files are returned.
     pub(crate) fn read(
         &self,
         build_id: &[u8],
@@ -64,7 +67,7 @@ impl SymbolCache {
         read_cached_names(file.take(MAX_FILE_BYTES), build_id, sources)
     }
 
-    /// Remembers.
+    /// Writes the names of a build. Does nothing if they do not fit into one block.
     pub(crate) fn write(
         &self,
         build_id: &[u8],
@@ -91,7 +94,7 @@ impl SymbolCache {
         Ok(())
     }
 
-    /// Keeps it below its limit.
+    /// Removes the oldest files until the cache is below its limit.
     pub(crate) fn trim(&self) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -112,7 +115,7 @@ impl SymbolCache {
     }
 }
 
-/// What a remembered file says of a build, if it is sound and was made from these sources.
+/// The names in a cache file; `None` if it is damaged or was made from other sources.
 pub fn read_cached_names(
     file: impl Read,
     build_id: &[u8],
@@ -135,7 +138,7 @@ pub fn read_cached_names(
     sources.is_none_or(|sources| sources == made_from).then_some(names)
 }
 
-/// Bytes that this gave back.
+/// Removes a file and returns the bytes freed, 0 on failure.
 fn remove(path: &Path, len: u64) -> u64 {
     if fs::remove_file(path).is_ok() { len } else { 0 }
 }
@@ -156,18 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_comes_back_while_the_files_are_the_same() {
+    fn names_are_cached_while_files_stay_the_same() {
         let (_folder, cache) = cache(1 << 20);
         assert_eq!(cache.read(&[1; 20], Some("lib 1")), None);
         cache.write(&[1; 20], "lib 1", &names()).unwrap();
         assert_eq!(cache.read(&[1; 20], Some("lib 1")), Some(names()));
-        assert_eq!(cache.read(&[1; 20], None), Some(names()), "the library is gone, its build id is not");
-        assert_eq!(cache.read(&[1; 20], Some("lib 2")), None, "a debug file may have come");
+        assert_eq!(cache.read(&[1; 20], None), Some(names()), "the library was removed");
+        assert_eq!(cache.read(&[1; 20], Some("lib 2")), None, "a debug file may have been installed");
         assert_eq!(cache.read(&[2; 20], Some("lib 1")), None);
     }
 
     #[test]
-    fn a_damaged_file_is_taken_for_none_and_written_anew() {
+    fn damaged_cache_file_is_ignored_and_rewritten() {
         let (_folder, cache) = cache(1 << 20);
         cache.write(&[1; 20], "lib", &names()).unwrap();
         let path = cache.path(&[1; 20]);
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn many_writers_leave_one_whole_file() {
+    fn concurrent_writers_leave_one_complete_file() {
         let (_folder, cache) = cache(1 << 20);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many() {
+    fn trim_removes_oldest_files_above_limit() {
         let (_folder, cache) = cache(1000);
         for id in 0..50u8 {
             cache.write(&[id; 20], "lib", &names()).unwrap();

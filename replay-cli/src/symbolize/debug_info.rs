@@ -1,4 +1,4 @@
-//! Functions and lines from DWARF, through `addr2line`.
+//! Looks up functions and lines in DWARF, through `addr2line`.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::elf::ElfImage;
 
 type DwarfReader = EndianArcSlice<LittleEndian>;
 
-/// The debug information of a file. Units are parsed when an address in them is asked for.
+/// The debug information of a file. A unit is parsed at the first lookup of an address in it.
 pub(super) struct DebugInfo {
     context: addr2line::Context<DwarfReader>,
 }
 
 impl DebugInfo {
-    /// Reads the sections that tell functions and lines; `None` if they make no sense.
+    /// Reads the sections for functions and lines; `None` if they are malformed.
     pub(super) fn read(image: &ElfImage) -> Option<Self> {
         let section = |id: SectionId| -> Result<DwarfReader, gimli::Error> {
             let bytes = match id {
@@ -31,7 +31,7 @@ impl DebugInfo {
                 | SectionId::DebugRngLists
                 | SectionId::DebugStr
                 | SectionId::DebugStrOffsets => image.section(id.name()).unwrap_or_default(),
-                // Variables, types and macros have no part in a stack.
+                // Sections for variables, types and macros are not needed.
                 _ => Vec::new(),
             };
             Ok(EndianArcSlice::new(Arc::from(bytes), LittleEndian))
@@ -40,10 +40,10 @@ impl DebugInfo {
         Some(Self { context })
     }
 
-    /// Innermost first; empty where nothing is known or it makes no sense.
+    /// The frames at an address, innermost first. Empty if unknown or malformed.
     pub(super) fn frames(&self, address: u64) -> Vec<NamedFrame> {
         let mut frames = Vec::new();
-        // Nothing lies there, and addr2line asks for the address after it.
+        // addr2line adds 1 to the address, which would overflow.
         if address == u64::MAX {
             return frames;
         }

@@ -1,8 +1,7 @@
-//! An ELF file: what sections it has, and their bytes when they are asked for.
+//! Reads an ELF file: its headers at once, its sections on demand.
 //!
-//! Constraint: the file may be half a gigabyte, changed while it is read, or no ELF file at all. Consequence: only headers are
-//! read to begin with, section by section after that, into memory of our own: a mapping would end the command when a file is
-//! cut under it.
+//! The file may have half a gigabyte, change while it is read, or be no ELF file. Sections are read
+//! into memory of our own. A mapping would end the command with SIGBUS if the file were truncated.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,25 +13,24 @@ use object::elf;
 use object::read::ReadCache;
 use object::read::elf::{CompressionHeader, FileHeader, ProgramHeader, SectionHeader};
 
-/// Longest section that is read, unpacked, in bytes.
+/// Longer sections are not read; counted after decompression.
 const MAX_SECTION_BYTES: u64 = 8 << 30;
-/// What compilers pack gets four to ten times longer; a file made to fill memory, a thousand times and more.
+/// The largest ratio of decompression. Compilers reach 4 to 10, a decompression bomb 1000 and more.
 const MAX_UNPACKING: u64 = 64;
-/// Sections and segments of notes that a build id is looked for in: there are a handful.
+/// The most note sections to search for a build ID. Files have a handful.
 const MAX_NOTES: usize = 32;
 
-/// A file with its headers read.
+/// An ELF file with its headers read.
 #[derive(Debug)]
 pub(crate) struct ElfImage {
-    /// Where it is.
     pub(crate) path: PathBuf,
     file: File,
-    /// Empty where it has none.
+    /// Empty if the file has none.
     pub(crate) build_id: Vec<u8>,
-    /// The file name of its split debug information.
+    /// The file name in `.gnu_debuglink`: a file with split debug information.
     pub(crate) debug_link: Option<String>,
     sections: Vec<ElfSection>,
-    /// Where code is once the file is loaded, also if it was split off this file.
+    /// Addresses of executable sections. Also known if the code itself is in another file.
     pub(crate) code: Vec<Range<u64>>,
 }
 
@@ -56,17 +54,17 @@ enum SectionCompression {
 /// Why a file cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ElfError {
-    /// Not there.
+    /// The file does not exist.
     Missing,
-    /// Not readable, or not a sound ELF file for this kind of machine.
+    /// The file cannot be read, or is no valid 64-bit ELF file.
     Unreadable,
 }
 
 impl ElfImage {
-    /// Reads the headers.
+    /// Opens a file and reads its headers.
     pub(crate) fn open(path: &Path) -> Result<Self, ElfError> {
         let missing = |_| ElfError::Missing;
-        // Asked before it is opened: opening a pipe waits.
+        // Checked before opening it, because opening a pipe blocks.
         if !std::fs::metadata(path).map_err(missing)?.is_file() {
             return Err(ElfError::Unreadable);
         }
@@ -123,7 +121,7 @@ impl ElfImage {
             }
         }
         if self.build_id.is_empty() {
-            // A file without a table of sections still has what the loader needs.
+            // A file without section headers still has the program headers.
             let segments = header.program_headers(endian, &cache)?.iter();
             for segment in segments.filter(|segment| segment.p_type(endian) == elf::PT_NOTE).take(MAX_NOTES) {
                 let Ok(Some(mut notes)) = segment.notes(endian, &cache) else { continue };
@@ -137,18 +135,18 @@ impl ElfImage {
         Ok(())
     }
 
-    /// True if functions and lines are told.
+    /// True if the file has a `.debug_info` section.
     pub(crate) fn has_debug_info(&self) -> bool {
         self.sections.iter().any(|section| section.name == b".debug_info" && section.len > 0)
     }
 
-    /// The bytes of a section, unpacked.
+    /// The decompressed bytes of a section. `None` if it is missing, malformed or too long.
     pub(crate) fn section(&self, name: &str) -> Option<Vec<u8>> {
         let section = self.sections.iter().find(|section| section.name == name.as_bytes())?;
         self.bytes(section)
     }
 
-    /// A table of symbols of this kind, and the texts that go with it.
+    /// The symbol table of this section type, and the string table of this name.
     pub(crate) fn symbol_table(&self, kind: u32, texts: &str) -> Option<(Vec<u8>, Vec<u8>)> {
         let section = self.sections.iter().find(|section| section.kind == kind)?;
         Some((self.bytes(section)?, self.section(texts)?))

@@ -1,8 +1,9 @@
-//! Which files may speak for a module of a trace.
+//! Finds the files that belong to a module of a trace.
 //!
-//! The module's own path first, if the file there has its build id. Names and lines of a stripped file are in a second one: by
-//! build id below `/usr/lib/debug`, or by the name in `.gnu_debuglink` beside it, in `.debug` beside it, or below
-//! `/usr/lib/debug`; that too must have the build id. A debug file alone, without the library, is enough.
+//! The first candidate is the module's own path. The names and lines of a stripped library are in a
+//! debug file: by build ID below `/usr/lib/debug`, or by the name in `.gnu_debuglink` in the
+//! library's folder, its `.debug` folder, or below `/usr/lib/debug`. Each file must have the
+//! module's build ID. A debug file alone, without the library, is enough.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
@@ -13,20 +14,20 @@ use gpumemtrace_replay::naming::Unnamed;
 
 use super::elf::{ElfError, ElfImage};
 
-/// Where distributions put debug files.
+/// The folder in which Linux distributions install debug files.
 const DEBUG_FOLDER: &str = "/usr/lib/debug";
 
-/// The files of a module. At least one is there.
+/// The files of a module. At least one of them is set.
 #[derive(Debug)]
 pub(crate) struct ModuleFiles {
-    /// What was loaded.
+    /// The file that was loaded into the program.
     pub(crate) code: Option<ElfImage>,
-    /// What was split off it; looked for only where `code` has no debug information itself.
+    /// The debug file; searched only if `code` has no debug information itself.
     pub(crate) debug: Option<ElfImage>,
 }
 
 impl ModuleFiles {
-    /// Differs when a file is another one: then what they said before may have changed.
+    /// Path, length and modification time of each file. If it changes, cached names are stale.
     pub(crate) fn identity(&self) -> String {
         let mut identity = String::new();
         for image in self.code.iter().chain(&self.debug) {
@@ -40,7 +41,7 @@ impl ModuleFiles {
     }
 }
 
-/// Finds them.
+/// Finds the files of a module, or says why it has none.
 pub(crate) fn locate_module(module: &ModuleDef) -> Result<ModuleFiles, Unnamed> {
     let path = Path::new(&module.path);
     let code = match ElfImage::open(path) {
@@ -77,7 +78,7 @@ fn debug_files(module: &ModuleDef, code: Option<&ElfImage>) -> Vec<PathBuf> {
     let Some((image, link)) = code.and_then(|image| Some((image, image.debug_link.as_ref()?))) else {
         return files;
     };
-    // Links are followed: a debug file lies where the library itself lies.
+    // The debug file may lie beside the link or beside the library that it leads to.
     let path = std::fs::canonicalize(&image.path).unwrap_or_else(|_| image.path.clone());
     for folder in [image.path.parent(), path.parent()].into_iter().flatten() {
         files.push(folder.join(link));
@@ -92,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debug_files_are_looked_for_by_build_id() {
+    fn debug_file_path_follows_build_id() {
         let module = ModuleDef { build_id: vec![0xab, 0x01, 0xff], ..ModuleDef::default() };
         assert_eq!(debug_files(&module, None), [PathBuf::from("/usr/lib/debug/.build-id/ab/01ff.debug")]);
     }
 
     #[test]
-    fn a_relative_path_is_nobodys() {
+    fn relative_module_path_is_not_opened() {
         let module =
             ModuleDef { path: "Cargo.toml".to_owned(), build_id: vec![1; 20], ..ModuleDef::default() };
         assert_eq!(locate_module(&module).err(), Some(Unnamed::FileMissing));

@@ -1,8 +1,9 @@
-//! Names of native addresses, from the files of the libraries on this machine.
+//! Symbolizes native addresses from the files of the libraries on this machine.
 //!
-//! Constraint: a wrong name is worse than none, and a library may have gigabytes. Consequence: a file answers only if its build id
-//! is that of the module in the trace; it is opened when an address is asked for that nobody remembers, what an answer does not
-//! need is not read, and each address is looked up once, also over many runs (`cache.rs`).
+//! A wrong name is worse than none, so a file is used only if its build ID is that of the module in
+//! the trace. A library may have gigabytes of debug information: its file is opened only for an
+//! address that no cache knows, and only the needed sections are read. Each address is looked up
+//! once, also across runs (`cache.rs`).
 
 mod cache;
 mod debug_info;
@@ -25,30 +26,30 @@ use elf::ElfImage;
 use locate::ModuleFiles;
 use table::SymbolTable;
 
-/// Names by build id.
+/// Looks up native addresses, with caches in memory and on disk, by build ID.
 pub struct Resolver {
     cache: Option<SymbolCache>,
     modules: HashMap<Vec<u8>, ResolvedModule>,
 }
 
-/// One build of one library.
+/// One build of one library, and the addresses looked up in it.
 struct ResolvedModule {
     located: Result<ModuleFiles, Unnamed>,
-    /// From its files; opened late.
+    /// Opened at the first address that no cache knows.
     symbols: Option<ModuleSymbols>,
-    /// What is known so far; an address without a symbol has no frames.
+    /// The addresses looked up so far. An address without a symbol has no frames.
     names: HashMap<u64, Vec<NamedFrame>>,
     is_changed: bool,
 }
 
-/// Everything that its files say.
+/// The debug information and symbols of a module.
 struct ModuleSymbols {
     debug_info: Option<DebugInfo>,
     table: SymbolTable,
 }
 
 impl Resolver {
-    /// With what was remembered on disk, unless the user does not want that.
+    /// Creates a resolver, with the cache on disk if `uses_cache`.
     pub fn new(uses_cache: bool) -> Self {
         Self { cache: if uses_cache { SymbolCache::for_user() } else { None }, modules: HashMap::new() }
     }
@@ -63,7 +64,7 @@ impl Resolver {
         })
     }
 
-    /// Remembers on disk what was learnt. What fails here costs time later and nothing else.
+    /// Writes new names to the cache on disk. Errors are ignored: they only cost time later.
     pub fn save_cache(&self) {
         let Some(cache) = &self.cache else { return };
         for (build_id, module) in self.modules.iter().filter(|(_, module)| module.is_changed) {
@@ -104,12 +105,12 @@ impl ModuleSymbols {
         }
     }
 
-    /// Inlined functions, then the one that holds them; nothing if none is known.
+    /// The frames at an address: inlined functions, then their caller. Empty if none is known.
     fn frames(&self, address: u64) -> Vec<NamedFrame> {
         let mut frames = self.debug_info.as_ref().map(|info| info.frames(address)).unwrap_or_default();
         if frames.last().is_none_or(|outermost| outermost.function.is_empty()) {
             let Some(name) = self.table.name_at(address) else {
-                // A line of nobody's is no name.
+                // Drop frames that have a line but no function.
                 frames.retain(|frame| !frame.function.is_empty());
                 return frames;
             };
@@ -123,14 +124,15 @@ impl ModuleSymbols {
     }
 }
 
-/// What a file says about some addresses, whichever build it is; `None` if it is no sound ELF file.
+/// The frames of some addresses of a file, whatever its build ID; `None` if it is no valid ELF
+/// file.
 pub fn frames_in_file(path: &Path, addresses: &[u64]) -> Option<Vec<Vec<NamedFrame>>> {
     let image = ElfImage::open(path).ok()?;
     let symbols = ModuleSymbols::read(|| std::iter::once(&image));
     Some(addresses.iter().map(|address| symbols.frames(*address)).collect())
 }
 
-/// As the source has it, for names that C++ and Rust compilers made up.
+/// Demangles C++ and Rust names; other names stay as they are.
 fn demangle(name: &str) -> Cow<'_, str> {
     if name.starts_with("_Z") || name.starts_with("_R") {
         addr2line::demangle_auto(Cow::Borrowed(name), None)
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_each_language_read_as_in_the_source() {
+    fn names_are_demangled_per_language() {
         for (mangled, name) in [
             ("_ZN2at6native5emptyEl", "at::native::empty(long)"),
             ("_ZN4core3ptr4read17h0123456789abcdefE", "core::ptr::read"),
@@ -157,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn this_program_knows_its_own_functions_and_refuses_another_build() {
+    fn own_functions_are_found_and_other_builds_refused() {
         let path = std::env::current_exe().unwrap();
         let image = ElfImage::open(&path).unwrap();
         if image.build_id.is_empty() {
-            return; // A linker that makes none.
+            return; // This linker writes no build ID.
         }
         let mut definition = ModuleDef {
             path: path.display().to_string(),
@@ -169,11 +171,11 @@ mod tests {
             ..ModuleDef::default()
         };
         let table = SymbolTable::read([&image]);
-        let address = table.address_of(|name| name.contains("this_program_knows_its_own_functions")).unwrap();
+        let address = table.address_of(|name| name.contains("own_functions_are_found")).unwrap();
         let mut resolver = Resolver::new(false);
         let frames = resolver.resolve(&definition, address + 1).unwrap();
         let outermost = &frames.last().unwrap().function;
-        assert!(outermost.contains("this_program_knows_its_own_functions"), "{outermost}");
+        assert!(outermost.contains("own_functions_are_found"), "{outermost}");
         assert_eq!(resolver.resolve(&definition, u64::MAX), Err(Unnamed::NoSymbols));
 
         definition.build_id[0] ^= 1;

@@ -1,8 +1,8 @@
-//! Functions from the tables of symbols: what there is where there is no debug information.
+//! Looks up functions in symbol tables, where there is no debug information.
 //!
-//! Constraint: a table may have a million symbols, of which a report asks for a few. Consequence: addresses are sorted, names stay
-//! where they are until one is asked for. A function is where its symbol says that it is; only symbols without a size, as
-//! assembly has them, reach to the next one.
+//! A table may have a million symbols, of which a report needs a few. So only addresses are sorted;
+//! a name is read when it is looked up. A symbol covers the bytes that its size states. Only
+//! symbols without a size, as in assembly, reach to the next symbol.
 
 use std::ops::Range;
 
@@ -10,20 +10,20 @@ use object::elf::{SHT_DYNSYM, SHT_SYMTAB};
 
 use super::elf::ElfImage;
 
-/// Bytes of an entry.
+/// The size of an `Elf64_Sym`.
 const ENTRY_BYTES: usize = 24;
-/// Symbols of other functions that may begin between an address and the begin of its function.
+/// The most symbols that may start between an address and the start of its function.
 const MAX_NESTED: usize = 64;
 const NOTYPE: u8 = 0;
 const FUNCTION: u8 = 2;
 const INDIRECT_FUNCTION: u8 = 10;
 
-/// Symbols of functions, by address.
+/// Symbols of functions, sorted by address.
 pub(super) struct SymbolTable {
     symbols: Vec<FunctionSymbol>,
-    /// One per table.
+    /// The string table of each symbol table.
     texts: Vec<Vec<u8>>,
-    /// Where code is.
+    /// Addresses of executable sections.
     code: Vec<Range<u64>>,
 }
 
@@ -31,14 +31,14 @@ pub(super) struct SymbolTable {
 struct FunctionSymbol {
     address: u64,
     len: u64,
-    /// Lower ones are better names for the same address.
+    /// Of several symbols with the same address, the lowest rank is the best name.
     rank: u8,
     texts: u8,
     name: u32,
 }
 
 impl SymbolTable {
-    /// Reads the tables of some files of the same build: the full ones, and what the loader needs.
+    /// Reads `.symtab` and `.dynsym` of files of the same build.
     pub(super) fn read<'a>(images: impl IntoIterator<Item = &'a ElfImage>) -> Self {
         let mut table = Self { symbols: Vec::new(), texts: Vec::new(), code: Vec::new() };
         for image in images {
@@ -61,11 +61,11 @@ impl SymbolTable {
             let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
             let (kind, binding, section) = (entry[4] & 0xf, entry[4] >> 4, half(6));
             let is_code = matches!(kind, NOTYPE | FUNCTION | INDIRECT_FUNCTION);
-            // Section 0: defined elsewhere; from 0xff00 on: an absolute number or the like.
+            // Section 0 means undefined; from 0xff00 on the numbers are reserved (SHN_LORESERVE).
             if !is_code || section == 0 || section >= 0xff00 || long(8) == 0 {
                 continue;
             }
-            // Of two names for the same function the one that others see.
+            // Prefer functions over labels, and global names over local ones.
             let rank = u8::from(kind == NOTYPE) * 2 + u8::from(binding == 0);
             self.symbols.push(FunctionSymbol {
                 address: long(8),
@@ -78,7 +78,7 @@ impl SymbolTable {
         self.texts.push(texts);
     }
 
-    /// The function that an address lies in.
+    /// The name of the function that contains an address.
     pub(super) fn name_at(&self, address: u64) -> Option<String> {
         let code = self.code.iter().find(|code| code.contains(&address))?;
         let after = self.symbols.partition_point(|symbol| symbol.address <= address);
@@ -86,12 +86,12 @@ impl SymbolTable {
         let holds = |symbol: &&FunctionSymbol| address - symbol.address < symbol.len;
         let sized = before.iter().rev().take(MAX_NESTED).find(holds);
         if let Some(sized) = sized {
-            // The best name of those that begin there.
+            // Take the best name of those that start at the same address.
             let begin = before.partition_point(|symbol| symbol.address < sized.address);
             return self.text(before[begin..].iter().find(holds)?);
         }
         let label = before.last().filter(|symbol| symbol.len == 0 && code.contains(&symbol.address))?;
-        // One inside of a function does not reach beyond its end.
+        // A label inside a function does not reach beyond the function's end.
         let is_over =
             |symbol: &FunctionSymbol| symbol.len == 0 || label.address - symbol.address >= symbol.len;
         before.iter().rev().take(MAX_NESTED).all(is_over).then(|| self.text(label))?
@@ -103,7 +103,7 @@ impl SymbolTable {
         (!text.is_empty()).then(|| String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Where the function is that has such a name.
+    /// The address of the first function with a matching name.
     #[cfg(test)]
     pub(super) fn address_of(&self, is_it: impl Fn(&str) -> bool) -> Option<u64> {
         let named =
@@ -138,7 +138,7 @@ mod tests {
     const LABEL: u8 = 0x00;
 
     #[test]
-    fn a_function_is_where_its_symbol_says() {
+    fn symbol_covers_its_size_and_label_reaches_next_symbol() {
         let table = table(&[
             (0x1000, 0x100, GLOBAL, "outer"),
             (0x1010, 0x10, LOCAL, "inner"),
@@ -165,7 +165,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_table_is_read_without_panic(entries: Vec<u8>, texts: Vec<u8>, address: u64) {
+        fn random_table_does_not_panic(entries: Vec<u8>, texts: Vec<u8>, address: u64) {
             let mut table = SymbolTable { symbols: Vec::new(), texts: Vec::new(), code: Vec::from_iter(CODE) };
             table.add(&entries, texts);
             table.symbols.sort_by_key(|symbol| symbol.address);

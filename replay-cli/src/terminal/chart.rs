@@ -1,19 +1,20 @@
-//! A chart of blocks: one column per piece of time, eighths of a row high; a second series as an outline above it.
+//! Bar charts in eighths of a row, with a second series as an outline, and a fallback to ASCII.
 //!
-//! No crate draws columns in eighths of a row with an outline above them, and falls back to ASCII.
+//! No crate draws this kind of chart.
 
 use crate::terminal::style::Style;
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// What of that ASCII can draw.
+/// The closest ASCII characters.
 const ASCII: [char; 9] = [' ', '.', '.', '.', ':', ':', ':', '#', '#'];
 
-/// How the fill of a column and an outline are drawn.
+/// The characters for a full cell and for the outline, as a legend shows them.
 pub(crate) fn glyphs(style: Style) -> (char, char) {
     if style.ascii { (ASCII[8], '-') } else { (EIGHTHS[8], '─') }
 }
 
-/// Rows of a chart, top first. `values` are per column, as is `outline`; `most` fills the whole height.
+/// The rows of a chart, top first. `values` and `outline` have one entry per column; `most` fills
+/// the whole height.
 pub(crate) fn draw_rows(
     values: &[u64],
     outline: &[u64],
@@ -23,7 +24,7 @@ pub(crate) fn draw_rows(
     let steps = (height * 8) as u128;
     let eighths = if style.ascii { ASCII } else { EIGHTHS };
     let (_, line) = glyphs(style);
-    // A little is not nothing.
+    // Any value above 0 is visible.
     let level = |value: u64| {
         let filled = (u128::from(value) * steps / u128::from(most.max(1))) as usize;
         filled.max(usize::from(value > 0))
@@ -42,7 +43,8 @@ pub(crate) fn draw_rows(
         .collect()
 }
 
-/// The highest value in each of `columns` equal pieces of time; a piece without a point repeats what was before.
+/// The highest value in each of `columns` equal intervals. An empty interval repeats the last
+/// value.
 pub(crate) fn bin_into_columns(points: &[(u64, u64)], columns: usize) -> Vec<u64> {
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return vec![0; columns] };
     let mut values = vec![None; columns];
@@ -66,14 +68,15 @@ pub(crate) fn bin_into_columns(points: &[(u64, u64)], columns: usize) -> Vec<u64
         .collect()
 }
 
-/// In which of `columns` pieces of the time from the first to the last moment this one lies.
+/// The column of `time`, when the span from `first` to `last` has `columns` equal intervals.
 pub(crate) fn column_at(time: u64, (first, last): (u64, u64), columns: usize) -> usize {
     let span = u128::from(last.saturating_sub(first)) + 1;
     let column = (u128::from(time.saturating_sub(first)) * columns as u128 / span) as usize;
     column.min(columns.saturating_sub(1))
 }
 
-/// Words at columns of a line of this width, none over another: what finds no place is left out. The last is flush right.
+/// A line with words at the given columns. The last word is right-aligned; words that would overlap
+/// are left out.
 pub(crate) fn place_labels(words: &[(usize, String)], width: usize) -> String {
     let mut line = String::new();
     let mut end = 0;
@@ -102,25 +105,25 @@ mod tests {
     const PLAIN: Style = Style { ascii: true, ..Style::PLAIN };
 
     #[test]
-    fn a_column_is_as_high_as_its_value_and_a_little_is_not_nothing() {
+    fn bars_scale_with_values_and_small_values_are_visible() {
         assert_eq!(draw_rows(&[0, 1, 8, 16], &[], (16, 2), UTF8), ["   █", " ▁██"]);
         assert_eq!(draw_rows(&[0, 1, 12, 16], &[], (16, 2), PLAIN), ["  :#", " .##"]);
     }
 
     #[test]
-    fn the_outline_is_above_the_columns() {
+    fn outline_is_drawn_above_bars() {
         assert_eq!(draw_rows(&[0, 2, 16, 8], &[0, 9, 16, 8], (16, 2), UTF8), [" ─█ ", " ▂██"]);
         assert_eq!(draw_rows(&[0, 0], &[8, 16], (16, 2), PLAIN), [" -", "- "]);
     }
 
     #[test]
-    fn the_highest_point_of_a_column_counts_and_the_last_one_carries_on() {
+    fn bin_keeps_highest_point_and_carries_last_one() {
         assert_eq!(bin_into_columns(&[(0, 5), (1, 9), (2, 3), (39, 7)], 4), [9, 3, 3, 7]);
         assert_eq!(bin_into_columns(&[], 2), [0, 0]);
     }
 
     #[test]
-    fn labels_keep_out_of_each_others_way() {
+    fn overlapping_labels_are_left_out() {
         let words = |words: &[(usize, &str)]| -> Vec<(usize, String)> {
             words.iter().map(|(at, word)| (*at, (*word).to_owned())).collect()
         };
@@ -130,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_row_is_wider_than_its_columns(
+        fn rows_have_one_character_per_column(
             values in proptest::collection::vec(any::<u64>(), 0..90), outline in proptest::collection::vec(any::<u64>(), 0..90),
             most in any::<u64>(), ascii in any::<bool>(),
         ) {
@@ -143,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn labels_fit(words in proptest::collection::vec((0usize..100, "[a-z]{1,12}"), 1..8), width in 20usize..100) {
+        fn labels_fit_their_width(words in proptest::collection::vec((0usize..100, "[a-z]{1,12}"), 1..8), width in 20usize..100) {
             let mut words = words;
             words.sort();
             prop_assert!(place_labels(&words, width).chars().count() <= width);

@@ -1,10 +1,10 @@
-//! Numbers as people read them, and the lines of a text.
+//! Formats numbers for people, and appends lines to a text.
 
 use std::fmt::Write as _;
 
 use gpumemtrace_replay::units;
 
-/// A line, and the end of it: what it is made of ends no lines. Writing to a string cannot fail.
+/// Appends one line. Line breaks in the arguments become spaces; trailing spaces are removed.
 pub(crate) fn put_line(out: &mut String, line: std::fmt::Arguments<'_>) {
     let begin = out.len();
     let _ = out.write_fmt(line);
@@ -18,7 +18,7 @@ pub(crate) fn put_line(out: &mut String, line: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-/// A size, flush with those above and below it.
+/// A size, right-aligned in a column of sizes.
 pub(crate) fn size_column(bytes: u64) -> String {
     format!("{:>width$}", units::size(bytes), width = units::chosen().columns())
 }
@@ -41,7 +41,7 @@ pub(crate) fn format_count(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", format_number(number), if number == 1 { "" } else { "s" })
 }
 
-/// Nanoseconds for people.
+/// A duration in the largest fitting unit: `999 us`, `1.5 s`, `1 h 01 min`.
 pub(crate) fn format_duration(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     match ns / 1_000_000_000 {
@@ -53,12 +53,12 @@ pub(crate) fn format_duration(ns: u64) -> String {
     }
 }
 
-/// A share for people.
+/// A share of 1 as a percentage. Only exact shares print as `0%` and `100%`.
 pub(crate) fn format_percent(share: f64) -> String {
     match share * 100.0 {
-        percent if percent > 0.0 && percent < 1.0 => "<1 %".to_owned(),
-        percent if percent > 99.0 && percent < 100.0 => ">99 %".to_owned(),
-        percent => format!("{percent:.0} %"),
+        percent if percent > 0.0 && percent < 1.0 => "<1%".to_owned(),
+        percent if percent > 99.0 && percent < 100.0 => ">99%".to_owned(),
+        percent => format!("{percent:.0}%"),
     }
 }
 
@@ -67,15 +67,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well_at_every_border() {
+    fn numbers_at_unit_boundaries() {
         assert_eq!([0, 999, 1000, 1_234_567].map(format_number), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [0, 999_999, 1_000_000, 1_500_000_000, 61_000_000_000, 3_661_000_000_000].map(format_duration),
             ["0 us", "999 us", "1 ms", "1.5 s", "1 min 01 s", "1 h 01 min"]
         );
-        assert_eq!(
-            [0.0, 0.001, 0.5, 0.999, 1.0].map(format_percent),
-            ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
-        );
+        assert_eq!([0.0, 0.001, 0.5, 0.999, 1.0].map(format_percent), ["0%", "<1%", "50%", ">99%", "100%"]);
     }
 }

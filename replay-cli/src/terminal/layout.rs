@@ -1,22 +1,22 @@
-//! The last step of every text: nothing that steers a terminal, no line wider than it, colours where they may be.
+//! The last step of every text: filters harmful characters, fits lines to the width, adds colours.
 //!
-//! Constraint: names in a trace may hold anything, and every text is made of them in many places. Consequence: those places write
-//! plain lines, in which marks of our own (noncharacters of Unicode, which no text may hold) say what stands out and where a row
-//! goes on when it is too long; only here do lines become what a terminal sees. What is too wide is, in this order: a path loses
-//! its front, never the file's name and line; a sentence goes on in the next line, under its own beginning.
+//! Names in a trace may hold anything, and many places build text from them. Those places write
+//! plain lines with the marks of `marks.rs`; only here do they become terminal output. A line that
+//! is too wide first loses the front of its paths, never the file name and line. Then it wraps,
+//! indented under its own beginning. Output without [`Style::wraps`] keeps its lines whole.
 //!
-//! Not textwrap: paths are shortened before a line is wrapped, rows continue under a marked column, and colours
-//! go on in the next line.
+//! Not textwrap: paths are shortened before a line wraps, rows continue under a marked column, and
+//! colours continue on the next line.
 
 use unicode_width::UnicodeWidthChar;
 
 use super::marks::{BOLD, DIM, HANG, PLAIN, WARN, is_harmful, is_mark};
 use super::style::Style;
 
-/// Least columns of what hangs under the beginning of its line.
+/// Least width of the indented lines that continue a wrapped line.
 const LEAST_ROOM: usize = 20;
 
-/// Columns that a text takes on a terminal.
+/// The width of a text on a terminal, in columns.
 pub(crate) fn display_width(text: &str) -> usize {
     text.chars().map(char_width).sum()
 }
@@ -25,12 +25,14 @@ fn char_width(c: char) -> usize {
     if is_mark(c) { 0 } else { c.width().unwrap_or(0) }
 }
 
-/// The text as it goes out.
+/// Turns a text with marks into terminal output.
 pub(crate) fn finish_text(text: &str, style: Style) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     for line in text.lines() {
         let line: String = line.chars().map(|c| if is_harmful(c) { ' ' } else { c }).collect();
-        for line in wrap_line(line.trim_end(), style) {
+        let line = line.trim_end();
+        let lines = if style.wraps { wrap_line(line, style) } else { vec![line.to_owned()] };
+        for line in lines {
             write_painted(&mut out, &line, style.color);
             out.push('\n');
         }
@@ -63,7 +65,7 @@ struct LayoutWord {
     text: String,
 }
 
-/// What belongs to the number before it.
+/// True for a unit, which stays on the line of its number.
 fn is_unit(word: &str) -> bool {
     let unit = word.trim_end_matches(|c| is_mark(c) || matches!(c, ')' | '.' | ',' | ';' | ':'));
     matches!(
@@ -95,7 +97,7 @@ fn split_words(line: &str) -> Vec<LayoutWord> {
     words
 }
 
-/// A line as lines that are no wider than they may be.
+/// Splits a line into lines of at most `style.width` columns.
 fn wrap_line(line: &str, style: Style) -> Vec<String> {
     let limit = style.width;
     if display_width(line) <= limit {
@@ -109,7 +111,7 @@ fn wrap_line(line: &str, style: Style) -> Vec<String> {
     let room = limit - hang;
     let mut lines = Vec::new();
     let (mut now, mut taken, mut painted) = (String::new(), 0, None);
-    // Spaces between words are kept, those at which a line ends are not.
+    // Spaces between words are kept, except at the end of a line.
     let mut at_start = true;
     for LayoutWord { spaces, mut text } in words {
         if display_width(&text) > room {
@@ -126,7 +128,7 @@ fn wrap_line(line: &str, style: Style) -> Vec<String> {
             now.extend(std::iter::repeat_n(' ', spaces));
             taken += spaces;
         }
-        // Nothing but the word is in the line then, and if it is still too wide, it is broken.
+        // A word that is wider than a whole line is broken.
         for c in text.chars() {
             if taken + char_width(c) > limit {
                 break_line(&mut lines, &mut now, painted, hang);
@@ -141,12 +143,12 @@ fn wrap_line(line: &str, style: Style) -> Vec<String> {
     lines
 }
 
-/// Where what is too long goes on, and whether it is a row.
+/// The indentation of continuation lines, and whether the line is a row (has the mark [`HANG`]).
 fn hanging_indent(line: &str, limit: usize) -> (usize, bool) {
     let indent = line.chars().take_while(|c| *c == ' ').count();
     let marked = line.find(HANG).map(|at| display_width(&line[..at]));
     let body = line[indent..].trim_start_matches(is_mark);
-    // Under the text of what is counted or listed.
+    // Continue under the text behind a bullet or number.
     let bullet = match body.find(' ') {
         Some(1) if body.starts_with(['-', '!', '>']) => 2,
         Some(at) if body[..at].strip_suffix('.').is_some_and(|n| n.parse::<u32>().is_ok()) => at + 1,
@@ -166,7 +168,7 @@ fn push_char(now: &mut String, c: char, painted: &mut Option<char>) {
     now.push(c);
 }
 
-/// Begins the next line; what was painted stays so, and its margin does not.
+/// Starts the next line. Colour continues behind the indentation.
 fn break_line(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, hang: usize) {
     let mut line = std::mem::take(now);
     if painted.is_some() {
@@ -177,7 +179,7 @@ fn break_line(lines: &mut Vec<String>, now: &mut String, painted: Option<char>, 
     now.extend(painted);
 }
 
-/// Takes the front off the longest paths of a row until it fits, or no path is left to shorten.
+/// Shortens the longest paths of a row until it fits, or no path is left to shorten.
 fn shorten_row(words: &mut [LayoutWord], limit: usize, style: Style) {
     let wide = |words: &[LayoutWord]| {
         words.iter().map(|word| word.spaces + display_width(&word.text)).sum::<usize>()
@@ -194,13 +196,13 @@ fn shorten_row(words: &mut [LayoutWord], limit: usize, style: Style) {
     }
 }
 
-/// A path without as many of its first folders as do not fit; whatever it is, its last component stays whole.
+/// Removes the first folders of a path until it fits. Its last component always stays whole.
 fn shorten_path(word: &str, room: usize, style: Style) -> String {
     let dots = style.ellipsis();
-    // What opens before it, and how it is painted, belongs to the line.
+    // Keep opening parentheses, quotes and marks before the path.
     let front = word.find(|c: char| !is_mark(c) && c != '(' && c != '"').unwrap_or(0);
     let (front, path) = word.split_at(front);
-    // The line of a file, or what comes behind a path in the same word, is no path.
+    // Text behind the last slash, such as `file.py:12`, stays.
     let Some(last) = path.rfind('/') else { return word.to_owned() };
     let cuts = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0 && *at <= last);
     let mut shortest = word.to_owned();
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_loses_the_front_of_its_path_and_never_the_file() {
+    fn row_shortens_path_but_keeps_file_name() {
         let row = format!("    1.00 MiB  50 %  {HANG}/home/me/work/project/model.py:20 in Net.forward()");
         let at = |width| finish_text(&row, style(width));
         assert_eq!(at(80), "    1.00 MiB  50 %  /home/me/work/project/model.py:20 in Net.forward()\n");
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_goes_on_under_its_beginning_and_keeps_its_colour() {
+    fn wrapped_sentence_is_indented_and_keeps_colour() {
         let text = format!("  - {WARN}one two three{PLAIN} four five six seven eight nine");
         assert_eq!(
             finish_text(&text, style(24)),
@@ -255,7 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn wide_characters_take_two_columns_and_a_word_without_end_is_broken() {
+    fn unwrapped_output_keeps_long_lines_and_paths() {
+        let row = format!("  - {}  {HANG}/home/me/work/project/model.py:20 in f()", "x ".repeat(60));
+        let shown = finish_text(&row, Style { wraps: false, ..style(40) });
+        assert_eq!(shown, row.replace(HANG, "") + "\n");
+    }
+
+    #[test]
+    fn wide_characters_take_two_columns_and_long_words_break() {
         assert_eq!(finish_text("字字字字 字字", style(11)), "字字字字\n  字字\n");
         let size =
             |style: Style| finish_text(&format!("{} {} xx", "x".repeat(34), style.bold("1.00 MiB")), style);
@@ -264,7 +273,7 @@ mod tests {
         assert_eq!(
             painted.replace("\x1b[1m", "").replace("\x1b[0m", ""),
             size(style(40)),
-            "colours move nothing"
+            "colours do not change the layout"
         );
         assert_eq!(
             finish_text(&"x".repeat(50), style(40)),
@@ -273,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_steers_a_terminal_is_a_space() {
+    fn harmful_characters_become_spaces() {
         let evil = "a\x1b[31mb\u{9b}2Jc\rd\u{202e}e\u{7f}f";
         assert_eq!(finish_text(evil, style(80)), "a [31mb 2Jc d e f\n");
         assert_eq!(sanitize("a\u{fdd0}\nb"), "a  b");
@@ -281,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_is_too_wide_nothing_steers_and_no_word_is_lost(
+        fn lines_fit_and_words_survive_without_harmful_characters(
             indent in 0usize..12,
             hang in any::<bool>(),
             words in proptest::collection::vec("[a-zA-Z0-9./:字é\u{1b}\u{9b}\u{202e}\u{fdd0}-\u{fdd4}]{0,60}", 0..20),
@@ -296,7 +305,7 @@ mod tests {
                 prop_assert!(display_width(line) <= width, "{width}: {line:?}");
                 prop_assert!(!line.chars().any(|c| is_harmful(c) || is_mark(c)), "{line:?}");
             }
-            // Of each word the part behind its last slash is there.
+            // The part of each word behind its last slash is still there.
             let squeezed: String = plain.chars().filter(|c| !c.is_whitespace()).collect();
             for word in words.iter().flat_map(|word| word.split(|c: char| is_harmful(c))) {
                 let word: String = word.chars().filter(|c| !is_mark(*c)).collect();
@@ -306,7 +315,7 @@ mod tests {
         }
 
         #[test]
-        fn what_fits_is_left_as_it_is(line in "[a-z/ .:]{0,40}") {
+        fn fitting_line_is_unchanged(line in "[a-z/ .:]{0,40}") {
             let shown = finish_text(&line, style(40));
             prop_assert_eq!(shown.trim_end(), line.trim_end());
         }

@@ -1,4 +1,4 @@
-//! What a terminal shows, and how a text becomes fit for it. Nothing here knows a report.
+//! Text for terminals: numbers, colours, width, charts. Nothing here knows a report.
 
 pub(crate) mod chart;
 pub(crate) mod format;

@@ -1,21 +1,25 @@
-//! Paths for people: no longer than their reader needs, and never those of another file.
+//! Paths for people: normalised and as short as possible.
 //!
-//! Constraint: sentences about lines are made with the analyses, which know neither the current folder nor the disk. Consequence: what a
-//! list shows and what a sentence says of the same line is shortened here, by one rule.
+//! Tables print paths through [`short_file`]. Sentences of the analyses contain full paths, because
+//! the analyses know neither the current folder nor the disk; [`shorten_paths_in`] applies the same
+//! rule to them.
 
+use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 
 use crate::terminal::marks::sanitize;
 
-/// Folders below which all packages lie: who reads knows where.
+/// Folders of installed packages. A path starts behind them.
 const LIBRARIES: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 
-/// Relative to the current directory, or from the library folder on.
+/// A normalised path: from the package folder on, else relative to the current directory if it lies
+/// there.
 pub(crate) fn short_file(file: &str) -> String {
     shorten_file(file, std::env::current_dir().ok().as_deref())
 }
 
 fn shorten_file(file: &str, here: Option<&Path>) -> String {
+    let file = &*normalize_path(file);
     if let Some((_, rest)) = LIBRARIES.iter().find_map(|folder| file.rsplit_once(folder)) {
         return rest.to_owned();
     }
@@ -23,13 +27,13 @@ fn shorten_file(file: &str, here: Option<&Path>) -> String {
     relative.map_or_else(|| file.to_owned(), |relative| relative.display().to_string())
 }
 
-/// A sentence of the report, as far as it names files: each as [`short_file`] has it.
+/// A sentence of the report with each path as [`short_file`] prints it.
 pub(crate) fn shorten_paths_in(text: &str) -> String {
     sanitize(&shorten_sentence(text, std::env::current_dir().ok().as_deref()))
 }
 
 fn shorten_sentence(text: &str, here: Option<&Path>) -> String {
-    // The current folder may have spaces in its name, and so is no word.
+    // The current folder may have spaces in its name, so it is compared before words are split.
     let here = here.map(|here| format!("{}/", here.display())).filter(|here| here.len() > 1);
     let mut rest = text;
     let mut out = String::with_capacity(text.len());
@@ -42,7 +46,7 @@ fn shorten_sentence(text: &str, here: Option<&Path>) -> String {
             continue;
         }
         let from = here.as_deref().and_then(|here| from.strip_prefix(here)).unwrap_or(from);
-        // A path ends where its line begins; if a library's folder is in it, that is not needed.
+        // A path ends at the colon before its line number.
         let end = from.find(':').unwrap_or(0);
         let library = LIBRARIES.iter().find_map(|folder| Some(from[..end].rfind(folder)? + folder.len()));
         let is_one_path = |at: &usize| !from[..*at].contains(" /") && !from[..*at].contains("; ");
@@ -54,26 +58,32 @@ fn shorten_sentence(text: &str, here: Option<&Path>) -> String {
     out + rest
 }
 
-/// Without `..`, where that is the same file on this machine: a folder before it may be a link.
-pub(crate) fn straighten_path(path: &str) -> String {
-    let mut straight = PathBuf::new();
+/// Removes `.` and `..` from a path without looking at the disk: `a/../b` becomes `b`. A `..`
+/// beyond the start stays. If a folder before `..` is a link, the result may name another file.
+pub(crate) fn normalize_path(path: &str) -> Cow<'_, str> {
+    let is_dots = |part: &str| matches!(part, "." | "..");
+    if !path.split('/').any(is_dots) {
+        return Cow::Borrowed(path);
+    }
+    let mut normal = PathBuf::new();
     for part in Path::new(path).components() {
+        let can_pop = matches!(normal.components().next_back(), Some(Component::Normal(_)));
         match part {
-            Component::ParentDir
-                if matches!(straight.components().next_back(), Some(Component::Normal(_))) =>
-            {
-                straight.pop();
-            }
             Component::CurDir => {}
-            part => straight.push(part),
+            Component::ParentDir if can_pop => {
+                normal.pop();
+            }
+            part => normal.push(part),
         }
     }
-    let is_same = || Some(Path::new(path).canonicalize().ok()? == straight.canonicalize().ok()?);
-    if path.contains("/..") && is_same() == Some(true) {
-        straight.display().to_string()
-    } else {
-        path.to_owned()
-    }
+    Cow::Owned(normal.display().to_string())
+}
+
+/// [`normalize_path`], unless that is another file on this machine. For paths that users may open.
+pub(crate) fn straighten_path(path: &str) -> String {
+    let normal = normalize_path(path);
+    let is_same = || Some(Path::new(path).canonicalize().ok()? == Path::new(&*normal).canonicalize().ok()?);
+    if *normal != *path && is_same() == Some(true) { normal.into_owned() } else { path.to_owned() }
 }
 
 #[cfg(test)]
@@ -81,7 +91,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_names_files_as_lists_do() {
+    fn dots_are_removed_without_looking_at_the_disk() {
+        for (path, normal) in [
+            ("tests/hf_trainer/../../s/hf_trainer.py", "s/hf_trainer.py"),
+            ("/work/./a/../train.py", "/work/train.py"),
+            ("/work/a/b/../../../c.py", "/c.py"),
+            ("../train.py", "../train.py"),
+            ("a/../../../train.py", "../../train.py"),
+            ("/../train.py", "/../train.py"),
+            ("./train.py", "train.py"),
+            ("/work/a..b/...py", "/work/a..b/...py"),
+            ("/work//train.py", "/work//train.py"),
+            ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+        ] {
+            assert_eq!(normalize_path(path), normal);
+        }
+    }
+
+    #[test]
+    fn file_is_normalised_before_it_is_shortened() {
+        let here = Some(Path::new("/home/me/project"));
+        for (file, short) in [
+            ("/home/me/project/run/../train.py", "train.py"),
+            ("/home/me/project/run/../../lib/train.py", "/home/me/lib/train.py"),
+            ("/venv/bin/../lib/site-packages/torch/x/../nn.py", "torch/nn.py"),
+        ] {
+            assert_eq!(shorten_file(file, here), short);
+        }
+    }
+
+    #[test]
+    fn sentence_shortens_files_as_tables_do() {
         let here = Some(Path::new("/home/me/my project"));
         let library = "/home/me/my project/.venv/lib/python3.12/site-packages/torch/nn/linear.py";
         for file in ["/home/me/my project/train.py", "/srv/other.py", library, "/home/me/my project2/a.py"] {
@@ -108,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detour_is_left_out_where_it_leads_to_the_same_file() {
+    fn path_is_straightened_only_to_the_same_file() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("a/b")).unwrap();
@@ -122,7 +162,7 @@ mod tests {
         assert_eq!(of("a/b/../lib.so"), at("a/lib.so"));
         assert_eq!(of("a/b/../../lib.so"), at("lib.so"));
         assert_eq!(of("a/link/../lib.so"), at("a/link/../lib.so"), "that is far/lib.so");
-        assert_eq!(of("a/b/../none.so"), at("a/b/../none.so"), "not there: nobody knows");
+        assert_eq!(of("a/b/../none.so"), at("a/b/../none.so"), "the file does not exist");
         for path in ["/lib/libc.so.6", "../x", "/..", "a..b/x"] {
             assert_eq!(straighten_path(path), path);
         }

@@ -1,13 +1,13 @@
-//! Stdout: one buffered writer.
+//! Buffered access to stdout.
 
 use std::io::{BufWriter, StdoutLock, Write};
 
-/// Stdout, buffered; flush it to learn whether all was written.
+/// Buffered stdout. Flush it to see write errors.
 pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
     BufWriter::with_capacity(1 << 16, std::io::stdout().lock())
 }
 
-/// Prints a text and makes sure it went out.
+/// Prints a text and flushes it.
 pub(crate) fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = stdout();
     out.write_all(text.as_bytes())?;

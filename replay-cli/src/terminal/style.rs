@@ -1,9 +1,9 @@
-//! What a terminal can take.
+//! What stdout can show: colours, width, characters.
 //!
-//! Constraint: the same text goes to terminals, pipes, files and logs of CI, of any width and alphabet. Consequence: what is there is
-//! found out once, by the rules that other tools follow too, and everything after asks [`Style`].
+//! The same text goes to terminals, pipes, files and CI logs. [`Style`] decides once, by the
+//! conventions of other tools: NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, COLUMNS, TERM, the locale.
 //!
-//! Not anstream: its automatic choice has colours in CI and knows no FORCE_COLOR.
+//! Not anstream: its automatic choice has colours in CI and does not know FORCE_COLOR.
 
 use std::io::IsTerminal;
 
@@ -11,26 +11,30 @@ use clap::ValueEnum;
 
 use super::marks::{BOLD, DIM, PLAIN, WARN};
 
-/// Whether colours are wanted.
+/// The value of `--color`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ColorChoice {
-    /// On a terminal, unless NO_COLOR, TERM=dumb or CI say otherwise; or where FORCE_COLOR or CLICOLOR_FORCE ask for them
+    /// On terminals, unless NO_COLOR, TERM=dumb or CI is set; FORCE_COLOR turns colours on
     #[default]
     Auto,
-    /// Always
+    /// Use colours in any output
     Always,
-    /// Never
+    /// Do not use colours at all
     Never,
 }
 
-/// How text may look.
+/// How text is printed.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 pub(crate) struct Style {
-    /// Colours may be used.
+    /// Escape sequences for colours may be used.
     pub(crate) color: bool,
-    /// Columns.
+    /// The width in columns of charts, tables and, with `wraps`, of all lines.
     pub(crate) width: usize,
-    /// Only ASCII may be drawn.
+    /// Lines longer than `width` are shortened and wrapped. False for a pipe or file without
+    /// COLUMNS, so that `grep` and other tools see whole lines.
+    pub(crate) wraps: bool,
+    /// Only ASCII characters may be drawn.
     pub(crate) ascii: bool,
     /// Rows that lists show, where `--top` sets them.
     pub(crate) top: Option<usize>,
@@ -39,18 +43,18 @@ pub(crate) struct Style {
     pub(crate) is_verbose: bool,
 }
 
-/// Columns where nobody says: those of a terminal that nobody has made wider.
+/// The width of a terminal of unknown size, and of charts outside of terminals.
 const DEFAULT_WIDTH: usize = 80;
-/// Columns below which nothing reads well any more, and beyond which lines are hard to follow.
+/// The narrowest and the widest layout.
 const WIDTHS: (usize, usize) = (40, 200);
 
 impl Style {
-    /// Nothing is known.
+    /// A terminal of the default width without colours.
     #[cfg(test)]
     pub(crate) const PLAIN: Self =
-        Self { color: false, width: DEFAULT_WIDTH, ascii: false, top: None, is_verbose: false };
+        Self { color: false, width: DEFAULT_WIDTH, wraps: true, ascii: false, top: None, is_verbose: false };
 
-    /// Of stdout.
+    /// Detects the style of stdout.
     pub(crate) fn for_stdout(color: ColorChoice) -> Self {
         let out = std::io::stdout();
         let environment =
@@ -59,33 +63,34 @@ impl Style {
         Self {
             color: environment.has_color(color),
             width: environment.width(detected),
+            wraps: environment.wraps(),
             ascii: environment.is_ascii(),
             top: None,
             is_verbose: false,
         }
     }
 
-    /// How many rows a list shows that otherwise has so many.
+    /// The number of rows of a list: `--top`, else `usual`.
     pub(crate) fn row_limit(self, usual: usize) -> usize {
         self.top.unwrap_or(usual)
     }
 
-    /// Stands for what was left out.
+    /// The replacement for left-out text.
     pub(crate) fn ellipsis(self) -> &'static str {
         if self.ascii { "..." } else { "…" }
     }
 
-    /// Text that stands out.
+    /// Marks text as bold.
     pub(crate) fn bold(self, text: &str) -> String {
         self.paint(BOLD, text)
     }
 
-    /// Text that warns.
+    /// Marks text as a warning.
     pub(crate) fn warn(self, text: &str) -> String {
         self.paint(WARN, text)
     }
 
-    /// Text that steps back.
+    /// Marks text as dim.
     pub(crate) fn dim(self, text: &str) -> String {
         self.paint(DIM, text)
     }
@@ -100,10 +105,10 @@ fn non_empty_var(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).filter(|value| !value.is_empty())
 }
 
-/// What the style follows from.
+/// The inputs of [`Style::for_stdout`], replaced in tests.
 struct TerminalEnvironment<'a> {
     is_terminal: bool,
-    /// Environment variables that are set and not empty.
+    /// Returns an environment variable that is set and not empty.
     var: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -116,7 +121,7 @@ impl TerminalEnvironment<'_> {
         match wanted {
             ColorChoice::Always => true,
             ColorChoice::Never => false,
-            // NO_COLOR counts with any value (no-color.org).
+            // NO_COLOR applies with any value (no-color.org).
             ColorChoice::Auto if (self.var)("NO_COLOR").is_some() => false,
             ColorChoice::Auto if self.is_set("FORCE_COLOR") || self.is_set("CLICOLOR_FORCE") => true,
             ColorChoice::Auto => {
@@ -126,11 +131,17 @@ impl TerminalEnvironment<'_> {
         }
     }
 
+    fn columns(&self) -> Option<usize> {
+        (self.var)("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|width| *width > 0)
+    }
+
     fn width(&self, detected: Option<usize>) -> usize {
-        let from_columns =
-            (self.var)("COLUMNS").and_then(|columns| columns.parse().ok()).filter(|width| *width > 0);
         let detected = detected.filter(|width| self.is_terminal && *width > 0);
-        from_columns.or(detected).unwrap_or(DEFAULT_WIDTH).clamp(WIDTHS.0, WIDTHS.1)
+        self.columns().or(detected).unwrap_or(DEFAULT_WIDTH).clamp(WIDTHS.0, WIDTHS.1)
+    }
+
+    fn wraps(&self) -> bool {
+        self.is_terminal || self.columns().is_some()
     }
 
     fn is_ascii(&self) -> bool {
@@ -139,13 +150,13 @@ impl TerminalEnvironment<'_> {
             let locale = locale.to_ascii_lowercase();
             locale.contains("utf-8") || locale.contains("utf8")
         });
-        // The console of Linux has few glyphs, a dumb terminal may have none.
+        // The Linux console has few glyphs; a dumb terminal may have none.
         let is_poor = (self.var)("TERM").is_some_and(|term| term == "linux" || term == "dumb");
         !is_utf8 || is_poor
     }
 }
 
-/// Columns of the terminal that stderr is, if it is one.
+/// The width of stderr in columns, 80 if it is no terminal.
 pub(crate) fn stderr_width() -> usize {
     let detected = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| usize::from(width.0));
     detected.filter(|width| *width > 0).unwrap_or(DEFAULT_WIDTH)
@@ -155,17 +166,17 @@ pub(crate) fn stderr_width() -> usize {
 mod tests {
     use super::*;
 
-    fn with<T>(is_terminal: bool, vars: &[(&str, &str)], ask: impl Fn(&TerminalEnvironment<'_>) -> T) -> T {
+    fn with<T>(is_terminal: bool, vars: &[(&str, &str)], read: impl Fn(&TerminalEnvironment<'_>) -> T) -> T {
         let var = |name: &str| {
             vars.iter()
                 .find(|(known, value)| *known == name && !value.is_empty())
                 .map(|(_, v)| (*v).to_owned())
         };
-        ask(&TerminalEnvironment { is_terminal, var: &var })
+        read(&TerminalEnvironment { is_terminal, var: &var })
     }
 
     #[test]
-    fn colours_are_where_they_are_wanted() {
+    fn colour_follows_option_then_variables_then_terminal() {
         for (is_terminal, vars, wanted, expected) in [
             (true, &[("TERM", "xterm")][..], ColorChoice::Auto, true),
             (false, &[], ColorChoice::Auto, false),
@@ -187,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_is_what_columns_says_else_the_terminals_else_80() {
+    fn width_is_columns_then_terminal_then_80() {
         for (is_terminal, columns, own, expected) in [
             (true, "", Some(132), 132),
             (true, "60", Some(132), 60),
@@ -205,7 +216,21 @@ mod tests {
 
     #[test]
     #[allow(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
-    fn only_a_locale_that_has_them_gets_blocks() {
+    fn pipe_without_columns_is_not_wrapped() {
+        for (is_terminal, columns, expected) in [
+            (true, "", true),
+            (true, "60", true),
+            (false, "60", true),
+            (false, "", false),
+            (false, "0", false),
+        ] {
+            assert_eq!(with(is_terminal, &[("COLUMNS", columns)], |s| s.wraps()), expected);
+        }
+    }
+
+    #[test]
+    #[allow(clippy::redundant_closure_for_method_calls, reason = "the method is of one lifetime")]
+    fn block_characters_need_utf8_locale_and_capable_terminal() {
         for (vars, ascii) in [
             (&[("LANG", "de_DE.UTF-8")][..], false),
             (&[("LANG", "C.utf8")], false),

@@ -2,8 +2,8 @@
 //!
 //! The user names the last part. Its metadata holds the trace ID and the part number; the other
 //! parts are the files beside it with that ID in their name and in their metadata. Missing parts,
-//! dropped by the recorder or removed since, are reported. Blocks do not depend on the file they lie
-//! in, so the parts are read one after the other.
+//! dropped by the recorder or removed since, are reported. Blocks do not depend on the file they
+//! lie in, so the parts are read one after the other.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -67,7 +67,8 @@ impl TraceParts {
     }
 
     fn add(&mut self, path: PathBuf) {
-        // A killed program may leave half a block; the reader would take the next file for its rest.
+        // A killed program may leave half a block; the reader would take the next file for its
+        // rest.
         if let Ok(file) = File::open(&path)
             && let Ok(facts) = file.metadata()
         {

@@ -1,9 +1,9 @@
 //! Reads the counts of a trace from its index, for `info`.
 //!
-//! Each part ends with an INDEX block that holds the counts of the file. If every part has one, only
-//! the last INDEX, the metadata and the blocks behind them are read. With a ring file, the blocks
-//! right before the INDEX are read too, because the ring may hold the same events. The index says
-//! what the recorder wrote; only `info --verify` finds damage in the blocks.
+//! Each part ends with an INDEX block that holds the counts of the file. If every part has one,
+//! only the last INDEX, the metadata and the blocks behind them are read. With a ring file, the
+//! blocks right before the INDEX are read too, because the ring may hold the same events. The index
+//! says what the recorder wrote; only `info --verify` finds damage in the blocks.
 
 use std::collections::HashSet;
 use std::fs::File;

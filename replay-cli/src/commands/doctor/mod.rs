@@ -3,8 +3,8 @@
 //! A recorder that silently misses half of the allocations is worse than none, and what it can see
 //! depends on the loader, the driver, the interpreter and the file system. So doctor concludes
 //! nothing from versions. It allocates a distinct size on each route to the driver, in a process
-//! recorded like a user's. A route passes only if that size is in the trace. All files and processes
-//! of the checks are gone afterwards.
+//! recorded like a user's. A route passes only if that size is in the trace. All files and
+//! processes of the checks are gone afterwards.
 
 mod gpu;
 mod live_test;
@@ -33,7 +33,7 @@ pub(crate) struct DoctorArgs {
     /// Trace file to check [default: GPUMEMTRACE_OUTPUT or run.trace]
     #[arg(long, short, value_name = "FILE")]
     output: Option<std::path::PathBuf>,
-    /// Print JSON
+    /// Print the checks as JSON
     #[arg(long)]
     json: bool,
 }

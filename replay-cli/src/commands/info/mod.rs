@@ -42,7 +42,7 @@ struct TraceContents {
     definitions: [u64; 4],
     /// Native addresses that `symbolize` has named.
     names: usize,
-    /// Events by kind.
+    /// The number of events of each kind.
     counts: BTreeMap<u8, u64>,
     threads: u64,
     /// The losses, a sentence each.

@@ -181,7 +181,7 @@ impl FilterArgs {
         }
     }
 
-    /// True with `--site`.
+    /// True if `--site` is given.
     pub(crate) fn has_lines(&self) -> bool {
         self.site.is_some()
     }

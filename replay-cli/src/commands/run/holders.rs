@@ -2,8 +2,8 @@
 //!
 //! The recorder must not call the Python API, and the command's Python may not find the gpumemtrace
 //! package, or may find another version of it. So the scanner's files are part of this binary. They
-//! are written to a temporary folder on `PYTHONPATH`, where Python runs them as `sitecustomize`. That
-//! file then imports the `sitecustomize` it hides.
+//! are written to a temporary folder on `PYTHONPATH`, where Python runs them as `sitecustomize`.
+//! That file then imports the `sitecustomize` it hides.
 
 use std::fs::{self, Permissions};
 use std::io;

@@ -1,9 +1,9 @@
 //! `gpumemtrace run`: starts a command with the recorder in it, and names its traces afterwards.
 //!
-//! The command must behave as if it had been started directly. It inherits stdin, stdout and stderr,
-//! and it stays in our process group, so a key pressed in the terminal reaches it. Signals sent only
-//! to us are passed on, and we exit with its exit code. We print only to stderr and only after the
-//! command has ended, apart from one line if it cannot be recorded.
+//! The command must behave as if it had been started directly. It inherits stdin, stdout and
+//! stderr, and it stays in our process group, so a key pressed in the terminal reaches it. Signals
+//! sent only to us are passed on, and we exit with its exit code. We print only to stderr and only
+//! after the command has ended, apart from one line if it cannot be recorded.
 
 mod holders;
 mod program;
@@ -95,21 +95,21 @@ fn parse_memory(text: &str) -> Result<String, String> {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum StacksArg {
-    /// Python frames
+    /// Record Python frames only
     Python,
-    /// Native frames
+    /// Record native frames only
     Native,
-    /// Python and native frames
+    /// Record Python and native frames
     Both,
-    /// No stacks: sizes and times only
+    /// Record no stacks, only sizes and times
     None,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum TrackerArg {
-    /// Attach it
+    /// Attach PyTorch's trace tracker
     On,
-    /// Do not attach it
+    /// Do not attach PyTorch's trace tracker
     Off,
 }
 

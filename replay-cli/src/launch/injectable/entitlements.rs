@@ -64,7 +64,8 @@ pub fn parse_plist(text: &[u8]) -> Entitlements {
     }
 }
 
-/// Parses DER: `[APPLICATION 16] { version INTEGER, [16] { SEQUENCE { key UTF8String, value }* } }`.
+/// Parses DER: `[APPLICATION 16] { version INTEGER, [16] { SEQUENCE { key UTF8String, value }* }
+/// }`.
 pub fn parse_der(bytes: &[u8]) -> Entitlements {
     let mut given = Entitlements::default();
     let mut inner = value(bytes, OUTERMOST).map_or(&[][..], |(inner, _)| inner);

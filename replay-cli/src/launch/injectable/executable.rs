@@ -1,7 +1,7 @@
 //! Classifies a file to be started: a Mach-O program, a script with its interpreter, or neither.
 //!
-//! The kernel decides by the first bytes. This code reads the same bytes in the same order, with the
-//! limit of XNU (`exec_shell_imgact`): a first line of at most 512 bytes.
+//! The kernel decides by the first bytes. This code reads the same bytes in the same order, with
+//! the limit of XNU (`exec_shell_imgact`): a first line of at most 512 bytes.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;

@@ -22,7 +22,7 @@ const RESTRICT: &[u8] = b"__RESTRICT";
 /// The processor architecture of a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CpuArchitecture {
-    /// Apple silicon.
+    /// Apple silicon without pointer authentication.
     Arm64,
     /// Apple silicon with pointer authentication. Such a process loads no `Arm64` library.
     Arm64e,
