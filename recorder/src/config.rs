@@ -54,7 +54,7 @@ pub(crate) struct Config {
     pub(crate) on_full: OnFull,
     /// `GPUMEMTRACE_MEMORY`: what the recorder may need at most.
     pub(crate) memory_bytes: u64,
-    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: whether the trace is written in parts.
+    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_MAX_TOTAL_SIZE`: whether the trace is written in parts.
     pub(crate) parts: Option<Wanted>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default), `kernel`: times by the processor's counter where that can be trusted, or never.
     pub(crate) uses_counter: bool,
@@ -88,7 +88,7 @@ impl Config {
             memory_bytes: memory_bytes(&lookup),
             parts: Wanted::new(
                 amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
-                amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", amount::bytes),
+                amount(&lookup, "GPUMEMTRACE_MAX_TOTAL_SIZE", "10GiB", amount::bytes),
             ),
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1MiB")]), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1h")]), Some(None));
         // What is kept must consist of several parts, or there would be nothing to drop.
-        assert_eq!(limit(&[("GPUMEMTRACE_KEEP", "8MiB")]), Some(Some(1 << 20)));
-        let both = [("GPUMEMTRACE_KEEP", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
+        assert_eq!(limit(&[("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB")]), Some(Some(1 << 20)));
+        let both = [("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
         assert_eq!(limit(&both), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "often")]), None);
     }

@@ -72,7 +72,7 @@ def test_parts_hold_what_one_file_would(tmp_path, limit):
 def same_by_sums(trace, code=0):
     """What is in a trace by its sums is what reading it all says."""
     summed = gpumemtrace("info", trace, code=code).splitlines()
-    assert "by the sums" in summed.pop()
+    assert "from the index" in summed.pop()
     read = gpumemtrace("info", trace, "--verify", code=code).splitlines()
     assert [line.replace("at least ", "") for line in summed] == read
     return read
@@ -81,7 +81,7 @@ def same_by_sums(trace, code=0):
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
 def test_sums_say_what_reading_it_all_says(tmp_path, limit):
     run(tmp_path, GPUMEMTRACE_ROTATE=limit)
-    assert any("ended: exit" in line for line in same_by_sums(tmp_path / "run.trace"))
+    assert any("recording closed by: exit" in line for line in same_by_sums(tmp_path / "run.trace"))
 
 
 @pytest.mark.parametrize("limit", ["", "64KiB"], ids=["one", "parts"])
@@ -90,7 +90,7 @@ def test_so_they_do_of_a_program_that_was_killed(tmp_path, limit):
         process.stdout.readline()
         time.sleep(1.0)
         process.kill()
-    assert any("ended: killed" in line for line in same_by_sums(tmp_path / "run.trace"))
+    assert any("recording closed by: nothing; the process was killed" in line for line in same_by_sums(tmp_path / "run.trace"))
 
 
 def test_time_ends_a_part_too(tmp_path):
@@ -119,7 +119,7 @@ def test_a_kill_at_any_moment_costs_no_call(tmp_path, number):
 
 
 def test_the_oldest_parts_are_dropped_and_the_report_says_so(tmp_path):
-    run(tmp_path, GPUMEMTRACE_KEEP="256KiB", count=300_000)
+    run(tmp_path, GPUMEMTRACE_MAX_TOTAL_SIZE="256KiB", count=300_000)
     files = [*parts(tmp_path), tmp_path / "run.trace", *tmp_path.glob("run.*.stacks.trace")]
     assert sum(path.stat().st_size for path in files) <= 320 << 10
     first = int(re.search(r"part(\d+)", parts(tmp_path)[0].name)[1])
@@ -141,10 +141,10 @@ def test_parts_that_somebody_removed_are_told(tmp_path):
     inside = len(dump(second, code=6))
     second.unlink()
     head = gpumemtrace("replay", tmp_path / "run.trace", code=6)
-    assert "1 part from 2 to 2 not found beside it" in head
+    assert "1 part from 2 to 2 not found beside this trace" in head
     assert len(dump(tmp_path / "run.trace", code=6)) < whole and inside > 0
     next(tmp_path.glob("run.*.stacks.trace")).unlink()
-    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "the stacks file of this trace" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
 
 
 def test_damage_is_told_with_the_file_that_has_it(tmp_path):
@@ -218,4 +218,4 @@ def test_the_part_that_is_written_is_removed(tmp_path):
 def test_the_stacks_are_removed_while_they_are_written(tmp_path):
     line = with_somebody_at(tmp_path, "run.*.stacks.trace", lambda path: path.unlink())
     assert ".stacks.trace, which holds the stacks, was removed" in line
-    assert "the file with the stacks" in gpumemtrace("replay", tmp_path / "run.trace", code=6)
+    assert "the stacks file of this trace" in gpumemtrace("replay", tmp_path / "run.trace", code=6)

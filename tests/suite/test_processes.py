@@ -71,7 +71,7 @@ def test_ranks_have_files_of_their_own_that_say_who_they_are(torch_version, tmp_
         assert (facts["rank"], facts["world_size"], facts["end"]) == (rank, ranks, "exit")
         assert facts["host"] == os.uname().nodename
         info = gpumemtrace("info", trace)
-        assert f"local_rank: {rank}\n" in info
+        assert f"local rank: {rank}\n" in info
         stats = json.loads((tmp_path / f"stats.{rank}.json").read_text())
         events += assert_equal_to_torch(trace, stats)
     assert events >= ranks * threads * pairs * 2 - 1000

@@ -339,6 +339,6 @@ def test_what_is_installed_becomes_ones_own_by_option(run_python, torch_version)
     run = run_python(torch_version, "train.py")
     files = lambda *flags: {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}  # noqa: E731
     assert not any("site-packages" in file for file in files() if file)
-    assert any("site-packages/torch/nn" in file for file in files("--own", "site-packages/torch/nn") if file)
-    done = subprocess.run([COMMAND, "replay", run.trace, "--own", "."], capture_output=True, text=True)
-    assert done.returncode == 2 and "--own" in done.stderr
+    assert any("site-packages/torch/nn" in file for file in files("--user-code", "site-packages/torch/nn") if file)
+    done = subprocess.run([COMMAND, "replay", run.trace, "--user-code", "."], capture_output=True, text=True)
+    assert done.returncode == 2 and "--user-code" in done.stderr
