@@ -1,12 +1,11 @@
-"""Builds what a wheel carries beside the Python files: the library and the command. Called by hatchling (pyproject.toml).
+"""Builds the recording library and the command for a wheel. A hatchling hook (pyproject.toml).
 
-Constraint: neither has anything of Python in it, and both need the glibc, or the macOS, they were linked for. Consequence: one wheel
-is for every CPython, and its tag names the system that the two files ask for, read from the files themselves. A wheel for older
-systems is built where their glibc is, and not by another name for this one.
+Neither file depends on Python, so one wheel serves every CPython. Both depend on the glibc or the
+macOS that they were linked for, so the wheel's platform tag is read from the files themselves. For
+a wheel that runs on older systems, build against their glibc (scripts/wheel); renaming the wheel
+does not help. For macOS 11, link with MACOSX_DEPLOYMENT_TARGET=11.0; zig's default is newer.
 
-For macOS 11 that is MACOSX_DEPLOYMENT_TARGET=11.0 while they are linked; zig asks for a newer one by itself.
-
-  GPUMEMTRACE_PREBUILT   a folder with both files: they are taken as they are, and cargo is not asked (scripts/wheel)
+  GPUMEMTRACE_PREBUILT   a folder with both files, which are used without calling cargo
 """
 
 import os
@@ -26,83 +25,92 @@ COMMAND = "gpumemtrace"
 
 
 class CargoBuildHook(BuildHookInterface):
-    """Adds the two files to the wheel, or to the editable one."""
+    """Adds the library and the command to a wheel, also to an editable one."""
 
     def initialize(self, version, build_data):
-        folder = prebuilt() or built_by_cargo(Path(self.root))
-        # Of files that were built elsewhere, for whatever system they are.
+        folder = prebuilt_folder() or build_with_cargo(Path(self.root))
+        # Prebuilt files may be for another system than this one.
         here = LIBRARIES.get(sys.platform, "libgpumemtrace.so")
-        library = next((name for name in LIBRARIES.values() if prebuilt() and (folder / name).is_file()), here)
+        library = next((name for name in LIBRARIES.values() if prebuilt_folder() and (folder / name).is_file()), here)
         files = [folder / library, folder / COMMAND]
         for file in files:
             if not file.is_file():
-                raise SystemExit(f"gpumemtrace: {file} is not there")
+                raise SystemExit(f"gpumemtrace: {file} does not exist")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_of(files)}"
-        # Of an editable installation too, whose package is elsewhere: the command finds it where that of any other is.
+        build_data["tag"] = f"py3-none-{platform_tag(files)}"
+        # For an editable installation too: the command looks for the library in site-packages.
         build_data["force_include"][str(files[0])] = f"gpumemtrace/lib/{library}"
         build_data["shared_scripts"][str(files[1])] = COMMAND
 
 
-def prebuilt():
+def prebuilt_folder():
     folder = os.environ.get("GPUMEMTRACE_PREBUILT")
     return Path(folder).resolve() if folder else None
 
 
-def built_by_cargo(root):
-    """Builds both; the folder they are in."""
+def build_with_cargo(root):
+    """Builds both files and returns their folder."""
     if MACHINES.get(sys.platform) != platform.machine():
         raise SystemExit(
-            f"gpumemtrace is for Linux on x86-64 and macOS on arm64; this is {sys.platform} on {platform.machine()}"
+            f"gpumemtrace supports Linux on x86-64 and macOS on arm64, not {sys.platform} on {platform.machine()}"
         )
     if not shutil.which("cargo"):
-        raise SystemExit("gpumemtrace is built with Rust, and cargo was not found; get it from https://rustup.rs")
+        raise SystemExit("building gpumemtrace needs Rust, and cargo was not found; install it from https://rustup.rs")
     packages = ["--package", "gpumemtrace-interpose", "--package", "gpumemtrace-cli"]
-    # What cargo says belongs to what pip shows of a build that failed; stdout is pip's own.
+    # pip shows stderr if a build fails; stdout belongs to pip.
     done = subprocess.run(["cargo", "build", "--release", "--locked", *packages], cwd=root, stdout=sys.stderr.fileno())
     if done.returncode != 0:
-        raise SystemExit(f"gpumemtrace: cargo build failed with {done.returncode}")
+        raise SystemExit(f"gpumemtrace: cargo build failed with exit code {done.returncode}")
     return root / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
 
 
-def platform_of(files):
-    """The tag of the oldest system on which all of them load: manylinux_2_N is glibc 2.N, macosx_N_0 is macOS N."""
+def platform_tag(files):
+    """The tag of the oldest system on which all files load.
+
+    manylinux_2_N means glibc 2.N, macosx_N_0 means macOS N.
+    """
     contents = [file.read_bytes() for file in files]
     if all(content.startswith(b"\x7fELF") for content in contents):
-        return f"manylinux_2_{max(map(newest_glibc, contents))}_x86_64"
-    # From 11 on, pip goes by the first number alone; so a file for 14.2 is for 15.
-    needed = [macos_needed(content) for content in contents]
+        return f"manylinux_2_{max(map(required_glibc, contents))}_x86_64"
+    # From macOS 11 on, pip compares major versions only; so a file for 14.2 needs the tag of 15.
+    needed = [required_macos(content) for content in contents]
     return f"macosx_{max(major + (minor > 0) for major, minor in needed)}_0_arm64"
 
 
-def macos_needed(macho):
-    """The macOS that a program or library for arm64 is for, as two numbers: its LC_BUILD_VERSION (<mach-o/loader.h>)."""
+def required_macos(macho):
+    """Major and minor version of the macOS that an arm64 file needs.
+
+    From its load command LC_BUILD_VERSION (<mach-o/loader.h>).
+    """
     magic, cpu_type, cpu_subtype, _, commands = struct.unpack_from("<5I", macho)
     if (magic, cpu_type, cpu_subtype & 0xFFFFFF) != (0xFEEDFACF, 0x0100000C, 0):
-        raise SystemExit("gpumemtrace: one of the files is neither for Linux nor for macOS on arm64")
+        raise SystemExit("gpumemtrace: one of the files is built neither for Linux nor for macOS on arm64")
     at = 32
     for _ in range(commands):
         command, size, system, needs = struct.unpack_from("<4I", macho, at)
         if (command, system) == (0x32, 1):
             return needs >> 16, needs >> 8 & 0xFF
         at += size
-    raise SystemExit("gpumemtrace: one of the files does not say for which macOS it is")
+    raise SystemExit("gpumemtrace: one of the files names no minimum macOS version (LC_BUILD_VERSION)")
 
 
-def newest_glibc(elf):
-    """The minor number of the newest GLIBC_2.N that a file needs."""
-    minors = [int(match[1]) for name in needed_versions(elf) for match in [re.match(rb"GLIBC_2\.(\d+)", name)] if match]
+def required_glibc(elf):
+    """The minor version N of the newest GLIBC_2.N that a file needs."""
+    minors = [int(match[1]) for name in required_versions(elf) for match in [re.match(rb"GLIBC_2\.(\d+)", name)] if match]
     if not minors:
-        raise SystemExit("gpumemtrace: a file that needs no version of glibc was built for another C library")
+        raise SystemExit("gpumemtrace: one of the files needs no glibc version: it was built for another C library")
     return max(minors)
 
 
-def needed_versions(elf):
-    """Names of versions that a file asks other libraries for: its section SHT_GNU_verneed (ELF64, little endian; layout in the Linux
-    Standard Base, chapter "Symbol Versioning")."""
+def required_versions(elf):
+    """The symbol versions that a file needs from other libraries, as bytes.
+
+    From its section SHT_GNU_verneed (ELF64, little endian). The Linux Standard Base describes the
+    layout in its chapter "Symbol Versioning".
+    """
     verneed = 0x6FFFFFFE
     sections_at, entry_bytes, count = struct.unpack_from("<40xQ10xHH", elf)
-    # Type, offset in the file, and which section has its names.
+    # Type, file offset, and index of the section with the names.
     sections = [struct.unpack_from("<4xI16xQ8xI", elf, sections_at + number * entry_bytes) for number in range(count)]
     for kind, offset, names in sections:
         if kind != verneed:

@@ -1,8 +1,8 @@
-//! The functions that PyTorch calls.
+//! The C functions that PyTorch calls.
 //!
-//! Constraint: their forms are PyTorch's (`torch/csrc/cuda/CUDAPluggableAllocator.h`, 2.1 to 2.15), a panic must not reach
-//! its frames, and an exception of its own must not meet ours with a lock held. Consequence: each is a few lines around the
-//! allocator, caught, and what is refused is thrown after the lock is gone, from no frame of ours.
+//! Their signatures are PyTorch's (`torch/csrc/cuda/CUDAPluggableAllocator.h`, 2.1 to 2.15). A
+//! panic must not unwind into PyTorch's frames, so each function catches it. A C++ exception must
+//! not unwind through ours, and no lock may be held when it is thrown: see [`gpumemtrace_malloc`].
 
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,36 +10,38 @@ use std::ptr::null_mut;
 
 use gpumemtrace_format::EventKind;
 
-use crate::cache::{Failure, OUT_OF_MEMORY};
+use crate::cache::{DriverError, OUT_OF_MEMORY};
 use crate::driver::{NOT_INITIALIZED, driver};
-use crate::filter::{StdFunction, copy};
-use crate::refuse::{Leave, Refusal, exception};
-use crate::totals::TOTALS;
-use crate::{devices, mode, record};
+use crate::live_bytes::LIVE_BYTES;
+use crate::stream_predicate::{CppStreamPredicate, copy_predicate};
+use crate::torch_exception::{AllocFailure, PendingThrow, build_exception};
+use crate::{device_caches, mode, trace_events};
 
-/// Runs something of ours that must not panic into PyTorch; `None` if it did.
-fn quietly<T>(act: impl FnOnce() -> T) -> Option<T> {
-    let answer = catch_unwind(AssertUnwindSafe(act)).ok();
-    if answer.is_none() {
+/// Runs `act`; `None` if it panicked.
+fn catch_panic<T>(act: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(act)).ok();
+    if result.is_none() {
         gpumemtrace_recorder::leave_after_panic();
         gpumemtrace_recorder::say(&[
-            "the allocator failed within: memory that it held stays held, and what comes next is served anew. ",
-            "Please report it, with the program if you can.",
+            "internal error in the allocator: the memory it holds is leaked, and a new allocator serves ",
+            "later requests. Please report it, with the program if you can.",
         ]);
     }
-    answer
+    result
 }
 
-/// `CUDA_ERROR_UNKNOWN`.
-const UNKNOWN: c_int = 999;
+/// `CUDA_ERROR_UNKNOWN`, for a panic in the allocator.
+const UNKNOWN: DriverError = DriverError(999);
 
-/// Memory for a tensor. Zero bytes give null, as PyTorch expects; what cannot be had becomes PyTorch's own error.
+/// Allocates memory for a tensor. Returns null for zero bytes, as PyTorch expects. A failed request
+/// throws PyTorch's own error.
 ///
-/// An exception must not meet a frame of ours: the unwinder that walks it is that of the C++ runtime, and ours may be another one,
-/// linked into the library. So all work is done in `serve`, which returns, and what is thrown is left for in a jump.
+/// A C++ exception must not unwind through a frame of this library: the C++ runtime unwinds it, and
+/// this library may have another unwinder linked in. So `serve_malloc` does all work and returns.
+/// If an exception is due, this function restores the stack and jumps to the throwing function.
 ///
 /// # Safety
-/// Called by PyTorch.
+/// PyTorch calls it with a valid device and stream.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
@@ -49,7 +51,7 @@ pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
 ) -> *mut c_void {
     std::arch::naked_asm!(
         ".cfi_startproc",
-        // An Answer, and the alignment that a call needs.
+        // Room for a MallocResult, and the stack alignment of a call.
         "sub rsp, 56",
         ".cfi_def_cfa_offset 64",
         "mov rcx, rsp",
@@ -68,74 +70,80 @@ pub unsafe extern "C-unwind" fn gpumemtrace_malloc(
         "2:",
         "jmp r11",
         ".cfi_endproc",
-        serve = sym serve,
+        serve = sym serve_malloc,
     )
 }
 
-/// What [`serve`] leaves for the jump.
+/// What [`serve_malloc`] returns to the assembly: the pointer, or the throw to jump to.
 #[derive(Debug)]
 #[repr(C)]
-struct Answer {
+struct MallocResult {
     pointer: *mut c_void,
-    leave: Leave,
+    throw: PendingThrow,
 }
 
-unsafe extern "C" fn serve(size: isize, device: c_int, stream: *mut c_void, answer: *mut Answer) {
-    let (mut pointer, mut leave) = (null_mut(), Leave::NOWHERE);
+unsafe extern "C" fn serve_malloc(
+    size: isize,
+    device: c_int,
+    stream: *mut c_void,
+    result: *mut MallocResult,
+) {
+    let (mut pointer, mut throw) = (null_mut(), PendingThrow::NONE);
     if let Ok(bytes @ 1..) = u64::try_from(size) {
-        let given = quietly(|| {
+        let allocated = catch_panic(|| {
             if mode::is_caching() {
-                alloc(bytes, device, stream as u64)
+                alloc_cached(bytes, device, stream as u64)
             } else {
                 alloc_uncached(bytes, device)
             }
         });
-        match given.unwrap_or_else(|| Err(Refusal::new(bytes, device, Failure(UNKNOWN)))) {
+        match allocated.unwrap_or_else(|| Err(AllocFailure::new(bytes, device, UNKNOWN))) {
             Ok(addr) => pointer = addr as *mut c_void,
-            Err(refusal) => leave = quietly(|| exception(&refusal)).unwrap_or(Leave::NOWHERE),
+            Err(failure) => throw = catch_panic(|| build_exception(&failure)).unwrap_or(PendingThrow::NONE),
         }
     }
-    // SAFETY: the caller's frame has room for it.
-    unsafe { answer.write(Answer { pointer, leave }) };
+    // SAFETY: `gpumemtrace_malloc` made room for it in its frame.
+    unsafe { result.write(MallocResult { pointer, throw }) };
 }
 
-fn alloc(bytes: u64, device: c_int, stream: u64) -> Result<u64, Refusal> {
-    let answer = devices::with(device, |cache| {
-        cache.alloc(bytes, stream).map_err(|failure| (failure, cache.held_bytes()))
+fn alloc_cached(bytes: u64, device: c_int, stream: u64) -> Result<u64, AllocFailure> {
+    let result = device_caches::with_cache(device, |cache| {
+        cache.alloc(bytes, stream).map_err(|error| (error, cache.held_bytes()))
     });
-    let Err((failure, held)) = answer.unwrap_or(Err((Failure(NOT_INITIALIZED), (0, 0)))) else {
-        return answer
-            .map_or(Ok(0), |answer| answer.map_err(|_| Refusal::new(bytes, device, Failure(UNKNOWN))));
+    let Err((error, held_bytes)) = result.unwrap_or(Err((DriverError(NOT_INITIALIZED), (0, 0)))) else {
+        return result.map_or(Ok(0), |result| result.map_err(|_| AllocFailure::new(bytes, device, UNKNOWN)));
     };
-    let memory = driver().and_then(|driver| driver.memory(device)).ok();
-    if failure == OUT_OF_MEMORY {
-        record::out_of_memory(device, bytes, stream, held, memory.map(|(free, _)| free));
+    let device_memory = driver().and_then(|driver| driver.memory(device)).ok();
+    if error == OUT_OF_MEMORY {
+        let free_bytes = device_memory.map(|(free, _)| free);
+        trace_events::emit_out_of_memory(device, bytes, stream, held_bytes, free_bytes);
     }
-    Err(Refusal { held, memory, ..Refusal::new(bytes, device, failure) })
+    Err(AllocFailure { held_bytes, device_memory, ..AllocFailure::new(bytes, device, error) })
 }
 
-fn alloc_uncached(bytes: u64, device: c_int) -> Result<u64, Refusal> {
-    let answer = driver().and_then(|driver| driver.alloc(device, bytes as usize, false));
-    let totals = TOTALS.device(device);
-    match answer {
+fn alloc_uncached(bytes: u64, device: c_int) -> Result<u64, AllocFailure> {
+    let result = driver().and_then(|driver| driver.alloc(device, bytes as usize, false));
+    let live_bytes = LIVE_BYTES.device(device);
+    match result {
         Ok(addr) => {
-            record::uncached(EventKind::BLOCK_ALLOC, device, addr, bytes, totals.add(bytes));
+            let after = live_bytes.add(bytes);
+            trace_events::emit_uncached(EventKind::BLOCK_ALLOC, device, addr, bytes, after);
             Ok(addr)
         }
         Err(error) => {
-            let (failure, live) = (Failure(error), totals.live());
-            if failure == OUT_OF_MEMORY {
-                record::uncached(EventKind::BLOCK_OOM, device, 0, bytes, live);
+            let (error, live) = (DriverError(error), live_bytes.live());
+            if error == OUT_OF_MEMORY {
+                trace_events::emit_uncached(EventKind::BLOCK_OOM, device, 0, bytes, live);
             }
-            Err(Refusal { held: (live, live), ..Refusal::new(bytes, device, failure) })
+            Err(AllocFailure { held_bytes: (live, live), ..AllocFailure::new(bytes, device, error) })
         }
     }
 }
 
-/// Takes a tensor's memory back. Null is allowed.
+/// Frees a tensor's memory. Null is allowed.
 ///
 /// # Safety
-/// Called by PyTorch with a pointer that [`gpumemtrace_malloc`] gave, and its size.
+/// Called by PyTorch with a pointer from [`gpumemtrace_malloc`], and its size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_free(
     pointer: *mut c_void,
@@ -145,57 +153,67 @@ pub unsafe extern "C-unwind" fn gpumemtrace_free(
 ) {
     let (Ok(bytes), false) = (u64::try_from(size), pointer.is_null()) else { return };
     let addr = pointer as u64;
-    quietly(|| {
+    catch_panic(|| {
         if mode::is_caching() {
-            devices::with(device, |cache| cache.free(addr));
+            device_caches::with_cache(device, |cache| cache.free(addr));
             return;
         }
-        record::uncached(EventKind::BLOCK_FREE, device, addr, bytes, TOTALS.device(device).subtract(bytes));
-        // A failure (the driver is shutting down) has no one to be told to; the call itself is in the trace.
+        trace_events::emit_uncached(
+            EventKind::BLOCK_FREE,
+            device,
+            addr,
+            bytes,
+            LIVE_BYTES.device(device).subtract(bytes),
+        );
+        // An error (the driver is shutting down) has no receiver; the trace has the driver call.
         let _ = driver().and_then(|driver| driver.free(device, addr));
     });
 }
 
-/// Tensors come from our cache from now on: 1, or 0 if they already come from elsewhere. Whoever calls this has given, or
-/// gives before the first tensor, the functions below to PyTorch: without [`gpumemtrace_record_stream`] a cache would hand out memory that
-/// another stream still uses.
+/// Enables the caching allocator. Returns 1, or 0 if tensors already come from another mode.
+///
+/// The caller must install the functions below in PyTorch before the first tensor. Without
+/// [`gpumemtrace_record_stream`], the cache would reuse memory that another stream still uses.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpumemtrace_use_cache() -> c_int {
-    c_int::from(mode::use_cache())
+    c_int::from(mode::enable_cache())
 }
 
-/// `set_record_stream_fn`: a stream uses a block that was made for another.
+/// `set_record_stream_fn`: a stream uses a block that was allocated for another stream.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_record_stream(pointer: *mut c_void, stream: *mut c_void) {
-    quietly(|| {
-        devices::find(|cache| {
-            let is_its = cache.segment_of(pointer as u64).is_some();
-            is_its.then(|| cache.record_stream(pointer as u64, stream as u64))
+    catch_panic(|| {
+        device_caches::find_in_caches(|cache| {
+            let is_owner = cache.segment_of(pointer as u64).is_some();
+            is_owner.then(|| cache.record_stream(pointer as u64, stream as u64))
         })
     });
 }
 
-/// `set_reset_fn`: `torch.cuda.empty_cache()`.
+/// `set_reset_fn`: `torch.cuda.empty_cache()`. Frees all unused segments of all devices.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_empty_cache() {
-    quietly(|| {
-        devices::find(|cache| {
+    catch_panic(|| {
+        device_caches::find_in_caches(|cache| {
             cache.release_cached();
             None::<()>
         })
     });
 }
 
-/// `set_memory_fraction_fn`: no more than this part of the device's memory.
+/// `set_memory_fraction_fn`: limits reserved bytes to a fraction of the device's memory.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_set_memory_fraction(fraction: f64, device: c_int) {
-    quietly(|| {
+    catch_panic(|| {
         let Ok((_, total)) = driver().and_then(|driver| driver.memory(device)) else { return };
-        devices::with(device, |cache| cache.set_limit((fraction.clamp(0.0, 1.0) * total as f64) as u64));
+        device_caches::with_cache(device, |cache| {
+            cache.set_limit((fraction.clamp(0.0, 1.0) * total as f64) as u64);
+        });
     });
 }
 
-/// `set_base_alloc_fn`: the segment that a tensor lies in; `size`, if given, becomes its bytes.
+/// `set_base_alloc_fn`: the address of the segment that contains `pointer`. Its size in bytes is
+/// written to `size`. Returns `pointer` if no live block has this address.
 ///
 /// # Safety
 /// `size` is null or may be written.
@@ -204,16 +222,18 @@ pub unsafe extern "C-unwind" fn gpumemtrace_base_alloc(
     pointer: *mut c_void,
     size: *mut usize,
 ) -> *mut c_void {
-    let found = quietly(|| devices::find(|cache| cache.segment_of(pointer as u64))).flatten();
+    let found =
+        catch_panic(|| device_caches::find_in_caches(|cache| cache.segment_of(pointer as u64))).flatten();
     let Some((addr, bytes)) = found else { return pointer };
     if !size.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: not null, so the caller promises that it may be written.
         unsafe { size.write(bytes as usize) };
     }
     addr as *mut c_void
 }
 
-/// `set_begin_allocate_to_pool`, torch 2.3 on: what the filter knows belongs to a pool.
+/// `set_begin_allocate_to_pool`, torch 2.3 on: allocations on streams that `filter` accepts belong
+/// to a pool.
 ///
 /// # Safety
 /// `filter` is null or the address of a `std::function<bool(cudaStream_t)>`.
@@ -222,22 +242,23 @@ pub unsafe extern "C-unwind" fn gpumemtrace_begin_allocate_to_pool(
     device: c_int,
     first: u64,
     second: u64,
-    filter: *const StdFunction,
+    filter: *const CppStreamPredicate,
 ) {
-    quietly(|| {
-        // SAFETY: the caller's promise.
-        let filter = unsafe { copy(filter) };
-        devices::with(device, |cache| cache.begin_pool((first, second), filter));
+    catch_panic(|| {
+        // SAFETY: the caller promises null or a valid function object.
+        let filter = unsafe { copy_predicate(filter) };
+        device_caches::with_cache(device, |cache| cache.begin_pool((first, second), filter));
     });
 }
 
 /// `set_end_allocate_to_pool_fn`, torch 2.3 on.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_end_allocate_to_pool(device: c_int, first: u64, second: u64) {
-    quietly(|| devices::with(device, |cache| cache.end_pool((first, second))));
+    catch_panic(|| device_caches::with_cache(device, |cache| cache.end_pool((first, second))));
 }
 
-/// `set_begin_allocate_stream_to_pool`, torch 2.1 and 2.2: what is made for a stream belongs to a pool.
+/// `set_begin_allocate_stream_to_pool`, torch 2.1 and 2.2: allocations on one stream belong to a
+/// pool.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_begin_allocate_stream_to_pool(
     device: c_int,
@@ -246,26 +267,26 @@ pub extern "C-unwind" fn gpumemtrace_begin_allocate_stream_to_pool(
     second: u64,
 ) {
     let stream = stream as u64;
-    quietly(|| devices::with(device, |cache| cache.begin_stream(stream, (first, second))));
+    catch_panic(|| device_caches::with_cache(device, |cache| cache.begin_stream(stream, (first, second))));
 }
 
 /// `set_end_allocate_stream_to_pool_fn`, torch 2.1 and 2.2.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_end_allocate_stream_to_pool(device: c_int, stream: *mut c_void) {
-    quietly(|| devices::with(device, |cache| cache.end_stream(stream as u64)));
+    catch_panic(|| device_caches::with_cache(device, |cache| cache.end_stream(stream as u64)));
 }
 
-/// `set_release_pool`: a graph lets go of its pool.
+/// `set_release_pool`: a user of the pool is gone, for example a destroyed graph.
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn gpumemtrace_release_pool(device: c_int, first: u64, second: u64) {
-    quietly(|| devices::with(device, |cache| cache.release_pool((first, second))));
+    catch_panic(|| device_caches::with_cache(device, |cache| cache.release_pool((first, second))));
 }
 
-/// A segment for PyTorch's own allocator, in a `torch.cuda.MemPool`. Null if the driver has no more: PyTorch then does what
-/// it always does.
+/// Allocates a segment for PyTorch's own allocator, in a `torch.cuda.MemPool`. Returns null if the
+/// driver is out of memory; PyTorch then frees cached segments and retries.
 ///
 /// # Safety
-/// Called by PyTorch.
+/// PyTorch calls it with a valid device and stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_segment_malloc(
     size: isize,
@@ -273,17 +294,17 @@ pub unsafe extern "C-unwind" fn gpumemtrace_segment_malloc(
     _stream: *mut c_void,
 ) -> *mut c_void {
     let Ok(bytes @ 1..) = usize::try_from(size) else { return null_mut() };
-    let answer = quietly(|| {
-        mode::use_segments();
+    let answer = catch_panic(|| {
+        mode::note_segment_request();
         driver().and_then(|driver| driver.alloc(device, bytes, true))
     });
     answer.and_then(Result::ok).map_or(null_mut(), |addr| addr as *mut c_void)
 }
 
-/// Takes a segment back.
+/// Frees a segment.
 ///
 /// # Safety
-/// Called by PyTorch with a pointer that [`gpumemtrace_segment_malloc`] gave.
+/// Called by PyTorch with a pointer from [`gpumemtrace_segment_malloc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn gpumemtrace_segment_free(
     pointer: *mut c_void,
@@ -292,64 +313,65 @@ pub unsafe extern "C-unwind" fn gpumemtrace_segment_free(
     _stream: *mut c_void,
 ) {
     if !pointer.is_null() {
-        quietly(|| driver().and_then(|driver| driver.free(device, pointer as u64)));
+        catch_panic(|| driver().and_then(|driver| driver.free(device, pointer as u64)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::{Driver, Error, install};
+    use crate::current_mode;
+    use crate::driver::{CuResult, DriverApi, install_driver};
 
     #[derive(Debug)]
-    struct Small;
+    struct SmallDriver;
 
-    impl Driver for Small {
-        fn alloc(&self, _: c_int, bytes: usize, _: bool) -> Result<u64, Error> {
+    impl DriverApi for SmallDriver {
+        fn alloc(&self, _: c_int, bytes: usize, _: bool) -> Result<u64, CuResult> {
             if bytes > 1 << 20 { Err(OUT_OF_MEMORY.0) } else { Ok(0x1000) }
         }
-        fn free(&self, _: c_int, _: u64) -> Result<(), Error> {
+        fn free(&self, _: c_int, _: u64) -> Result<(), CuResult> {
             Ok(())
         }
-        fn create_event(&self, _: c_int) -> Result<u64, Error> {
-            unreachable!("nothing is kept without a cache")
+        fn create_event(&self, _: c_int) -> Result<u64, CuResult> {
+            unreachable!("the uncached mode needs no events")
         }
-        fn record_event(&self, _: c_int, _: u64, _: u64) -> Result<(), Error> {
-            unreachable!("nothing is kept without a cache")
+        fn record_event(&self, _: c_int, _: u64, _: u64) -> Result<(), CuResult> {
+            unreachable!("the uncached mode needs no events")
         }
-        fn query_event(&self, _: c_int, _: u64) -> Result<(), Error> {
-            unreachable!("nothing is kept without a cache")
+        fn query_event(&self, _: c_int, _: u64) -> Result<(), CuResult> {
+            unreachable!("the uncached mode needs no events")
         }
-        fn wait_for_event(&self, _: c_int, _: u64) -> Result<(), Error> {
-            unreachable!("nothing is kept without a cache")
+        fn wait_for_event(&self, _: c_int, _: u64) -> Result<(), CuResult> {
+            unreachable!("the uncached mode needs no events")
         }
-        fn memory(&self, _: c_int) -> Result<(u64, u64), Error> {
+        fn memory(&self, _: c_int) -> Result<(u64, u64), CuResult> {
             Ok((0, 1 << 20))
         }
     }
 
     #[test]
-    fn without_the_other_hooks_each_tensor_is_a_call_of_the_driver() {
-        // Nothing may be written by this test's process.
+    fn uncached_mode_calls_the_driver_for_each_tensor() {
+        // The output folder does not exist, so this test writes no trace.
         // SAFETY: no other thread of this test binary reads the environment.
         unsafe { std::env::set_var("GPUMEMTRACE_OUTPUT", "/proc/none/run.trace") };
-        install(&Small);
+        install_driver(&SmallDriver);
         let stream = null_mut();
-        // SAFETY: a driver that touches no memory.
+        // SAFETY: `SmallDriver` touches no memory.
         unsafe {
             assert!(gpumemtrace_malloc(0, 0, stream).is_null());
-            assert_eq!(mode(), None, "zero bytes are no use");
+            assert_eq!(current_mode(), None, "a request of zero bytes does not fix the mode");
             let pointer = gpumemtrace_malloc(512, 0, stream);
-            assert_eq!((pointer as u64, TOTALS.device(0).live()), (0x1000, 512));
+            assert_eq!((pointer as u64, LIVE_BYTES.device(0).live()), (0x1000, 512));
             assert!(
                 gpumemtrace_malloc(2 << 20, 0, stream).is_null(),
-                "refused; without PyTorch there is no exception"
+                "out of memory; without PyTorch there is no exception to throw"
             );
             gpumemtrace_free(pointer, 512, 0, stream);
             gpumemtrace_free(null_mut(), 0, 0, stream);
         }
-        assert_eq!(TOTALS.device(0).live(), 0);
-        assert_eq!(mode(), Some(mode::Mode::Uncached));
-        assert_eq!(gpumemtrace_use_cache(), 0, "what was made without a cache would be given back to it");
+        assert_eq!(LIVE_BYTES.device(0).live(), 0);
+        assert_eq!(current_mode(), Some(mode::AllocatorMode::Uncached));
+        assert_eq!(gpumemtrace_use_cache(), 0, "the cache cannot free uncached blocks");
     }
 }

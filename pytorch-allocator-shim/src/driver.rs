@@ -1,42 +1,42 @@
-//! What the allocator needs of the driver.
+//! The driver functions that the allocator calls.
 //!
-//! Constraint: only the hooks know the real functions, and what goes through them is recorded. Consequence: they give
-//! themselves to this crate, which looks nothing up itself.
+//! Only the interposition crate has the real functions, and calls through it are recorded. It
+//! implements [`DriverApi`] and passes it to [`install_driver`].
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-/// `CUresult`, other than success.
-pub type Error = c_int;
-/// `CUDA_ERROR_NOT_INITIALIZED`.
-pub(crate) const NOT_INITIALIZED: Error = 3;
+/// A `CUresult` other than `CUDA_SUCCESS`.
+pub type CuResult = c_int;
+/// `CUDA_ERROR_NOT_INITIALIZED`, before a driver is installed.
+pub(crate) const NOT_INITIALIZED: CuResult = 3;
 
-/// The driver's functions, each in the context of a device, whatever the thread's own.
-pub trait Driver: Sync + std::fmt::Debug {
-    /// `cuMemAlloc`. During a capture it must not end the capture.
-    fn alloc(&self, device: c_int, bytes: usize, during_capture: bool) -> Result<u64, Error>;
-    /// `cuMemFree`.
-    fn free(&self, device: c_int, addr: u64) -> Result<(), Error>;
-    /// `cuEventCreate`, without timing.
-    fn create_event(&self, device: c_int) -> Result<u64, Error>;
-    /// `cuEventRecord`.
-    fn record_event(&self, device: c_int, event: u64, stream: u64) -> Result<(), Error>;
-    /// `cuEventQuery`: whether it is done.
-    fn query_event(&self, device: c_int, event: u64) -> Result<(), Error>;
-    /// `cuEventSynchronize`.
-    fn wait_for_event(&self, device: c_int, event: u64) -> Result<(), Error>;
-    /// `cuMemGetInfo`: free and all bytes of the device.
-    fn memory(&self, device: c_int) -> Result<(u64, u64), Error>;
+/// Driver calls that run in the primary context of `device`, whatever context the thread has.
+pub trait DriverApi: Sync + std::fmt::Debug {
+    /// `cuMemAlloc`. With `during_capture` the call must not invalidate a CUDA graph capture.
+    fn alloc(&self, device: c_int, bytes: usize, during_capture: bool) -> Result<u64, CuResult>;
+    /// `cuMemFree` of an address from [`alloc`](Self::alloc).
+    fn free(&self, device: c_int, addr: u64) -> Result<(), CuResult>;
+    /// `cuEventCreate`, for an event without timing.
+    fn create_event(&self, device: c_int) -> Result<u64, CuResult>;
+    /// `cuEventRecord` on a stream of the device.
+    fn record_event(&self, device: c_int, event: u64, stream: u64) -> Result<(), CuResult>;
+    /// `cuEventQuery`: `Ok` once all work before the event has completed.
+    fn query_event(&self, device: c_int, event: u64) -> Result<(), CuResult>;
+    /// `cuEventSynchronize`: blocks until all work before the event has completed.
+    fn wait_for_event(&self, device: c_int, event: u64) -> Result<(), CuResult>;
+    /// `cuMemGetInfo`: free and total bytes of the device.
+    fn memory(&self, device: c_int) -> Result<(u64, u64), CuResult>;
 }
 
-static DRIVER: OnceLock<&'static dyn Driver> = OnceLock::new();
+static DRIVER: OnceLock<&'static dyn DriverApi> = OnceLock::new();
 
-/// Gives the driver's functions. Later calls change nothing.
-pub fn install(driver: &'static dyn Driver) {
+/// Installs the driver's functions. The first call wins; later calls do nothing.
+pub fn install_driver(driver: &'static dyn DriverApi) {
     let _ = DRIVER.set(driver);
 }
 
-/// What was given.
-pub(crate) fn driver() -> Result<&'static dyn Driver, Error> {
+/// The installed functions, or [`NOT_INITIALIZED`] before [`install_driver`].
+pub(crate) fn driver() -> Result<&'static dyn DriverApi, CuResult> {
     DRIVER.get().copied().ok_or(NOT_INITIALIZED)
 }

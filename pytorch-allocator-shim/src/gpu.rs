@@ -1,71 +1,72 @@
-//! The cache's device: the driver, and the trace.
+//! The [`CacheBackend`] of a real device: driver calls and trace events.
 //!
-//! Constraint: events are made for nearly every block that streams share. Consequence: those that are done are recorded
-//! again.
+//! Blocks that several streams use need an event for nearly every free, so completed events are
+//! kept and recorded again.
 
 use std::ffi::c_int;
 
-use crate::cache::{Entry, EventId, Failure, Host, Step};
+use crate::cache::{CacheBackend, DriverError, EventId, TraceAction, TraceEntry};
 use crate::driver::driver;
-use crate::record;
+use crate::trace_events;
 
-/// One device of the driver's.
+/// One CUDA device, and the spare events for it.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) ordinal: c_int,
     spare_events: Vec<u64>,
-    is_told: bool,
+    has_announced_allocator: bool,
 }
 
 impl Gpu {
     pub(crate) fn new(ordinal: c_int) -> Self {
-        Self { ordinal, spare_events: Vec::new(), is_told: false }
+        Self { ordinal, spare_events: Vec::new(), has_announced_allocator: false }
     }
 }
 
-impl Host for Gpu {
-    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, Failure> {
-        let driver = driver().map_err(Failure)?;
-        driver.alloc(self.ordinal, bytes as usize, during_capture).map_err(Failure)
+impl CacheBackend for Gpu {
+    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError> {
+        let driver = driver().map_err(DriverError)?;
+        driver.alloc(self.ordinal, bytes as usize, during_capture).map_err(DriverError)
     }
 
     fn free(&mut self, addr: u64) {
-        // A failure (the driver is shutting down) has no one to be told to; the call itself is in the trace.
+        // An error (the driver is shutting down) has no receiver; the trace has the driver call.
         let _ = driver().and_then(|driver| driver.free(self.ordinal, addr));
     }
 
-    fn mark(&mut self, stream: u64) -> Result<EventId, Failure> {
-        let driver = driver().map_err(Failure)?;
+    fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError> {
+        let driver = driver().map_err(DriverError)?;
         let event = match self.spare_events.pop() {
             Some(event) => event,
-            None => driver.create_event(self.ordinal).map_err(Failure)?,
+            None => driver.create_event(self.ordinal).map_err(DriverError)?,
         };
         match driver.record_event(self.ordinal, event, stream) {
             Ok(()) => Ok(EventId(event)),
             Err(error) => {
                 self.spare_events.push(event);
-                Err(Failure(error))
+                Err(DriverError(error))
             }
         }
     }
 
-    fn is_done(&mut self, event: EventId) -> bool {
+    fn is_event_done(&mut self, event: EventId) -> bool {
         driver().is_ok_and(|driver| driver.query_event(self.ordinal, event.0).is_ok())
     }
 
-    fn wait(&mut self, event: EventId) -> bool {
+    fn wait_for_event(&mut self, event: EventId) -> bool {
         driver().is_ok_and(|driver| driver.wait_for_event(self.ordinal, event.0).is_ok())
     }
 
-    fn forget(&mut self, event: EventId) {
+    fn recycle_event(&mut self, event: EventId) {
         self.spare_events.push(event.0);
     }
 
-    fn tell(&mut self, entry: Entry) {
-        // After the driver's first call, at which PyTorch's own allocator was looked for.
-        if entry.step == Step::SegmentAlloc && !std::mem::replace(&mut self.is_told, true) {
-            record::first_hand();
+    fn trace(&mut self, entry: TraceEntry) {
+        // The first driver call attaches to PyTorch's own allocator, so this event follows it.
+        let is_segment = entry.action == TraceAction::SegmentAlloc;
+        if is_segment && !std::mem::replace(&mut self.has_announced_allocator, true) {
+            trace_events::emit_own_allocator();
         }
-        record::entry(self.ordinal, &entry);
+        trace_events::emit_entry(self.ordinal, &entry);
     }
 }

@@ -1,35 +1,38 @@
-//! gpumemtrace as PyTorch's pluggable allocator.
+//! gpumemtrace's implementation of PyTorch's pluggable allocator.
 //!
 //! ```python
 //! gpumemtrace.use_pluggable_allocator()       # before the first CUDA tensor
 //! ```
 //!
-//! Constraint: PyTorch calls a pluggable allocator for every tensor and leaves everything to it: caching, streams, graphs,
-//! statistics. Consequence, three ways:
+//! PyTorch calls a pluggable allocator for every tensor and leaves caching, streams, graphs and
+//! statistics to it. This crate serves it in one of three modes:
 //!
-//! * *caching*: an allocator with the rules of PyTorch's own (`cache/`), once all of PyTorch's hooks are given to it
-//!   ([`gpumemtrace_use_cache`]; the Python package does that);
-//! * *uncached*: `gpumemtrace_malloc` and `gpumemtrace_free` alone. Nobody then tells which streams use a block, so each is a
-//!   call of the driver, whose free waits for all of them;
-//! * *segments*: below PyTorch's own allocator, in a `torch.cuda.MemPool` (`gpumemtrace_segment_malloc`).
+//! * *caching*: a caching allocator with the rules of PyTorch's native one (`cache/`). It needs all
+//!   of PyTorch's hooks; the Python package installs them and calls [`gpumemtrace_use_cache`].
+//! * *uncached*: only `gpumemtrace_malloc` and `gpumemtrace_free` are installed. PyTorch then does
+//!   not report which streams use a block, so every tensor is one driver call, and `cuMemFree`
+//!   waits for the device.
+//! * *segments*: PyTorch's own allocator stays, and gets its segments from
+//!   `gpumemtrace_segment_malloc` through a `torch.cuda.MemPool`.
 //!
-//! What a trace says about fragmentation in the first two is about this allocator: the header names the mode. The hooks give
-//! the driver's functions to this crate ([`install`]).
+//! In the first two modes, fragmentation in a report is that of this allocator, not of PyTorch's;
+//! the trace header names the mode. The interposition crate hands over the driver's functions with
+//! [`install_driver`]; this crate looks up no driver symbol itself.
 
 mod abi;
 mod cache;
-mod devices;
+mod device_caches;
 mod driver;
-mod filter;
 mod gpu;
+mod live_bytes;
+mod memory_stats;
 mod mode;
-mod record;
-mod refuse;
-mod statistics;
-mod totals;
+mod stream_predicate;
+mod torch_exception;
+mod trace_events;
 
 pub use abi::*;
-pub use driver::{Driver, Error, install};
-pub use filter::StdFunction;
-pub use mode::{Mode, mode};
-pub use statistics::*;
+pub use driver::{CuResult, DriverApi, install_driver};
+pub use memory_stats::*;
+pub use mode::{AllocatorMode, current_mode};
+pub use stream_predicate::CppStreamPredicate;

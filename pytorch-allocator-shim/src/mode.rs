@@ -1,29 +1,29 @@
-//! Which of the three ways PyTorch uses us.
+//! Which of the three modes PyTorch uses this library in.
 //!
-//! Constraint: blocks of one way must not be given back in another. Consequence: caching is decided before the first tensor,
-//! or not at all.
+//! A block must be freed in the mode in which it was allocated. So caching is enabled before the
+//! first tensor, or not at all; the first allocation fixes the mode.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// How memory was asked for here.
+/// How PyTorch obtains memory from this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Mode {
-    /// Each tensor is a call of the driver.
+pub enum AllocatorMode {
+    /// Every tensor is one driver call.
     Uncached = 1,
-    /// Our own caching allocator.
+    /// The caching allocator of this crate serves tensors.
     Caching = 2,
-    /// Segments of PyTorch's own allocator.
+    /// PyTorch's own allocator serves tensors and gets its segments from here.
     Segments = 3,
 }
 
 const NOT_USED: u8 = 0;
-/// Bit: tensors have been asked for.
+/// Bit: memory has been requested, so the mode is fixed.
 const USED: u8 = 0x80;
 static STATE: AtomicU8 = AtomicU8::new(NOT_USED);
 
-impl Mode {
-    /// The name in the trace's header.
+impl AllocatorMode {
+    /// The name in the trace header.
     pub fn name(self) -> &'static str {
         match self {
             Self::Uncached => "uncached",
@@ -42,30 +42,31 @@ impl Mode {
     }
 }
 
-/// The way that is in use; `None` as long as nobody asked for memory here.
-pub fn mode() -> Option<Mode> {
+/// The mode in use; `None` until PyTorch requests memory here.
+pub fn current_mode() -> Option<AllocatorMode> {
     let state = STATE.load(Ordering::Relaxed);
-    Mode::from_state(state).filter(|_| state & USED != 0)
+    AllocatorMode::from_state(state).filter(|_| state & USED != 0)
 }
 
-/// From now on, tensors come from the cache. False if they already come from elsewhere.
-pub(crate) fn use_cache() -> bool {
-    let set = STATE.compare_exchange(NOT_USED, Mode::Caching as u8, Ordering::AcqRel, Ordering::Acquire);
-    set.is_ok() || Mode::from_state(STATE.load(Ordering::Acquire)) == Some(Mode::Caching)
+/// Serves tensors from the cache from now on. False if another mode is already in use.
+pub(crate) fn enable_cache() -> bool {
+    let set =
+        STATE.compare_exchange(NOT_USED, AllocatorMode::Caching as u8, Ordering::AcqRel, Ordering::Acquire);
+    set.is_ok() || AllocatorMode::from_state(STATE.load(Ordering::Acquire)) == Some(AllocatorMode::Caching)
 }
 
-/// A tensor is asked for: whether it comes from the cache.
+/// Whether tensors come from the cache. The first call fixes the mode.
 #[inline]
 pub(crate) fn is_caching() -> bool {
-    const CACHING: u8 = Mode::Caching as u8 | USED;
+    const CACHING: u8 = AllocatorMode::Caching as u8 | USED;
     let state = STATE.load(Ordering::Acquire);
-    state == CACHING || state != (Mode::Uncached as u8 | USED) && first_use() == CACHING
+    state == CACHING || state != (AllocatorMode::Uncached as u8 | USED) && fix_mode() == CACHING
 }
 
 #[cold]
-fn first_use() -> u8 {
+fn fix_mode() -> u8 {
     let used = |state| match state {
-        NOT_USED => Some(Mode::Uncached as u8 | USED),
+        NOT_USED => Some(AllocatorMode::Uncached as u8 | USED),
         state => Some(state | USED),
     };
     match STATE.fetch_update(Ordering::AcqRel, Ordering::Acquire, used) {
@@ -73,13 +74,13 @@ fn first_use() -> u8 {
     }
 }
 
-/// A segment of PyTorch's own allocator is asked for.
-pub(crate) fn use_segments() {
+/// Fixes the mode to [`AllocatorMode::Segments`], unless another one is already set.
+pub(crate) fn note_segment_request() {
     let set = STATE.load(Ordering::Relaxed) == NOT_USED;
     if set {
         let _ = STATE.compare_exchange(
             NOT_USED,
-            Mode::Segments as u8 | USED,
+            AllocatorMode::Segments as u8 | USED,
             Ordering::AcqRel,
             Ordering::Acquire,
         );

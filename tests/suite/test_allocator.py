@@ -138,7 +138,7 @@ def test_out_of_memory_is_told_of_this_allocator(plugged):
 def test_segments_below_pytorchs_own_allocator(plugged, torch_version):
     if tuple(map(int, torch_version.split(".")[:2])) < (2, 5):
         _, done = plugged("mlp", "segment", check=False)
-        assert "has no torch.cuda.use_mem_pool, which the mode 'segment' needs: 2.5 is the first that has" in done.process.stderr
+        assert "has no torch.cuda.use_mem_pool, which mode 'segment' needs: use torch 2.5 or later" in done.process.stderr
         return
     native, _ = plugged("mlp", "native")
     own, done = plugged("mlp", "segment", traced=True)
@@ -176,10 +176,10 @@ print(torch.ones(5, device="cuda").sum().item())
 """)
     done = run_python(torch_version, script, traced=False, PYTHONPATH=PACKAGE, GPUMEMTRACE_LIB=LIBRARY)
     assert done.process.stdout.splitlines() == [
-        "ValueError the mode is \"global\" or \"segment\", not 'none'",
+        "ValueError mode must be \"global\" or \"segment\", not 'none'",
         "True",
         "1",
-        "RuntimeError PyTorch has its allocator already, and cannot change it: call use_pluggable_allocator() before the first CUDA tensor",
+        "RuntimeError PyTorch has already initialized its allocator: call use_pluggable_allocator() before the first CUDA tensor",
         "0.0",
     ]
 

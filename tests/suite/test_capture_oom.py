@@ -23,8 +23,8 @@ def test_the_report_is_left_and_the_error_goes_on(torch_version, packaged):
     # The second report has what the first one has.
     assert len(json.loads((run.folder / "named oom.json").read_text())["oom"]) == 2
     said = run.process.stderr.splitlines()
-    assert said[0] == f"gpumemtrace: out of GPU memory; the report is in {run.folder / 'run.oom.txt'}"
-    assert said[2].startswith("gpumemtrace: the report on running out of GPU memory could not be made: ") and "nowhere" in said[2]
+    assert said[0] == f"gpumemtrace: out of GPU memory: report written to {run.folder / 'run.oom.txt'}"
+    assert said[2].startswith("gpumemtrace: out of GPU memory, but the report failed: ") and "nowhere" in said[2]
     # It is the same report that the whole trace gives of the same moment.
     whole = run.report("--oom")["oom"]
     assert len(whole) == 3 and whole[0]["requested_bytes"] == oom["requested_bytes"] and whole[0]["sites"] == oom["sites"]
@@ -34,4 +34,4 @@ def test_where_nothing_is_recorded_it_says_so_once(torch_version, packaged):
     run = packaged(torch_version, "captures.py", by_run=False)
     assert run.said["kinds"] == KINDS and run.said["files"] == [[]] * 4
     [line] = run.process.stderr.splitlines()
-    assert line.startswith("gpumemtrace: PyTorch ran out of GPU memory, and there is no report on it: this process is not being recorded")
+    assert line.startswith("gpumemtrace: out of GPU memory, but no report was written: this process is not being recorded")

@@ -26,7 +26,7 @@ NOT_RUN = [
     ("index.md", "it installs into your environment"),
     ("mps.md", "it is what a Mac says"),
     ("mps.md", "it needs GCC's Objective-C; tests/suite/test_metal.py does the same where that is"),
-    ("python.md", "the program is anybody's; index.md and case-study.md run this with theirs"),
+    ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
 SUBCOMMANDS = ("run", "replay", "compare", "check", "info", "dump", "symbolize", "doctor")

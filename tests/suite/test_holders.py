@@ -200,21 +200,21 @@ def test_looking_at_variables_keeps_none_of_them():
     program = """
 import sys, weakref
 sys.path.insert(0, sys.argv[1])
-from gpumemtrace._holders._frames import variables
+from gpumemtrace._holders.frames import function_locals
 class Thing: pass
 def function():
     thing, other = Thing(), [1]
-    seen = variables(sys._getframe())
+    seen = function_locals(sys._getframe())
     assert seen["thing"] is thing and seen["other"] is other
     alive = weakref.ref(thing)
     del thing, seen
     assert alive() is None, "it was kept"
     exec("added = 3")
     mine = locals()
-    variables(sys._getframe())
+    function_locals(sys._getframe())
     assert mine["other"] is other, "it was emptied"
     del mine
-    variables(sys._getframe())
+    function_locals(sys._getframe())
     return locals().get("added")
 def plain():
     exec("added = 3")
@@ -261,7 +261,7 @@ def test_a_look_that_cannot_be_made_says_why(run_asked, tmp_path):
                       f"exec(compile(open({str(HELD)!r}).read(), {str(HELD)!r}, 'exec'))\n")
     run = run_asked(script, code=7)
     [look] = run.report("--leaks")["holders"]
-    assert "cannot be started" in look["failed"] and look["walk_ns"] is None
+    assert "cannot start the command" in look["failed"] and look["walk_ns"] is None
     assert "and could not" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 

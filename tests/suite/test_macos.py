@@ -88,13 +88,13 @@ sysconfig.get_path("scripts")
 sys.platform = sys.argv[1]
 sys.modules["torch"] = Torch()
 import gpumemtrace
-from gpumemtrace import _start
+from gpumemtrace._recording import lifecycle
 
 gpumemtrace.start("late.trace")
 driver, address, context = ctypes.CDLL("./libcuda.so.1"), ctypes.c_uint64(), ctypes.c_void_p()
 assert driver.cuInit(0) == driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == driver.cuCtxSetCurrent(context) == 0
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4096)) == 0
-said = {"library": str(_start.find_library()), "trace": gpumemtrace.stop()}
+said = {"library": str(lifecycle.find_library()), "trace": gpumemtrace.stop()}
 try:
     gpumemtrace.use_pluggable_allocator()
 except RuntimeError as error:
@@ -124,7 +124,7 @@ def test_on_macos_a_program_starts_its_recording_and_pytorch_is_asked_nothing(tm
     assert said["trace"] == str(tmp_path / "late.trace")
     assert [event["size"] for event in dump(said["trace"]) if event["kind"] == "device_alloc"] == [4096]
     assert json.loads(gpumemtrace("replay", said["trace"], "--json"))["traces"][0]["mode"] == ["started"]
-    assert said["refused"].startswith("PyTorch takes allocators for CUDA only")
+    assert said["refused"].startswith("PyTorch has pluggable allocators for CUDA only")
 
 
 def test_on_linux_the_other_library_is_taken(tmp_path):
@@ -139,11 +139,11 @@ OURS = {"linux": "/v/my/libgpumemtrace.so", "darwin": "/v/my venv/libgpumemtrace
 def test_a_reader_is_started_without_the_library_and_with_what_else_there_was(platform, variable):
     code = """
 import json, sys
-from gpumemtrace import _system
-from gpumemtrace._holders import _library
+from gpumemtrace import _platform
+from gpumemtrace._holders import library
 for value in json.loads(sys.argv[2]):
     environment = {sys.argv[3]: value, "LANG": "C"}
-    answers = [function(environment, sys.argv[1]) for function in (_system.untraced, _library._untraced)]
+    answers = [function(environment, sys.argv[1]) for function in (_platform.untraced, library._untraced)]
     assert answers[0] == answers[1] and environment[sys.argv[3]] == value
     print(json.dumps(answers[0].get(sys.argv[3])))
     assert answers[0]["LANG"] == "C"

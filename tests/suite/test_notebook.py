@@ -6,13 +6,13 @@ from packaged import installed, packaged, trainers_of, wheel  # noqa: F401 (fixt
 
 KEEPS = "4.00 MiB  {} cell, line 1: kept.append(torch.ones(1 << 20, device='cuda'))"
 MAKES = "4.00 MiB  another cell, line 2: return torch.ones(1 << 18, device='cuda')"
-KEPT_NAME = "gpumemtrace: the recording was started before, and its trace keeps its name\n"
+KEPT_NAME = "gpumemtrace: already recording; the trace keeps its name\n"
 
 
 def blocks(text):
     """What is printed after a cell: its first line, and the rows of each list."""
     lines = [line.strip() for line in text.rstrip().splitlines()]
-    begin = next(index for index, line in enumerate(lines) if line.startswith("GPU memory of this cell"))
+    begin = next(index for index, line in enumerate(lines) if line.startswith("GPU 0, this cell"))
     rows = {}
     for line in lines[begin + 1:]:
         if line.endswith(":") and "MiB" not in line:
@@ -29,24 +29,24 @@ def test_each_cell_is_told_what_it_held_and_left(torch_version, packaged, where,
                    IPYTHONDIR="ipython", JUPYTER_RUNTIME_DIR="runtime")
     load, plain, nothing, first, define, failing, other, clearing, asked = run.said
     assert (load, plain, define) == ("", "", "")
-    assert nothing == KEPT_NAME * by_run + "gpumemtrace: the cell made no GPU call, nor did any before it\n"
+    assert nothing == KEPT_NAME * by_run + "gpumemtrace: no GPU call so far\n"
     assert run.trace.name == ("run.trace" if by_run else "named.trace")
 
     assert first.startswith(KEPT_NAME)
     assert blocks(first) == (
-        "GPU memory of this cell, device 0: at most 16.00 MiB of tensors, 0 B before it, 4.00 MiB left behind",
-        {"at the peak": ["12.00 MiB  this cell, line 2: y = torch.ones(3 << 20, device='cuda')", KEEPS.format("this")],
-         "left behind": [KEEPS.format("this")]},
+        "GPU 0, this cell: peak allocated 16.00 MiB; at start 0 B, at end 4.00 MiB (+4.00 MiB)",
+        {"allocated at the peak": ["12.00 MiB  this cell, line 2: y = torch.ones(3 << 20, device='cuda')", KEEPS.format("this")],
+         "retained after the cell": [KEEPS.format("this")]},
     )
     assert "KeyError" in failing
     assert blocks(failing) == (
-        "GPU memory of this cell, device 0: at most 8.00 MiB of tensors, 4.00 MiB before it, 4.00 MiB left behind",
-        {"at the peak": [KEEPS.format("another"), MAKES], "left behind": [MAKES]},
+        "GPU 0, this cell: peak allocated 8.00 MiB; at start 4.00 MiB, at end 8.00 MiB (+4.00 MiB)",
+        {"allocated at the peak": [KEEPS.format("another"), MAKES], "retained after the cell": [MAKES]},
     )
     # What the cell between them held is not of this one.
     assert blocks(clearing) == (
-        "GPU memory of this cell, device 0: at most 8.00 MiB of tensors, 8.00 MiB before it, 8.00 MiB less after it",
-        {"at the peak": [KEEPS.format("another"), MAKES]},
+        "GPU 0, this cell: peak allocated 8.00 MiB; at start 8.00 MiB, at end 0 B (-8.00 MiB)",
+        {"allocated at the peak": [KEEPS.format("another"), MAKES]},
     )
     assert asked == "0\n"
     [cell] = run.report()["phases"]

@@ -229,10 +229,10 @@ except TypeError as error:
     lines = run([package.python, "-c", code], tmp_path).stdout.splitlines()
     assert lines[0].startswith("5 ") and "no.trace" in lines[0]
     assert lines[1:] == [
-        "the name of a phase is a str, not int",
-        "the name of a mark is a str, not int",
-        f"there is no folder {tmp_path / 'nowhere'} for the trace; make it first",
-        "a generator is no phase: put `with phase(...)` around the loop that takes from it",
+        "the name of a phase must be a str, not int",
+        "the name of a mark must be a str, not int",
+        f"the trace's folder {tmp_path / 'nowhere'} does not exist; create it first",
+        "@phase cannot decorate a generator: put `with phase(...)` around the loop that consumes it",
     ]
 
 

@@ -55,15 +55,15 @@ def test_each_gets_its_verdict_with_pytorchs_numbers(torch_version, packages, tm
         if "gpu0_peak_live_bytes" in properties:
             # PyTorch was asked from before the run that does not count.
             left = 0 if "once" in name else properties["torch_left"]
-            ours = properties["gpu0_peak_live_bytes"], properties["gpu0_left_bytes"]
+            ours = properties["gpu0_peak_live_bytes"], properties["gpu0_net_bytes"]
             assert ours == (properties["torch_peak"], left), name
     judged = {name for name, (_, _, properties) in found.items() if "gpu0_peak_live_bytes" in properties}
     assert set(found) - judged == {"test_by_itself_fails", "test_of_no_size_has_an_error", "test_without_a_mark_passes"}
     over = found["test_over_by_a_block_fails"][1]
-    assert "at the peak of the test; its budget is 8.00 MiB (8,388,608 bytes)" in over and "8,389,120 bytes" in over
-    assert "left 4.00 MiB (4,194,304 bytes) of tensors behind on device 0; it may leave 0 B" in found["test_that_keeps_fails"][1]
+    assert "8,389,120 bytes" in over and "on GPU 0, above its budget of 8.00 MiB (8,388,608 bytes)" in over
+    assert "the test retained 4.00 MiB (4,194,304 bytes) on GPU 0, above the allowed 0 B" in found["test_that_keeps_fails"][1]
     assert "its own failure" in found["test_by_itself_fails"][1]
-    assert "'1 parsec' is no size" in found["test_of_no_size_has_an_error"][1]
+    assert "'1 parsec' is not a size" in found["test_of_no_size_has_an_error"][1]
 
 
 def test_what_is_not_recorded_is_not_passed(packages, tmp_path):
@@ -75,14 +75,14 @@ def test_what_is_not_recorded_is_not_passed(packages, tmp_path):
             elif "no_size" in name:
                 assert verdict == "error"
             else:
-                assert verdict == expected and "start it as `gpumemtrace run -- python -m pytest`" in text, (name, text)
+                assert verdict == expected and "run pytest as `gpumemtrace run -- python -m pytest`" in text, (name, text)
 
 
 def test_where_no_trace_can_be_written_nothing_is_known(packages, tmp_path):
     found = run(next(iter(VENVS)), packages, tmp_path, "-k", "first_of_all or gives_back", GPUMEMTRACE_OUTPUT="/nowhere/run.trace")
     assert len(found) == 2
     for name, (verdict, text, _) in found.items():
-        assert verdict == "failure" and "nothing is being recorded" in text, (name, text)
+        assert verdict == "failure" and "there is no recording" in text, (name, text)
 
 
 def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
@@ -107,7 +107,7 @@ def test_a_test_in_which_the_recording_begins_is_judged_too(packages, tmp_path):
     found = outcomes(tmp_path)
     verdict, text, properties = found["test_late"]
     assert verdict == "passed", text + done.stdout
-    assert properties == {"torch_peak": 4096, "gpu0_peak_live_bytes": 4096, "gpu0_left_bytes": 0}
+    assert properties == {"torch_peak": 4096, "gpu0_peak_live_bytes": 4096, "gpu0_net_bytes": 0}
     assert found["test_later"][0] == "passed"
     # One that is over its budget in the first call of all is over it.
     late = tmp_path / "test_late.py"

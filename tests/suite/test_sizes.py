@@ -14,9 +14,9 @@ def number(text):
 
 
 def test_sizes_are_the_commands():
-    path = REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/_sizes.py"
+    path = REPOSITORY / "pytorch-allocator-shim/python/gpumemtrace/_reports/sizes.py"
     spec = importlib.util.spec_from_file_location("sizes", path)
     spec.loader.exec_module(sizes := importlib.util.module_from_spec(spec))
     cases = [(number(size), text) for size, text in re.findall(r"\((.+), \"(.+)\"\),", CASES)]
     assert len(cases) == CASES.count('"') // 2 >= 6 and (1023, "1023 B") in cases
-    assert [(size, sizes.text(size)) for size, _ in cases] == cases
+    assert [(size, sizes.format_size(size)) for size, _ in cases] == cases

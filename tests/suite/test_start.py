@@ -115,7 +115,7 @@ def test_the_end_is_the_end(torch_version, started, when):
     run = started(torch_version, when)
     said = run.said
     assert said["again"] is None and said["states"] == [False, True]
-    assert "a process is recorded once" in said["refused"] and said["children"] == [7, 7]
+    assert "a process can be recorded only once" in said["refused"] and said["children"] == [7, 7]
     # Beside a thread that allocates all the while, the very first looks come before all segments are told; from then on they are.
     report = json.loads(gpumemtrace("replay", run.trace, "--json")) if when == "thread" else run.report()
     assert [cause for gap in report["fragmentation"] if gap["at"]["why"] == "end" for cause in gap["causes"] if cause["cause"] == "unexplained"] == []

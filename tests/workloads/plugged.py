@@ -43,7 +43,7 @@ def install():
             getattr(plugged._allocator, setter)(ctypes.cast(function, ctypes.c_void_p).value)
     torch.cuda.memory.change_current_allocator(plugged)
     assert own.gpumemtrace_use_cache()
-    _allocator._kept = plugged
+    _allocator._installed = plugged
     return plugged
 
 

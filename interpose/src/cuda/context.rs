@@ -28,7 +28,7 @@ real_functions! {
 #[derive(Debug)]
 pub(crate) struct Driver;
 
-impl gpumemtrace_pytorch_shim::Driver for Driver {
+impl gpumemtrace_pytorch_shim::DriverApi for Driver {
     /// Recorded.
     fn alloc(&self, device: c_int, bytes: usize, during_capture: bool) -> Result<u64, c_int> {
         let mut addr = 0;

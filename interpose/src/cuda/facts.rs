@@ -13,7 +13,7 @@ const MAX_DEVICES: c_int = 64;
 
 /// Adds how we came to see the calls; the answer changes when that does.
 pub(crate) fn mode(meta: &mut Meta) -> u8 {
-    let pluggable = gpumemtrace_pytorch_shim::mode();
+    let pluggable = gpumemtrace_pytorch_shim::current_mode();
     let modes = [
         (gpumemtrace_recorder::is_preloaded(), "preload"),
         (pluggable.is_some(), "pluggable"),

@@ -45,5 +45,5 @@ pub(crate) fn register() {
         uncovered_names: uncovered::names,
         sample: nvml::sample,
     });
-    gpumemtrace_pytorch_shim::install(&context::Driver);
+    gpumemtrace_pytorch_shim::install_driver(&context::Driver);
 }

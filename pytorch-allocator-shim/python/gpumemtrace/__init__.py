@@ -1,4 +1,4 @@
-"""What a program can say to gpumemtrace, and ask it. docs/python.md describes each function, with its cost.
+"""The Python API of gpumemtrace, a GPU memory profiler for PyTorch and CUDA.
 
     import gpumemtrace
 
@@ -8,24 +8,24 @@
     with gpumemtrace.phase("evaluation"):
         ...
 
-Run it as `gpumemtrace run -- python train.py`. Run without, the same program does the same: `step()` and `phase()` do nothing. What
-cannot be run so, such as a notebook, calls `start()`, or loads the cell magic with `%load_ext gpumemtrace`.
+Run the program as `gpumemtrace run -- python train.py`. Outside a recording, `step()`, `phase()`
+and `mark()` do nothing. Where you cannot use `gpumemtrace run`, call `start()` or, in a notebook,
+`%load_ext gpumemtrace`. docs/python.md describes each function and its cost.
 """
 
-from ._allocator import SegmentMode, memory_stats, reset_peak_memory_stats, use_pluggable_allocator
-from ._command import CommandFailed, leaks, report
-from ._jupyter import load_ipython_extension
-from ._loops import steps
-from ._oom import capture_oom
-from ._said import NotRecording, is_recording, mark, phase, step, trace_path
-from ._start import start, stop
+from ._allocator import SegmentAllocator, memory_stats, reset_peak_memory_stats, use_pluggable_allocator
+from ._notebook import load_ipython_extension
+from ._recording.lifecycle import start, stop
+from ._recording.markers import NotRecording, is_recording, mark, phase, step, steps, trace_path
+from ._reports.holders import holders
+from ._reports.oom import capture_oom
+from ._reports.report import CommandFailed, leaks, report
 from ._version import __version__
-from ._who_holds import holders
 
 __all__ = [
     "CommandFailed",
     "NotRecording",
-    "SegmentMode",
+    "SegmentAllocator",
     "__version__",
     "capture_oom",
     "holders",

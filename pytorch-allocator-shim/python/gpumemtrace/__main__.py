@@ -1,4 +1,4 @@
-"""`python -m gpumemtrace ...` is `gpumemtrace ...`."""
+"""Runs the command: `python -m gpumemtrace ...`."""
 
 from ._command import main
 

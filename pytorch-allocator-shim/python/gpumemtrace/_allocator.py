@@ -1,7 +1,8 @@
-"""gpumemtrace as PyTorch's allocator: the functions that PyTorch must be given, and the statistics that it then refuses.
+"""gpumemtrace as PyTorch's allocator, and the statistics that PyTorch then refuses.
 
-Constraint: PyTorch takes an allocator only before its first CUDA tensor, and tells which streams use a block only to an allocator that
-asks for it. Consequence: all of its hooks are given at once, here; only then does the library keep memory (pytorch-allocator-shim/src).
+PyTorch accepts a pluggable allocator only before the first CUDA tensor, and reports the streams
+that use a block only through a hook. So all hooks are installed together, before the cache is
+enabled; without the hooks the library must not cache.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import sys
 from types import TracebackType
 from typing import Any, Dict, Optional, Type, Union
 
-from . import _said
-from ._start import find_library
+from ._recording.lifecycle import find_library
+from ._recording.markers import bind_library, bound_library, find_function
 
-#: PyTorch's setters by what they take. 2.3 changed the forms for graphs' pools, and their names.
+#: Setters of PyTorch's allocator, and the library function for each. PyTorch 2.3 changed names and
+#: signatures of the setters for the pools of CUDA graphs.
 _HOOKS = {
     "set_record_stream_fn": "gpumemtrace_record_stream",
     "set_reset_fn": "gpumemtrace_empty_cache",
@@ -28,14 +30,16 @@ _HOOKS = {
     "set_end_allocate_stream_to_pool_fn": "gpumemtrace_end_allocate_stream_to_pool",
     "set_release_pool": "gpumemtrace_release_pool",
 }
-#: Without these, memory could be handed out that is still in use.
-_NEEDED = ("set_record_stream_fn", "set_release_pool")
+#: Without these, the cache could reuse memory that is still in use.
+_REQUIRED_HOOKS = ("set_record_stream_fn", "set_release_pool")
 
-#: PyTorch keeps no reference of its own.
-_kept: Any = None
+#: The installed allocator; PyTorch keeps no reference of its own.
+_installed: Any = None
 
 
-class _Found(ctypes.Structure):
+class _DlInfo(ctypes.Structure):
+    """The `Dl_info` that dladdr(3) fills in."""
+
     _fields_ = [
         ("file", ctypes.c_char_p),
         ("base", ctypes.c_void_p),
@@ -45,37 +49,39 @@ class _Found(ctypes.Structure):
 
 
 def library_path() -> str:
-    """The library that is loaded; else that of this package. PyTorch must be given the file that records already."""
-    loaded = _said.find(_said.library(), "gpumemtrace_malloc", None)
-    found = _Found()
-    if loaded is not None and ctypes.CDLL(None).dladdr(ctypes.cast(loaded, ctypes.c_void_p), ctypes.byref(found)):
-        return os.fsdecode(found.file)
+    """The loaded library, or else that of this package. PyTorch must get the one that records."""
+    loaded = find_function(bound_library(), "gpumemtrace_malloc", None)
+    info = _DlInfo()
+    if loaded is not None and ctypes.CDLL(None).dladdr(ctypes.cast(loaded, ctypes.c_void_p), ctypes.byref(info)):
+        return os.fsdecode(info.file)
     return str(find_library())
 
 
-def _load(path: str) -> ctypes.CDLL:
-    """From now on, what the program says goes there too."""
-    if _said.find(_said.library(), "gpumemtrace_malloc", None) is None:
-        _said.bind(ctypes.PyDLL(path))
+def _load_library(path: str) -> ctypes.CDLL:
+    """Loads the library, and sends the program's markers to it."""
+    if find_function(bound_library(), "gpumemtrace_malloc", None) is None:
+        bind_library(ctypes.PyDLL(path))
     return ctypes.CDLL(path)
 
 
-class SegmentMode:
-    """PyTorch's own allocator with its segments from gpumemtrace. Ends with `close()`, or as a context manager."""
+class SegmentAllocator:
+    """PyTorch's own allocator, with segments from gpumemtrace, until `close()`.
+
+    Also a context manager. `pool` is the `torch.cuda.MemPool`.
+    """
 
     def __init__(self, pool: Any, use: Any) -> None:
-        #: The `torch.cuda.MemPool`.
         self.pool = pool
         self._use = use
         use.__enter__()
 
     def close(self) -> None:
-        """New tensors come from PyTorch's default pool again. Those that are there stay."""
+        """Makes new tensors come from PyTorch's default pool again. Existing tensors stay valid."""
         use, self._use = self._use, None
         if use is not None:
             use.__exit__(None, None, None)
 
-    def __enter__(self) -> SegmentMode:
+    def __enter__(self) -> SegmentAllocator:
         return self
 
     def __exit__(
@@ -87,78 +93,84 @@ class SegmentMode:
 def use_pluggable_allocator(mode: str = "global") -> Any:
     """Makes gpumemtrace PyTorch's allocator.
 
-    "global": for the whole process, before its first CUDA tensor. A caching allocator with the rules of PyTorch's own: side streams,
-    CUDA graphs and out-of-memory errors as ever; expandable segments and `torch.cuda.MemPool` are not to be had.
-    "segment": under PyTorch's own allocator, which gets its segments from us, for the calling thread (torch 2.5 on). Answers a
-    `SegmentMode`.
+    "global" replaces PyTorch's allocator in the whole process, before its first CUDA tensor. It is
+    a caching allocator with the rules of PyTorch's own, for side streams, CUDA graphs and
+    out-of-memory errors too. Expandable segments and `torch.cuda.MemPool` are not supported.
+    Returns PyTorch's allocator object.
 
-    Raises `RuntimeError` where PyTorch has an allocator already, `ValueError` for any other mode.
+    "segment" keeps PyTorch's own allocator, which gets its segments from gpumemtrace, for the
+    calling thread (torch 2.5 and later). Returns a `SegmentAllocator`.
+
+    Raises `ValueError` for any other mode, and `RuntimeError` if PyTorch has already chosen its
+    allocator or is too old.
     """
     if mode not in ("global", "segment"):
-        raise ValueError(f'the mode is "global" or "segment", not {mode!r}')
+        raise ValueError(f'mode must be "global" or "segment", not {mode!r}')
     if sys.platform == "darwin":
-        raise RuntimeError("PyTorch takes allocators for CUDA only: record its own with `gpumemtrace run` or gpumemtrace.start()")
+        raise RuntimeError(
+            "PyTorch has pluggable allocators for CUDA only: record its own one with `gpumemtrace run` or gpumemtrace.start()"
+        )
     torch = importlib.import_module("torch")
 
-    return _install(torch) if mode == "global" else _below(torch)
+    return _install_globally(torch) if mode == "global" else _install_below_torch(torch)
 
 
-def _install(torch: Any) -> Any:
-    global _kept
+def _install_globally(torch: Any) -> Any:
+    global _installed
     path = library_path()
-    library = _load(path)
-    plugged = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_malloc", "gpumemtrace_free")
-    inner = plugged._allocator
-    missing = [setter for setter in _NEEDED if not hasattr(inner, setter)]
+    library = _load_library(path)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_malloc", "gpumemtrace_free")
+    inner = allocator._allocator
+    missing = [setter for setter in _REQUIRED_HOOKS if not hasattr(inner, setter)]
     if missing:
         raise RuntimeError(
-            f"PyTorch {torch.__version__} has no {' and no '.join(missing)} for an allocator: 2.1 is the first that has; "
-            "with an older one, record PyTorch's own allocator with `gpumemtrace run`"
+            f"PyTorch {torch.__version__} lacks the allocator hook {' and '.join(missing)}, which mode 'global' needs: use torch "
+            "2.1 or later, or record PyTorch's own allocator with `gpumemtrace run`"
         )
     for setter, function in _HOOKS.items():
         if hasattr(inner, setter):
             getattr(inner, setter)(ctypes.cast(getattr(library, function), ctypes.c_void_p).value)
     try:
-        torch.cuda.memory.change_current_allocator(plugged)
+        torch.cuda.memory.change_current_allocator(allocator)
     except RuntimeError as error:
         raise RuntimeError(
-            "PyTorch has its allocator already, and cannot change it: call use_pluggable_allocator() before the first CUDA tensor"
+            "PyTorch has already initialized its allocator: call use_pluggable_allocator() before the first CUDA tensor"
         ) from error
-    _kept = plugged
+    _installed = allocator
     if not library.gpumemtrace_use_cache():
-        raise RuntimeError("tensors were already made with gpumemtrace_malloc: they go on without a cache")
-    return plugged
+        raise RuntimeError("tensors were already allocated with gpumemtrace_malloc alone: this process goes on without a cache")
+    return allocator
 
 
-def _below(torch: Any) -> SegmentMode:
-    global _kept
+def _install_below_torch(torch: Any) -> SegmentAllocator:
+    global _installed
     if not hasattr(torch.cuda, "MemPool") or not hasattr(torch.cuda, "use_mem_pool"):
         raise RuntimeError(
-            f"PyTorch {torch.__version__} has no torch.cuda.use_mem_pool, which the mode 'segment' needs: 2.5 is the first that has"
+            f"PyTorch {torch.__version__} has no torch.cuda.use_mem_pool, which mode 'segment' needs: use torch 2.5 or later"
         )
-    # Before the driver, if it can be: what is loaded after it does not see what it was asked before.
+    # Load the library before the driver if possible: it cannot intercept earlier symbol lookups.
     path = library_path()
-    _load(path)
+    _load_library(path)
     torch.cuda.init()
-    plugged = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_segment_malloc", "gpumemtrace_segment_free")
-    _kept = plugged
-    pool = torch.cuda.MemPool(plugged.allocator())
-    return SegmentMode(pool, torch.cuda.use_mem_pool(pool))
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "gpumemtrace_segment_malloc", "gpumemtrace_segment_free")
+    _installed = allocator
+    pool = torch.cuda.MemPool(allocator.allocator())
+    return SegmentAllocator(pool, torch.cuda.use_mem_pool(pool))
 
 
-def _statistics(torch: Any, device: Union[None, int, str, Any]) -> Optional[str]:
-    """What the library's cache says of a device; None if it is not PyTorch's allocator."""
-    write = getattr(ctypes.CDLL(library_path()), "gpumemtrace_memory_stats", None) if _kept is not None else None
-    length = write(_ordinal(torch, device), None, 0) if write is not None else 0
+def _cache_statistics(torch: Any, device: Union[None, int, str, Any]) -> Optional[str]:
+    """The statistics of the library's cache, as `name value` lines; `None` if it is not in use."""
+    write = getattr(ctypes.CDLL(library_path()), "gpumemtrace_memory_stats", None) if _installed is not None else None
+    length = write(_device_index(torch, device), None, 0) if write is not None else 0
     if write is None or length == 0:
         return None
-    # Figures may have grown by some digits meanwhile.
+    # The values may gain digits between the two calls.
     buffer = ctypes.create_string_buffer(length + 4096)
-    write(_ordinal(torch, device), buffer, len(buffer))
+    write(_device_index(torch, device), buffer, len(buffer))
     return buffer.value.decode()
 
 
-def _ordinal(torch: Any, device: Union[None, int, str, Any]) -> int:
+def _device_index(torch: Any, device: Union[None, int, str, Any]) -> int:
     if device is None:
         return int(torch.cuda.current_device())
     if isinstance(device, int):
@@ -168,13 +180,14 @@ def _ordinal(torch: Any, device: Union[None, int, str, Any]) -> int:
 
 
 def memory_stats(device: Union[None, int, str, Any] = None) -> Dict[str, int]:
-    """`torch.cuda.memory_stats()`, also under `use_pluggable_allocator()`, where PyTorch refuses it; with the same names and meanings.
+    """`torch.cuda.memory_stats()`, which PyTorch refuses under `use_pluggable_allocator()`.
 
-    Figures of settings that the allocator does not have (`oversize_*`, `max_split_size`) are left out then.
+    Names and meanings are PyTorch's. Under gpumemtrace's allocator, statistics of settings that it
+    does not have (`oversize_*`, `max_split_size`) are missing. Sizes are in bytes.
     """
     torch = importlib.import_module("torch")
 
-    text = _statistics(torch, device)
+    text = _cache_statistics(torch, device)
     if text is None:
         return dict(torch.cuda.memory_stats(device))
     pairs = (line.split() for line in text.splitlines())
@@ -185,7 +198,7 @@ def reset_peak_memory_stats(device: Union[None, int, str, Any] = None) -> None:
     """`torch.cuda.reset_peak_memory_stats()`, also under `use_pluggable_allocator()`."""
     torch = importlib.import_module("torch")
 
-    if _statistics(torch, device) is None:
+    if _cache_statistics(torch, device) is None:
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        ctypes.CDLL(library_path()).gpumemtrace_reset_memory_stats(_ordinal(torch, device), 0)
+        ctypes.CDLL(library_path()).gpumemtrace_reset_memory_stats(_device_index(torch, device), 0)

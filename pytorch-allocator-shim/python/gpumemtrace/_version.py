@@ -1,9 +1,9 @@
-"""The version, which stands in Cargo.toml alone: what was installed knows it."""
+"""The version of the installed package. Cargo.toml is its only source."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
     __version__: str = version("gpumemtrace")
 except PackageNotFoundError:
-    # Imported from its folder, without being installed.
+    # Imported from a source folder, without being installed.
     __version__ = "unknown"

@@ -1,8 +1,12 @@
-"""A callback for PyTorch Lightning: `Trainer(callbacks=[gpumemtrace.lightning.MemoryTrace()])`.
+"""A callback for PyTorch Lightning.
 
-Constraint: Lightning is no dependency of this package, and there are two of it, `lightning` and `pytorch_lightning`, whose trainers know
-only callbacks of their own. Consequence: the class is made when it is asked for, of whichever is there; of both, where the program has
-imported both.
+    from gpumemtrace.lightning import MemoryTrace
+
+    Trainer(callbacks=[MemoryTrace()])
+
+The package does not depend on Lightning, which comes as `lightning` and as `pytorch_lightning`. A
+trainer accepts only callbacks of its own package. So the class is created on first access, as a
+subclass of whichever package is present, or of both if the program has imported both.
 """
 
 from __future__ import annotations
@@ -11,67 +15,67 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, List, Tuple
 
-from . import _said
+from ._recording.markers import phase, step
 
-_NAMES = ("lightning.pytorch", "pytorch_lightning")
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
-class _Hooks:
-    """Says a step for each batch of the training, and which part of the run is what."""
+class _TrainerEvents:
+    """Marks a step per training batch, and the parts of the run as phases."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: List[_said.phase] = []
+        self._open: List[phase] = []
 
-    def _begin(self, name: str) -> None:
-        phase = _said.phase(name)
-        self._open.append(phase)
-        phase.__enter__()
+    def _begin_phase(self, name: str) -> None:
+        begun = phase(name)
+        self._open.append(begun)
+        begun.__enter__()
 
-    def _end(self) -> None:
+    def _end_phase(self) -> None:
         if self._open:
             self._open.pop().__exit__(None, None, None)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        self._begin("train")
+        self._begin_phase("train")
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        _said.step()
+        step()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        self._end()
+        self._end_phase()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        # In the middle of a training, which goes on after it.
+        # During training: `train` is interrupted and resumes afterwards.
         if self._open:
-            self._end()
-        self._begin("sanity check" if trainer.sanity_checking else "validation")
+            self._end_phase()
+        self._begin_phase("sanity check" if trainer.sanity_checking else "validation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        self._end()
+        self._end_phase()
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._begin("train")
+            self._begin_phase("train")
 
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        self._begin("test")
+        self._begin_phase("test")
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
-        self._end()
+        self._end_phase()
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        self._begin("predict")
+        self._begin_phase("predict")
 
     def on_predict_end(self, trainer: Any, pl_module: Any) -> None:
-        self._end()
+        self._end_phase()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         while self._open:
-            self._end()
+            self._end_phase()
 
 
-def _bases() -> Tuple[type, ...]:
-    imported = [name for name in _NAMES if name in sys.modules]
-    for name in imported or _NAMES:
+def _callback_bases() -> Tuple[type, ...]:
+    imported = [name for name in _PACKAGES if name in sys.modules]
+    for name in imported or _PACKAGES:
         try:
             found = importlib.import_module(name)
         except ImportError:
@@ -83,19 +87,19 @@ def _bases() -> Tuple[type, ...]:
 
 if TYPE_CHECKING:
 
-    class MemoryTrace(_Hooks):
-        """Steps and phases of a training with PyTorch Lightning."""
+    class MemoryTrace(_TrainerEvents):
+        """Marks steps and phases of a training with PyTorch Lightning."""
 
 else:
 
     def __getattr__(name: str) -> Any:
         if name != "MemoryTrace":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        bases = _bases()
-        made = _made.get(bases)
-        if made is None:
-            documented = {"__doc__": "Steps and phases of a training with PyTorch Lightning.", "__module__": __name__}
-            made = _made[bases] = type("MemoryTrace", (_Hooks, *bases), documented)
-        return made
+        bases = _callback_bases()
+        created = _callback_classes.get(bases)
+        if created is None:
+            documented = {"__doc__": "Marks steps and phases of a training with PyTorch Lightning.", "__module__": __name__}
+            created = _callback_classes[bases] = type("MemoryTrace", (_TrainerEvents, *bases), documented)
+        return created
 
-    _made: dict = {}
+    _callback_classes: dict = {}

@@ -1,8 +1,12 @@
-"""Budgets for tests: `@pytest.mark.gpu_memory_budget(peak="2 GiB")` and `@pytest.mark.gpu_no_leaks`. docs/python.md describes them.
+"""GPU memory budgets for tests: the marks `gpu_memory_budget` and `gpu_no_leaks`.
 
-Constraint: what a test held is known from the trace alone, so only where pytest itself is recorded; and a test that was not judged has not kept
-its budget. Consequence: the body of a marked test is a phase, its report is asked for when it has passed, and where nothing is recorded, or
-what was recorded does not tell, the test is skipped or fails with the reason. It never just passes.
+    @pytest.mark.gpu_memory_budget(peak="2 GiB")
+    @pytest.mark.gpu_no_leaks
+
+What a test allocates is known from the trace alone, so pytest itself must be recorded. A marked
+test never passes unchecked: its body is a phase, and once it has passed, its budget is checked
+against the report on that phase. If there is no recording, the test is skipped; if the trace
+cannot answer, it fails. Both give the reason. docs/python.md describes the marks.
 """
 
 from __future__ import annotations
@@ -14,16 +18,17 @@ from typing import Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
 
-from . import _said, _sizes
-from ._command import CommandFailed, report
+from ._recording.markers import NotRecording, has_library, is_recording, phase
+from ._reports.report import CommandFailed, report
+from ._reports.sizes import format_size
 
-#: As the command reads sizes: KB is KiB, and so is K.
-_POWERS = {"": 0, "b": 0}
-_POWERS.update({letter + more: power for power, letter in enumerate("kmgt", 1) for more in ("", "b", "ib")})
+#: Powers of 1024 by unit. As in the command, KB and K mean KiB.
+_UNIT_POWERS = {"": 0, "b": 0}
+_UNIT_POWERS.update({letter + more: power for power, letter in enumerate("kmgt", 1) for more in ("", "b", "ib")})
 
-#: How many phases this process has begun.
-_count = 0
-_ATTRIBUTE = "_gpumemtrace_turn"
+#: Number of phases this process has begun.
+_phase_count = 0
+_RUN_ATTRIBUTE = "_gpumemtrace_run"
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -31,159 +36,161 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption(
         "--gpumemtrace-required",
         action="store_true",
-        help="fail the tests that have a budget of GPU memory where nothing is recorded, instead of skipping them",
+        help="without a recording, fail the tests that have a GPU memory budget instead of skipping them",
     )
 
 
 def pytest_configure(config: Any) -> None:
     config.addinivalue_line(
         "markers",
-        'gpu_memory_budget(peak, device=None): the most that tensors hold during the test, such as peak="2 GiB"; '
+        'gpu_memory_budget(peak, device=None): limit the memory allocated by tensors during the test, for example peak="2 GiB"; '
         "run as `gpumemtrace run -- python -m pytest`",
     )
     config.addinivalue_line(
         "markers",
-        "gpu_no_leaks(allowed=0, device=None, warmup=0): the test leaves no more bytes of tensors behind than allowed; its body "
-        "is run `warmup` times before it counts",
+        "gpu_no_leaks(allowed=0, device=None, warmup=0): limit the bytes of tensors that the test retains; its body runs `warmup` "
+        "times before it is measured",
     )
 
 
-class _Rule:
-    """What a mark asks for."""
+class _Budget:
+    """A limit that a mark sets on a quantity: "peak" or "net" bytes."""
 
-    def __init__(self, what: str, bytes_allowed: int, device: Optional[int], warmup: int = 0) -> None:
-        self.what = what
-        self.bytes_allowed = bytes_allowed
+    def __init__(self, quantity: str, limit_bytes: int, device: Optional[int], warmup: int = 0) -> None:
+        self.quantity = quantity
+        self.limit_bytes = limit_bytes
         self.device = device
         self.warmup = warmup
 
-    def judge(self, bytes_by_device: Dict[int, Optional[int]]) -> List[str]:
-        """What is wrong, a line each."""
-        asked = {device: held for device, held in sorted(bytes_by_device.items()) if self.device in (None, device)}
-        if None in asked.values():
-            raise _Unknown("memory was used that PyTorch's own allocator did not hand out, and of tensors nothing was seen")
-        said = "the test left {} of tensors behind on device {}; it may leave {}"
-        if self.what == "peak":
-            said = "tensors held {} on device {} at the peak of the test; its budget is {}"
+    def check(self, bytes_by_device: Dict[int, Optional[int]]) -> List[str]:
+        """One line per device above the limit. Raises `_Unknown` if a device has no measurement."""
+        measured = {device: used for device, used in sorted(bytes_by_device.items()) if self.device in (None, device)}
+        if None in measured.values():
+            raise _Unknown("the GPU was used without PyTorch's own allocator, so allocated bytes are unknown")
+        text = "the test retained {} on GPU {}, above the allowed {}"
+        if self.quantity == "peak":
+            text = "the test's peak of allocated memory was {} on GPU {}, above its budget of {}"
         return [
-            said.format(_shown(held), device, _shown(self.bytes_allowed))
-            for device, held in asked.items()
-            if held is not None and held > self.bytes_allowed
+            text.format(_size_with_bytes(used), device, _size_with_bytes(self.limit_bytes))
+            for device, used in measured.items()
+            if used is not None and used > self.limit_bytes
         ]
 
 
-def _budget(peak: Union[int, str], device: Optional[int] = None) -> _Rule:
-    return _Rule("peak", _size(peak), device)
+def _memory_budget(peak: Union[int, str], device: Optional[int] = None) -> _Budget:
+    return _Budget("peak", _parse_size(peak), device)
 
 
-def _no_leaks(allowed: Union[int, str] = 0, device: Optional[int] = None, warmup: int = 0) -> _Rule:
-    return _Rule("left", _size(allowed), device, warmup)
+def _no_leaks(allowed: Union[int, str] = 0, device: Optional[int] = None, warmup: int = 0) -> _Budget:
+    return _Budget("net", _parse_size(allowed), device, warmup)
 
 
-_MARKS: Dict[str, Callable[..., _Rule]] = {"gpu_memory_budget": _budget, "gpu_no_leaks": _no_leaks}
+_MARKS: Dict[str, Callable[..., _Budget]] = {"gpu_memory_budget": _memory_budget, "gpu_no_leaks": _no_leaks}
 
 
-def _rules(item: Any) -> List[_Rule]:
-    rules = []
+def _budgets_of(item: Any) -> List[_Budget]:
+    budgets = []
     for name, make in _MARKS.items():
-        mark = item.get_closest_marker(name)
-        if mark is not None:
+        found = item.get_closest_marker(name)
+        if found is not None:
             try:
-                rules.append(make(*mark.args, **mark.kwargs))
+                budgets.append(make(*found.args, **found.kwargs))
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: {name}: {error}") from None
-    return rules
+    return budgets
 
 
-def _size(size: Union[int, str]) -> int:
-    """Bytes: a number, or one with a unit, `2 GiB` or `500MB`."""
+def _parse_size(size: Union[int, str]) -> int:
+    """The bytes of a number, or of a number with a unit such as "2 GiB" or "500MB"."""
     if isinstance(size, int) and not isinstance(size, bool) and size >= 0:
         return size
     parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", size) if isinstance(size, str) else None
-    if parts is None or parts[2].lower() not in _POWERS:
-        raise ValueError(f"{size!r} is no size; give bytes, or such as '2 GiB'")
-    return int(float(parts[1]) * (1 << 10 * _POWERS[parts[2].lower()]))
+    if parts is None or parts[2].lower() not in _UNIT_POWERS:
+        raise ValueError(f"{size!r} is not a size; give bytes, or a size such as '2 GiB'")
+    return int(float(parts[1]) * (1 << 10 * _UNIT_POWERS[parts[2].lower()]))
 
 
-def _shown(size: int) -> str:
-    return _sizes.text(size) + (f" ({size:,} bytes)" if size >= 1024 else "")
+def _size_with_bytes(size: int) -> str:
+    return format_size(size) + (f" ({size:,} bytes)" if size >= 1024 else "")
 
 
-class _Turn:
-    """One run of the body of a marked test."""
+class _MeasuredRun:
+    """One run of the body of a marked test, as a phase."""
 
     def __init__(self) -> None:
-        global _count
-        _count += 1
-        # Digits in names of phases are one name: this one has none, and is no other's.
-        self.name = "pytest " + "".join(chr(ord("a") + int(digit)) for digit in str(_count))
-        self.was_recording = _said.is_recording()
+        global _phase_count
+        _phase_count += 1
+        # Digits in the names of phases are merged, so the number is written in letters.
+        self.name = "pytest " + "".join(chr(ord("a") + int(digit)) for digit in str(_phase_count))
+        self.was_recording = is_recording()
 
     def measure(self) -> Dict[str, Dict[int, Optional[int]]]:
-        """What tensors held at most, and what was left, by device. Raises `_Unknown`."""
-        if not _said.is_recording():
+        """Peak and net allocated bytes by device; `None` for a device without PyTorch's allocator.
+
+        Raises `_Unknown` if the trace cannot answer.
+        """
+        if not is_recording():
             if self.was_recording or _is_gpu_used():
-                raise _Unknown("nothing is being recorded any more; the recorder has said why on stderr")
-            # Recording begins with the first call, and there has been none.
-            return {"peak": {}, "left": {}}
+                raise _Unknown("there is no recording; the recorder printed the reason on stderr")
+            # Recording begins with the first GPU call, and there was none.
+            return {"peak": {}, "net": {}}
         try:
             whole = report()
-        except (CommandFailed, _said.NotRecording, FileNotFoundError) as error:
+        except (CommandFailed, NotRecording, FileNotFoundError) as error:
             raise _Unknown(f"the trace could not be read: {error}") from error
         if not all(trace["complete"] for trace in whole["traces"]):
-            raise _Unknown(f"something is missing in the trace: `gpumemtrace info {whole['traces'][0]['path']}` says what")
-        phases = [phase for phase in whole.get("phases", []) if phase["name"] == self.name]
+            raise _Unknown(f"the trace is incomplete: see `gpumemtrace info {whole['traces'][0]['path']}`")
+        phases = [found for found in whole.get("phases", []) if found["name"] == self.name]
         if len(phases) != 1 or phases[0]["turns"] != 1:
             raise _Unknown("the test is not in the trace")
-        # Where PyTorch's own allocator was not seen, nobody knows what tensors held.
         devices = {device["device"] for device in whole["devices"]}
         seen = {device["device"] for device in whole["devices"] if device["peak"]["live_bytes"] is not None}
-        of_phase = {device["device"]: device for device in phases[0]["devices"]}
+        in_phase = {device["device"]: device for device in phases[0]["devices"]}
         none: Dict[str, int] = {}
         return {
-            what: {device: of_phase.get(device, none).get(key, 0) if device in seen else None for device in sorted(devices)}
-            for what, key in (("peak", "peak_live_bytes"), ("left", "left_bytes"))
+            quantity: {device: in_phase.get(device, none).get(key, 0) if device in seen else None for device in sorted(devices)}
+            for quantity, key in (("peak", "peak_live_bytes"), ("net", "left_bytes"))
         }
 
 
 class _Unknown(Exception):
-    pass
+    """A budget cannot be checked; the text is the reason."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: Any) -> None:
-    if not _rules(item) or _said._trace is not None:
+    if not _budgets_of(item) or has_library():
         return
-    why = "pytest is not recorded, so GPU memory has no witness: start it as `gpumemtrace run -- python -m pytest`"
+    reason = "GPU memory budgets need a recording: run pytest as `gpumemtrace run -- python -m pytest`"
     if item.config.getoption("--gpumemtrace-required"):
-        pytest.fail(why, pytrace=False)
-    pytest.skip(why)
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.hookimpl(hookwrapper=True, trylast=True)
 def pytest_runtest_call(item: Any) -> Generator[None, Any, None]:
-    rules = _rules(item)
-    if not rules:
+    budgets = _budgets_of(item)
+    if not budgets:
         yield
         return
-    for _ in range(max(rule.warmup for rule in rules)):
+    for _ in range(max(budget.warmup for budget in budgets)):
         item.runtest()
-    # What nobody reaches any more is no leak of this test, nor what it gives back.
+    # Garbage of earlier tests must not be freed during this one, nor this test's count as retained.
     gc.collect()
-    turn = _Turn()
-    with _said.phase(turn.name):
+    run = _MeasuredRun()
+    with phase(run.name):
         yield
         gc.collect()
-    setattr(item, _ATTRIBUTE, turn)
+    setattr(item, _RUN_ATTRIBUTE, run)
 
 
 def _is_gpu_used() -> bool:
     if sys.platform == "darwin":
-        # Nobody tells; a recording that cannot begin has said so on stderr.
+        # Unknown; a recording that could not begin has printed a line on stderr.
         return False
     torch = sys.modules.get("torch")
     if torch is not None:
-        # PyTorch loads the driver only to ask whether there is one.
+        # PyTorch loads the driver library even to find out that there is no GPU.
         return bool(torch.cuda.is_initialized())
     with open("/proc/self/maps", "rb") as maps:
         return b"/libcuda.so" in maps.read()
@@ -192,21 +199,21 @@ def _is_gpu_used() -> bool:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, None]:
     outcome = yield
-    turn = item.__dict__.pop(_ATTRIBUTE, None)
+    run = item.__dict__.pop(_RUN_ATTRIBUTE, None)
     result = outcome.get_result()
-    # A test that failed by itself says why; expected failures are not ours to judge.
-    if turn is None or call.when != "call" or not result.passed:
+    # A test that fails anyway, or is expected to fail, is not checked.
+    if run is None or call.when != "call" or not result.passed:
         return
     try:
-        measured = turn.measure()
-        failures = [line for rule in _rules(item) for line in rule.judge(measured[rule.what])]
-        told = [(f"gpu{device}_peak_live_bytes", held) for device, held in measured["peak"].items()]
-        told += [(f"gpu{device}_left_bytes", held) for device, held in measured["left"].items()]
-        # JUnit's form takes them from the item, others from the report.
-        item.user_properties.extend(told)
-        result.user_properties.extend(told)
+        measured = run.measure()
+        failures = [line for budget in _budgets_of(item) for line in budget.check(measured[budget.quantity])]
+        properties = [(f"gpu{device}_peak_live_bytes", used) for device, used in measured["peak"].items()]
+        properties += [(f"gpu{device}_net_bytes", used) for device, used in measured["net"].items()]
+        # JUnit XML takes them from the item, other reporters from the report.
+        item.user_properties.extend(properties)
+        result.user_properties.extend(properties)
     except _Unknown as error:
-        failures = [f"what the test held is not known: {error}"]
+        failures = [f"the test's GPU memory is unknown: {error}"]
     if failures:
         result.outcome = "failed"
         result.longrepr = "\n".join(failures)

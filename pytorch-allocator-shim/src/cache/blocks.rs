@@ -1,56 +1,47 @@
-//! The blocks of a device: what each is, and which lie beside it in its segment.
+//! The blocks of one device, and the order in which they lie in their segments.
 //!
-//! Constraint: each tensor makes and unmakes one. Consequence: they are entries of one table that are used again, and name
-//! each other by their place in it; a segment is the chain of its blocks.
+//! Every tensor creates and frees a block, so blocks live in one table that reuses its entries.
+//! Blocks refer to each other by index; a segment is the doubly linked list of its blocks.
 
 use std::ops::{Index, IndexMut};
 
-use super::pools::PoolIndex;
-use super::sizes::Half;
+use super::ids::{BlockId, PoolIndex};
+use super::size_rules::BlockSizeClass;
 
-/// Place of a block in the table. Used again when the block has gone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct BlockId(u32);
-
-impl BlockId {
-    /// Before all others in any order.
-    pub(crate) const LEAST: Self = Self(0);
-}
-
-/// What is being done with a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    /// In its pool, to be handed out.
+pub(crate) enum BlockState {
+    /// In its pool, available for a request.
     Free,
-    /// A tensor's.
+    /// Backs a live tensor.
     Allocated,
-    /// Given back, while another stream may still use it.
-    Waiting,
+    /// Freed by the program, but another stream may still use it.
+    PendingFree,
 }
 
-/// A piece of a segment.
+/// A part of a segment.
 #[derive(Clone, Debug)]
-pub(crate) struct Block {
+pub(crate) struct AllocatorBlock {
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
-    /// What was asked for; 0 while it is free.
+    /// Requested size; 0 while the block is free.
     pub(crate) requested_bytes: u64,
-    /// The stream it was made for: only that one gets it again.
+    /// The stream it was allocated for. Only requests on this stream reuse it.
     pub(crate) stream: u64,
     pub(crate) pool: PoolIndex,
-    pub(crate) half: Half,
-    pub(crate) state: State,
-    /// Other streams that use it.
-    pub(crate) used_by: Vec<u64>,
-    /// Of those, how many are not known to be done with it.
+    pub(crate) size_class: BlockSizeClass,
+    pub(crate) state: BlockState,
+    /// Other streams that use it and have no event recorded yet.
+    pub(crate) stream_uses: Vec<u64>,
+    /// Recorded events that have not completed.
     pub(crate) pending_events: u32,
-    /// Neighbours in the segment.
+    /// The block before it in the segment.
     pub(crate) previous: Option<BlockId>,
+    /// The block behind it in the segment.
     pub(crate) next: Option<BlockId>,
 }
 
-impl Block {
-    /// True if it is not a whole segment.
+impl AllocatorBlock {
+    /// True if it shares its segment with another block.
     pub(crate) fn is_split(&self) -> bool {
         self.previous.is_some() || self.next.is_some()
     }
@@ -58,27 +49,26 @@ impl Block {
 
 /// All blocks of a device.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
-    table: Vec<Block>,
-    spare: Vec<BlockId>,
+pub(crate) struct BlockTable {
+    table: Vec<AllocatorBlock>,
+    unused: Vec<BlockId>,
 }
 
-impl Blocks {
-    /// Puts a block into the table.
-    pub(crate) fn add(&mut self, block: Block) -> BlockId {
-        if let Some(id) = self.spare.pop() {
+impl BlockTable {
+    pub(crate) fn add(&mut self, block: AllocatorBlock) -> BlockId {
+        if let Some(id) = self.unused.pop() {
             self[id] = block;
             return id;
         }
-        // 4 billion blocks of 512 bytes are more than any device has.
+        // u32 suffices: 4 billion blocks of 512 bytes are 2 TiB, more than a device has.
         self.table.push(block);
         BlockId(self.table.len() as u32 - 1)
     }
 
-    /// Cuts a block in two; the second is new, and lies behind it.
+    /// Shortens a block to `bytes` and returns a new block for the rest behind it.
     pub(crate) fn split(&mut self, id: BlockId, bytes: u64) -> BlockId {
         let first = &mut self[id];
-        let mut rest = Block { used_by: Vec::new(), ..first.clone() };
+        let mut rest = AllocatorBlock { stream_uses: Vec::new(), ..first.clone() };
         rest.addr += bytes;
         rest.bytes -= bytes;
         rest.previous = Some(id);
@@ -92,7 +82,7 @@ impl Blocks {
         rest
     }
 
-    /// Makes a block and the one behind it one; the second is no more.
+    /// Extends `first` over its neighbour `second`, and removes `second`.
     pub(crate) fn merge(&mut self, first: BlockId, second: BlockId) {
         let (bytes, next) = (self[second].bytes, self[second].next);
         self[first].bytes += bytes;
@@ -103,13 +93,13 @@ impl Blocks {
         self.remove(second);
     }
 
-    /// Forgets a block.
+    /// Releases the table entry of a block.
     pub(crate) fn remove(&mut self, id: BlockId) {
-        self.spare.push(id);
+        self.unused.push(id);
     }
 
-    /// The segment that a block lies in: its address and bytes.
-    pub(crate) fn segment(&self, id: BlockId) -> (u64, u64) {
+    /// Address and bytes of the segment that contains a block. O(blocks of the segment).
+    pub(crate) fn segment_of_block(&self, id: BlockId) -> (u64, u64) {
         let mut first = id;
         while let Some(previous) = self[first].previous {
             first = previous;
@@ -123,16 +113,16 @@ impl Blocks {
     }
 }
 
-impl Index<BlockId> for Blocks {
-    type Output = Block;
+impl Index<BlockId> for BlockTable {
+    type Output = AllocatorBlock;
 
-    fn index(&self, id: BlockId) -> &Block {
+    fn index(&self, id: BlockId) -> &AllocatorBlock {
         &self.table[id.0 as usize]
     }
 }
 
-impl IndexMut<BlockId> for Blocks {
-    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+impl IndexMut<BlockId> for BlockTable {
+    fn index_mut(&mut self, id: BlockId) -> &mut AllocatorBlock {
         &mut self.table[id.0 as usize]
     }
 }

@@ -1,121 +1,127 @@
-//! A caching allocator for one device: the rules of PyTorch's native one, over any [`Host`].
+//! A caching allocator for one device, with the rules of PyTorch's native one.
 //!
-//! Constraint: `cuMemAlloc` and `cuMemFree` wait for the whole device, and a program makes thousands of tensors a second.
-//! Consequence: memory comes from the driver in segments, which are kept. A free block serves the stream it was made for
-//! again at once (a stream does things in order), another stream never; [`sizes`] says how large things are, [`pools`] which
-//! block serves, [`waiting`] when a block that other streams used is free.
+//! `cuMemAlloc` and `cuMemFree` synchronize the whole device, and a program creates thousands of
+//! tensors a second. So memory comes from the driver in segments that are kept. A freed block
+//! serves its own stream again at once, since a stream executes in order; it never serves another
+//! stream. [`size_rules`] has the sizes, [`pools`] finds the block for a request, and
+//! [`pending_frees`] keeps freed blocks that other streams may still use.
 //!
-//! When the driver has no more: segments without tensors go back, and the driver is asked once more.
+//! When the driver runs out of memory, the allocator frees all unused segments and retries once.
+//! `tests.rs` checks ten million requests against a naive model.
 
+mod backend;
 mod blocks;
-mod host;
+mod ids;
+mod pending_frees;
 mod pools;
-mod sizes;
+mod size_rules;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod waiting;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use blocks::{Block, BlockId, Blocks, State};
-pub(crate) use host::{Entry, EventId, Failure, Host, Step};
-pub(crate) use pools::{Filter, PoolId};
-use pools::{PoolIndex, Pools};
-use sizes::{Half, block_bytes, half_of, is_worth_splitting, segment_bytes};
-use stats::{Figure, Stats};
-use waiting::Waiting;
+pub(crate) use backend::{CacheBackend, DriverError, TraceAction, TraceEntry};
+use blocks::{AllocatorBlock, BlockState, BlockTable};
+use ids::{BlockId, PoolIndex};
+pub(crate) use ids::{EventId, PoolId};
+use pending_frees::PendingFrees;
+pub(crate) use pools::CaptureFilter;
+use pools::PoolTable;
+use size_rules::{BlockSizeClass, block_bytes, segment_bytes, should_split, size_class_of};
+use stats::{DeviceStats, StatKind};
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`.
-pub(crate) const OUT_OF_MEMORY: Failure = Failure(2);
+/// `CUDA_ERROR_OUT_OF_MEMORY`, also returned when the memory limit is reached.
+pub(crate) const OUT_OF_MEMORY: DriverError = DriverError(2);
 
-/// The allocator of a device.
+/// The allocator of one device.
 #[derive(Debug)]
-pub(crate) struct Cache<H> {
-    pub(crate) host: H,
-    blocks: Blocks,
-    /// Blocks of tensors.
+pub(crate) struct CachingAllocator<B> {
+    pub(crate) backend: B,
+    blocks: BlockTable,
+    /// Blocks of live tensors, by address.
     allocated: HashMap<u64, BlockId, BuildHasherDefault<AddressHasher>>,
-    pools: Pools,
-    waiting: Waiting,
-    pub(crate) stats: Stats,
-    /// More than this is not taken from the driver.
+    pools: PoolTable,
+    pending: PendingFrees,
+    pub(crate) stats: DeviceStats,
+    /// Upper bound of reserved bytes, from `set_per_process_memory_fraction()`.
     limit_bytes: Option<u64>,
 }
 
-impl<H: Host> Cache<H> {
-    pub(crate) fn new(host: H) -> Self {
+impl<B: CacheBackend> CachingAllocator<B> {
+    pub(crate) fn new(backend: B) -> Self {
         Self {
-            host,
-            blocks: Blocks::default(),
+            backend,
+            blocks: BlockTable::default(),
             allocated: HashMap::default(),
-            pools: Pools::default(),
-            waiting: Waiting::default(),
-            stats: Stats::default(),
+            pools: PoolTable::default(),
+            pending: PendingFrees::default(),
+            stats: DeviceStats::default(),
             limit_bytes: None,
         }
     }
 
-    /// A block for a request on a stream: its address.
-    pub(crate) fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, Failure> {
-        if !self.waiting.is_empty() && !self.pools.is_capturing() {
-            self.collect_done();
+    /// Allocates a block for a request on a stream and returns its address.
+    pub(crate) fn alloc(&mut self, requested_bytes: u64, stream: u64) -> Result<u64, DriverError> {
+        if !self.pending.is_empty() && !self.pools.is_capturing() {
+            self.process_events();
         }
-        let Some(bytes) = block_bytes(requested_bytes) else { return Err(self.refuse(OUT_OF_MEMORY)) };
-        let (half, pool) = (half_of(bytes), self.pools.route(stream));
-        let found = match self.pools.get(pool).best_fit(half, stream, bytes) {
+        let Some(bytes) = block_bytes(requested_bytes) else { return Err(self.count_failure(OUT_OF_MEMORY)) };
+        let (size_class, pool) = (size_class_of(bytes), self.pools.pool_for_stream(stream));
+        let found = match self.pools.get(pool).best_fit(size_class, stream, bytes) {
             Some(id) => {
-                self.pools.get_mut(pool).take(id, &self.blocks[id]);
+                self.pools.get_mut(pool).remove(id, &self.blocks[id]);
                 id
             }
-            None => self.add_segment(pool, half, stream, bytes)?,
+            None => self.add_segment(pool, size_class, stream, bytes)?,
         };
-        Ok(self.hand_out(found, bytes, requested_bytes))
+        Ok(self.allocate_from_block(found, bytes, requested_bytes))
     }
 
-    /// Takes a block back. False if it is none of ours.
+    /// Frees a block. False if no live block has this address.
     pub(crate) fn free(&mut self, addr: u64) -> bool {
         let Some(id) = self.allocated.remove(&addr) else { return false };
         let block = &mut self.blocks[id];
-        let (half, bytes) = (block.half, block.bytes as i64);
-        let at_once = block.used_by.is_empty();
-        block.state = State::Waiting;
-        self.stats.add(Figure::Allocation, half, -1);
-        self.stats.add(Figure::AllocatedBytes, half, -bytes);
-        self.tell(Step::Free { at_once }, id);
-        if at_once {
-            self.put_back(id);
+        let (size_class, bytes) = (block.size_class, block.bytes as i64);
+        let is_immediate = block.stream_uses.is_empty();
+        block.state = BlockState::PendingFree;
+        self.stats.add(StatKind::Allocation, size_class, -1);
+        self.stats.add(StatKind::AllocatedBytes, size_class, -bytes);
+        self.trace(TraceAction::FreeRequested { is_immediate }, id);
+        if is_immediate {
+            self.free_block(id);
         } else if self.pools.is_capturing() {
-            self.waiting.put_apart(id);
+            self.pending.defer(id);
         } else {
-            self.wait_for_streams(id);
+            self.record_stream_events(id);
         }
         true
     }
 
-    /// Another stream uses a block too: it is not free before that one is done.
+    /// Notes that another stream uses a block: it must not be reused before that stream is done.
     pub(crate) fn record_stream(&mut self, addr: u64, stream: u64) {
         if let Some(id) = self.allocated.get(&addr) {
             let block = &mut self.blocks[*id];
-            if stream != block.stream && !block.used_by.contains(&stream) {
-                block.used_by.push(stream);
+            if stream != block.stream && !block.stream_uses.contains(&stream) {
+                block.stream_uses.push(stream);
             }
         }
     }
 
-    /// The segment that a tensor's block lies in: its address and bytes.
+    /// Address and bytes of the segment of the live block at `addr`.
     pub(crate) fn segment_of(&self, addr: u64) -> Option<(u64, u64)> {
-        self.allocated.get(&addr).map(|id| self.blocks.segment(*id))
+        self.allocated.get(&addr).map(|id| self.blocks.segment_of_block(*id))
     }
 
-    /// Gives every segment without tensors back to the driver.
+    /// Frees every segment that has no live block. Does nothing during a capture.
     pub(crate) fn release_cached(&mut self) {
-        // What a graph that is being captured has freed is in use when it is replayed, and the driver must not be asked.
+        // A replay of the captured graph uses the blocks that it freed, and cuMemFree would
+        // invalidate the capture.
         if self.pools.is_capturing() {
             return;
         }
-        self.wait_for_all();
+        self.wait_for_all_events();
         for pool in self.pools.releasable() {
             let whole: Vec<BlockId> =
                 self.pools.get(pool).free_blocks().filter(|id| !self.blocks[*id].is_split()).collect();
@@ -123,237 +129,235 @@ impl<H: Host> Cache<H> {
                 self.release_segment(id);
             }
         }
-        self.pools.forget_empty();
+        self.pools.remove_unused();
     }
 
-    /// What the filter knows belongs to this pool from now on.
-    pub(crate) fn begin_pool(&mut self, id: PoolId, filter: Filter) {
-        self.pools.begin(id, filter);
+    /// Sends allocations on streams that `filter` accepts to this pool.
+    pub(crate) fn begin_pool(&mut self, id: PoolId, filter: CaptureFilter) {
+        self.pools.begin_capture(id, filter);
     }
 
-    /// No longer.
     pub(crate) fn end_pool(&mut self, id: PoolId) {
-        self.pools.end(id);
+        self.pools.end_capture(id);
     }
 
-    /// What is made for a stream belongs to this pool from now on.
+    /// Sends allocations on one stream to this pool.
     pub(crate) fn begin_stream(&mut self, stream: u64, id: PoolId) {
-        self.pools.begin_stream(stream, id);
+        self.pools.begin_stream_capture(stream, id);
     }
 
-    /// No longer.
     pub(crate) fn end_stream(&mut self, stream: u64) {
-        self.pools.end_stream(stream);
+        self.pools.end_stream_capture(stream);
     }
 
-    /// A graph lets go of its pool.
+    /// Removes a user from this pool: a graph was destroyed.
     pub(crate) fn release_pool(&mut self, id: PoolId) {
-        self.pools.release(id);
+        self.pools.release_user(id);
     }
 
-    /// More than so many bytes are not taken from the driver.
+    /// Limits reserved bytes. Segments above the limit are kept.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit_bytes = Some(bytes);
     }
 
-    /// Bytes of tensors and of segments.
+    /// Allocated and reserved bytes.
     pub(crate) fn held_bytes(&self) -> (u64, u64) {
-        (self.stats.current(Figure::AllocatedBytes), self.stats.current(Figure::ReservedBytes))
+        (self.stats.current(StatKind::AllocatedBytes), self.stats.current(StatKind::ReservedBytes))
     }
 
-    fn refuse(&mut self, failure: Failure) -> Failure {
-        self.stats.num_ooms += u64::from(failure == OUT_OF_MEMORY);
-        failure
+    fn count_failure(&mut self, error: DriverError) -> DriverError {
+        self.stats.num_ooms += u64::from(error == OUT_OF_MEMORY);
+        error
     }
 
-    /// A new segment, as one block that is in no pool yet.
+    /// Allocates a segment, as one block that is in no pool yet.
     fn add_segment(
         &mut self,
         pool: PoolIndex,
-        half: Half,
+        size_class: BlockSizeClass,
         stream: u64,
         bytes: u64,
-    ) -> Result<BlockId, Failure> {
+    ) -> Result<BlockId, DriverError> {
         let segment = segment_bytes(bytes);
-        let addr = match self.ask_driver(segment) {
+        let addr = match self.alloc_from_driver(segment) {
             Err(OUT_OF_MEMORY) if !self.pools.is_capturing() => {
                 self.release_cached();
                 self.stats.num_alloc_retries += 1;
-                self.ask_driver(segment)
+                self.alloc_from_driver(segment)
             }
-            answer => answer,
+            result => result,
         };
-        let addr = addr.map_err(|failure| self.refuse(failure))?;
+        let addr = addr.map_err(|error| self.count_failure(error))?;
         self.pools.get_mut(pool).segments += 1;
-        self.stats.add(Figure::Segment, half, 1);
-        self.stats.add(Figure::ReservedBytes, half, segment as i64);
+        self.stats.add(StatKind::Segment, size_class, 1);
+        self.stats.add(StatKind::ReservedBytes, size_class, segment as i64);
         self.stats.num_device_alloc += 1;
-        let id = self.blocks.add(Block {
+        let id = self.blocks.add(AllocatorBlock {
             addr,
             bytes: segment,
             requested_bytes: 0,
             stream,
             pool,
-            half,
-            state: State::Free,
-            used_by: Vec::new(),
+            size_class,
+            state: BlockState::Free,
+            stream_uses: Vec::new(),
             pending_events: 0,
             previous: None,
             next: None,
         });
-        self.tell(Step::SegmentAlloc, id);
+        self.trace(TraceAction::SegmentAlloc, id);
         Ok(id)
     }
 
-    fn ask_driver(&mut self, bytes: u64) -> Result<u64, Failure> {
-        let after = self.stats.current(Figure::ReservedBytes).saturating_add(bytes);
+    fn alloc_from_driver(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        let after = self.stats.current(StatKind::ReservedBytes).saturating_add(bytes);
         if self.limit_bytes.is_some_and(|limit| after > limit) {
             return Err(OUT_OF_MEMORY);
         }
-        self.host.alloc(bytes, self.pools.is_capturing())
+        self.backend.alloc(bytes, self.pools.is_capturing())
     }
 
-    /// Makes a block that is in no pool a tensor's; what it has too much stays free.
-    fn hand_out(&mut self, id: BlockId, bytes: u64, requested_bytes: u64) -> u64 {
-        let (half, whole, was_split) = {
+    /// Serves a request from a block that is in no pool; a large enough rest goes to the pool.
+    fn allocate_from_block(&mut self, id: BlockId, bytes: u64, requested_bytes: u64) -> u64 {
+        let (size_class, whole, was_split) = {
             let block = &self.blocks[id];
-            (block.half, block.bytes, block.is_split())
+            (block.size_class, block.bytes, block.is_split())
         };
-        if is_worth_splitting(half, whole - bytes) {
+        if should_split(size_class, whole - bytes) {
             let rest = self.blocks.split(id, bytes);
             let rest_block = &self.blocks[rest];
             let rest_bytes = rest_block.bytes as i64;
-            self.pools.get_mut(rest_block.pool).put(rest, rest_block);
+            self.pools.get_mut(rest_block.pool).insert(rest, rest_block);
             if was_split {
-                self.stats.add(Figure::InactiveSplitBytes, half, -(bytes as i64));
+                self.stats.add(StatKind::InactiveSplitBytes, size_class, -(bytes as i64));
             } else {
-                self.stats.add(Figure::InactiveSplitBytes, half, rest_bytes);
-                self.stats.add(Figure::InactiveSplit, half, 1);
+                self.stats.add(StatKind::InactiveSplitBytes, size_class, rest_bytes);
+                self.stats.add(StatKind::InactiveSplit, size_class, 1);
             }
         } else if was_split {
-            self.stats.add(Figure::InactiveSplitBytes, half, -(whole as i64));
-            self.stats.add(Figure::InactiveSplit, half, -1);
+            self.stats.add(StatKind::InactiveSplitBytes, size_class, -(whole as i64));
+            self.stats.add(StatKind::InactiveSplit, size_class, -1);
         }
         let block = &mut self.blocks[id];
-        block.state = State::Allocated;
+        block.state = BlockState::Allocated;
         block.requested_bytes = requested_bytes;
         let (addr, bytes) = (block.addr, block.bytes as i64);
         self.allocated.insert(addr, id);
-        self.stats.add(Figure::Allocation, half, 1);
-        self.stats.add(Figure::AllocatedBytes, half, bytes);
-        self.stats.add(Figure::Active, half, 1);
-        self.stats.add(Figure::ActiveBytes, half, bytes);
-        self.stats.add(Figure::RequestedBytes, half, requested_bytes as i64);
-        self.tell(Step::Alloc, id);
+        self.stats.add(StatKind::Allocation, size_class, 1);
+        self.stats.add(StatKind::AllocatedBytes, size_class, bytes);
+        self.stats.add(StatKind::Active, size_class, 1);
+        self.stats.add(StatKind::ActiveBytes, size_class, bytes);
+        self.stats.add(StatKind::RequestedBytes, size_class, requested_bytes as i64);
+        self.trace(TraceAction::Alloc, id);
         addr
     }
 
-    /// A block that nobody uses any more joins its free neighbours and its pool.
-    fn put_back(&mut self, id: BlockId) {
-        let Block { half, bytes, requested_bytes, previous, next, .. } = self.blocks[id];
+    /// Merges a block with its free neighbours and puts it into its pool.
+    fn free_block(&mut self, id: BlockId) {
+        let AllocatorBlock { size_class, bytes, requested_bytes, previous, next, .. } = self.blocks[id];
         let (mut first, mut more_bytes, mut more_blocks) = (id, 0, 0);
-        if let Some(next) = next.filter(|next| self.blocks[*next].state == State::Free) {
+        if let Some(next) = next.filter(|next| self.blocks[*next].state == BlockState::Free) {
             (more_bytes, more_blocks) = (more_bytes - self.take_from_pool(next), more_blocks - 1);
             self.blocks.merge(id, next);
         }
-        if let Some(previous) = previous.filter(|previous| self.blocks[*previous].state == State::Free) {
+        if let Some(previous) = previous.filter(|previous| self.blocks[*previous].state == BlockState::Free) {
             (more_bytes, more_blocks) = (more_bytes - self.take_from_pool(previous), more_blocks - 1);
             self.blocks.merge(previous, id);
             first = previous;
         }
         let block = &mut self.blocks[first];
-        block.state = State::Free;
+        block.state = BlockState::Free;
         block.requested_bytes = 0;
         let block = &self.blocks[first];
-        self.pools.get_mut(block.pool).put(first, block);
+        self.pools.get_mut(block.pool).insert(first, block);
         if block.is_split() {
             (more_bytes, more_blocks) = (more_bytes + block.bytes as i64, more_blocks + 1);
         }
-        self.stats.add(Figure::InactiveSplit, half, more_blocks);
-        self.stats.add(Figure::InactiveSplitBytes, half, more_bytes);
-        self.stats.add(Figure::Active, half, -1);
-        self.stats.add(Figure::ActiveBytes, half, -(bytes as i64));
-        self.stats.add(Figure::RequestedBytes, half, -(requested_bytes as i64));
+        self.stats.add(StatKind::InactiveSplit, size_class, more_blocks);
+        self.stats.add(StatKind::InactiveSplitBytes, size_class, more_bytes);
+        self.stats.add(StatKind::Active, size_class, -1);
+        self.stats.add(StatKind::ActiveBytes, size_class, -(bytes as i64));
+        self.stats.add(StatKind::RequestedBytes, size_class, -(requested_bytes as i64));
     }
 
     fn take_from_pool(&mut self, id: BlockId) -> i64 {
         let block = &self.blocks[id];
-        self.pools.get_mut(block.pool).take(id, block);
+        self.pools.get_mut(block.pool).remove(id, block);
         block.bytes as i64
     }
 
     fn release_segment(&mut self, id: BlockId) {
         let bytes = self.take_from_pool(id);
-        let Block { addr, half, pool, .. } = self.blocks[id];
-        self.stats.add(Figure::Segment, half, -1);
-        self.stats.add(Figure::ReservedBytes, half, -bytes);
+        let AllocatorBlock { addr, size_class, pool, .. } = self.blocks[id];
+        self.stats.add(StatKind::Segment, size_class, -1);
+        self.stats.add(StatKind::ReservedBytes, size_class, -bytes);
         self.stats.num_device_free += 1;
-        self.tell(Step::SegmentFree, id);
-        self.host.free(addr);
+        self.trace(TraceAction::SegmentFree, id);
+        self.backend.free(addr);
         self.pools.get_mut(pool).segments -= 1;
         self.blocks.remove(id);
     }
 
-    /// Records an event on each stream that used a block.
-    fn wait_for_streams(&mut self, id: BlockId) {
-        for stream in std::mem::take(&mut self.blocks[id].used_by) {
-            match self.host.mark(stream) {
+    /// Records an event on each stream that used a block. If one fails, the block is deferred.
+    fn record_stream_events(&mut self, id: BlockId) {
+        for stream in std::mem::take(&mut self.blocks[id].stream_uses) {
+            match self.backend.record_event(stream) {
                 Ok(event) => {
-                    self.waiting.push(stream, event, id);
+                    self.pending.push(stream, event, id);
                     self.blocks[id].pending_events += 1;
                 }
-                // Tried again: a block that may be in use is never handed out.
-                Err(_) => self.blocks[id].used_by.push(stream),
+                // Retried later: a block that may be in use is never reused.
+                Err(_) => self.blocks[id].stream_uses.push(stream),
             }
         }
-        if !self.blocks[id].used_by.is_empty() {
-            self.waiting.put_apart(id);
+        if !self.blocks[id].stream_uses.is_empty() {
+            self.pending.defer(id);
         }
     }
 
-    fn record_late_events(&mut self) {
-        for id in self.waiting.take_apart() {
-            self.wait_for_streams(id);
+    fn record_deferred_events(&mut self) {
+        for id in self.pending.take_deferred() {
+            self.record_stream_events(id);
         }
     }
 
-    fn collect_done(&mut self) {
-        self.record_late_events();
-        while let Some((event, id)) = self.waiting.next_done(|event| self.host.is_done(event)) {
-            self.event_is_done(event, id);
+    fn process_events(&mut self) {
+        self.record_deferred_events();
+        while let Some((event, id)) = self.pending.pop_done(|event| self.backend.is_event_done(event)) {
+            self.complete_event(event, id);
         }
     }
 
-    fn wait_for_all(&mut self) {
+    fn wait_for_all_events(&mut self) {
         self.stats.num_sync_all_streams += 1;
-        self.record_late_events();
-        while let Some((stream, event, id)) = self.waiting.next() {
-            if !self.host.wait(event) {
-                // A block that may be in use is never handed out.
-                self.blocks[id].used_by.push(stream);
-                self.waiting.put_apart(id);
+        self.record_deferred_events();
+        while let Some((stream, event, id)) = self.pending.pop_any() {
+            if !self.backend.wait_for_event(event) {
+                // A block that may be in use is never reused.
+                self.blocks[id].stream_uses.push(stream);
+                self.pending.defer(id);
             }
-            self.event_is_done(event, id);
+            self.complete_event(event, id);
         }
     }
 
-    fn event_is_done(&mut self, event: EventId, id: BlockId) {
-        self.host.forget(event);
+    fn complete_event(&mut self, event: EventId, id: BlockId) {
+        self.backend.recycle_event(event);
         let block = &mut self.blocks[id];
         block.pending_events -= 1;
-        if block.pending_events == 0 && block.used_by.is_empty() {
-            self.tell(Step::FreeCompleted, id);
-            self.put_back(id);
+        if block.pending_events == 0 && block.stream_uses.is_empty() {
+            self.trace(TraceAction::FreeCompleted, id);
+            self.free_block(id);
         }
     }
 
-    fn tell(&mut self, step: Step, id: BlockId) {
+    fn trace(&mut self, action: TraceAction, id: BlockId) {
         let block = &self.blocks[id];
         let (allocated_bytes, reserved_bytes) = self.held_bytes();
         let (addr, bytes, requested_bytes) = (block.addr, block.bytes, block.requested_bytes);
         let (stream, pool) = (block.stream, self.pools.get(block.pool).id);
-        self.host.tell(Entry {
-            step,
+        self.backend.trace(TraceEntry {
+            action,
             addr,
             bytes,
             requested_bytes,
@@ -365,7 +369,7 @@ impl<H: Host> Cache<H> {
     }
 }
 
-/// Addresses are multiples of 512, and otherwise as good as random.
+/// Hashes block addresses; their low nine bits are 0.
 #[derive(Debug, Default)]
 struct AddressHasher(u64);
 
@@ -381,7 +385,7 @@ impl Hasher for AddressHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // Fibonacci hashing: the table takes its bits from both ends.
+        // Fibonacci hashing. The rotation spreads the bits: the table uses both ends of the hash.
         self.0 = (self.0 ^ value >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }

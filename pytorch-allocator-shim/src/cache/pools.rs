@@ -1,82 +1,78 @@
-//! Free blocks, by whom they may be given to.
+//! The free blocks of one device, by pool.
 //!
-//! Constraint: the replay of a CUDA graph uses the addresses of its capture again, so nobody else may get them. Consequence:
-//! besides the default pool there are private ones; a request belongs to the private pool of the first capture whose filter
-//! knows its stream. A private pool whose last user has let it go gives its segments back as soon as they are free.
+//! Replaying a CUDA graph reuses the addresses of its capture, so no other request may get them.
+//! Besides the default pool there are private pools; a request belongs to the private pool of the
+//! first active capture with a filter that accepts its stream. A private pool without users returns
+//! its segments to the driver once they are free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
-use super::blocks::{Block, BlockId};
-use super::sizes::Half;
+use super::blocks::AllocatorBlock;
+use super::ids::{BlockId, PoolId, PoolIndex};
+use super::size_rules::BlockSizeClass;
 
-/// Both halves of PyTorch's `MempoolId_t`.
-pub(crate) type PoolId = (u64, u64);
+/// Search order of free blocks: stream, then size, then address.
+type FreeBlockKey = (u64, u64, u64, BlockId);
 
-/// Place of a pool in the table; the default pool is the first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PoolIndex(u32);
+/// Whether an allocation on the given stream belongs to a capture.
+pub(crate) type CaptureFilter = Box<dyn Fn(u64) -> bool + Send>;
 
-/// A free block in the order in which it is looked for: by stream, then the smallest, then the lowest address.
-type Key = (u64, u64, u64, BlockId);
-
-/// Whether an allocation on a stream belongs to a capture.
-pub(crate) type Filter = Box<dyn Fn(u64) -> bool + Send>;
-
-/// One pool.
+/// The free blocks of one pool, and the captures and graphs that use it.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
-    /// `(0, 0)` is the default pool.
+pub(crate) struct BlockPool {
     pub(crate) id: PoolId,
-    /// Captures and graphs that keep it.
+    /// Captures and graphs that hold the pool.
     users: u32,
-    /// Captures into it that have not ended.
+    /// Active captures into the pool.
     routes: u32,
-    /// Segments it has.
     pub(crate) segments: u32,
-    free: [BTreeSet<Key>; 2],
+    free: [BTreeSet<FreeBlockKey>; 2],
 }
 
-impl Pool {
-    /// The smallest free block of a stream that is large enough, and of those the first.
-    pub(crate) fn best_fit(&self, half: Half, stream: u64, bytes: u64) -> Option<BlockId> {
+impl BlockPool {
+    /// The smallest free block of `stream` with at least `bytes`; the lowest address among equals.
+    pub(crate) fn best_fit(&self, size_class: BlockSizeClass, stream: u64, bytes: u64) -> Option<BlockId> {
         let from = (stream, bytes, 0, BlockId::LEAST);
-        let (its_stream, _, _, id) = *self.free[half as usize].range(from..).next()?;
+        let (its_stream, _, _, id) = *self.free[size_class as usize].range(from..).next()?;
         (its_stream == stream).then_some(id)
     }
 
-    /// Adds a free block.
-    pub(crate) fn put(&mut self, id: BlockId, block: &Block) {
-        self.free[block.half as usize].insert(key(id, block));
+    pub(crate) fn insert(&mut self, id: BlockId, block: &AllocatorBlock) {
+        self.free[block.size_class as usize].insert(free_block_key(id, block));
     }
 
-    /// Takes a free block out, as it was put in.
-    pub(crate) fn take(&mut self, id: BlockId, block: &Block) {
-        let was_there = self.free[block.half as usize].remove(&key(id, block));
+    /// Removes a free block, which must be unchanged since it was inserted.
+    pub(crate) fn remove(&mut self, id: BlockId, block: &AllocatorBlock) {
+        let was_there = self.free[block.size_class as usize].remove(&free_block_key(id, block));
         debug_assert!(was_there, "a free block is in its pool");
     }
 
-    /// All free blocks, large ones first.
+    /// All free blocks, those of the large size class first.
     pub(crate) fn free_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        [Half::Large, Half::Small]
+        [BlockSizeClass::Large, BlockSizeClass::Small]
             .into_iter()
-            .flat_map(|half| self.free[half as usize].iter().map(|key| key.3))
+            .flat_map(|size_class| self.free[size_class as usize].iter().map(|key| key.3))
+    }
+
+    fn is_unused(&self) -> bool {
+        self.users == 0 && self.routes == 0 && self.segments == 0
     }
 }
 
-fn key(id: BlockId, block: &Block) -> Key {
+fn free_block_key(id: BlockId, block: &AllocatorBlock) -> FreeBlockKey {
     (block.stream, block.bytes, block.addr, id)
 }
 
-/// A capture, or a `use_mem_pool`, that has begun and not ended.
-struct Route {
+/// An active capture, or an active `use_mem_pool`.
+struct CaptureRoute {
     pool: PoolIndex,
-    filter: Filter,
-    /// If it was begun for one stream.
+    filter: CaptureFilter,
+    /// Set if the capture was begun for one stream (torch 2.1 and 2.2).
     stream: Option<u64>,
 }
 
-impl fmt::Debug for Route {
+impl fmt::Debug for CaptureRoute {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.pool.fmt(formatter)
     }
@@ -84,51 +80,65 @@ impl fmt::Debug for Route {
 
 /// All pools of a device.
 #[derive(Debug)]
-pub(crate) struct Pools {
-    table: Vec<Pool>,
+pub(crate) struct PoolTable {
+    table: Vec<BlockPool>,
     by_id: HashMap<PoolId, PoolIndex>,
-    routes: Vec<Route>,
+    routes: Vec<CaptureRoute>,
 }
 
-impl Default for Pools {
+impl Default for PoolTable {
     fn default() -> Self {
-        Self { table: vec![Pool::default()], by_id: HashMap::new(), routes: Vec::new() }
+        Self { table: vec![BlockPool::default()], by_id: HashMap::new(), routes: Vec::new() }
     }
 }
 
-impl Pools {
-    /// True while a capture may be under way: nothing may be asked of events then, and nothing given back to the driver.
+impl PoolTable {
+    /// True while a capture may be active. No event may be queried then, and no segment freed.
     pub(crate) fn is_capturing(&self) -> bool {
         !self.routes.is_empty()
     }
 
-    /// The pool that an allocation on this stream belongs to.
-    pub(crate) fn route(&self, stream: u64) -> PoolIndex {
+    /// The pool that an allocation on `stream` belongs to.
+    pub(crate) fn pool_for_stream(&self, stream: u64) -> PoolIndex {
         self.routes.iter().find(|route| (route.filter)(stream)).map_or(PoolIndex(0), |route| route.pool)
     }
 
-    /// From now on, what the filter knows belongs to this pool, which gets a user more.
-    pub(crate) fn begin(&mut self, id: PoolId, filter: Filter) {
+    /// Sends allocations that `filter` accepts to this pool, and adds a user to it.
+    pub(crate) fn begin_capture(&mut self, id: PoolId, filter: CaptureFilter) {
         let table = &mut self.table;
         let pool = *self.by_id.entry(id).or_insert_with(|| {
-            // Places of pools that have gone are used again.
-            let gone = table.iter().skip(1).position(Pool::has_gone).map(|at| at + 1);
-            let at = gone.unwrap_or_else(|| {
-                table.push(Pool::default());
+            let unused = table.iter().skip(1).position(BlockPool::is_unused).map(|at| at + 1);
+            let at = unused.unwrap_or_else(|| {
+                table.push(BlockPool::default());
                 table.len() - 1
             });
-            table[at] = Pool { id, ..Pool::default() };
+            table[at] = BlockPool { id, ..BlockPool::default() };
             PoolIndex(at as u32)
         });
         self.table[pool.0 as usize].users += 1;
         self.table[pool.0 as usize].routes += 1;
-        self.routes.push(Route { pool, filter, stream: None });
+        self.routes.push(CaptureRoute { pool, filter, stream: None });
     }
 
-    /// The capture into this pool is over.
-    pub(crate) fn end(&mut self, id: PoolId) {
+    /// Ends the oldest active capture into this pool. The pool keeps its user.
+    pub(crate) fn end_capture(&mut self, id: PoolId) {
         let pool = self.by_id.get(&id);
         if let Some(at) = pool.and_then(|pool| self.routes.iter().position(|route| route.pool == *pool)) {
+            self.remove_route(at);
+        }
+    }
+
+    /// [`begin_capture`](Self::begin_capture) for one stream (torch 2.1 and 2.2).
+    pub(crate) fn begin_stream_capture(&mut self, stream: u64, id: PoolId) {
+        self.begin_capture(id, Box::new(move |of| of == stream));
+        if let Some(route) = self.routes.last_mut() {
+            route.stream = Some(stream);
+        }
+    }
+
+    /// [`end_capture`](Self::end_capture) for one stream (torch 2.1 and 2.2).
+    pub(crate) fn end_stream_capture(&mut self, stream: u64) {
+        if let Some(at) = self.routes.iter().position(|route| route.stream == Some(stream)) {
             self.remove_route(at);
         }
     }
@@ -136,57 +146,36 @@ impl Pools {
     fn remove_route(&mut self, at: usize) {
         let route = self.routes.remove(at);
         self.table[route.pool.0 as usize].routes -= 1;
-        self.forget_empty();
+        self.remove_unused();
     }
 
-    /// From now on, what is made for this stream belongs to this pool (torch 2.1 and 2.2).
-    pub(crate) fn begin_stream(&mut self, stream: u64, id: PoolId) {
-        self.begin(id, Box::new(move |of| of == stream));
-        if let Some(route) = self.routes.last_mut() {
-            route.stream = Some(stream);
-        }
-    }
-
-    /// No longer.
-    pub(crate) fn end_stream(&mut self, stream: u64) {
-        if let Some(at) = self.routes.iter().position(|route| route.stream == Some(stream)) {
-            self.remove_route(at);
-        }
-    }
-
-    /// A user lets go of this pool.
-    pub(crate) fn release(&mut self, id: PoolId) {
+    /// Removes a user from this pool.
+    pub(crate) fn release_user(&mut self, id: PoolId) {
         if let Some(pool) = self.by_id.get(&id) {
             let pool = &mut self.table[pool.0 as usize];
             pool.users = pool.users.saturating_sub(1);
         }
-        self.forget_empty();
+        self.remove_unused();
     }
 
-    /// Pools whose free segments may go back to the driver: the default one, and private ones without users.
+    /// The pools that may free segments: the default pool, and private pools without users.
     pub(crate) fn releasable(&self) -> impl Iterator<Item = PoolIndex> + use<> {
         let without_users =
-            |(at, pool): (usize, &Pool)| (at == 0 || pool.users == 0).then_some(PoolIndex(at as u32));
+            |(at, pool): (usize, &BlockPool)| (at == 0 || pool.users == 0).then_some(PoolIndex(at as u32));
         self.table.iter().enumerate().filter_map(without_users).collect::<Vec<_>>().into_iter()
     }
 
-    /// Forgets private pools that have neither users nor segments.
-    pub(crate) fn forget_empty(&mut self) {
+    /// Removes private pools that have no user, capture or segment; their table entries are reused.
+    pub(crate) fn remove_unused(&mut self) {
         let table = &self.table;
-        self.by_id.retain(|_, pool| !table[pool.0 as usize].has_gone());
+        self.by_id.retain(|_, pool| !table[pool.0 as usize].is_unused());
     }
 
-    pub(crate) fn get(&self, pool: PoolIndex) -> &Pool {
+    pub(crate) fn get(&self, pool: PoolIndex) -> &BlockPool {
         &self.table[pool.0 as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, pool: PoolIndex) -> &mut Pool {
+    pub(crate) fn get_mut(&mut self, pool: PoolIndex) -> &mut BlockPool {
         &mut self.table[pool.0 as usize]
-    }
-}
-
-impl Pool {
-    fn has_gone(&self) -> bool {
-        self.users == 0 && self.routes == 0 && self.segments == 0
     }
 }

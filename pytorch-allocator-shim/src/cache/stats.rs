@@ -1,20 +1,21 @@
-//! The numbers that `torch.cuda.memory_stats()` gives for the native allocator.
+//! The statistics of `torch.cuda.memory_stats()`.
 //!
-//! Constraint: PyTorch refuses them under a pluggable allocator, and who moves to one needs them. Consequence: the same
-//! figures with the same names, counted at the same places as in `c10/cuda/CUDACachingAllocator.cpp`.
+//! PyTorch refuses them under a pluggable allocator. These have the same names, and are counted at
+//! the same places as in `c10/cuda/CUDACachingAllocator.cpp`. `tests/suite/test_allocator.py`
+//! compares every value with the native allocator's.
 
-use super::sizes::Half;
+use super::size_rules::BlockSizeClass;
 
-/// One figure's course.
+/// One statistic: its current value, its peak, and the sums of its increases and decreases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Stat {
+pub(crate) struct StatValues {
     current: u64,
     peak: u64,
     allocated: u64,
     freed: u64,
 }
 
-impl Stat {
+impl StatValues {
     fn add(&mut self, amount: i64) {
         let size = amount.unsigned_abs();
         if amount < 0 {
@@ -28,16 +29,16 @@ impl Stat {
     }
 }
 
-macro_rules! figures {
-    ($($figure:ident $name:literal)*) => {
-        /// What is counted for each half and for both.
+macro_rules! stat_kinds {
+    ($($kind:ident $name:literal)*) => {
+        /// What is counted, per size class and in total.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub(crate) enum Figure { $(#[doc = $name] $figure),* }
-        const FIGURES: &[&str] = &[$($name),*];
+        pub(crate) enum StatKind { $(#[doc = $name] $kind),* }
+        const STAT_NAMES: &[&str] = &[$($name),*];
     };
 }
 
-figures! {
+stat_kinds! {
     Allocation "allocation"
     Segment "segment"
     Active "active"
@@ -50,67 +51,67 @@ figures! {
 }
 
 const POOLS: [&str; 3] = ["all", "small_pool", "large_pool"];
-const COURSE: [&str; 4] = ["current", "peak", "allocated", "freed"];
+const VALUE_NAMES: [&str; 4] = ["current", "peak", "allocated", "freed"];
 
-/// All of a device's.
+/// The statistics of one device.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stats {
-    figures: [[Stat; 3]; FIGURES.len()],
-    /// Requests that a first call of the driver could not serve.
+pub(crate) struct DeviceStats {
+    by_kind: [[StatValues; 3]; STAT_NAMES.len()],
+    /// Requests for which the driver was called again after cached segments were freed.
     pub(crate) num_alloc_retries: u64,
-    /// Requests that were refused.
+    /// Requests that failed for lack of memory.
     pub(crate) num_ooms: u64,
-    /// Times all streams' events were waited for.
+    /// How often the allocator waited for the events of all streams.
     pub(crate) num_sync_all_streams: u64,
-    /// Segments that came.
+    /// Segments that the driver allocated.
     pub(crate) num_device_alloc: u64,
-    /// Segments that went.
+    /// Segments that the driver freed.
     pub(crate) num_device_free: u64,
 }
 
-impl Stats {
-    /// A figure changes.
-    pub(crate) fn add(&mut self, figure: Figure, half: Half, amount: i64) {
-        let stats = &mut self.figures[figure as usize];
+impl DeviceStats {
+    /// Changes a statistic by `amount`, in its size class and in total.
+    pub(crate) fn add(&mut self, kind: StatKind, size_class: BlockSizeClass, amount: i64) {
+        let stats = &mut self.by_kind[kind as usize];
         stats[0].add(amount);
-        stats[1 + half as usize].add(amount);
+        stats[1 + size_class as usize].add(amount);
     }
 
-    /// What it is now, over both halves.
-    pub(crate) fn current(&self, figure: Figure) -> u64 {
-        self.figures[figure as usize][0].current
+    /// The current value, over both size classes.
+    pub(crate) fn current(&self, kind: StatKind) -> u64 {
+        self.by_kind[kind as usize][0].current
     }
 
-    /// Peaks begin again at what is now.
+    /// Sets every peak to the current value.
     pub(crate) fn reset_peaks(&mut self) {
-        for stat in self.figures.as_flattened_mut() {
+        for stat in self.by_kind.as_flattened_mut() {
             stat.peak = stat.current;
         }
     }
 
-    /// Sums and counts begin again at 0.
+    /// Sets the accumulated sums and counts to 0.
     pub(crate) fn reset_sums(&mut self) {
-        for stat in self.figures.as_flattened_mut() {
+        for stat in self.by_kind.as_flattened_mut() {
             (stat.allocated, stat.freed) = (0, 0);
         }
         (self.num_alloc_retries, self.num_ooms, self.num_sync_all_streams) = (0, 0, 0);
         (self.num_device_alloc, self.num_device_free) = (0, 0);
     }
 
-    /// Name and value of each, with the names of `torch.cuda.memory_stats()`.
-    pub(crate) fn each(&self, mut tell: impl FnMut(&str, u64)) {
-        for (figure, stats) in FIGURES.iter().zip(&self.figures) {
+    /// Calls `visit` with the name, as in `torch.cuda.memory_stats()`, and value of each.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(&str, u64)) {
+        for (kind, stats) in STAT_NAMES.iter().zip(&self.by_kind) {
             for (pool, stat) in POOLS.iter().zip(stats) {
                 let values = [stat.current, stat.peak, stat.allocated, stat.freed];
-                for (course, value) in COURSE.iter().zip(values) {
-                    tell(&format!("{figure}.{pool}.{course}"), value);
+                for (value_name, value) in VALUE_NAMES.iter().zip(values) {
+                    visit(&format!("{kind}.{pool}.{value_name}"), value);
                 }
             }
         }
-        tell("num_alloc_retries", self.num_alloc_retries);
-        tell("num_ooms", self.num_ooms);
-        tell("num_sync_all_streams", self.num_sync_all_streams);
-        tell("num_device_alloc", self.num_device_alloc);
-        tell("num_device_free", self.num_device_free);
+        visit("num_alloc_retries", self.num_alloc_retries);
+        visit("num_ooms", self.num_ooms);
+        visit("num_sync_all_streams", self.num_sync_all_streams);
+        visit("num_device_alloc", self.num_device_alloc);
+        visit("num_device_free", self.num_device_free);
     }
 }

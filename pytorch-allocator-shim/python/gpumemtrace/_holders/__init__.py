@@ -1,11 +1,14 @@
-"""Who holds what leaks: from the tensors that own the leaked blocks to a name that a user knows.
+"""Finds what holds leaked tensors: a search from the program's names to the leaked blocks.
 
-Constraint: this runs inside somebody's training, at its worst moment, and in two ways: as a part of the package, and handed in by
-`gpumemtrace run --holders` where the package is not installed. Consequence: it imports nothing of the package, asks only for the
-blocks of leaks, calls no code of the program's (objects are looked at by their types, never asked), ends at a limit, keeps nothing,
-and raises nothing into the program.
+The search runs inside the user's training. With `gpumemtrace run --holders` it runs from a folder
+of its own, and the package need not be installed. So it
+
+- imports nothing else of the package;
+- searches only for the blocks of likely leaks, within a time limit;
+- calls no code of the program: objects are inspected through their types;
+- keeps no object alive afterwards, and raises nothing into the program.
 """
 
-from ._look import DEFAULT_LIMIT_S, Look, look
+from .scan import DEFAULT_LIMIT_S, ScanResult, scan_holders
 
-__all__ = ["DEFAULT_LIMIT_S", "Look", "look"]
+__all__ = ["DEFAULT_LIMIT_S", "ScanResult", "scan_holders"]

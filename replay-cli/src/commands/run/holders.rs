@@ -33,15 +33,15 @@ const PACKAGE_NAME: &str = "_gpumemtrace_holders";
 const STARTUP_FILE: (&str, &str) = ("sitecustomize.py", python!("site/sitecustomize.py"));
 const SCANNER_FILES: &[(&str, &str)] = &[
     ("__init__.py", python!("__init__.py")),
-    ("_frames.py", python!("_frames.py")),
-    ("_hooks.py", python!("_hooks.py")),
-    ("_library.py", python!("_library.py")),
-    ("_look.py", python!("_look.py")),
-    ("_names.py", python!("_names.py")),
-    ("_safe.py", python!("_safe.py")),
-    ("_torch.py", python!("_torch.py")),
-    ("_walk.py", python!("_walk.py")),
-    ("_ways.py", python!("_ways.py")),
+    ("frames.py", python!("frames.py")),
+    ("library.py", python!("library.py")),
+    ("names.py", python!("names.py")),
+    ("paths.py", python!("paths.py")),
+    ("safe_access.py", python!("safe_access.py")),
+    ("scan.py", python!("scan.py")),
+    ("search.py", python!("search.py")),
+    ("torch_objects.py", python!("torch_objects.py")),
+    ("triggers.py", python!("triggers.py")),
 ];
 
 /// Parses the name of a signal that a program can handle, with or without `SIG`.
@@ -154,9 +154,7 @@ mod tests {
     fn dropping_hook_removes_its_folder() {
         let hook = HoldersHook::create().unwrap();
         let folder = hook.folder.path().to_owned();
-        assert!(
-            folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("_look.py").is_file()
-        );
+        assert!(folder.join(STARTUP_FILE.0).is_file() && folder.join(PACKAGE_NAME).join("scan.py").is_file());
         let mut command = Command::new("python3");
         hook.configure(&mut command, Some("USR1"), None).unwrap();
         let path = command.get_envs().find(|(name, _)| *name == "PYTHONPATH").unwrap().1.unwrap();

@@ -1,14 +1,14 @@
-"""Starts `gpumemtrace run --holders` in a Python of the command that is run.
+"""Starts the holder scan of `gpumemtrace run --holders` in a Python process of the command.
 
-Constraint: Python imports one module of this name, the first that is found. Consequence: this one takes its folder out of the path
-again and then imports the other, if there is one, in its own place: the program sees the same path and the same module as without.
+Python imports the first module of this name that it finds. So this one removes its folder from
+`sys.path` and then imports the program's own `sitecustomize`, if there is one, in its place. The
+program sees the same path and the same module as without gpumemtrace.
 """
 
 import sys
 
 
-def _the_other() -> None:
-    """Imports the module that would have been this one."""
+def _import_hidden_sitecustomize() -> None:
     own = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -19,7 +19,7 @@ def _the_other() -> None:
         sys.modules.setdefault("sitecustomize", own)
 
 
-def _start(folder: str) -> None:
+def _install_triggers(folder: str) -> None:
     import importlib.util
     import os
 
@@ -32,20 +32,20 @@ def _start(folder: str) -> None:
         return
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    importlib.import_module(name + "._hooks").install()
+    importlib.import_module(name + ".triggers").install()
 
 
-def _begin() -> None:
+def _main() -> None:
     import os
 
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != folder]
     if sys.version_info >= (3, 8) and os.environ.get("GPUMEMTRACE_HOLDERS") == "1":
         try:
-            _start(folder)
+            _install_triggers(folder)
         except Exception as error:
-            sys.stderr.write(f"gpumemtrace: who holds what leaks will not be told: {error!r}\n")
-    _the_other()
+            sys.stderr.write(f"gpumemtrace: cannot scan for the holders of leaks: {error!r}\n")
+    _import_hidden_sitecustomize()
 
 
-_begin()
+_main()

@@ -1,0 +1,154 @@
+"""When a scan runs: at exit, when memory runs out, and at a signal.
+
+`gpumemtrace run --holders` calls `install()` in each Python process of the command, before any code
+of the program and also in processes that never use a GPU. So it only registers handlers and imports
+nothing of PyTorch; hooks into PyTorch are installed when the program imports it. The `atexit`
+handler is registered first, so it runs last, when the program's own handlers are done and its
+modules are still intact.
+"""
+
+import atexit
+import os
+import signal
+import sys
+from types import FrameType, ModuleType
+from typing import Any, Callable, Dict, Optional, Sequence
+
+from .library import COMMAND_VARIABLE
+from .scan import DEFAULT_LIMIT_S, scan_holders
+from .torch_objects import watch_saved_tensor_hooks
+
+SIGNAL_VARIABLE = "GPUMEMTRACE_HOLDERS_SIGNAL"
+LIMIT_VARIABLE = "GPUMEMTRACE_HOLDERS_LIMIT"
+#: A program may try sizes until one fits; only its first failures are scanned.
+_MAX_OOM_SCANS = 3
+
+_limit_s = DEFAULT_LIMIT_S
+_oom_count = 0
+
+
+def install() -> None:
+    """Registers the triggers that the environment requests. Call it once per process."""
+    global _limit_s
+    _limit_s = _read_limit()
+    atexit.register(_scan_silently, "exit")
+    number = _read_signal()
+    if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, _on_signal)
+    on_import = {"torch.autograd": _on_autograd_import, "torch.cuda": _on_cuda_import}
+    sys.meta_path.insert(0, _ImportHook(on_import))
+
+
+def _read_limit() -> float:
+    text = os.environ.get(LIMIT_VARIABLE, "")
+    try:
+        limit_s = float(text) if text else DEFAULT_LIMIT_S
+        if 0 < limit_s <= 3600:
+            return limit_s
+    except ValueError:
+        pass
+    _print_line(f"{LIMIT_VARIABLE}={text} is not a number of seconds up to 3600; using {DEFAULT_LIMIT_S:g}.")
+    return DEFAULT_LIMIT_S
+
+
+def _read_signal() -> Optional[int]:
+    text = os.environ.get(SIGNAL_VARIABLE, "")
+    if not text:
+        return None
+    name = text.upper() if text.upper().startswith("SIG") else "SIG" + text.upper()
+    found = signal.Signals.__members__.get(name)
+    if found is None or found in (signal.SIGKILL, signal.SIGSTOP):
+        _print_line(f"{SIGNAL_VARIABLE}={text} is not a signal that a program can handle; ignored.")
+        return None
+    return int(found)
+
+
+def _print_line(text: str) -> None:
+    sys.stderr.write(f"gpumemtrace: {text}\n")
+
+
+def _scan_silently(when: str) -> None:
+    """Scans and discards the result: it is in the trace, and so is the reason of a failure."""
+    command = os.environ.get(COMMAND_VARIABLE)
+    if not command:
+        return
+    try:
+        scan_holders(when, command, _limit_s)
+    except Exception:
+        return
+
+
+def _on_signal(number: int, frame: Optional[FrameType]) -> None:
+    _scan_silently("signal")
+
+
+def _on_oom(device: int, requested: int, reserved: int, free: int) -> None:
+    global _oom_count
+    _oom_count += 1
+    if _oom_count <= _MAX_OOM_SCANS:
+        _scan_silently("oom")
+
+
+def _on_autograd_import() -> None:
+    # The program cannot have saved a tensor for the backward pass yet.
+    watch_saved_tensor_hooks(sys.modules["torch"])
+
+
+def _on_cuda_import() -> None:
+    # Attaching now would initialize the device; _lazy_call defers it until the program does that.
+    sys.modules["torch.cuda"]._lazy_call(lambda: _attach_oom_observer(sys.modules["torch"]))
+
+
+def _attach_oom_observer(torch: Any) -> None:
+    try:
+        torch._C._cuda_attach_out_of_memory_observer(_on_oom)
+    except Exception:
+        # Pluggable allocators have no observers.
+        return
+
+
+class _ImportHook:
+    """Calls a function after each awaited module is imported; removes itself after the last one."""
+
+    def __init__(self, awaited: Dict[str, Callable[[], None]]) -> None:
+        self._awaited = awaited
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None) -> Any:
+        on_loaded = self._awaited.pop(name, None)
+        if on_loaded is None:
+            return None
+        position = sys.meta_path.index(self) if self in sys.meta_path else -1
+        others = sys.meta_path[position + 1 :]
+        if not self._awaited and position >= 0:
+            del sys.meta_path[position]
+        for finder in others:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _CallbackLoader(spec.loader, on_loaded)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _CallbackLoader:
+    """Loads a module with its own loader, which it then restores, and calls a function."""
+
+    def __init__(self, own: Any, on_loaded: Callable[[], None]) -> None:
+        self._own, self._on_loaded = own, on_loaded
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._own.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._own
+        module.__loader__ = self._own
+        self._own.exec_module(module)
+        try:
+            self._on_loaded()
+        except Exception:
+            # An unknown version of PyTorch: the scan reports less, or does not run at an OOM.
+            return

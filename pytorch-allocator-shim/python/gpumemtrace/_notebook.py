@@ -1,0 +1,152 @@
+"""The cell magic: `%load_ext gpumemtrace`, then `%%gpumemtrace` as the first line of a cell.
+
+The magic reports what a cell allocated from the trace alone. A notebook is usually not started
+under `gpumemtrace run`, so the first such cell starts the recording. Each cell is a phase between
+two marks; the text printed after it is the report on the time between them. IPython calls this
+module and is not a dependency of the package.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from ._recording.lifecycle import is_started, start
+from ._recording.markers import NotRecording, is_recording, mark, phase
+from ._reports.report import CommandFailed, report
+from ._reports.sizes import format_size
+
+#: Call sites printed per list.
+_MAX_SITES = 5
+
+#: File names that ipykernel and IPython give to the code of cells.
+_CELL_FILE = re.compile(r"ipykernel_\d+/\d+\.py$|^<ipython-input-\d+-")
+
+_cell_count = 0
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the cell magic; IPython calls this for `%load_ext gpumemtrace`."""
+
+    def gpumemtrace(line: str, cell: str) -> None:
+        """%%gpumemtrace: print the peak GPU memory of the cell, and what it retains.
+
+        `%%gpumemtrace FILE` names the trace, if this starts the recording."""
+        _run_cell(shell, line, cell)
+
+    shell.register_magic_function(gpumemtrace, magic_kind="cell", magic_name="gpumemtrace")
+
+
+def _run_cell(shell: Any, line: str, cell: str) -> None:
+    global _cell_count
+    _cell_count += 1
+    begin, end, cell_file = f"cell {_cell_count} begins", f"cell {_cell_count} ends", _cell_file_name(shell, cell)
+    output = line.strip() or None
+    try:
+        if output is not None and is_started():
+            print("gpumemtrace: already recording; the trace keeps its name")
+        start(output)
+    except (RuntimeError, OSError) as error:
+        print(f"gpumemtrace: {error}")
+        shell.run_cell(cell)
+        return
+    mark(begin)
+    try:
+        with phase("cell"):
+            # Prints the cell's own errors and returns.
+            shell.run_cell(cell)
+    finally:
+        mark(end)
+        print(_cell_report(begin, end, cell_file))
+
+
+def _cell_file_name(shell: Any, cell: str) -> Optional[str]:
+    """The file name that IPython is going to give to the code of a cell."""
+    try:
+        return str(shell.compile.get_code_name(cell, shell.transform_cell(cell), shell.execution_count))
+    except Exception:  # Another version of IPython: its lines are shown as those of "another cell".
+        return None
+
+
+def _cell_report(begin: str, end: str, cell_file: Optional[str]) -> str:
+    if not is_recording():
+        return "gpumemtrace: no GPU call so far"
+    options = ("--peak", "--since", f"mark:{begin}", "--at", f"mark:{begin}", "--at", f"mark:{end}")
+    try:
+        whole = report(None, *options)
+    except (CommandFailed, NotRecording, FileNotFoundError) as error:
+        return f"gpumemtrace: no report on this cell: {error}"
+    snapshots: Dict[Tuple[str, int], Dict[str, Any]] = {
+        (snapshot["asked"], snapshot["device"]): snapshot for snapshot in whole.get("instants", [])
+    }
+    lines: List[str] = []
+    for peak in whole.get("peak", []):
+        device = peak["device"]
+        before, after = snapshots.get((f"mark:{begin}", device)), snapshots.get((f"mark:{end}", device))
+        lines += _device_lines(peak, before, after, cell_file)
+    if not lines:
+        lines = ["gpumemtrace: this cell used no GPU memory"]
+    for trace in whole["traces"]:
+        if not trace["complete"]:
+            lines.append(f"  The trace is incomplete; `gpumemtrace info {trace['path']}` shows what is missing.")
+    return "\n".join(lines)
+
+
+def _device_lines(
+    peak: Dict[str, Any], before: Optional[Dict[str, Any]], after: Optional[Dict[str, Any]], cell_file: Optional[str]
+) -> List[str]:
+    layer = peak["layer"]
+    kind = "allocated" if layer == "torch" else "driver memory (PyTorch's own allocator was not seen)"
+    # A device that is first used in this cell held nothing before.
+    at_begin, at_end = _live_bytes(before, layer, 0), _live_bytes(after, layer, None)
+    change = ""
+    if at_end is not None and at_begin is not None:
+        sign = "+" if at_end >= at_begin else "-"
+        change = f" ({sign}{_size_text(abs(at_end - at_begin))})"
+    lines = [
+        f"GPU {peak['device']}, this cell: peak {kind} {_size_text(peak['live_bytes'])}; "
+        f"at start {_size_text(at_begin)}, at end {_size_text(at_end)}{change}"
+    ]
+    lines += _site_lines("allocated at the peak", [(site["bytes"], site["site"]) for site in peak["sites"]], cell_file)
+    held: Dict[str, int] = {site["site"]["id"]: site["bytes"] for site in (before or {}).get("sites", [])}
+    sites = (after or {}).get("sites", [])
+    more = [(site["bytes"] - held.get(site["site"]["id"], 0), site["site"]) for site in sites]
+    retained = sorted((row for row in more if row[0] > 0), key=lambda row: -row[0])
+    return lines + _site_lines("retained after the cell", retained, cell_file)
+
+
+def _live_bytes(snapshot: Optional[Dict[str, Any]], layer: str, default: Optional[int]) -> Optional[int]:
+    if snapshot is None:
+        return default
+    value: Optional[int] = snapshot["live_bytes" if layer == "torch" else "device_bytes"]
+    # Null if PyTorch had not allocated anything by then.
+    return 0 if value is None and layer == "torch" else value
+
+
+def _site_lines(title: str, rows: List[Tuple[int, Dict[str, Any]]], cell_file: Optional[str]) -> List[str]:
+    if not rows:
+        return []
+    lines = [f"  {title}:"] + [f"    {_size_text(size):>12}  {_site_text(site, cell_file)}" for size, site in rows[:_MAX_SITES]]
+    if len(rows) > _MAX_SITES:
+        rest = sum(size for size, _ in rows[_MAX_SITES:])
+        lines.append(f"    {_size_text(rest):>12}  {len(rows) - _MAX_SITES} more lines")
+    return lines
+
+
+def _site_text(site: Dict[str, Any], cell_file: Optional[str]) -> str:
+    file, line, function = site.get("file"), site.get("line"), site.get("function")
+    if file is None:
+        return str(site.get("module") or "<no Python frame>")
+    backward = " (backward)" if site.get("backward") else ""
+    if file == cell_file or _CELL_FILE.search(file):
+        # IPython registers the code of cells with linecache.
+        text = linecache.getline(file, line).strip() if line is not None else ""
+        cell = "this cell" if file == cell_file else "another cell"
+        return f"{cell}, line {'?' if line is None else line}{backward}" + (f": {text}" if text else "")
+    named = f" in {function}()" if function and not function.startswith("<") else ""
+    return f"{file}:{'?' if line is None else line}{named}{backward}"
+
+
+def _size_text(size: Optional[int]) -> str:
+    return "unknown" if size is None else format_size(size)

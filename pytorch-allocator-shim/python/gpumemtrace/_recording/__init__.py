@@ -1,0 +1,1 @@
+"""Recording: start and stop, and the markers that a program writes into its trace."""

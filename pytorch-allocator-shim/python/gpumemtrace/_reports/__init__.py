@@ -1,0 +1,1 @@
+"""Reports on a trace, which the command makes."""

@@ -1,0 +1,62 @@
+//! What the caching allocator needs of its device and of the trace.
+//!
+//! The allocator's rules are tested with ten million requests, which no driver could serve. So the
+//! allocator reaches driver and trace only through [`CacheBackend`].
+
+use super::ids::{EventId, PoolId};
+
+/// The `CUresult` of a failed driver call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DriverError(pub(crate) i32);
+
+/// What happened to a block or segment: the actions of PyTorch's own `TraceEntry`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TraceAction {
+    /// A block was handed out.
+    Alloc,
+    /// The program freed a block.
+    FreeRequested {
+        /// The block is free now; false if an event on another stream is outstanding.
+        is_immediate: bool,
+    },
+    /// The last outstanding event of a freed block has completed; the block is free now.
+    FreeCompleted,
+    /// The driver allocated a segment.
+    SegmentAlloc,
+    /// A segment is about to be returned to the driver.
+    SegmentFree,
+}
+
+/// One action, and the block or segment it concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TraceEntry {
+    pub(crate) action: TraceAction,
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    /// Bytes that the program requested; 0 for a segment.
+    pub(crate) requested_bytes: u64,
+    pub(crate) stream: u64,
+    pub(crate) pool: PoolId,
+    /// Bytes of live tensors after the action.
+    pub(crate) allocated_bytes: u64,
+    /// Bytes of segments after the action.
+    pub(crate) reserved_bytes: u64,
+}
+
+/// A device and the trace that its allocator writes to.
+pub(crate) trait CacheBackend {
+    /// Allocates device memory. `during_capture` is true if a CUDA graph may be being captured.
+    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError>;
+    /// Frees memory from [`alloc`](Self::alloc).
+    fn free(&mut self, addr: u64);
+    /// Records an event on a stream.
+    fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError>;
+    /// Whether all work before the event has completed.
+    fn is_event_done(&mut self, event: EventId) -> bool;
+    /// Blocks until the event has completed. False if the driver could not wait.
+    fn wait_for_event(&mut self, event: EventId) -> bool;
+    /// Takes back an event that the allocator no longer needs.
+    fn recycle_event(&mut self, event: EventId);
+    /// Called after each action, except for [`TraceAction::SegmentFree`], which precedes the free.
+    fn trace(&mut self, entry: TraceEntry);
+}

@@ -1,0 +1,23 @@
+//! Identifiers of blocks, pools and events. Blocks name their pool and pools name their free
+//! blocks, so both index types live here.
+
+/// Index of a block in the [`BlockTable`](super::blocks::BlockTable). Reused after the block is
+/// removed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct BlockId(pub(super) u32);
+
+impl BlockId {
+    /// Sorts before every other id.
+    pub(crate) const LEAST: Self = Self(0);
+}
+
+/// Index of a pool in the [`PoolTable`](super::pools::PoolTable). Index 0 is the default pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PoolIndex(pub(super) u32);
+
+/// Both halves of PyTorch's `MempoolId_t`; `(0, 0)` is the default pool.
+pub(crate) type PoolId = (u64, u64);
+
+/// Handle of a driver event that was recorded on a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct EventId(pub(crate) u64);

@@ -1,0 +1,100 @@
+//! A device with little memory that asserts the contract of the allocator. It panics if a segment
+//! is freed twice or during a capture, or an event is recorded or queried during a capture. It also
+//! panics if an event is recycled before it has completed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::cache::{CacheBackend, DriverError, EventId, OUT_OF_MEMORY, TraceEntry};
+
+pub(super) const STREAMS: u64 = 4;
+pub(super) const CAPACITY_BYTES: u64 = 512 << 20;
+
+/// A call that the allocator made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DeviceCall {
+    Alloc(u64, u64),
+    Free(u64),
+    RecordEvent(u64, EventId),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct SimulatedDevice {
+    pub(super) segments: BTreeMap<u64, u64>,
+    pub(super) used_bytes: u64,
+    pub(super) capturing: bool,
+    pub(super) queues: [VecDeque<EventId>; STREAMS as usize],
+    pub(super) not_done: BTreeSet<u64>,
+    pub(super) last_event: u64,
+    pub(super) calls: Vec<DeviceCall>,
+    pub(super) traced: Vec<TraceEntry>,
+}
+
+impl SimulatedDevice {
+    pub(super) fn complete_up_to(&mut self, event: EventId) {
+        let queue =
+            self.queues.iter_mut().find(|queue| queue.contains(&event)).expect("an event of a stream");
+        while let Some(front) = queue.pop_front() {
+            self.not_done.remove(&front.0);
+            if front == event {
+                break;
+            }
+        }
+    }
+}
+
+impl CacheBackend for SimulatedDevice {
+    fn alloc(&mut self, bytes: u64, during_capture: bool) -> Result<u64, DriverError> {
+        assert_eq!(during_capture, self.capturing);
+        if self.used_bytes + bytes > CAPACITY_BYTES {
+            return Err(OUT_OF_MEMORY);
+        }
+        // The lowest gap that fits, so that addresses are reused.
+        let mut addr = 0x1_0000_0000;
+        for (start, len) in &self.segments {
+            if start - addr >= bytes {
+                break;
+            }
+            addr = start + len;
+        }
+        self.used_bytes += bytes;
+        self.segments.insert(addr, bytes);
+        self.calls.push(DeviceCall::Alloc(addr, bytes));
+        Ok(addr)
+    }
+
+    fn free(&mut self, addr: u64) {
+        assert!(!self.capturing, "no segment is freed during a capture");
+        self.used_bytes -= self.segments.remove(&addr).expect("a live segment");
+        self.calls.push(DeviceCall::Free(addr));
+    }
+
+    fn record_event(&mut self, stream: u64) -> Result<EventId, DriverError> {
+        assert!(!self.capturing, "no event is recorded during a capture");
+        self.last_event += 1;
+        let event = EventId(self.last_event);
+        self.queues[stream as usize].push_back(event);
+        self.not_done.insert(event.0);
+        self.calls.push(DeviceCall::RecordEvent(stream, event));
+        Ok(event)
+    }
+
+    fn is_event_done(&mut self, event: EventId) -> bool {
+        assert!(!self.capturing, "no event is queried during a capture");
+        !self.not_done.contains(&event.0)
+    }
+
+    fn wait_for_event(&mut self, event: EventId) -> bool {
+        if self.not_done.contains(&event.0) {
+            self.complete_up_to(event);
+        }
+        true
+    }
+
+    fn recycle_event(&mut self, event: EventId) {
+        assert!(!self.not_done.contains(&event.0), "an event is recycled after it has completed");
+    }
+
+    fn trace(&mut self, entry: TraceEntry) {
+        self.traced.push(entry);
+    }
+}
