@@ -51,7 +51,7 @@ pub(crate) struct Config {
     pub(crate) on_full: FullRingPolicy,
     /// `GPUMEMTRACE_MEMORY`: memory limit of the recorder.
     pub(crate) memory_bytes: u64,
-    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_KEEP`: when to begin a new part, and how much to keep.
+    /// `GPUMEMTRACE_ROTATE`, `GPUMEMTRACE_MAX_TOTAL_SIZE`: when to begin a new part, and how much to keep.
     pub(crate) rotation: Option<RotationPolicy>,
     /// `GPUMEMTRACE_CLOCK`: `auto` (default) uses the processor's counter where it can be trusted;
     /// `kernel` never does.
@@ -110,7 +110,7 @@ impl Config {
             memory_bytes: memory_bytes(&lookup),
             rotation: RotationPolicy::new(
                 parse_amount(&lookup, "GPUMEMTRACE_ROTATE", "1GiB, 6h, or 1GiB,6h", PartLimit::parse),
-                parse_amount(&lookup, "GPUMEMTRACE_KEEP", "10GiB", size_arg::parse_bytes),
+                parse_amount(&lookup, "GPUMEMTRACE_MAX_TOTAL_SIZE", "10GiB", size_arg::parse_bytes),
             ),
             uses_counter: choose("GPUMEMTRACE_CLOCK", &["auto", "kernel"]) == 0,
         }
@@ -214,8 +214,8 @@ mod tests {
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1MiB")]), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "1h")]), Some(None));
         // The kept size must hold several parts, or no part could be dropped.
-        assert_eq!(limit(&[("GPUMEMTRACE_KEEP", "8MiB")]), Some(Some(1 << 20)));
-        let both = [("GPUMEMTRACE_KEEP", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
+        assert_eq!(limit(&[("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB")]), Some(Some(1 << 20)));
+        let both = [("GPUMEMTRACE_MAX_TOTAL_SIZE", "8MiB"), ("GPUMEMTRACE_ROTATE", "1GiB")];
         assert_eq!(limit(&both), Some(Some(1 << 20)));
         assert_eq!(limit(&[("GPUMEMTRACE_ROTATE", "often")]), None);
     }

@@ -111,8 +111,8 @@ def test_filtered_reports_equal_pytorch(parts):
 def test_unmatched_filter_is_refused_in_one_line(parts):
     run, said = parts
     for arguments, says in [
-        (["--since", "step:100000"], "never came"), (["--since", "1h"], "never came"), (["--since", "soon"], "no moment"),
-        (["--device", "7"], "these are 0, 1"), (["--rank", "3"], "says its rank"),
+        (["--since", "step:100000"], "was not reached"), (["--since", "1h"], "was not reached"), (["--since", "soon"], "no moment"),
+        (["--device", "7"], "there are 0, 1"), (["--rank", "3"], "no trace has a rank"),
         (["--stream", "12345"], hex(said["side"])), (["--stream", "left"], "give a stream"),
     ]:
         shown, errors = replay(run.trace, *arguments, code=2)
@@ -207,8 +207,9 @@ def test_texts_fit_terminal_and_contain_no_controls(named_oddly):
             assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", piped)
             if "--peak" in sections and width > 40:
                 assert "訓練模型檔案.py:" in piped, "the name of the file is whole"
-    piped, _ = replay(trace, LC_ALL="C.UTF-8")
-    assert max(map(columns, piped.splitlines())) <= 80, "a pipe has no width, so 80 columns"
+    piped, _ = replay(trace, "--leaks", LC_ALL="C.UTF-8")
+    narrow, _ = replay(trace, "--leaks", LC_ALL="C.UTF-8", COLUMNS="40")
+    assert len(piped.splitlines()) < len(narrow.splitlines()), "without COLUMNS a pipe is not wrapped"
     raw, _ = replay(trace, "--json", LC_ALL="C.UTF-8")
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", raw)
 

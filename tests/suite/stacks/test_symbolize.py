@@ -342,6 +342,6 @@ def test_user_code_option_includes_installed_packages(run_python, torch_version)
         return {share["site"]["file"] for share in run.report("--peak", *flags)["peak"][0]["sites"]}
 
     assert not any("site-packages" in file for file in files() if file)
-    assert any("site-packages/torch/nn" in file for file in files("--own", "site-packages/torch/nn") if file)
-    done = subprocess.run([COMMAND, "replay", run.trace, "--own", "."], capture_output=True, text=True)
-    assert done.returncode == 2 and "--own" in done.stderr
+    assert any("site-packages/torch/nn" in file for file in files("--user-code", "site-packages/torch/nn") if file)
+    done = subprocess.run([COMMAND, "replay", run.trace, "--user-code", "."], capture_output=True, text=True)
+    assert done.returncode == 2 and "--user-code" in done.stderr
