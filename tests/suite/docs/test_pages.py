@@ -26,8 +26,8 @@ RUN = [page for page in ALL if any(block.language == "console" and not block.not
 NOT_RUN = [
     ("index.md", "it installs into your environment"),
     ("limits.md", "it needs a real GPU"),
-    ("mps.md", "it is what a Mac says"),
-    ("mps.md", "it needs GCC's Objective-C; tests/suite/apple/test_metal.py does the same where that is"),
+    ("mps.md", "output of a Mac"),
+    ("mps.md", "needs GCC's Objective-C; tests/suite/apple/test_metal.py runs the same commands"),
     ("python.md", "train.py is a placeholder; index.md and case-study.md run this with theirs"),
 ]
 LANGUAGES = {"console", "python", "toml", "text", ""}
@@ -245,7 +245,8 @@ def test_readme_commands():
     fences = [block for block in blocks(text) if not block.language]
     commands = [re.split(r"\s+# |; or:", line)[0].rstrip() for block in fences for line in block.lines
                 if re.match(r"gpumemtrace |LD_PRELOAD=", line)]
-    assert {re.search(r"gpumemtrace (\w+)", command)[1] for command in commands if command.startswith("gpumemtrace")} == set(SUBCOMMANDS)
+    named = {re.search(r"gpumemtrace (\w+)", command)[1] for command in commands if command.startswith("gpumemtrace")}
+    assert {"run", "replay"} <= named <= set(SUBCOMMANDS)
 
     def attempt(folder):
         session = docs_pages.Session(folder)
@@ -257,9 +258,9 @@ def test_readme_commands():
         for command in commands:
             printed = session.run(command)
             assert session.code == 0, f"$ {command}\n" + "\n".join(printed)
-        leaks = session.run("COLUMNS=200 gpumemtrace replay run.trace --leaks")
+        leaks = session.run("gpumemtrace replay run.trace --leaks") + session.run("COLUMNS=200 gpumemtrace replay run.trace --leaks")
         excerpt = fences[0].lines[fences[0].lines.index("") + 1:]
-        assert len(excerpt) == 3
+        assert len(excerpt) >= 3
         for line in excerpt:
             assert any(printed.startswith(line) for printed in leaks), f"{line!r} is not in\n" + "\n".join(leaks)
 
