@@ -39,7 +39,7 @@ pub(crate) enum FullRingPolicy {
 
 /// The settings of one recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Config {
+pub(crate) struct RecorderConfig {
     /// `GPUMEMTRACE_OUTPUT`: file name pattern; `%p` pid, `%r` rank, `%h` host.
     pub(crate) output: String,
     /// `GPUMEMTRACE_STACKS`: `python` (default), `native`, `both`, `none`.
@@ -81,7 +81,7 @@ impl RotationPolicy {
     }
 }
 
-impl Config {
+impl RecorderConfig {
     /// Reads the environment. A wrong value prints one line and gives the default.
     pub(crate) fn from_env() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
@@ -177,8 +177,8 @@ fn choose(lookup: &impl Fn(&str) -> Option<String>, name: &str, choices: &[&str]
 mod tests {
     use super::*;
 
-    fn with(pairs: &[(&str, &str)]) -> Config {
-        Config::from_lookup(|name| {
+    fn with(pairs: &[(&str, &str)]) -> RecorderConfig {
+        RecorderConfig::from_lookup(|name| {
             pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use gpumemtrace_format::Meta;
 use gpumemtrace_format::ring::{END_EXIT, END_QUICK_EXIT};
 
-use crate::config::Config;
+use crate::config::RecorderConfig;
 use crate::diagnostics::{error_text, print_diagnostic};
 use crate::hot::pending_markers::PENDING;
 use crate::hot::record::PendingMarkerWriter;
@@ -44,7 +44,7 @@ pub(crate) fn start_and_flush_pending(state: &ThreadState) -> Option<&'static Se
 }
 
 fn start() -> Option<&'static Session> {
-    let config = Config::from_env();
+    let config = RecorderConfig::from_env();
     let values = PatternValues {
         pid: std::process::id(),
         rank: std::env::var("RANK").unwrap_or_default(),
@@ -67,7 +67,7 @@ fn start() -> Option<&'static Session> {
     }
 }
 
-fn start_at(config: &Config, values: &PatternValues, path: &Path) -> io::Result<&'static Session> {
+fn start_at(config: &RecorderConfig, values: &PatternValues, path: &Path) -> io::Result<&'static Session> {
     // A file that outgrows the limit makes the kernel send the program SIGXFSZ, so check first.
     mapping::check_file_size_limit(config.memory_bytes)?;
     let output = paths::reserve(path, values.pid)?;
@@ -95,7 +95,7 @@ fn start_at(config: &Config, values: &PatternValues, path: &Path) -> io::Result<
 
 fn start_in(
     output: ReservedOutput,
-    config: &Config,
+    config: &RecorderConfig,
     values: &PatternValues,
     trace_id: [u8; 16],
 ) -> io::Result<&'static Session> {
@@ -139,7 +139,7 @@ fn start_in(
 fn begin_trace(
     file: File,
     path: &Path,
-    config: &Config,
+    config: &RecorderConfig,
     trace_id: [u8; 16],
     meta: Meta,
 ) -> io::Result<RotatingTrace> {

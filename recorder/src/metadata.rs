@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use gpumemtrace_format::{Meta, ModuleDef};
 
-use crate::config::{Config, FullRingPolicy, NativeStacks, StackConfig};
+use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig, StackConfig};
 use crate::platform::{self, clock};
 
 /// Callbacks into the hooks, for facts that the recorder cannot know.
@@ -80,7 +80,7 @@ pub(crate) fn host_name() -> String {
 
 /// The first metadata block, written before any event.
 pub(crate) fn header(
-    config: &Config,
+    config: &RecorderConfig,
     pid: u32,
     host: &str,
     trace_id: [u8; 16],

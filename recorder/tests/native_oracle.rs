@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use native::{CALLERS, Caller, CaptureTally, Library, capture_ours, compare, random, tally};
+use native::{CALLERS, Caller, CaptureTally, TestLibrary, capture_ours, compare, random, tally};
 
 /// Calls functions of random shapes, and compares the stacks at some depths.
 fn wander(budget: u64) {
@@ -168,9 +168,9 @@ fn callers() -> &'static [Caller] {
             ("frames.cc", &["-O0"]),
         ];
         let built = ways.iter().enumerate().filter_map(|(number, (source, options))| {
-            Library::build(source, options, &folder.path().join(format!("way{number}.so")))
+            TestLibrary::build(source, options, &folder.path().join(format!("way{number}.so")))
         });
-        let libraries: Vec<Library> = built.map(|path| Library::open(&path)).collect();
+        let libraries: Vec<TestLibrary> = built.map(|path| TestLibrary::open(&path)).collect();
         libraries.iter().flat_map(|library| CALLERS.iter().filter_map(|name| library.caller(name))).collect()
     })
 }
@@ -219,7 +219,7 @@ fn library_loaded_at_the_same_address_gets_new_rules() {
     let folder = tempfile::tempdir().unwrap();
     let build = |buffer: &str| {
         let options = ["-O2", "-fomit-frame-pointer", buffer];
-        Library::build("frames.c", &options, &folder.path().join(format!("{buffer}.so")))
+        TestLibrary::build("frames.c", &options, &folder.path().join(format!("{buffer}.so")))
     };
     let (Some(small), Some(large)) = (build("-DBUFFER_BYTES=1024"), build("-DBUFFER_BYTES=8192")) else {
         return;
@@ -230,7 +230,7 @@ fn library_loaded_at_the_same_address_gets_new_rules() {
     let mut places = std::collections::HashMap::new();
     for turn in 0..2000 {
         let path = if turn % 2 == 0 { &small } else { &large };
-        let library = Library::open(path);
+        let library = TestLibrary::open(path);
         let caller = library.caller("call_with_buffer").unwrap();
         *places.entry((caller as usize, turn % 2)).or_insert(0) += 1;
         for _ in 0..3 {

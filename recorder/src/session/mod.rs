@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::config::{Config, FullRingPolicy, NativeStacks};
+use crate::config::{FullRingPolicy, NativeStacks, RecorderConfig};
 use crate::platform::{self, clock};
 use crate::ring::geometry::{FIRST_SMALL_RING, RINGS};
 use crate::ring::mapping::{MappedRing, RingMapping};
@@ -72,7 +72,7 @@ unsafe impl Sync for Session {}
 
 impl Session {
     pub(crate) fn new(
-        config: &Config,
+        config: &RecorderConfig,
         (path, pid): (PathBuf, u32),
         python: Option<Interpreter>,
         rings: RingMapping,

@@ -11,7 +11,7 @@ use std::io;
 
 use gpumemtrace_format::Meta;
 
-use super::{HOOK_PATIENCE_NS, NAP_NS, Writer, paths};
+use super::{HOOK_PATIENCE_NS, NAP_NS, WriterThread, paths};
 use crate::diagnostics::print_diagnostic;
 use crate::platform::{self, LeaseRequest, clock};
 use crate::session::Session;
@@ -49,7 +49,7 @@ impl FileWatch {
     }
 }
 
-impl Writer {
+impl WriterThread {
     /// Checks whether another process has touched the trace or the ring file.
     pub(super) fn check_files(&mut self) -> io::Result<()> {
         if let Some(path) = self.trace.removed_file() {

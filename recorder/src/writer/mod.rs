@@ -43,7 +43,7 @@ const ROWS_PER_BLOCK: usize = 1 << 16;
 
 /// Starts the writer thread. `notes` are the notes that the trace already contains.
 pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<String>) -> io::Result<()> {
-    start(Writer {
+    start(WriterThread {
         session,
         trace,
         modules: None,
@@ -56,7 +56,7 @@ pub(crate) fn spawn(session: &'static Session, trace: RotatingTrace, notes: Vec<
     })
 }
 
-fn start(mut writer: Writer) -> io::Result<()> {
+fn start(mut writer: WriterThread) -> io::Result<()> {
     let run = move || {
         let session = writer.session;
         // A panic must not leave threads waiting for space in their rings.
@@ -76,7 +76,7 @@ fn start(mut writer: Writer) -> io::Result<()> {
     Ok(())
 }
 
-/// The reason why [`Writer::run`] returned.
+/// The reason why [`WriterThread::run`] returned.
 enum WriterExit {
     /// The trace is finished, or recording has stopped.
     Closed,
@@ -87,7 +87,7 @@ enum WriterExit {
 /// Ends the process with `exit`, as its last thread would have done. The exit handlers may still
 /// use the GPU, so another thread takes over the writing.
 #[allow(clippy::exit, reason = "the program's own end, which it would have had without this thread")]
-fn exit_for_the_program(mut writer: Writer) {
+fn exit_for_the_program(mut writer: WriterThread) {
     let session = writer.session;
     // The lease belongs to this thread, and its signal must not arrive here once signals are
     // unblocked.
@@ -99,7 +99,7 @@ fn exit_for_the_program(mut writer: Writer) {
     std::process::exit(0);
 }
 
-struct Writer {
+struct WriterThread {
     session: &'static Session,
     trace: RotatingTrace,
     /// The loader's counts when the module list was last written.
@@ -113,7 +113,7 @@ struct Writer {
     files: FileWatch,
 }
 
-impl Writer {
+impl WriterThread {
     fn run(&mut self) -> WriterExit {
         platform::lower_priority();
         platform::prepare_barrier();

@@ -166,14 +166,14 @@ pub(crate) type Caller = extern "C" fn(extern "C" fn(*mut c_void), *mut c_void, 
 
 /// A loaded test library.
 #[derive(Debug)]
-pub(crate) struct Library(*mut c_void);
+pub(crate) struct TestLibrary(*mut c_void);
 
 // SAFETY: a handle of the loader, which any thread may use.
-unsafe impl Send for Library {}
+unsafe impl Send for TestLibrary {}
 // SAFETY: as above.
-unsafe impl Sync for Library {}
+unsafe impl Sync for TestLibrary {}
 
-impl Library {
+impl TestLibrary {
     /// Compiles a file of this folder. Returns `None` if there is no compiler.
     pub(crate) fn build(source: &str, options: &[&str], output: &Path) -> Option<PathBuf> {
         let compiler = if source == "frames.c" { "cc" } else { "c++" };

@@ -32,6 +32,7 @@ impl DwarfRegisters {
     pub(crate) const AARCH64: Self =
         Self { fp: Register(29), sp: Register(31), ra: Register(30), has_link_register: true };
     /// The registers of this machine.
+    #[cfg(not(target_vendor = "apple"))]
     pub(crate) const HERE: Self = if cfg!(target_arch = "aarch64") { Self::AARCH64 } else { Self::X86_64 };
 }
 

@@ -23,6 +23,7 @@
 //! rule can only truncate or misname a stack: it reads nothing but the stack.
 
 pub(crate) mod bounds;
+#[cfg(any(not(target_vendor = "apple"), test))]
 pub(crate) mod cfi;
 #[cfg(test)]
 mod fake_words;

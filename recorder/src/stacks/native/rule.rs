@@ -27,6 +27,10 @@ pub(crate) struct UnwindFrame {
 /// The order matters: rules that load a word come after those that do not, and rules without a
 /// caller come last. Rules that start from the frame pointer have odd values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+#[cfg_attr(
+    all(target_vendor = "apple", not(test)),
+    allow(dead_code, reason = "only unwind tables give some of these rules")
+)]
 #[repr(u8)]
 pub(crate) enum UnwindMethod {
     /// `sp + offset`, without a load.
@@ -110,6 +114,10 @@ impl UnwindRule {
     /// which may not be mapped.
     pub(crate) const NO_TABLES: Self = Self { method: UnwindMethod::NoTables, ..Self::OUTERMOST };
     /// The rule for frames that only the complete unwinder can follow.
+    #[cfg_attr(
+        all(target_vendor = "apple", not(test)),
+        allow(dead_code, reason = "only unwind tables give this rule")
+    )]
     pub(crate) const FALLBACK: Self = Self { method: UnwindMethod::Fallback, ..Self::OUTERMOST };
 
     /// The rule of a function that keeps a frame pointer, which points to the saved frame pointer
