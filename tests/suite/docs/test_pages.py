@@ -235,7 +235,7 @@ def test_options_named_in_pages_exist():
 
 def test_each_command_has_a_page():
     text = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=True).stdout
-    commands = set(re.findall(r"^  (\w+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
+    commands = set(re.findall(r"^  ([a-z]+)  ", text[text.index("Commands:"):], re.M)) - {"help", "completions", "man"}
     assert commands == set(SUBCOMMANDS) == {page.stem for page in (PAGES / "commands").glob("*.md")} - {"index"}
 
 

@@ -41,8 +41,9 @@ VARIES = [
     (r"(?<=Nothing lost: )[\d,]+", "…"),
     (r"(?<=^  events: )\d+|(?<=^  definitions: ).*|(?<=^    memory_sample: )\d+", "…"),
     (r"(?<=time_ns=)\d+|(?<=tid=)\d+", "…"),
-    (r"(?<=Python )3\.\d+\.\d+", "…"),
-    (r"(?<=^  )((trace_id|pid|host|started_unix_ns|started_ns|python): ).*", r"\1…"),
+    (r"(?<=Python )3\.\d+(\.\d+)?", "…"),
+    (r"\bin [\d.,]+ (us|ms|s|min)(?=, )", "in …"),
+    (r"(?<=^  )((trace ID|process ID|host|started|clock at start|Python): ).*", r"\1…"),
 ]
 FENCE = re.compile(r"^```(?P<language>[\w-]*)(?P<rest>.*)$")
 BORROWED = re.compile(r"^<!-- file: (?P<title>\S+) of (?P<page>\S+) -->$")
