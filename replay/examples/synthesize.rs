@@ -1,4 +1,4 @@
-//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/bench-replay`).
+//! Writes a trace of as many events as are asked for: a training run that leaks, for measuring replay (`scripts/benchmarks/replay`).
 //!
 //! Constraint: a billion events are a hundred gigabytes in memory. Consequence: they are made in rounds, as the recorder's writer
 //! takes them from its rings, and each round is encoded and forgotten; what stays are the live blocks.

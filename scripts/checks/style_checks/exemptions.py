@@ -45,7 +45,6 @@ OF_THIS_REPOSITORY = Exemptions(
         ("interpose/metal", {"devices", "hooks", "object_info", "swizzled_classes", "trampolines"}),
     ],
     type_names={
-        "Args": "the arguments of one subcommand, private to its module: the idiom of clap",
     },
     # (crate, module): reason.
     public_modules={},
