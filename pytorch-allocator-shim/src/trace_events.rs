@@ -9,7 +9,7 @@ use gpumemtrace_format::event::{FLAG_FREED_AT_ONCE, NO_POOL, pack_pool_id};
 use gpumemtrace_format::{ApiId, Detail, EventKind, TrackerState};
 use gpumemtrace_recorder::{Draft, record_event};
 
-use crate::cache::{TraceAction, TraceEntry};
+use crate::cache::{AllocatorTraceEntry, TraceAction};
 
 /// Announces that segments, requested sizes, streams and pools follow in the trace.
 pub(crate) fn emit_own_allocator() {
@@ -18,7 +18,7 @@ pub(crate) fn emit_own_allocator() {
 }
 
 /// Emits one action of the caching allocator.
-pub(crate) fn emit_entry(device: c_int, entry: &TraceEntry) {
+pub(crate) fn emit_entry(device: c_int, entry: &AllocatorTraceEntry) {
     let pool = pack_pool_id(entry.pool.0, entry.pool.1);
     let detail = Detail { requested_bytes: entry.requested_bytes, stream: entry.stream, pool };
     let totals = [entry.allocated_bytes, entry.reserved_bytes];
