@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpumemtrace_format::ring::encode_py_node;
+use gpumemtrace_format::ring::encode_py_node_record;
 use gpumemtrace_format::{CodeId, FrameLink, NodeId, PyNode};
 
 use crate::current::running;
@@ -81,7 +81,7 @@ fn beneath(local: &Local, session: &'static Session) -> Option<NodeId> {
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
         let node =
             PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
-        define(session, lane, &encode_py_node(node)).then_some(id)
+        define(session, lane, &encode_py_node_record(node)).then_some(id)
     })
 }
 

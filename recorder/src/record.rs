@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::{Event, RECORD_WORDS, STATE_DONE};
-use gpumemtrace_format::ring::{encode_code_head, encode_native_node, encode_py_node};
+use gpumemtrace_format::ring::{encode_code_head_record, encode_native_node_record, encode_py_node_record};
 use gpumemtrace_format::{
     ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode,
 };
@@ -165,7 +165,7 @@ pub fn text_event(draft: &Draft, text: &[u8]) {
             let text = Text::new(text);
             let payload = text.payload();
             define_payload(session, &mut block.lane, payload, |id| {
-                encode_code_head(id, payload.len(), 0, 0, text.is_cut())
+                encode_code_head_record(id, payload.len(), 0, 0, text.is_cut())
             })
         });
         let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
@@ -198,7 +198,7 @@ fn define_name(session: &Session, block: &mut ThreadBlock, name: &Name) -> Optio
     }
     let payload = name.payload();
     let id = define_payload(session, &mut block.lane, payload, |id| {
-        encode_code_head(id, payload.len(), 0, 0, name.is_cut())
+        encode_code_head_record(id, payload.len(), 0, 0, name.is_cut())
     })?;
     block.codes.insert(&key, id);
     Some(id)
@@ -306,7 +306,7 @@ pub(crate) fn python_stack(session: &Session, interpreter: &Interpreter, block: 
             offset_bytes: interpreter.offset_in_code(frame),
             link: interpreter.link_of(frame),
         };
-        define(session, lane, &encode_py_node(node)).then_some(id)
+        define(session, lane, &encode_py_node_record(node)).then_some(id)
     })
 }
 
@@ -325,7 +325,7 @@ fn define_code(
     };
     let payload = &scratch[..copied.len];
     define_payload(session, lane, payload, |id| {
-        encode_code_head(id, copied.len, copied.first_line, interpreter.version(), copied.truncated)
+        encode_code_head_record(id, copied.len, copied.first_line, interpreter.version(), copied.truncated)
     })
 }
 
@@ -362,7 +362,7 @@ fn native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
     let found = native.find(|parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
-        define(session, lane, &encode_native_node(node)).then_some(id)
+        define(session, lane, &encode_native_node_record(node)).then_some(id)
     });
     if found.is_truncated {
         session.shared.count(Counter::TruncatedStacks);

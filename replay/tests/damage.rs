@@ -18,7 +18,7 @@ use gpumemtrace_format::block::{
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node, encode_py_node,
+    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node_record, encode_py_node_record,
 };
 use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
@@ -217,8 +217,8 @@ fn killed(run: &Synthetic, rows: usize) -> Sound {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(40);
     rings[0].2.extend(encode_code_records(&code));
-    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node(*node)));
-    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node));
+    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node_record(*node)));
+    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node_record));
     for event in waiting {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
         ring.extend(event.separate_detail_record());

@@ -31,8 +31,8 @@ pub use check::{clear_check, decode_end_word, encode_end_word, is_in_flight, sea
 pub use image::{MAX_RING_FILE_BYTES, RingError, RingImage};
 pub use layout::{MAX_RING_CLASSES, RingLayout, ring_bytes};
 pub use records::{
-    DATA_BYTES_PER_RECORD, RecordDecoder, RingRecord, encode_code_head, encode_code_records,
-    encode_native_node, encode_py_node,
+    DATA_BYTES_PER_RECORD, RecordDecoder, RingRecord, encode_code_head_record, encode_code_records,
+    encode_native_node_record, encode_py_node_record,
 };
 
 use crate::event::RECORD_BYTES;
