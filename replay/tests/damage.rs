@@ -18,7 +18,7 @@ use gpumemtrace_format::block::{
 use gpumemtrace_format::definitions::encode_names;
 use gpumemtrace_format::reader::{Item, OpenError, TraceReader};
 use gpumemtrace_format::ring::{
-    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node, encode_py_node,
+    NEXT_SEQ_AT, RingImage, encode_code_records, encode_native_node_record, encode_py_node_record,
 };
 use gpumemtrace_format::{
     AddressNames, CodeDef, CodeId, Detail, Event, Meta, ModuleDef, ModuleNames, NamedFrame, NativeNode,
@@ -222,8 +222,8 @@ fn killed(run: &Synthetic, rows: usize) -> Sound {
     let mut code = run.codes[0].clone();
     code.line_table.truncate(40);
     rings[0].2.extend(encode_code_records(&code));
-    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node(*node)));
-    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node));
+    rings[0].2.extend(run.nodes.iter().take(2).map(|node| encode_py_node_record(*node)));
+    rings[1].2.extend(natives().into_iter().take(2).map(encode_native_node_record));
     for event in waiting {
         let ring = &mut rings[(event.thread.0 - 77) as usize].2;
         ring.extend(event.separate_detail_record());
@@ -308,7 +308,7 @@ fn cut_everywhere(sound: &Sound, one_in: usize) -> u64 {
 #[test]
 fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
     let run = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let sound = [closed(&run, 15), killed(&run, 15)].into_iter().chain(goldens);
     let flips: u64 = sound.map(|sound| flip_every_bit_of_a_trace(&sound)).sum();
     assert!(flips > if is_every() { 100_000 } else { 1000 }, "{flips}");
@@ -317,7 +317,7 @@ fn a_flipped_bit_of_a_trace_is_told_and_costs_its_block() {
 #[test]
 fn a_cut_trace_says_so() {
     let run_of_two = run(2, 1 << 12);
-    let goldens = ["before-details", "with-sums", "with-rows", "with-reuse"].map(golden);
+    let goldens = ["cuda-train", "metal-retained"].map(golden);
     let short = [closed(&run_of_two, 15), killed(&run_of_two, 15)].into_iter().chain(goldens);
     // What cannot be packed makes it long, and is quick to read.
     let mut long = run(10, 1 << 30);
