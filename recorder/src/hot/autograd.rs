@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use gpumemtrace_format::ring::encode_py_node;
+use gpumemtrace_format::ring::encode_py_node_record;
 use gpumemtrace_format::{CodeId, FrameLink, NodeId, PyNode};
 
 use super::record::{capture_python_stack, push_definition};
@@ -90,7 +90,7 @@ fn backward_frame_under_stack(state: &ThreadState, session: &'static Session) ->
         let id = NodeId(session.next_py_node.fetch_add(1, Ordering::Relaxed));
         let node =
             PyNode { id, parent: stack, code: CodeId::UNKNOWN, offset_bytes: -1, link: FrameLink::Backward };
-        push_definition(session, producer, &encode_py_node(node)).then_some(id)
+        push_definition(session, producer, &encode_py_node_record(node)).then_some(id)
     })
 }
 

@@ -13,7 +13,7 @@
 use std::sync::atomic::Ordering;
 
 use gpumemtrace_format::event::{Event, MARK_NAMED, MARK_STEP, RECORD_WORDS, STATE_DONE};
-use gpumemtrace_format::ring::{encode_code_head, encode_native_node, encode_py_node};
+use gpumemtrace_format::ring::{encode_code_head_record, encode_native_node_record, encode_py_node_record};
 use gpumemtrace_format::{
     ApiId, CodeId, Counter, Detail, EventKind, NO_DEVICE, NO_SEQ, NativeNode, NodeId, PyNode,
 };
@@ -168,7 +168,7 @@ pub(crate) fn record_text_event_inside(
         let text = EventText::new(text);
         let payload = text.payload();
         define_payload(session, &mut block.producer, payload, |id| {
-            encode_code_head(id, payload.len(), 0, 0, text.is_truncated())
+            encode_code_head_record(id, payload.len(), 0, 0, text.is_truncated())
         })
     });
     let draft = Draft { aux: [id.map_or(0, |id| u64::from(id.0)), draft.aux[1]], ..*draft };
@@ -238,7 +238,7 @@ fn define_name(session: &Session, block: &mut ThreadBlock, name: &EventName) -> 
     }
     let payload = name.payload();
     let id = define_payload(session, &mut block.producer, payload, |id| {
-        encode_code_head(id, payload.len(), 0, 0, name.is_truncated())
+        encode_code_head_record(id, payload.len(), 0, 0, name.is_truncated())
     })?;
     block.codes.insert(&key, id);
     Some(id)
@@ -316,7 +316,7 @@ pub(crate) fn capture_python_stack(
             offset_bytes: interpreter.offset_in_code(frame),
             link: interpreter.link_of(frame),
         };
-        push_definition(session, producer, &encode_py_node(node)).then_some(id)
+        push_definition(session, producer, &encode_py_node_record(node)).then_some(id)
     })
 }
 
@@ -336,7 +336,7 @@ fn define_code(
     };
     let payload = &scratch[..copied.len];
     define_payload(session, producer, payload, |id| {
-        encode_code_head(id, copied.len, copied.first_line, interpreter.version(), copied.is_truncated)
+        encode_code_head_record(id, copied.len, copied.first_line, interpreter.version(), copied.is_truncated)
     })
 }
 
@@ -373,7 +373,7 @@ fn capture_native_stack(session: &Session, block: &mut ThreadBlock) -> NodeId {
     let captured = native.capture(|parent, frame| {
         let id = NodeId(session.next_native_node.fetch_add(1, Ordering::Relaxed));
         let node = NativeNode { id, parent, return_address: frame.instr as u64 };
-        push_definition(session, producer, &encode_native_node(node)).then_some(id)
+        push_definition(session, producer, &encode_native_node_record(node)).then_some(id)
     });
     if captured.is_truncated {
         session.rings.count(Counter::TruncatedStacks);
