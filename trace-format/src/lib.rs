@@ -18,7 +18,7 @@ pub mod event;
 pub mod event_block;
 mod ids;
 pub mod index;
-pub mod meta;
+mod meta;
 pub mod reader;
 pub mod ring;
 pub mod size_arg;

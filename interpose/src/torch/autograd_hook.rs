@@ -89,7 +89,7 @@ fn own_sequence_number() -> u64 {
     NEXT.with(|next| next.replace(next.get() + 1))
 }
 
-/// `at::sequence_number::get_and_increment()`
+/// Stands in for libtorch's `at::sequence_number::get_and_increment()`.
 #[cfg_attr(not(test), unsafe(export_name = "_ZN2at15sequence_number17get_and_incrementEv"))]
 extern "C-unwind" fn get_and_increment() -> u64 {
     let real = GET_AND_INCREMENT.get();

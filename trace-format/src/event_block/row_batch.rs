@@ -320,7 +320,7 @@ enum DetailPresence {
     AllBlocks,
     /// All rows are PyTorch blocks without a detail.
     NoBlock,
-    /// Anything else.
+    /// A row that neither allocates nor frees.
     Mixed,
 }
 

@@ -24,9 +24,9 @@ pub enum RingRecord {
     Event(Event),
     /// A Python code object.
     Code(CodeDef),
-    /// A Python frame.
+    /// The definition of a Python frame.
     PyNode(PyNode),
-    /// A native frame.
+    /// The definition of a native frame.
     NativeNode(NativeNode),
 }
 
