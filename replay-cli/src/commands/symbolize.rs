@@ -214,8 +214,8 @@ fn write_copy(file: &TraceSource, named: &NamedAddresses, target: &Path) -> anyh
     Ok(())
 }
 
-/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part, which readers
-/// would take for the index of the whole trace.
+/// The bytes to leave out of the copy: old NAMES blocks, and the index of each part. Readers would
+/// take the latter for the index of the whole trace.
 fn replaced_spans(file: &TraceSource) -> Result<Vec<Range<u64>>, UnreadableInput> {
     let refuse = |error: &dyn std::fmt::Display| UnreadableInput(format!("{} {error}", file.name));
     let source = file.open().map_err(|error| refuse(&error))?;
