@@ -18,7 +18,8 @@ pub mod event;
 pub mod event_block;
 mod ids;
 pub mod index;
-mod meta;
+#[doc(hidden)]
+pub mod meta;
 pub mod reader;
 pub mod ring;
 pub mod size_arg;
