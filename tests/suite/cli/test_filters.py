@@ -22,7 +22,7 @@ def clean(**extra):
 
 
 def replay(*arguments, code=0, **extra):
-    """Returns standard output and standard error of a replay whose output is no terminal."""
+    """Returns standard output and standard error of a replay without a terminal."""
     done = subprocess.run([COMMAND, "replay", *map(str, arguments)], capture_output=True, text=True, timeout=120,
                           env=clean(**(extra or WIDE)))
     assert done.returncode == code, done.stdout[-2000:] + done.stderr
@@ -183,7 +183,7 @@ SECTIONS = ("--leaks", "--timeline", "--fragmentation", "--peak", "--oom", "--st
 
 @pytest.fixture
 def named_oddly(run_python, torch_version, tmp_path):
-    """A run with deep code in a file whose name has wide characters and terminal controls."""
+    """A run with deep code in a file with wide characters and terminal controls in its name."""
     import conftest
     folder = tmp_path / ("a_long_name_of_a_folder" * 4) / "模型\x1b[31m"
     folder.mkdir(parents=True)

@@ -81,7 +81,7 @@ def trainers_of(torch_version):
 
 @dataclass
 class Packaged(Run):
-    """A finished program whose last line is JSON and that left one trace."""
+    """A finished program that left one trace; the last line of its output is JSON."""
 
     @property
     def trace(self):

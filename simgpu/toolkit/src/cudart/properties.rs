@@ -78,7 +78,7 @@ const FIELDS: &[(bool, Source)] = &[
     (true, Ints(&[88, 89, 90, 91, 95])),     // pageableMemoryAccess ... cooperativeLaunch
     (false, Int(96)),                        // cooperativeMultiDeviceLaunch
     (true, Size(97)),                        // sharedMemPerBlockOptin
-    (true, Ints(&[100, 101, 106, 109])),     // pageable..., directManaged..., maxBlocks..., access...
+    (true, Ints(&[100, 101, 106, 109])),     // pageable..., directManaged..., maxBlocks...
     (true, Size(111)),                       // reservedSharedMemPerBlock
     (true, Ints(&[99, 112, 113, 114, 115])), // hostRegisterSupported ... memoryPoolsSupported
     (true, Ints(&[116, 117, 118, 119])),     // gpuDirectRDMA*, memoryPoolSupportedHandleTypes
