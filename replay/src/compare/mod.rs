@@ -34,7 +34,7 @@ pub use self::{
 };
 pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
-use crate::leak::growth::warm_up;
+use crate::leak::growth::warm_up_values;
 use crate::report::{Leak, Site};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
@@ -56,7 +56,7 @@ impl ComparedRange {
 
     fn common(one: u32, other: u32) -> Option<Self> {
         let end = one.min(other);
-        (end > 0).then(|| Self { first: warm_up(end as usize) as u32, end, is_all: one == other })
+        (end > 0).then(|| Self { first: warm_up_values(end as usize) as u32, end, is_all: one == other })
     }
 
     /// The last one.

@@ -113,7 +113,7 @@ impl<'a> Profile<'a> {
                 line.devices.insert(*ordinal, on_device);
             }
         }
-        let (leaks, _) = leak::leaks(0, analysis);
+        let leaks = leak::find_leaks(0, analysis).leaks;
         let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
         for record in &analysis.ooms {
             *ooms.entry(analysis.symbols.stack_info(record.stack).site).or_default() += 1;
