@@ -219,7 +219,7 @@ fn device(
     }
     if let Some((_, _, gap)) = &state.gap_at_peak {
         totals.insert("gap_bytes".to_owned(), gap.bytes);
-        for (cause, bytes) in gap.parts() {
+        for (cause, bytes) in gap.bytes_by_cause() {
             totals.insert(format!("gap.{cause}"), bytes);
         }
     }
