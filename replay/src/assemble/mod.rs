@@ -97,7 +97,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
                     .collect()
             }),
         peak: has(Section::Peak)
-            .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
+            .then(|| each().flat_map(|(index, analysis)| peak::report_peaks(index, analysis)).collect()),
         ranks,
         verdicts,
         holders: holders(analyses).filter(|_| has(Section::Leaks)),
