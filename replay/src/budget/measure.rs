@@ -33,7 +33,7 @@ pub(super) struct BudgetMeasurer<'a> {
 
 impl<'a> BudgetMeasurer<'a> {
     pub(super) fn new(profile: &'a Profile<'a>) -> Self {
-        Self { profile, steps: profile.steps.and_then(ComparedRange::of) }
+        Self { profile, steps: profile.steps.and_then(ComparedRange::of_run) }
     }
 
     fn steps(&self) -> Result<ComparedRange, String> {
