@@ -23,15 +23,18 @@ use crate::pass::Analysis;
 use crate::report::OomForecast;
 use crate::state::device::DeviceState;
 
-/// Growth by fewer segments does not show how blocks fill them.
+/// Growth by fewer segments does not show how blocks fill them
+/// (`segment_overhead_counts_where_it_was_measured_over_enough_segments`).
 const FEW_SEGMENTS: u64 = 4;
 /// PyTorch's `kSmallSize`: the largest block of the small pool.
 const SMALL_BYTES: u64 = 1 << 20;
 /// Segment sizes of the small pool (`kSmallBuffer`) and the large pool (`kLargeBuffer`), in bytes.
 const SEGMENT_BYTES: [u64; 2] = [2 << 20, 20 << 20];
-/// Share by which both bounds are widened.
+/// Share by which both bounds are widened. Without it, fewer than 95% of the intervals contain
+/// the true step (`leak_population.rs`).
 const MARGIN: f64 = 0.15;
-/// Highest overhead that is believed.
+/// Highest overhead that is believed. Without overhead, more than 2% of the forecasts are off by
+/// more than a tenth (`leak_population.rs`).
 const MAX_OVERHEAD: f64 = 3.0;
 
 /// Bytes that a leak can take before the device is full.

@@ -19,12 +19,13 @@ use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededSet;
 
-/// Sites in lockstep that make a graph, wherever their blocks come from.
+/// Sites in lockstep that make a graph, wherever their blocks come from. At 2, two leaks in the
+/// same steps would be one graph (`leaks.rs::two_leaks_are_two_findings_with_most_bytes_first`).
 const MIN_SITES: usize = 4;
 /// Stacks below calls of a module that make a graph of one line.
 const MIN_MODULE_STACKS: usize = 2;
 /// Blocks per growth step that make a graph of one line. Two outputs that are kept are not a graph
-/// (`kept_outputs_of_one_line_are_not_a_graph`).
+/// (`leaks.rs::kept_outputs_of_one_line_are_not_a_graph`).
 const MIN_BLOCKS: u64 = 3;
 
 /// An autograd graph that is retained.

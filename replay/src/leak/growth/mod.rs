@@ -44,19 +44,20 @@ const MIN_GROWTH_STEPS: usize = 4;
 /// length rises eight times by chance.
 const MANY_GROWTH_STEPS: usize = 16;
 /// Mean time of growth without a period, as a share of the span: 0 at its start, 0.5 for even
-/// growth, 1 at its end. An exponential approach that has come to 63% of its bound has 0.42
-/// (`saturating_series_are_silent`).
+/// growth, 1 at its end. An exponential approach that has come to 63% of its bound has 0.42.
 const MIN_MEAN_TIME: f64 = 0.43;
-/// Kendall's tau that growth without a period needs.
+/// Kendall's tau that growth without a period needs. At 0.97,
+/// `leaks.rs::irregular_growth_has_limited_confidence` would miss its leak.
 const MIN_TAU: f64 = 0.8;
 /// Values since the base, from which on growth need not be exactly regular.
 const SHORT_SPAN: usize = 10;
 /// The rise must exceed so many times what was undone since the base.
 const MIN_RISE_OVER_UNDONE_SINCE_BASE: u64 = 3;
-/// The rise must exceed so many times what was undone before the base. What has returned to its
-/// base once may do so again (`sawtooth_that_was_reset_once_is_silent_at_its_top`).
+/// The rise must exceed so many times what was undone before the base: what has returned to its
+/// base once may do so again (`leaks.rs::stationary_noise_has_no_findings`).
 const MIN_RISE_OVER_UNDONE_BEFORE_BASE: u64 = 10;
-/// Step ends at the start of a run of 16 or more that are not judged.
+/// Step ends at the start of a run of 16 or more that are not judged. Without them,
+/// `leaks.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
 const WARM_UP_VALUES: usize = 3;
 /// Growth accelerates if its second half brought so many times what the first did.
 const MIN_ACCELERATION: f64 = 1.6;

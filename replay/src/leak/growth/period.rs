@@ -5,13 +5,13 @@
 
 use super::MIN_GROWTH_STEPS;
 
-/// Longest period looked for, in step ends.
+/// Longest period looked for, in step ends. `tests/leak_population.rs` plants periods up to 50.
 const MAX_PERIOD: usize = 512;
 /// Relative error that the rate of a period may have against the Theil-Sen slope, where not all
-/// differences follow the period.
+/// differences follow the period (`inexact_period_must_have_the_rate_of_the_series`).
 const MAX_RATE_ERROR: f64 = 0.2;
 /// So many differences outside the period may be single events of the same line. The rate is not
-/// compared with the slope then.
+/// compared with the slope then (`inexact_period_must_have_the_rate_of_the_series`).
 const MAX_DISTURBANCES: usize = 2;
 
 /// Growth that repeats with a period.
