@@ -49,8 +49,8 @@ impl From<&str> for SiteFilter {
 impl SiteFilter {
     fn has(&self, site: &Site) -> bool {
         site.id == self.text
-            || self.pattern.fits(site)
-            || site.stack.iter().any(|frame: &StackFrame| self.pattern.fits_frame(frame))
+            || self.pattern.matches_site(site)
+            || site.stack.iter().any(|frame: &StackFrame| self.pattern.matches_frame(frame))
     }
 
     fn has_leak(&self, leak: &Leak) -> bool {

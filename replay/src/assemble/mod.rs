@@ -27,9 +27,9 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let each = || analyses.iter().enumerate();
     let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
     for (index, analysis) in each() {
-        let (leaking, silent) = leak::leaks(index, analysis);
-        leaks.extend(leaking);
-        silent_growth.extend(silent);
+        let found = leak::find_leaks(index, analysis);
+        leaks.extend(found.leaks);
+        silent_growth.extend(found.benign);
     }
     // Out of memory is the whole device.
     let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
@@ -97,7 +97,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
                     .collect()
             }),
         peak: has(Section::Peak)
-            .then(|| each().flat_map(|(index, analysis)| peak::peaks(index, analysis)).collect()),
+            .then(|| each().flat_map(|(index, analysis)| peak::report_peaks(index, analysis)).collect()),
         ranks,
         verdicts,
         holders: holders(analyses).filter(|_| has(Section::Leaks)),

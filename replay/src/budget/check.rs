@@ -144,8 +144,10 @@ struct CheckRun<'a> {
 impl CheckRun<'_> {
     fn bytes(&mut self, name: &str, limit: Option<BytesLimit>, measure: impl FnOnce() -> MeasureResult) {
         let Some(limit) = limit else { return };
-        let tolerance =
-            limit.tolerance.or(self.budget.tolerance).map_or(0, |tolerance| tolerance.of(limit.bytes));
+        let tolerance = limit
+            .tolerance
+            .or(self.budget.tolerance)
+            .map_or(0, |tolerance| tolerance.bytes_for_limit(limit.bytes));
         let allowed = limit.bytes.saturating_add(tolerance);
         self.add((name, "bytes"), (limit.bytes, allowed), limit.if_unknown, measure());
     }

@@ -33,7 +33,7 @@ pub(super) struct BudgetMeasurer<'a> {
 
 impl<'a> BudgetMeasurer<'a> {
     pub(super) fn new(profile: &'a Profile<'a>) -> Self {
-        Self { profile, steps: profile.steps.and_then(ComparedRange::of) }
+        Self { profile, steps: profile.steps.and_then(ComparedRange::of_run) }
     }
 
     fn steps(&self) -> Result<ComparedRange, String> {
@@ -167,7 +167,7 @@ impl<'a> BudgetMeasurer<'a> {
         pattern: &SitePattern,
         of: impl Fn(&crate::compare::LineOnDevice) -> u64,
     ) -> MeasureResult {
-        let fits = |line: &LineProfile| pattern.fits(&line.site);
+        let fits = |line: &LineProfile| pattern.matches_site(&line.site);
         if !self.profile.lines.iter().any(|line| !line.devices.is_empty() && fits(line)) {
             return Err("no line that allocated fits the pattern".to_owned());
         }

@@ -1,11 +1,14 @@
-//! Budgets: what a run may need at most, and whether it kept to it.
+//! Memory budgets: limits on what a run may need, and the check of a trace against them.
 //!
-//! Definition. A budget is a limit on one quantity of [`crate::compare::Profile`], which the same program has again in each run. It is
-//! kept if what was measured is at most the limit and its tolerance. Of several devices the one that needs most counts. A
-//! quantity that the trace does not tell is *unknown*: its budget fails, unless it says `if_unknown = "pass"`.
+//! A [`Budget`] is read from a TOML file with `str::parse`. Each limit is on one quantity of
+//! [`crate::compare::Profile`], which is reproducible from run to run. [`check()`] compares the
+//! measured values with the limits and their tolerances; of several devices, the one that needs
+//! most counts. A limit on a quantity that is unknown for the trace fails, unless it has
+//! `if_unknown = "pass"`. [`budget_of`] writes a budget from a run.
 //!
-//! Constraint: people write the file by hand, and a misspelt key must not be a check that never fails. Consequence: what is not known
-//! is refused, in one sentence with the line.
+//! The file is written by hand, and a misspelt key must not become a check that never fails.
+//! Unknown keys are therefore errors, reported in one sentence with the line. `budget::tests`
+//! checks the format, and `tests/budget.rs` the check.
 
 pub(crate) mod check;
 pub(crate) mod measure;
@@ -24,102 +27,96 @@ pub use self::{
 pub(crate) use pattern::SitePattern;
 pub(crate) use size::{BytesLimit, CountLimit, Tolerance};
 
-/// What to do where a quantity is not known.
+/// What a limit does if its quantity is unknown for the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IfUnknown {
-    /// The budget fails.
+    /// The check of this limit fails.
     #[default]
     Fail,
-    /// It does not.
+    /// The limit is skipped.
     Pass,
 }
 
-/// The file.
+/// The contents of a budget file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Budget {
-    /// Of every budget in bytes that has none of its own, but not of those for leaks.
+    /// Default for all limits in bytes, except those of leaks.
     pub(crate) tolerance: Option<Tolerance>,
-    /// Of every budget that does not say.
+    /// Default for all limits.
     pub(crate) if_unknown: Option<IfUnknown>,
-    /// The most at any moment.
     pub(crate) peak: PeakBudget,
-    /// Reserved and not asked for.
     pub(crate) gap: GapBudget,
-    /// Findings.
     pub(crate) leaks: LeakBudget,
-    /// The usual step.
     pub(crate) step: StepBudget,
-    /// Lines and functions.
     pub(crate) site: Vec<SiteBudget>,
 }
 
-/// Peaks, each of its own series.
+/// Limits on peaks. Each is the maximum of its own series.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PeakBudget {
-    /// Held by tensors.
+    /// Bytes allocated by tensors.
     pub(crate) live: Option<BytesLimit>,
-    /// Held by PyTorch.
+    /// Bytes reserved by PyTorch.
     pub(crate) reserved: Option<BytesLimit>,
-    /// Handed out by the driver.
+    /// Bytes allocated from the driver.
     pub(crate) device: Option<BytesLimit>,
 }
 
-/// The gap.
+/// A limit on the fragmentation gap.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct GapBudget {
-    /// When most was reserved.
+    /// The gap at the peak of reserved bytes.
     pub(crate) bytes: Option<BytesLimit>,
 }
 
-/// Findings of the leak analysis.
+/// Limits on findings of the leak analysis.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LeakBudget {
-    /// How many.
+    /// Number of findings on all devices.
     pub(crate) count: Option<CountLimit>,
-    /// Of all together.
+    /// Sum of the rates of all findings.
     pub(crate) bytes_per_step: Option<BytesLimit>,
 }
 
-/// Medians over the steps that count ([`mod@crate::compare`]).
+/// Limits on medians over the steps after warm-up ([`mod@crate::compare`]).
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct StepBudget {
-    /// The most that was live in it.
+    /// Most live bytes at any moment of a step.
     pub(crate) peak: Option<BytesLimit>,
-    /// Allocated in it.
+    /// Bytes allocated in a step.
     pub(crate) bytes: Option<BytesLimit>,
-    /// How often.
+    /// Number of allocations in a step.
     pub(crate) allocations: Option<CountLimit>,
 }
 
-/// The lines that fit a pattern, all together.
+/// Limits on the sum of all lines that match a pattern.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SiteBudget {
-    /// Which.
     #[serde(rename = "match")]
     pub(crate) pattern: SitePattern,
-    /// Held at the peak of the device.
+    /// Live bytes at the peak of the device.
     pub(crate) peak: Option<BytesLimit>,
-    /// Live at the end of the last step, or at the end where there are none.
+    /// Live bytes at the end of the last step, or of the run if it has no steps.
     pub(crate) retained: Option<BytesLimit>,
-    /// Allocated in a step.
+    /// Bytes allocated in a step.
     pub(crate) bytes_per_step: Option<BytesLimit>,
-    /// How often in a step.
+    /// Number of allocations in a step.
     pub(crate) allocations_per_step: Option<CountLimit>,
-    /// For all of these.
+    /// Default for the limits of this table.
     pub(crate) tolerance: Option<Tolerance>,
-    /// For all of these.
+    /// Default for the limits of this table.
     pub(crate) if_unknown: Option<IfUnknown>,
 }
 
 impl FromStr for Budget {
-    /// What is wrong with the file, in one sentence with the line.
+    /// One sentence that names the line and the problem.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -139,7 +136,7 @@ impl FromStr for Budget {
         }
         if budget.is_empty() {
             return Err(
-                "it has no budget; `gpumemtrace check TRACE --budget FILE --write` makes one".to_owned()
+                "it has no budget; `gpumemtrace check TRACE --budget FILE --write` writes one".to_owned()
             );
         }
         Ok(budget)
@@ -148,8 +145,9 @@ impl FromStr for Budget {
 
 impl Budget {
     fn is_empty(&self) -> bool {
-        let whole = Self { tolerance: self.tolerance, if_unknown: self.if_unknown, ..Self::default() };
-        *self == whole
+        let without_limits =
+            Self { tolerance: self.tolerance, if_unknown: self.if_unknown, ..Self::default() };
+        *self == without_limits
     }
 }
 

@@ -1,8 +1,13 @@
-//! Which lines a budget is for.
+//! Patterns for lines of code: `FILE`, `FILE:LINE`, `FILE:FIRST-LAST`, `FILE:FUNCTION` or
+//! `FUNCTION`.
 //!
-//! Definition. `FILE`, `FILE:LINE`, `FILE:FIRST-LAST`, `FILE:FUNCTION` or `FUNCTION`. A file fits from any component of its path on
-//! (`model.py` and `net/model.py` fit `/work/net/model.py`); so does a shared library, for native code. `*` stands for anything, `?` for
-//! one character. What is done in the backward pass for a line fits as the line does.
+//! A file matches by its whole path or any tail of it that starts at a component: `model.py` and
+//! `net/model.py` match `/work/net/model.py`. For native code, the path of the shared library
+//! matches as well. `*` stands for any characters, `?` for one. Work of the backward pass on
+//! behalf of a line matches like the line.
+//!
+//! One match costs O(pattern x path). `budget::tests::patterns_match_files_lines_and_functions`
+//! lists examples.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -11,7 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::report::{Site, StackFrame};
 
-/// Which lines.
+/// A pattern that selects lines of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SitePattern {
     text: String,
@@ -36,56 +41,57 @@ impl<'de> Deserialize<'de> for SitePattern {
 }
 
 impl SitePattern {
-    /// As it is written.
     pub(crate) fn new(text: &str) -> Self {
         Self { text: text.to_owned() }
     }
 
-    /// True for a line that it is for.
-    pub(crate) fn fits(&self, site: &Site) -> bool {
-        self.is_at([site.file.as_deref(), site.module.as_deref()], site.line, site.function.as_deref())
+    pub(crate) fn matches_site(&self, site: &Site) -> bool {
+        self.matches([site.file.as_deref(), site.module.as_deref()], site.line, site.function.as_deref())
     }
 
-    /// True for a frame of such a line.
-    pub(crate) fn fits_frame(&self, frame: &StackFrame) -> bool {
-        self.is_at([frame.file.as_deref(), frame.module.as_deref()], frame.line, frame.function.as_deref())
+    pub(crate) fn matches_frame(&self, frame: &StackFrame) -> bool {
+        self.matches([frame.file.as_deref(), frame.module.as_deref()], frame.line, frame.function.as_deref())
     }
 
-    fn is_at(&self, files: [Option<&str>; 2], at: Option<u32>, function: Option<&str>) -> bool {
+    /// `files`: the source file and the shared library.
+    fn matches(&self, files: [Option<&str>; 2], line: Option<u32>, function: Option<&str>) -> bool {
         let pattern = &*self.text;
-        let is_file = |pattern: &str| files.into_iter().flatten().any(|file| is_tail(pattern, file));
-        let is_function = |pattern: &str| function.is_some_and(|function| is_like(pattern, function));
-        if is_file(pattern) || is_function(pattern) {
+        let matches_file =
+            |pattern: &str| files.into_iter().flatten().any(|file| matches_tail(pattern, file));
+        let matches_function =
+            |pattern: &str| function.is_some_and(|function| matches_wildcards(pattern, function));
+        if matches_file(pattern) || matches_function(pattern) {
             return true;
         }
-        // Names of native functions have colons of their own.
+        // Names of native functions contain colons, so any colon may be the separator.
         pattern.match_indices(':').any(|(colon, _)| {
             let (file, within) = (&pattern[..colon], &pattern[colon + 1..]);
-            let is_within = match lines(within) {
-                Some(lines) => at.is_some_and(|line| lines.contains(&line)),
-                None => is_function(within),
+            let matches_within = match parse_lines(within) {
+                Some(lines) => line.is_some_and(|line| lines.contains(&line)),
+                None => matches_function(within),
             };
-            is_within && is_file(file)
+            matches_within && matches_file(file)
         })
     }
 }
 
-fn lines(text: &str) -> Option<RangeInclusive<u32>> {
+/// Parses `LINE` or `FIRST-LAST`.
+fn parse_lines(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
 }
 
-/// True for a path that ends in what fits, from a component on.
-fn is_tail(pattern: &str, path: &str) -> bool {
-    let begins = path.match_indices('/').map(|(at, _)| at + 1);
-    std::iter::once(0).chain(begins).any(|at| is_like(pattern, &path[at..]))
+/// True if the path matches, or a tail of it that starts at a component.
+fn matches_tail(pattern: &str, path: &str) -> bool {
+    let component_starts = path.match_indices('/').map(|(at, _)| at + 1);
+    std::iter::once(0).chain(component_starts).any(|at| matches_wildcards(pattern, &path[at..]))
 }
 
-/// Wildcards; in time proportional to the product of both lengths.
-fn is_like(pattern: &str, text: &str) -> bool {
+/// Matches `*` and `?` in time proportional to the product of both lengths.
+fn matches_wildcards(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
-    // After the last star: where the pattern goes on, and how much of the text the star has taken.
+    // For the last star: where the pattern continues, and where the star's match ends in the text.
     let mut star: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

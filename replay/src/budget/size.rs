@@ -1,4 +1,8 @@
-//! Sizes, tolerances and limits, as people write them.
+//! Parses sizes, tolerances and limits of a budget file.
+//!
+//! A size is a number of bytes or a string such as `"1.5 GiB"`. A limit is a size or a count, or
+//! a table with the limit and its own tolerance and `if_unknown`. Errors list what is expected.
+//! `budget::tests` has examples of each.
 
 use std::fmt;
 
@@ -9,8 +13,9 @@ use super::IfUnknown;
 
 const SIZES: &str = "a size, such as 1073741824 or \"1.5 GiB\"";
 
-/// `512`, `1.5 GiB`, `20MB`. `None` for anything else.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
+/// Parses a size such as `512`, `1.5 GiB` or `20MB` into bytes. `None` for unknown units and for
+/// sizes above 1e18.
+pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
     let (number, unit) = (text[..end].replace('_', ""), text[end..].trim());
@@ -33,29 +38,29 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
     (bytes <= 1e18).then_some(bytes.round() as u64)
 }
 
-/// What may come on top of a limit.
+/// How far a value may exceed its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Tolerance {
-    /// Of the limit.
+    /// A share of the limit, in percent.
     Percent(f64),
-    /// In any case.
+    /// A fixed number of bytes.
     Bytes(u64),
 }
 
 impl Tolerance {
-    /// `2 %` or a size.
+    /// Parses a percentage such as `2%`, or a size.
     fn parse(text: &str) -> Option<Self> {
         match text.trim().strip_suffix('%') {
             Some(percent) => {
                 let percent = percent.trim().parse::<f64>().ok()?;
                 (0.0..=1000.0).contains(&percent).then_some(Self::Percent(percent))
             }
-            None => bytes(text).map(Self::Bytes),
+            None => parse_bytes(text).map(Self::Bytes),
         }
     }
 
-    /// In bytes of this limit.
-    pub(crate) fn of(self, limit: u64) -> u64 {
+    /// The tolerance in bytes for a limit, rounded down.
+    pub(crate) fn bytes_for_limit(self, limit: u64) -> u64 {
         match self {
             Self::Percent(percent) => (limit as f64 * percent / 100.0).floor() as u64,
             Self::Bytes(bytes) => bytes,
@@ -63,23 +68,23 @@ impl Tolerance {
     }
 }
 
-/// At most so many bytes.
+/// A limit on a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BytesLimit {
-    /// How many.
+    /// Highest value allowed, without the tolerance.
     pub bytes: u64,
-    /// Its own.
+    /// Overrides the budget's default.
     pub tolerance: Option<Tolerance>,
-    /// Its own.
+    /// Overrides the budget's default.
     pub if_unknown: Option<IfUnknown>,
 }
 
-/// At most so many.
+/// A limit on a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CountLimit {
-    /// How many.
+    /// Highest count that is allowed.
     pub limit: u64,
-    /// Its own.
+    /// Overrides the budget's default.
     pub if_unknown: Option<IfUnknown>,
 }
 
@@ -101,7 +106,7 @@ impl Visitor<'_> for SizeVisitor {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-        bytes(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+        parse_bytes(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
 
@@ -120,7 +125,7 @@ impl<'de> Deserialize<'de> for Tolerance {
             type Value = Tolerance;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a tolerance, such as \"2 %\" or \"16 MiB\"")
+                f.write_str("a tolerance, such as \"2%\" or \"16 MiB\"")
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<Tolerance, E> {
@@ -150,7 +155,7 @@ impl<'de> Deserialize<'de> for BytesLimit {
             type Value = BytesLimit;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2 %\", if_unknown = \"pass\" }}")
+                write!(f, "{SIZES}, or {{ limit = SIZE, tolerance = \"2%\", if_unknown = \"pass\" }}")
             }
 
             fn visit_i64<E: Error>(self, number: i64) -> Result<BytesLimit, E> {

@@ -147,9 +147,10 @@ fn lines(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
     let mut new = tensors(after);
     let mut rows = Vec::new();
     for leak in tensors(before) {
-        let name = names.of(0, &leak.site).ok();
+        let name = names.number_of_site(0, &leak.site).ok();
         let same = new.iter().position(|other| {
-            is_same_line(&leak.site, &other.site) || name.is_some() && names.of(1, &other.site).ok() == name
+            is_same_line(&leak.site, &other.site)
+                || name.is_some() && names.number_of_site(1, &other.site).ok() == name
         });
         let after = same.map(|at| leaking(&new.remove(at)));
         rows.push(LineOnBoth { before: Some(leaking(&leak)), after });
@@ -196,7 +197,7 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
         amplification_interval: None,
         unknown: Some("no steps were recognised"),
     };
-    let Some(steps) = profile.steps.and_then(ComparedRange::of) else { return told };
+    let Some(steps) = profile.steps.and_then(ComparedRange::of_run) else { return told };
     let live_set = state.main();
     let (live, unused, non_torch) = (live_set.series(), state.unused.unused(), state.unused.non_torch());
     let findings = profile.leaks.iter();

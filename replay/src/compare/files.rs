@@ -1,61 +1,85 @@
-//! Which file of one run is which file of the other.
+//! Pairs the source files of two runs, which may have been recorded from different checkouts.
 //!
-//! Definition. Two files may be the same if their names are (digits in names that Python makes up, such as
-//! `<ipython-input-12-...>`, do not count). Of those, the pair whose paths end in more equal components goes first, then the one
-//! with more functions in common. What is left over in both (a script that was renamed) is paired if at least half of the
-//! functions of both together are in both, and no other file fits as well.
+//! Equal paths are pairs. Of the rest, files of equal name are paired: first those with the
+//! longest common tail of path components, then those with more functions in common. In generated
+//! names such as `<ipython-input-12-...>`, digits do not count. Files that remain in both runs
+//! may have been renamed. Two of them are a pair if the functions in both are at least half of
+//! all functions of the two, and no other file matches as well.
 //!
-//! Constraint: a checkout or an environment lies elsewhere, and a run may have a thousand files called `__init__.py`. Consequence:
-//! paths that are equal are paired before anything is weighed.
+//! Comparing files of one name costs O(n^2), up to [`MAX_PAIRS`]; a run may have a thousand files
+//! called `__init__.py`. The tests below check each rule, in both directions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Files by path, each with the functions that were seen in it.
+/// Files by path, each with the functions that occur in the trace.
 pub(crate) type FunctionsByFile<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// Most pairs of one name that are weighed.
+/// Pairs of files of one name that are compared. Of more, none are.
 const MAX_PAIRS: usize = 1 << 20;
-/// Most files of one run among which a renamed one is looked for.
+/// Unpaired files of one run among which renamed ones are searched.
 const MAX_RENAMED: usize = 1 << 10;
 
-/// The pairs, by path.
-pub(crate) fn pair<'a>(before: &FunctionsByFile<'a>, after: &FunctionsByFile<'a>) -> Vec<(&'a str, &'a str)> {
-    let same = before.keys().filter(|path| after.contains_key(*path));
-    let mut pairs: Vec<(&str, &str)> = same.map(|path| (*path, *path)).collect();
-    let (mut old, mut new) = (left(before, &pairs, |pair| pair.0), left(after, &pairs, |pair| pair.1));
+/// Pairs files of both runs. Returns their paths.
+pub(crate) fn pair_files<'a>(
+    before: &FunctionsByFile<'a>,
+    after: &FunctionsByFile<'a>,
+) -> Vec<(&'a str, &'a str)> {
+    let in_both = before.keys().filter(|path| after.contains_key(*path));
+    let mut pairs: Vec<(&str, &str)> = in_both.map(|path| (*path, *path)).collect();
+    let (mut old, mut new) =
+        (unpaired(before, &pairs, |pair| pair.0), unpaired(after, &pairs, |pair| pair.1));
     let mut by_name: HashMap<String, (Vec<&str>, Vec<&str>)> = HashMap::new();
     for path in &old {
-        by_name.entry(name(path)).or_default().0.push(path);
+        by_name.entry(file_name(path)).or_default().0.push(path);
     }
     for path in &new {
-        by_name.entry(name(path)).or_default().1.push(path);
+        by_name.entry(file_name(path)).or_default().1.push(path);
     }
     for (old, new) in by_name.values().filter(|(old, new)| old.len() * new.len() <= MAX_PAIRS) {
-        let mut weighed = Vec::new();
-        for (one, other) in all(old, new) {
-            let common = before[one].intersection(&after[other]).count();
-            weighed.push((common_tail(one, other), common, one, other));
-        }
-        // Of equals the first by path, whichever run is asked first.
-        weighed.sort_by_key(|(tail, common, one, other)| {
-            (std::cmp::Reverse((*tail, *common)), *one.min(other), *one.max(other))
-        });
-        let mut taken: (BTreeSet<&str>, BTreeSet<&str>) = Default::default();
-        for (_, _, one, other) in weighed {
-            if !taken.0.contains(one) && !taken.1.contains(other) {
-                taken.0.insert(one);
-                taken.1.insert(other);
-                pairs.push((one, other));
+        let mut candidates: Vec<CandidatePair<'_>> = all_pairs(old, new)
+            .map(|(one, other)| CandidatePair {
+                before: one,
+                after: other,
+                common_components: common_tail(one, other),
+                common_functions: before[one].intersection(&after[other]).count(),
+            })
+            .collect();
+        candidates.sort_by_key(CandidatePair::rank);
+        let mut paired: (BTreeSet<&str>, BTreeSet<&str>) = Default::default();
+        for CandidatePair { before, after, .. } in candidates {
+            if !paired.0.contains(before) && !paired.1.contains(after) {
+                paired.0.insert(before);
+                paired.1.insert(after);
+                pairs.push((before, after));
             }
         }
     }
-    old = left(before, &pairs, |pair| pair.0);
-    new = left(after, &pairs, |pair| pair.1);
-    pairs.extend(renamed(before, after, &old, &new));
+    old = unpaired(before, &pairs, |pair| pair.0);
+    new = unpaired(after, &pairs, |pair| pair.1);
+    pairs.extend(pair_renamed(before, after, &old, &new));
     pairs
 }
 
-fn left<'a>(
+/// Two files of equal name.
+struct CandidatePair<'a> {
+    before: &'a str,
+    after: &'a str,
+    /// Equal path components, counted from the end.
+    common_components: usize,
+    common_functions: usize,
+}
+
+impl<'a> CandidatePair<'a> {
+    /// Orders the best pair first. Equals are ordered by path, in the same way if the runs are
+    /// swapped.
+    fn rank(&self) -> (std::cmp::Reverse<(usize, usize)>, &'a str, &'a str) {
+        let quality = std::cmp::Reverse((self.common_components, self.common_functions));
+        (quality, self.before.min(self.after), self.before.max(self.after))
+    }
+}
+
+/// The files of one run that are in no pair.
+fn unpaired<'a>(
     files: &FunctionsByFile<'a>,
     pairs: &[(&'a str, &'a str)],
     side: fn(&(&'a str, &'a str)) -> &'a str,
@@ -64,11 +88,12 @@ fn left<'a>(
     files.keys().copied().filter(|path| !paired.contains(path)).collect()
 }
 
-fn all<'a>(old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn all_pairs<'a>(old: &[&'a str], new: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
     old.iter().flat_map(|one| new.iter().map(move |other| (*one, *other)))
 }
 
-fn renamed<'a>(
+/// Pairs files by their functions, if each is the other's only best match.
+fn pair_renamed<'a>(
     before: &FunctionsByFile<'a>,
     after: &FunctionsByFile<'a>,
     old: &[&'a str],
@@ -77,35 +102,35 @@ fn renamed<'a>(
     if old.len().max(new.len()) > MAX_RENAMED {
         return Vec::new();
     }
-    // In millionths, so that equals are equal.
-    let likeness = |one: &str, other: &str| {
+    // Jaccard index in millionths, as an integer so that ties are exact. Below one half: 0.
+    let similarity = |one: &str, other: &str| {
         let common = before[one].intersection(&after[other]).count();
-        let both = before[one].union(&after[other]).count().max(1);
-        if common * 2 >= both { common * 1_000_000 / both } else { 0 }
+        let all = before[one].union(&after[other]).count().max(1);
+        if common * 2 >= all { common * 1_000_000 / all } else { 0 }
     };
-    let best = |of: &dyn Fn(&str) -> usize, among: &[&'a str]| {
-        let most = among.iter().map(|path| of(path)).max().filter(|most| *most > 0)?;
-        let mut best = among.iter().filter(|path| of(path) == most);
+    let only_best = |score: &dyn Fn(&str) -> usize, among: &[&'a str]| {
+        let highest = among.iter().map(|path| score(path)).max().filter(|highest| *highest > 0)?;
+        let mut best = among.iter().filter(|path| score(path) == highest);
         best.next().copied().filter(|_| best.next().is_none())
     };
     let pairs = old.iter().filter_map(|one| {
-        let other = best(&|other| likeness(one, other), new)?;
-        let back = best(&|one| likeness(one, other), old)?;
+        let other = only_best(&|other| similarity(one, other), new)?;
+        let back = only_best(&|one| similarity(one, other), old)?;
         (back == *one).then_some((*one, other))
     });
     pairs.collect()
 }
 
-/// The last component; of a name that Python makes up without its digits.
-pub(crate) fn name(path: &str) -> String {
+/// The last component of a path. A generated name such as `<ipython-input-12-ab34>` is cut at its
+/// first digit.
+pub(crate) fn file_name(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
-    let Some(made_up) = name.strip_prefix('<') else { return name.to_owned() };
-    // The hash of a cell stands behind its number.
-    let made_up = made_up.split_once(|c: char| c.is_ascii_digit()).map_or(made_up, |(begin, _)| begin);
-    format!("<{made_up}")
+    let Some(generated) = name.strip_prefix('<') else { return name.to_owned() };
+    let stem = generated.split_once(|c: char| c.is_ascii_digit()).map_or(generated, |(stem, _)| stem);
+    format!("<{stem}")
 }
 
-/// How many components two paths have in common from the end.
+/// Number of equal components of two paths, counted from the end.
 fn common_tail(one: &str, other: &str) -> usize {
     one.rsplit('/').zip(other.rsplit('/')).take_while(|(a, b)| a == b).count()
 }
@@ -123,16 +148,17 @@ mod tests {
         after: &[(&'a str, &[&'a str])],
     ) -> Vec<(&'a str, &'a str)> {
         let (before, after) = (files(before), files(after));
-        let mut there = pair(&before, &after);
-        there.sort_unstable();
-        let mut back: Vec<_> = pair(&after, &before).into_iter().map(|(one, other)| (other, one)).collect();
-        back.sort_unstable();
-        assert_eq!(there, back, "either way the same");
-        there
+        let mut forward = pair_files(&before, &after);
+        forward.sort_unstable();
+        let mut swapped: Vec<_> =
+            pair_files(&after, &before).into_iter().map(|(one, other)| (other, one)).collect();
+        swapped.sort_unstable();
+        assert_eq!(forward, swapped, "the order of the runs does not matter");
+        forward
     }
 
     #[test]
-    fn a_checkout_elsewhere_is_the_same_by_its_longest_common_tail() {
+    fn files_of_another_checkout_are_paired_by_their_longest_common_tail() {
         let main: &[&str] = &["<module>"];
         assert_eq!(
             pairs(
@@ -148,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_tails_the_functions_tell() {
+    fn equal_tails_are_decided_by_common_functions() {
         assert_eq!(
             pairs(&[("/a/net.py", &["f", "g"])], &[("/b/net.py", &["h"]), ("/c/net.py", &["f", "h"])]),
             [("/a/net.py", "/c/net.py")]
@@ -156,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_renamed_scripts_are_found_and_strangers_are_not() {
+    fn notebook_cells_and_renamed_scripts_are_paired_and_unrelated_files_are_not() {
         let (cell, again) = ("<ipython-input-3-ab12>", "<ipython-input-17-9f>");
         assert_eq!(pairs(&[(cell, &["f"])], &[(again, &["g"])]), [(cell, again)]);
         let old: &[&str] = &["<module>", "main", "train"];
@@ -168,7 +194,7 @@ mod tests {
         assert_eq!(
             pairs(&[("/a/x.py", old)], &[("/a/y.py", old), ("/a/z.py", old)]),
             [],
-            "nobody knows which"
+            "two equally good candidates"
         );
     }
 }

@@ -1,24 +1,29 @@
-//! The changes of each line on each device.
+//! Compares each line on each device.
+//!
+//! [`compare_lines`] visits every line of both runs once. A line is listed if any of its
+//! quantities differs. `tests/compare.rs` finds a single changed line among a million events.
 
 use std::collections::BTreeSet;
 
+use super::align::LinePair;
 use super::difference::{AmountChange, ChangeStatus, LineChange};
 use super::profile::{LineOnDevice, Profile};
-use super::{ComparedRange, sides};
+use super::{ComparedRange, all_lines};
 use crate::report::{Quantity, Site};
 use crate::util::block_totals::BlockTotals;
 
-/// Those that differ, largest first.
-pub(super) fn lines(
+/// The lines that differ, largest change first.
+pub(super) fn compare_lines(
     before: &Profile<'_>,
     after: &Profile<'_>,
     steps: Option<ComparedRange>,
-    aligned: &[(usize, usize)],
+    aligned: &[LinePair],
 ) -> Vec<LineChange> {
     let none = LineOnDevice::default();
     let mut changes = Vec::new();
-    for (one, other) in sides(before, after, aligned) {
-        let (old, new) = (one.map(|line| &before.lines[line]), other.map(|line| &after.lines[line]));
+    for line in all_lines(before, after, aligned) {
+        let old = line.before.map(|line| &before.lines[line]);
+        let new = line.after.map(|line| &after.lines[line]);
         let ordinals: BTreeSet<u8> =
             [old, new].into_iter().flatten().flat_map(|line| line.devices.keys().copied()).collect();
         for ordinal in ordinals {
@@ -34,8 +39,8 @@ pub(super) fn lines(
                 Some(Site { stack, ..line.site.clone() })
             };
             let values = (old_on.as_ref().unwrap_or(&none), new_on.as_ref().unwrap_or(&none));
-            let is_there = (old_on.is_some(), new_on.is_some());
-            if let Some(mut change) = line(u32::from(ordinal), values, is_there, steps) {
+            let is_in = [old_on.is_some(), new_on.is_some()];
+            if let Some(mut change) = compare_line(u32::from(ordinal), values, is_in, steps) {
                 change.before = site(before, old, &old_on);
                 change.after = site(after, new, &new_on);
                 changes.push(change);
@@ -46,22 +51,25 @@ pub(super) fn lines(
     changes
 }
 
-fn line(
+/// The change of a line on a device, without its sites. `is_in`: whether each run has the line.
+/// `None` if nothing differs.
+fn compare_line(
     device: u32,
     (old, new): (&LineOnDevice, &LineOnDevice),
-    is_there: (bool, bool),
+    is_in: [bool; 2],
     steps: Option<ComparedRange>,
 ) -> Option<LineChange> {
     let (old_end, new_end) = steps.map_or((old.end, new.end), |steps| steps.retained(&old.held, &new.held));
     let in_steps = steps.map(|steps| steps.pairs(&old.allocated, &new.allocated));
-    let different = in_steps.as_ref().map(|pairs| pairs.iter().filter(|(one, other)| one != other).count());
+    let steps_that_differ =
+        in_steps.as_ref().map(|pairs| pairs.iter().filter(|(one, other)| one != other).count());
     let (old_step, new_step) = match steps {
         Some(steps) => steps.medians(&old.allocated, &new.allocated),
         None => (BlockTotals::default(), BlockTotals::default()),
     };
     let is_same = old.at_peak == new.at_peak
         && old_end == new_end
-        && different.unwrap_or(0) == 0
+        && steps_that_differ.unwrap_or(0) == 0
         && (steps.is_some() || old.blocks == new.blocks);
     if is_same {
         return None;
@@ -81,11 +89,11 @@ fn line(
         bytes_per_step: in_step(|held| held.bytes),
         allocations_per_step: in_step(|held| held.blocks),
         allocations: steps.is_none().then(|| AmountChange::new(old.blocks, new.blocks)),
-        steps_that_differ: different.map(|steps| steps as u64),
+        steps_that_differ: steps_that_differ.map(|steps| steps as u64),
     };
-    change.status = match is_there {
-        (false, _) => ChangeStatus::Appeared,
-        (_, false) => ChangeStatus::Disappeared,
+    change.status = match is_in {
+        [false, _] => ChangeStatus::Appeared,
+        [_, false] => ChangeStatus::Disappeared,
         _ => change.direction(),
     };
     Some(change)

@@ -1,17 +1,21 @@
-//! Two runs side by side: what grew, shrank, appeared and went, by line and as a whole.
+//! Compares two runs: what grew, shrank, appeared and disappeared, by line and in total.
 //!
-//! Definition. Quantities that the same program has again in each run are compared exactly, to the byte: the peaks of live, reserved
-//! and device bytes and what each line held at the peak of live bytes; the gap at the peak of reserved bytes and its causes;
-//! findings; out-of-memory events. Times, addresses, threads and processes are not compared.
+//! [`compare()`] compares, to the byte, quantities that are reproducible from run to run: peaks
+//! of allocated, reserved and device bytes, each line's bytes at the peak, the fragmentation gap
+//! and its causes, leaks, and out-of-memory errors. Times, addresses, threads and processes are
+//! not compared.
 //!
-//! *By steps*: where both runs tell their steps in the same way, step k of the one is held against step k of the other, up to the
-//! last step that both have ended; the first ones of a long run do not count, as in the leak analysis. So runs of
-//! different length can be compared. What is told of all these steps is the median (of an even number, the lower one); a line is
-//! listed also where the medians are equal and some steps are not. *Retained* is what is live at the end of the last of these
-//! steps; where there are no steps, at the end. Findings without steps are judged over equal times, which no two runs have: they
-//! are not compared, and a note says how many there are.
+//! If both runs have steps from the same source, step k is compared with step k, up to the last
+//! step that both completed. Warm-up steps do not count, as in the leak analysis. Runs of
+//! different length can thus be compared. Quantities per step are medians; of an even number of
+//! steps, the lower middle value. A line is listed too if the medians are equal and some steps
+//! differ. *Retained* bytes are live at the end of the last compared step, or of the run if there
+//! are no steps. Leaks without steps are judged over equal intervals of time, which differ
+//! between runs; they are counted in a note instead.
 //!
-//! Which line is which is said in `align`, which file is which in `files`.
+//! [`align`] pairs the lines of both runs and [`files`] their files. The cost is that of the
+//! alignment. `tests/compare.rs` checks that two runs of one program are equal, and that a change
+//! is found at its line.
 
 pub(crate) mod align;
 pub(crate) mod backends;
@@ -32,42 +36,46 @@ pub use self::{
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,
 };
+use align::LinePair;
 pub(crate) use profile::{DeviceProfile, LineOnDevice, LineProfile};
 
-use crate::leak::growth::warm_up;
+use crate::leak::growth::warm_up_values;
 use crate::report::{Leak, Site};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
-/// The steps that are compared.
+/// The steps that are compared, without those of the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ComparedRange {
     first: u32,
+    /// One past the last step.
     end: u32,
-    /// No run has ended more.
+    /// Both runs completed exactly these steps.
     is_all: bool,
 }
 
 impl ComparedRange {
-    /// Of so many that have ended. `None` if that is none.
-    pub(crate) fn of(ended: u32) -> Option<Self> {
-        Self::common(ended, ended)
+    /// The steps of one run that completed so many. `None` if there are none.
+    pub(crate) fn of_run(steps_ended: u32) -> Option<Self> {
+        Self::common_to(steps_ended, steps_ended)
     }
 
-    fn common(one: u32, other: u32) -> Option<Self> {
+    /// The steps that both of two runs completed.
+    fn common_to(one: u32, other: u32) -> Option<Self> {
         let end = one.min(other);
-        (end > 0).then(|| Self { first: warm_up(end as usize) as u32, end, is_all: one == other })
+        (end > 0).then(|| Self { first: warm_up_values(end as usize) as u32, end, is_all: one == other })
     }
 
-    /// The last one.
+    /// Number of the last step.
     pub(crate) fn last(self) -> u32 {
         self.end - 1
     }
 
-    /// Values of two series in the same steps; not in all, where one of them has not kept all.
+    /// Values of two series in the same steps. Long series are thinned: then only steps that both
+    /// kept.
     pub(crate) fn pairs(self, one: &StepSeries, other: &StepSeries) -> Vec<(BlockTotals, BlockTotals)> {
         let ((stride, values), (other_stride, other_values)) = (one.values(self.end), other.values(self.end));
-        // Both are powers of two.
+        // Strides are powers of two, so the larger one is a multiple of the other.
         let every = stride.max(other_stride);
         let steps = (self.first.next_multiple_of(every)..self.end).step_by(every as usize);
         steps
@@ -75,7 +83,7 @@ impl ComparedRange {
             .collect()
     }
 
-    /// Values of two series at the end of the last step, or of the last one that both have kept.
+    /// Values of two series at the end of the last step, or of the last step that both series kept.
     pub(crate) fn retained(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
         if self.is_all {
             return (one.at(u32::MAX), other.at(u32::MAX));
@@ -83,21 +91,22 @@ impl ComparedRange {
         self.pairs(one, other).last().copied().unwrap_or_default()
     }
 
-    /// The middle one of the values; bytes and blocks each for itself.
+    /// Median over the steps, of bytes and blocks separately.
     pub(crate) fn median(self, series: &StepSeries) -> BlockTotals {
         self.medians(series, series).0
     }
 
-    /// Of two series in the same steps.
+    /// Medians of two series over the same steps.
     pub(crate) fn medians(self, one: &StepSeries, other: &StepSeries) -> (BlockTotals, BlockTotals) {
         let (one, other): (Vec<BlockTotals>, Vec<BlockTotals>) = self.pairs(one, other).into_iter().unzip();
         (median(&one), median(&other))
     }
 
-    /// Growth in a step: from the end of the first to that of the last, evenly.
-    pub(crate) fn growth(self, held: &StepSeries) -> Option<f64> {
+    /// Mean growth in bytes per step, from the end of the first step to the end of the last.
+    /// `None` for a single step.
+    pub(crate) fn growth(self, series: &StepSeries) -> Option<f64> {
         let steps = self.last().checked_sub(self.first).filter(|steps| *steps > 0)?;
-        let (from, to) = (held.at(self.first).bytes, held.at(self.last()).bytes);
+        let (from, to) = (series.at(self.first).bytes, series.at(self.last()).bytes);
         Some((to as f64 - from as f64) / f64::from(steps))
     }
 }
@@ -111,11 +120,11 @@ fn median(values: &[BlockTotals]) -> BlockTotals {
     BlockTotals { bytes: middle(|held| held.bytes), blocks: middle(|held| held.blocks) }
 }
 
-/// Compares the run before with the run after.
+/// Compares the run `before` a change with the run `after` it.
 pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     let mut notes = Vec::new();
     let steps = common_steps(before, after, &mut notes);
-    let aligned = align::align(&before.lines_to_align(steps), &after.lines_to_align(steps));
+    let aligned = align::align_lines(&before.lines_to_align(steps), &after.lines_to_align(steps));
     let mut comparison = Comparison::new([ComparedRun::of(before), ComparedRun::of(after)], notes);
     comparison.steps = steps.map(|steps| ComparedSteps {
         first: u64::from(steps.first),
@@ -123,7 +132,7 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
         count: u64::from(steps.end - steps.first),
     });
     comparison.totals = totals(before, after, steps);
-    comparison.lines = lines::lines(before, after, steps, &aligned);
+    comparison.lines = lines::compare_lines(before, after, steps, &aligned);
     let names = SharedLineIds::new(before, after, &aligned);
     comparison.across = backends::across(before, after, &names);
     if before.steps.is_some() && after.steps.is_some() {
@@ -143,7 +152,7 @@ fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<Strin
     let source = |profile: &Profile<'_>| profile.analysis.step_source.name();
     match (source(before), source(after)) {
         (Some(one), Some(other)) if one == other => {
-            ComparedRange::common(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
+            ComparedRange::common_to(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
         }
         (Some(one), Some(other)) => {
             notes.push(format!(
@@ -182,7 +191,7 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange
         };
         let names: BTreeSet<&String> = old.totals.keys().chain(new.totals.keys()).collect();
         for name in names {
-            // What is a part of something holds nothing where it is not told.
+            // An owner that is not listed held nothing.
             let known = |profile: &DeviceProfile| {
                 let is_part =
                     name.starts_with("held_by.") && profile.totals.contains_key("peak_device_bytes");
@@ -205,22 +214,23 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange
     all
 }
 
-/// Lines of both runs by one number.
+/// Gives lines that are aligned the same number.
 struct SharedLineIds<'a>([BTreeMap<&'a str, usize>; 2]);
 
 impl<'a> SharedLineIds<'a> {
-    fn new(before: &'a Profile<'_>, after: &'a Profile<'_>, aligned: &[(usize, usize)]) -> Self {
+    fn new(before: &'a Profile<'_>, after: &'a Profile<'_>, aligned: &[LinePair]) -> Self {
         let id = |profile: &'a Profile<'_>, index: usize| &*profile.lines[index].site.id;
-        let mut names = [BTreeMap::new(), BTreeMap::new()];
-        for (number, (one, other)) in aligned.iter().enumerate() {
-            names[0].insert(id(before, *one), number);
-            names[1].insert(id(after, *other), number);
+        let mut numbers = [BTreeMap::new(), BTreeMap::new()];
+        for (number, pair) in aligned.iter().enumerate() {
+            numbers[0].insert(id(before, pair.before), number);
+            numbers[1].insert(id(after, pair.after), number);
         }
-        Self(names)
+        Self(numbers)
     }
 
-    /// `Err` for a line that only this run has.
-    fn of<'b>(&self, run: usize, site: &'b Site) -> Result<usize, &'b str> {
+    /// The number of a line of the run with this index. `Err` with the line's id if it is not
+    /// aligned.
+    fn number_of_site<'b>(&self, run: usize, site: &'b Site) -> Result<usize, &'b str> {
         self.0[run].get(&*site.id).copied().ok_or(&site.id)
     }
 }
@@ -229,9 +239,10 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
     let mut new: Vec<&Leak> = after.leaks.iter().collect();
     let mut changes = Vec::new();
     for leak in &before.leaks {
-        let same = names.of(0, &leak.site).ok().and_then(|name| {
+        let same = names.number_of_site(0, &leak.site).ok().and_then(|number| {
             let is_same = |other: &&Leak| {
-                (other.kind, other.device) == (leak.kind, leak.device) && names.of(1, &other.site) == Ok(name)
+                (other.kind, other.device) == (leak.kind, leak.device)
+                    && names.number_of_site(1, &other.site) == Ok(number)
             };
             new.iter().position(is_same)
         });
@@ -264,20 +275,20 @@ fn leaks(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -
     changes
 }
 
-fn ooms(before: &Profile<'_>, after: &Profile<'_>, aligned: &[(usize, usize)]) -> Vec<OomChange> {
+fn ooms(before: &Profile<'_>, after: &Profile<'_>, aligned: &[LinePair]) -> Vec<OomChange> {
     let count = |profile: &Profile<'_>, line: Option<usize>| {
         line.and_then(|line| profile.ooms.get(&profile.lines[line].id)).copied().unwrap_or(0)
     };
     let mut changes = Vec::new();
-    for (one, other) in sides(before, after, aligned) {
-        let (old, new) = (count(before, one), count(after, other));
+    for line in all_lines(before, after, aligned) {
+        let (old, new) = (count(before, line.before), count(after, line.after));
         if old != new {
             let site = |profile: &Profile<'_>, line: Option<usize>| {
                 line.map(|line| profile.lines[line].site.clone())
             };
             changes.push(OomChange {
-                before: site(before, one),
-                after: site(after, other),
+                before: site(before, line.before),
+                after: site(after, line.after),
                 count: AmountChange::new(old, new),
             });
         }
@@ -285,16 +296,24 @@ fn ooms(before: &Profile<'_>, after: &Profile<'_>, aligned: &[(usize, usize)]) -
     changes
 }
 
-/// Lines that both have, then those of the first alone, then those of the second alone.
-fn sides(
-    before: &Profile<'_>,
-    after: &Profile<'_>,
-    aligned: &[(usize, usize)],
-) -> Vec<(Option<usize>, Option<usize>)> {
-    let old: BTreeSet<usize> = aligned.iter().map(|pair| pair.0).collect();
-    let new: BTreeSet<usize> = aligned.iter().map(|pair| pair.1).collect();
-    let both = aligned.iter().map(|(one, other)| (Some(*one), Some(*other)));
-    let gone = (0..before.lines.len()).filter(|line| !old.contains(line)).map(|line| (Some(line), None));
-    let came = (0..after.lines.len()).filter(|line| !new.contains(line)).map(|line| (None, Some(line)));
-    both.chain(gone).chain(came).collect()
+/// Indexes of one line in the profiles of both runs. `None` where a run does not have the line.
+#[derive(Clone, Copy)]
+struct LineInRuns {
+    before: Option<usize>,
+    after: Option<usize>,
+}
+
+/// Lines of both runs, then those of the first alone, then those of the second alone.
+fn all_lines(before: &Profile<'_>, after: &Profile<'_>, aligned: &[LinePair]) -> Vec<LineInRuns> {
+    let old: BTreeSet<usize> = aligned.iter().map(|pair| pair.before).collect();
+    let new: BTreeSet<usize> = aligned.iter().map(|pair| pair.after).collect();
+    let in_both =
+        aligned.iter().map(|pair| LineInRuns { before: Some(pair.before), after: Some(pair.after) });
+    let only_before = (0..before.lines.len())
+        .filter(|line| !old.contains(line))
+        .map(|line| LineInRuns { before: Some(line), after: None });
+    let only_after = (0..after.lines.len())
+        .filter(|line| !new.contains(line))
+        .map(|line| LineInRuns { before: None, after: Some(line) });
+    in_both.chain(only_before).chain(only_after).collect()
 }

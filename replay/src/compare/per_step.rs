@@ -1,12 +1,14 @@
-//! What each line allocates in each step, and the most that a device holds in each.
+//! Counts what each line allocates in each step, and the peak of each step.
 //!
-//! Definitions. *Allocated in a step* by a line: the blocks that it was given between two step beginnings, and their bytes, whether
-//! they were freed or not. *Peak of a step*: the most that was live on the device at any moment of it, what the step began
-//! with included. Blocks are those of PyTorch's allocator; on a device where it was not seen, the driver's.
+//! *Allocated in a step*: blocks that a line allocated between two step boundaries, freed or not.
+//! *Peak of a step*: most live bytes on the device at any moment of the step, including those
+//! from before. Blocks are those of PyTorch's allocator, or driver memory on a device without
+//! PyTorch.
 //!
-//! Constraint: only comparisons and budgets ask for this, and the one pass over the events has no time to spare. Consequence:
-//! it is a pass of its own, after the analysis, with the rule of steps that this has found; and, as everything by steps, kept
-//! where it changes only ([`crate::timeline::step_series`]).
+//! Only comparisons and budgets need these numbers, so [`analyse_by_steps`] reads the trace a
+//! second time. It uses the step source that the analysis found. Each event is O(1), and series
+//! take memory only where they change ([`crate::timeline::step_series`]). `tests/compare.rs`
+//! checks the medians.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -27,83 +29,87 @@ use crate::timeline::steps::StepClock;
 use crate::util::block_totals::BlockTotals;
 use crate::util::seeded_map::SeededMap;
 
-/// By steps, a device.
+/// Series of one device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceSteps {
-    /// Of each line: blocks and bytes allocated in each step.
+    /// Blocks and bytes allocated in each step, by line.
     pub(crate) lines: BTreeMap<SiteId, StepSeries>,
-    /// All lines together.
+    /// Sum over all lines.
     pub(crate) allocated: StepSeries,
-    /// The peak of each step, in bytes.
+    /// Peak of each step in bytes.
     pub(crate) peak: StepSeries,
 }
 
-/// By steps, all devices by ordinal.
+/// Totals per step of all devices, by ordinal.
 #[derive(Debug, Default)]
 pub struct PerStepTotals(pub(crate) BTreeMap<u8, DeviceSteps>);
 
-/// Something that is counted anew in each step.
+/// A total that starts at zero in each step.
 #[derive(Clone, Debug, Default)]
-struct StepAmount {
+struct StepTotal {
+    /// The step that `current` belongs to.
     step: u32,
-    now: BlockTotals,
+    current: BlockTotals,
     series: StepSeries,
 }
 
-impl StepAmount {
+impl StepTotal {
     fn add(&mut self, step: u32, bytes: u64) {
-        self.end_before(step);
-        self.now.add(bytes);
+        self.end_steps_before(step);
+        self.current.add(bytes);
     }
 
-    /// All steps before this one have ended.
-    fn end_before(&mut self, step: u32) {
+    /// Records all steps before this one. Steps without an allocation are recorded as one change
+    /// to zero.
+    fn end_steps_before(&mut self, step: u32) {
         if self.step < step {
-            self.series.record(self.step, self.now);
-            self.now = BlockTotals::default();
+            self.series.record(self.step, self.current);
+            self.current = BlockTotals::default();
             if self.step + 1 < step {
-                self.series.record(self.step + 1, self.now);
+                self.series.record(self.step + 1, self.current);
             }
             self.step = step;
         }
     }
 }
 
+/// Counters of one device.
 #[derive(Debug, Default)]
 struct DeviceCounter {
     has_torch: bool,
-    lines: Vec<StepAmount>,
-    allocated: StepAmount,
-    live: u64,
-    /// Most in this step.
-    most: u64,
+    /// By the number of the site.
+    lines: Vec<StepTotal>,
+    allocated: StepTotal,
+    live_bytes: u64,
+    /// Most live bytes in the current step.
+    step_peak_bytes: u64,
     peak: StepSeries,
 }
 
 impl DeviceCounter {
-    fn allocated(&mut self, site: SiteId, step: u32, bytes: u64) {
-        let at = site.0 as usize;
-        if at >= self.lines.len() {
-            self.lines.resize(at + 1, StepAmount::default());
+    fn add_allocation(&mut self, site: SiteId, step: u32, bytes: u64) {
+        let index = site.0 as usize;
+        if index >= self.lines.len() {
+            self.lines.resize(index + 1, StepTotal::default());
         }
-        self.lines[at].add(step, bytes);
+        self.lines[index].add(step, bytes);
         self.allocated.add(step, bytes);
     }
 
-    fn holds(&mut self, bytes: u64) {
-        self.live = bytes;
-        self.most = self.most.max(bytes);
+    fn set_live(&mut self, bytes: u64) {
+        self.live_bytes = bytes;
+        self.step_peak_bytes = self.step_peak_bytes.max(bytes);
     }
 
-    fn step_ends(&mut self, step: u32) {
-        self.peak.record(step, BlockTotals { bytes: self.most, blocks: 0 });
-        self.most = self.live;
+    fn end_step(&mut self, step: u32) {
+        self.peak.record(step, BlockTotals { bytes: self.step_peak_bytes, blocks: 0 });
+        self.step_peak_bytes = self.live_bytes;
     }
 
     fn finish(mut self, steps: u32) -> DeviceSteps {
-        self.allocated.end_before(steps);
+        self.allocated.end_steps_before(steps);
         let lines = self.lines.into_iter().zip(0..).map(|(mut line, id)| {
-            line.end_before(steps);
+            line.end_steps_before(steps);
             (SiteId(id), line.series)
         });
         DeviceSteps {
@@ -114,7 +120,8 @@ impl DeviceCounter {
     }
 }
 
-/// Analyses a trace, and counts by steps.
+/// Analyses a trace and counts per step. Without steps, the totals are empty. Errors as
+/// [`crate::analyse`] does.
 pub fn analyse_by_steps(
     input: Input<'_>,
     own: UserCodePaths,
@@ -125,28 +132,35 @@ pub fn analyse_by_steps(
     if analysis.step_source.name().is_none() {
         return Ok((analysis, PerStepTotals::default()));
     }
-    let mut count = PerStepPass::new(&analysis);
+    let mut pass = PerStepPass::new(&analysis);
     let mut totals = MetalTotals::of(&head.meta);
     read_together(open, &head, &mut |events| {
         for event in totals.with_totals(events) {
-            count.event(event, &mut analysis);
+            pass.account(event, &mut analysis);
         }
         ControlFlow::Continue(())
     })?;
-    let amounts = count.finish(analysis.steps);
-    Ok((analysis, amounts))
+    let per_step = pass.finish(analysis.steps);
+    Ok((analysis, per_step))
 }
 
+/// The second pass over the events.
 struct PerStepPass {
     names: StepRangeNames,
     clock: StepClock,
     backward: AutogradTracker,
     driver: DriverState,
-    /// Driver memory by key, where PyTorch was not seen: its device and bytes.
-    held: SeededMap<u64, (u8, u64)>,
+    /// Live driver allocations on devices without PyTorch, by key.
+    driver_blocks: SeededMap<u64, LiveDriverBlock>,
     devices: BTreeMap<u8, DeviceCounter>,
     time_ns: u64,
     step: u32,
+}
+
+/// A live driver allocation.
+struct LiveDriverBlock {
+    ordinal: u8,
+    bytes: u64,
 }
 
 impl PerStepPass {
@@ -159,53 +173,55 @@ impl PerStepPass {
             clock: StepClock::new(analysis.step_source),
             backward: AutogradTracker::default(),
             driver: DriverState::default(),
-            held: SeededMap::default(),
+            driver_blocks: SeededMap::default(),
             devices: devices.collect(),
             time_ns: 0,
             step: 0,
         }
     }
 
-    fn event(&mut self, event: &Event, analysis: &mut Analysis) {
+    fn account(&mut self, event: &Event, analysis: &mut Analysis) {
         self.time_ns = self.time_ns.max(event.time_ns);
         let (stack, facts) = self.backward.stack_of(event, &mut analysis.symbols);
-        let what = self.names.or_optimizer(event, facts.optimizer);
-        for _ in 0..self.clock.begins(event, stack, what, self.time_ns) {
-            self.devices.values_mut().for_each(|device| device.step_ends(self.step));
+        let marker = self.names.or_optimizer(event, facts.optimizer);
+        for _ in 0..self.clock.begins(event, stack, marker, self.time_ns) {
+            self.devices.values_mut().for_each(|device| device.end_step(self.step));
             self.step += 1;
         }
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 let Some(device) = self.devices.get_mut(&event.device) else { return };
                 if event.kind == EventKind::BLOCK_ALLOC {
-                    device.allocated(facts.site, self.step, event.size);
+                    device.add_allocation(facts.site, self.step, event.size);
                 }
-                device.holds(event.aux[0]);
+                device.set_live(event.aux[0]);
             }
             kind if kind.is_driver_call() => {
                 self.driver.event(event, stack);
                 for index in 0..self.driver.changes.len() {
-                    self.driver_changed(self.driver.changes[index], facts.site);
+                    self.account_driver_change(self.driver.changes[index], facts.site);
                 }
             }
             _ => {}
         }
     }
 
-    fn driver_changed(&mut self, change: DriverChange, site: SiteId) {
+    fn account_driver_change(&mut self, change: DriverChange, site: SiteId) {
         match change {
             DriverChange::Alloc { key, place: MemoryPlace::Device(ordinal), bytes, .. } => {
                 let device = self.devices.get_mut(&ordinal).filter(|device| !device.has_torch);
                 let Some(device) = device else { return };
-                device.allocated(site, self.step, bytes);
-                device.holds(device.live.saturating_add(bytes));
-                self.held.insert(key, (ordinal, bytes));
+                device.add_allocation(site, self.step, bytes);
+                device.set_live(device.live_bytes.saturating_add(bytes));
+                self.driver_blocks.insert(key, LiveDriverBlock { ordinal, bytes });
             }
             DriverChange::Alloc { .. } => {}
             DriverChange::Free { key, .. } => {
-                let Some((ordinal, bytes)) = self.held.remove(&key) else { return };
+                let Some(LiveDriverBlock { ordinal, bytes }) = self.driver_blocks.remove(&key) else {
+                    return;
+                };
                 if let Some(device) = self.devices.get_mut(&ordinal) {
-                    device.holds(device.live.saturating_sub(bytes));
+                    device.set_live(device.live_bytes.saturating_sub(bytes));
                 }
             }
         }

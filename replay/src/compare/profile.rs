@@ -1,7 +1,9 @@
-//! What of a run is compared, and held against budgets: plain values, each of which the same run has again.
+//! The reproducible quantities of a run: the input of comparisons and budget checks.
 //!
-//! Constraint: addresses, times, threads and process numbers differ from run to run, and a comparison that lists them is read by
-//! nobody. Consequence: nothing here depends on them, and whatever does not is compared exactly.
+//! A [`Profile`] has values that a second run of the same program reproduces exactly. Nothing in
+//! it depends on addresses, times, threads or process ids. Building one costs one visit of each
+//! site and stack. `tests/compare.rs` checks that runs with other addresses, times and threads
+//! have no differences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,88 +21,90 @@ use crate::util::block_totals::BlockTotals;
 use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NO_DEVICE;
 
-/// Most innermost functions that are told of a line.
-const MAX_BELOW: usize = 64;
+/// Innermost functions kept per line.
+const MAX_CALLEES: usize = 64;
 
-/// A run.
+/// The reproducible quantities of one run.
 #[derive(Debug)]
 pub struct Profile<'a> {
-    /// Where it comes from.
+    /// The analysis that it was built from.
     pub analysis: &'a Analysis,
-    /// Steps that ended; `None` if nothing is called a step.
+    /// Number of steps that ended. `None` if the trace has no steps.
     pub(crate) steps: Option<u32>,
-    /// By ordinal.
+    /// Profiles by device ordinal.
     pub(crate) devices: BTreeMap<u8, DeviceProfile>,
-    /// Lines that allocated, and lines that findings name.
+    /// Lines that allocated, and other lines that leaks or out-of-memory errors name.
     pub(crate) lines: Vec<LineProfile>,
-    /// Findings, as the report has them.
+    /// Findings of the leak analysis, as in the report.
     pub leaks: Vec<Leak>,
-    /// Out of memory: by whom, how often, of the first ones.
+    /// Number of out-of-memory errors by line, of those that the analysis lists.
     pub(crate) ooms: BTreeMap<SiteId, u64>,
 }
 
-/// A device.
+/// Quantities of one device.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceProfile {
-    /// Quantities of the whole device, by name, in bytes; those that are not known are not there.
+    /// Totals of the device in bytes, by name. Unknown ones are missing.
     pub(crate) totals: BTreeMap<String, u64>,
-    /// Live bytes at step ends.
+    /// Live blocks at step ends.
     pub(crate) held: StepSeries,
-    /// Live at the end.
+    /// Live blocks at the end of the run.
     pub(crate) end: BlockTotals,
-    /// Allocated in each step.
+    /// Blocks allocated in each step.
     pub(crate) allocated: StepSeries,
-    /// The peak of each step.
+    /// Peak of each step in bytes.
     pub(crate) peak: StepSeries,
 }
 
-/// A line.
+/// Quantities of one line.
 #[derive(Debug)]
 pub(crate) struct LineProfile {
-    /// Whose number it has in the analysis.
+    /// Number of the site in the analysis.
     pub(crate) id: SiteId,
-    /// Its name, without a stack.
+    /// The line, without a stack.
     pub(crate) site: Site,
-    /// By ordinal.
+    /// Quantities by device ordinal.
     pub(crate) devices: BTreeMap<u8, LineOnDevice>,
-    below: BTreeSet<String>,
+    /// Innermost functions that allocated on behalf of the line, as `FILE:FUNCTION`.
+    callees: BTreeSet<String>,
 }
 
-/// A line on a device.
+/// Quantities of one line on one device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineOnDevice {
-    /// What it held at the device's peak.
+    /// Live blocks at the device's peak.
     pub(crate) at_peak: BlockTotals,
-    /// What it held at step ends.
+    /// Live blocks at step ends.
     pub(crate) held: StepSeries,
-    /// What it held at the end.
+    /// Live blocks at the end of the run.
     pub(crate) end: BlockTotals,
-    /// What it allocated in each step.
+    /// Blocks allocated in each step.
     pub(crate) allocated: StepSeries,
-    /// What it allocated in all.
+    /// Number of blocks allocated in the whole run.
     pub(crate) blocks: u64,
-    /// The stack that held most at the peak.
+    /// The stack with most live bytes at the peak.
     pub(crate) stack: Option<StackId>,
 }
 
 impl<'a> Profile<'a> {
-    /// Lines of native code, for a symbolizer to name.
+    /// Lines of native code, for a symbolizer to name in place.
     pub fn native_sites_mut(&mut self) -> impl Iterator<Item = &mut Site> {
         self.lines.iter_mut().map(|line| &mut line.site).filter(|site| site.module.is_some())
     }
 
-    /// Of a trace.
-    pub fn new(analysis: &'a Analysis, amounts: &PerStepTotals) -> Self {
+    /// Builds the profile of an analysis and the totals per step of the same trace. Runs the leak
+    /// analysis.
+    pub fn new(analysis: &'a Analysis, per_step: &PerStepTotals) -> Self {
         let mut devices = BTreeMap::new();
         let mut lines: BTreeMap<SiteId, LineProfile> = BTreeMap::new();
         for (ordinal, state) in analysis.devices.iter().filter(|(ordinal, _)| *ordinal != NO_DEVICE) {
-            let steps = amounts.0.get(ordinal);
-            devices.insert(*ordinal, device(analysis, state, steps));
+            let steps = per_step.0.get(ordinal);
+            devices.insert(*ordinal, profile_device(analysis, state, steps));
             let live_set = state.main();
             for (id, entry) in live_set.sites() {
                 let line = lines.entry(id).or_insert_with(|| LineProfile::new(analysis, id));
                 for stack in live_set.stacks_of(id) {
-                    line.add_below(analysis, stack);
+                    line.add_callee(analysis, stack);
                 }
                 let on_device = LineOnDevice {
                     at_peak: live_set.at_peak(entry),
@@ -113,7 +117,7 @@ impl<'a> Profile<'a> {
                 line.devices.insert(*ordinal, on_device);
             }
         }
-        let (leaks, _) = leak::leaks(0, analysis);
+        let leaks = leak::find_leaks(0, analysis).leaks;
         let mut ooms: BTreeMap<SiteId, u64> = BTreeMap::new();
         for record in &analysis.ooms {
             *ooms.entry(analysis.symbols.stack_info(record.stack).site).or_default() += 1;
@@ -135,22 +139,24 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// What alignment needs of the lines. `steps` are those in which both runs are compared.
+    /// The properties of the lines that alignment compares, over the steps that both runs are
+    /// compared in.
     pub(super) fn lines_to_align(&self, steps: Option<super::ComparedRange>) -> Vec<AlignLine> {
-        let mut starts: SeededMap<(&str, &str), Vec<i64>> = SeededMap::default();
+        let mut first_lines: SeededMap<(&str, &str), Vec<i64>> = SeededMap::default();
         for code in self.analysis.symbols.definitions().codes.values() {
-            starts.entry((&code.file, &code.name)).or_default().push(i64::from(code.first_line));
+            first_lines.entry((&code.file, &code.name)).or_default().push(i64::from(code.first_line));
         }
-        let start = |site: &Site| {
+        // The last definition of the function above the line, if several have the same name.
+        let first_line = |site: &Site| {
             let (file, function, line) =
                 (site.file.as_deref()?, site.function.as_deref()?, i64::from(site.line?));
-            starts.get(&(file, function))?.iter().copied().filter(|first| *first <= line).max()
+            first_lines.get(&(file, function))?.iter().copied().filter(|first| *first <= line).max()
         };
         let to_align = |line: &LineProfile| {
             let site = &line.site;
             let is_python = site.module.is_none();
-            let place = match site.line {
-                Some(number) => Some(i64::from(number) - start(site).filter(|_| is_python).unwrap_or(0)),
+            let position = match site.line {
+                Some(number) => Some(i64::from(number) - first_line(site).filter(|_| is_python).unwrap_or(0)),
                 None => site.offset.map(|offset| offset as i64),
             };
             AlignLine {
@@ -158,9 +164,9 @@ impl<'a> Profile<'a> {
                 module: site.module.clone(),
                 function: site.function.clone(),
                 is_backward: site.is_backward,
-                place,
-                below: line.below.clone(),
-                amounts: line.amounts(steps),
+                position,
+                callees: line.callees.clone(),
+                amounts: line.sum_amounts(steps),
             }
         };
         self.lines.iter().map(to_align).collect()
@@ -170,23 +176,23 @@ impl<'a> Profile<'a> {
 impl LineProfile {
     fn new(analysis: &Analysis, id: SiteId) -> Self {
         let site = analysis.symbols.site(id, None);
-        Self { id, site, devices: BTreeMap::new(), below: BTreeSet::new() }
+        Self { id, site, devices: BTreeMap::new(), callees: BTreeSet::new() }
     }
 
-    fn add_below(&mut self, analysis: &Analysis, stack: StackId) {
+    fn add_callee(&mut self, analysis: &Analysis, stack: StackId) {
         let innermost = analysis.symbols.innermost(stack);
-        if innermost == self.id || self.below.len() >= MAX_BELOW {
+        if innermost == self.id || self.callees.len() >= MAX_CALLEES {
             return;
         }
         if let SiteKey::Python { file: Some(file), function: Some(function), .. } =
             &analysis.symbols.sites[innermost.0 as usize]
         {
-            self.below.insert(format!("{}:{function}", files::name(file)));
+            self.callees.insert(format!("{}:{function}", files::file_name(file)));
         }
     }
 
-    /// On all devices together: at the peak, retained, in a step.
-    fn amounts(&self, steps: Option<super::ComparedRange>) -> [BlockTotals; 3] {
+    /// Sums over all devices: at the peak, retained, allocated per step.
+    fn sum_amounts(&self, steps: Option<super::ComparedRange>) -> [BlockTotals; 3] {
         let mut all = [BlockTotals::default(); 3];
         for on in self.devices.values() {
             let retained = steps.map_or(on.end, |steps| steps.retained(&on.held, &on.held).0);
@@ -201,7 +207,7 @@ impl LineProfile {
     }
 }
 
-fn device(
+fn profile_device(
     analysis: &Analysis,
     state: &DeviceState,
     steps: Option<&super::per_step::DeviceSteps>,
@@ -219,7 +225,7 @@ fn device(
     }
     if let Some((_, _, gap)) = &state.gap_at_peak {
         totals.insert("gap_bytes".to_owned(), gap.bytes);
-        for (cause, bytes) in gap.parts() {
+        for (cause, bytes) in gap.bytes_by_cause() {
             totals.insert(format!("gap.{cause}"), bytes);
         }
     }

@@ -1,39 +1,39 @@
-//! An allocator's memory by what it serves: one row for each stream, pool, size of blocks and way to get segments.
+//! Sums an allocator's memory by stream, pool, block size and kind of segment.
 
 use std::collections::BTreeMap;
 
 use super::PoolKey;
 
-/// Segments that serve the same requests.
+/// Totals of the segments that serve the same requests. All sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolTotals {
-    /// Which.
+    /// The requests that the segments serve.
     pub pool: PoolKey,
-    /// They grow and shrink by pages, as PyTorch's `expandable_segments`.
+    /// The segments grow and shrink by pages (PyTorch's `expandable_segments`).
     pub is_expandable: bool,
-    /// How many; of expandable ones, pieces without a hole.
+    /// Number of segments. Of expandable ones, contiguous parts count.
     pub segments: u64,
-    /// All of it.
+    /// Sum of the segments.
     pub reserved: u64,
-    /// In live blocks.
+    /// Part of it in live blocks.
     pub allocated: u64,
-    /// Requested back and still used by another stream.
+    /// Part of it in blocks with a pending free.
     pub pending: u64,
-    /// In no block: the rest.
+    /// The rest, in no block.
     pub free: u64,
-    /// Of it in whole segments, or whole pages of expandable ones.
+    /// Part of `free` in whole segments, or in whole pages of expandable ones.
     pub releasable: u64,
-    /// The largest free piece.
+    /// The largest contiguous free piece.
     pub largest_free: u64,
 }
 
-/// By what they serve, on their way to a list.
+/// Collects totals by pool and kind of segment.
 #[derive(Default)]
 pub(super) struct TotalsByPool(BTreeMap<(PoolKey, bool), PoolTotals>);
 
 impl TotalsByPool {
-    /// The row of a segment, which is counted.
-    pub(super) fn segment(&mut self, pool: PoolKey, is_expandable: bool) -> &mut PoolTotals {
+    /// Counts a segment and returns the totals that it belongs to.
+    pub(super) fn add_segment(&mut self, pool: PoolKey, is_expandable: bool) -> &mut PoolTotals {
         let empty = PoolTotals {
             pool,
             is_expandable,
@@ -45,14 +45,15 @@ impl TotalsByPool {
             releasable: 0,
             largest_free: 0,
         };
-        let group = self.0.entry((pool, is_expandable)).or_insert(empty);
-        group.segments += 1;
-        group
+        let totals = self.0.entry((pool, is_expandable)).or_insert(empty);
+        totals.segments += 1;
+        totals
     }
 
-    pub(super) fn list(self) -> Vec<PoolTotals> {
-        let mut groups: Vec<PoolTotals> = self.0.into_values().collect();
-        groups.sort_by_key(|group| (std::cmp::Reverse(group.reserved), group.pool, group.is_expandable));
-        groups
+    /// All totals, most reserved bytes first.
+    pub(super) fn into_sorted(self) -> Vec<PoolTotals> {
+        let mut totals: Vec<PoolTotals> = self.0.into_values().collect();
+        totals.sort_by_key(|total| (std::cmp::Reverse(total.reserved), total.pool, total.is_expandable));
+        totals
     }
 }

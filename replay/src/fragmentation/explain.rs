@@ -1,13 +1,18 @@
-//! Takes the gap of one moment apart: every byte has one cause.
+//! Divides the gap of one moment by causes.
+//!
+//! [`explain_gap`] walks the segments and the blocks in them, both sorted by address. It costs
+//! O(n log n) in blocks, and O(pages) in expandable segments. If blocks and segments contradict
+//! each other, or the causes do not sum to the gap, everything but the rounding is unexplained.
+//! `fragmentation::tests` compares the result with a model.
 
 use super::by_pool::TotalsByPool;
-use super::free_runs::{MemoryRun, runs};
+use super::free_runs::{MemoryRun, find_runs};
 use super::{AllocatorSnapshot, FreePiece, Gap, GapCause, PoolKey, TorchRanges};
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::state::live_set::LiveBlock;
 use crate::util::seeded_map::SeededMap;
 
-/// Bytes by site, on their way to a [`GapCause`].
+/// Collects the bytes of one cause by site.
 #[derive(Default)]
 struct BytesBySite(SeededMap<SiteId, u64>);
 
@@ -17,7 +22,7 @@ impl BytesBySite {
         *sum = sum.saturating_add(bytes);
     }
 
-    fn part(self) -> GapCause {
+    fn into_cause(self) -> GapCause {
         let mut culprits: Vec<(SiteId, u64)> = self.0.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         culprits.sort_by_key(|(site, bytes)| (std::cmp::Reverse(*bytes), *site));
         GapCause {
@@ -27,11 +32,12 @@ impl BytesBySite {
     }
 }
 
-/// Takes a gap apart. `touched`: the ranges in which a block ever was.
-#[allow(clippy::implicit_hasher)] // The set is ours.
-pub(crate) fn explain(
+/// Divides the gap of a snapshot by causes. `torch_ranges` stand in for segments where those are
+/// unknown.
+#[allow(clippy::implicit_hasher)] // `TorchRanges` fixes the hasher.
+pub(crate) fn explain_gap(
     snapshot: &AllocatorSnapshot,
-    touched: &TorchRanges,
+    torch_ranges: &TorchRanges,
     site_of: impl Fn(StackId) -> SiteId,
 ) -> Gap {
     let sum = |of: fn(&LiveBlock) -> Option<u64>| {
@@ -44,15 +50,16 @@ pub(crate) fn explain(
     let mut rounding = BytesBySite::default();
     if requested.is_some() {
         for (_, block) in &snapshot.blocks {
-            let asked = block.requested_bytes.map_or(block.bytes, |requested| requested.min(block.bytes));
-            rounding.add(site_of(block.stack), block.bytes - asked);
+            let requested = block.requested_bytes.map_or(block.bytes, |requested| requested.min(block.bytes));
+            rounding.add(site_of(block.stack), block.bytes - requested);
         }
     }
     let gap = snapshot.reserved.saturating_sub(requested.unwrap_or(live));
     let request = snapshot.request;
-    let base = Gap { live, requested, bytes: gap, request, rounding: rounding.part(), ..Gap::default() };
-    explain_free(snapshot, touched, base.clone(), &site_of)
-        .filter(|known| known.known() == Some(gap))
+    let base =
+        Gap { live, requested, bytes: gap, request, rounding: rounding.into_cause(), ..Gap::default() };
+    explain_free_memory(snapshot, torch_ranges, base.clone(), &site_of)
+        .filter(|explained| explained.explained() == Some(gap))
         .unwrap_or(if base.rounding.bytes <= gap {
             Gap { unexplained: gap - base.rounding.bytes, ..base }
         } else {
@@ -60,31 +67,42 @@ pub(crate) fn explain(
         })
 }
 
-/// A block where it lies, and whether it was requested back.
-type PlacedBlock<'a> = (u64, &'a LiveBlock, bool);
+/// A block at its address.
+#[derive(Clone, Copy)]
+struct PlacedBlock<'a> {
+    addr: u64,
+    block: &'a LiveBlock,
+    is_pending: bool,
+}
 
-/// What one request cannot have, and why.
+impl PlacedBlock<'_> {
+    fn end(&self) -> u64 {
+        self.addr.saturating_add(self.block.bytes)
+    }
+}
+
+/// Free memory by the reason why a request cannot have it.
 #[derive(Default)]
-struct UnfitMemory {
+struct UnusableMemory {
     stream: BytesBySite,
     pool: BytesBySite,
     pinned: BytesBySite,
     cache: u64,
 }
 
-impl UnfitMemory {
-    fn shares(&mut self, pool: Option<PoolKey>, request: Option<PoolKey>) -> &mut BytesBySite {
+impl UnusableMemory {
+    fn cause_of_pinned(&mut self, pool: Option<PoolKey>, request: Option<PoolKey>) -> &mut BytesBySite {
         match (pool, request) {
-            (Some(its), Some(request)) if (its.pool, its.is_small) != (request.pool, request.is_small) => {
+            (Some(own), Some(request)) if (own.pool, own.is_small) != (request.pool, request.is_small) => {
                 &mut self.pool
             }
-            (Some(its), Some(request)) if its.stream != request.stream => &mut self.stream,
+            (Some(own), Some(request)) if own.stream != request.stream => &mut self.stream,
             _ => &mut self.pinned,
         }
     }
 
-    /// Shares free bytes among the blocks that keep them.
-    fn share(
+    /// Divides free bytes evenly among the blocks that pin them.
+    fn add_pinned(
         &mut self,
         free: u64,
         blocks: &[PlacedBlock<'_>],
@@ -92,15 +110,16 @@ impl UnfitMemory {
         request: Option<PoolKey>,
         site_of: &impl Fn(StackId) -> SiteId,
     ) {
-        let shares = self.shares(run.pool, request);
-        let (each, left) = (free / blocks.len() as u64, free % blocks.len() as u64);
-        for (index, (_, block, _)) in blocks.iter().enumerate() {
-            shares.add(site_of(block.stack), each + u64::from((index as u64) < left));
+        let cause = self.cause_of_pinned(run.pool, request);
+        let (share, remainder) = (free / blocks.len() as u64, free % blocks.len() as u64);
+        for (index, placed) in blocks.iter().enumerate() {
+            cause.add(site_of(placed.block.stack), share + u64::from((index as u64) < remainder));
         }
     }
 
-    /// A whole segment or page that no block keeps: cache, unless a private pool keeps it.
-    fn unused(
+    /// Adds a segment or page without a block. It is cache, unless it belongs to a private pool
+    /// that the request cannot use. Returns true for cache.
+    fn add_empty(
         &mut self,
         free: u64,
         run: &MemoryRun,
@@ -109,7 +128,7 @@ impl UnfitMemory {
     ) -> bool {
         let is_foreign = run
             .pool
-            .is_some_and(|its| its.is_private() && request.is_some_and(|request| request.pool != its.pool));
+            .is_some_and(|own| own.is_private() && request.is_some_and(|request| request.pool != own.pool));
         match run.stack.filter(|_| is_foreign) {
             Some(stack) => self.pool.add(site_of(stack), free),
             None => self.cache = self.cache.saturating_add(free),
@@ -118,27 +137,30 @@ impl UnfitMemory {
     }
 }
 
-/// `None` where segments and blocks do not fit each other.
-fn explain_free(
+/// Adds everything but the rounding to `base`. `None` if segments and blocks contradict each other.
+fn explain_free_memory(
     snapshot: &AllocatorSnapshot,
-    touched: &TorchRanges,
+    torch_ranges: &TorchRanges,
     base: Gap,
     site_of: &impl Fn(StackId) -> SiteId,
 ) -> Option<Gap> {
-    let runs = runs(snapshot, touched)?;
-    let mut blocks: Vec<PlacedBlock<'_>> =
-        snapshot.blocks.iter().map(|(addr, block)| (*addr, block, false)).collect();
-    blocks.extend(snapshot.pending.iter().map(|(addr, block)| (*addr, block, true)));
-    blocks.sort_unstable_by_key(|(addr, ..)| *addr);
+    let runs = find_runs(snapshot, torch_ranges)?;
+    let live = snapshot.blocks.iter().map(|placed| (placed, false));
+    let pending = snapshot.pending.iter().map(|placed| (placed, true));
+    let mut blocks: Vec<PlacedBlock<'_>> = live
+        .chain(pending)
+        .map(|((addr, block), is_pending)| PlacedBlock { addr: *addr, block, is_pending })
+        .collect();
+    blocks.sort_unstable_by_key(|placed| placed.addr);
     let mut result = Gap { largest_free: Some(0), ..base };
-    let (mut pending, mut kept, mut groups) =
-        (BytesBySite::default(), UnfitMemory::default(), TotalsByPool::default());
-    let mut rest = &blocks[..];
+    let (mut pending, mut unusable, mut totals) =
+        (BytesBySite::default(), UnusableMemory::default(), TotalsByPool::default());
+    let mut remaining = &blocks[..];
     for run in &runs {
-        let inside = rest.partition_point(|(addr, ..)| *addr < run.end);
-        let (here, after) = rest.split_at(inside);
-        rest = after;
-        let pieces = free_pieces(run, here)?;
+        let inside = remaining.partition_point(|placed| placed.addr < run.end);
+        let (in_run, after) = remaining.split_at(inside);
+        remaining = after;
+        let pieces = free_pieces(run, in_run)?;
         let could_serve = match (run.pool, snapshot.request) {
             (Some(pool), Some(request)) => pool == request,
             _ => true,
@@ -147,83 +169,83 @@ fn explain_free(
         if could_serve {
             result.largest_free = result.largest_free.max(Some(largest));
         }
-        let mut pending_here = 0u64;
-        for (_, block, _) in here.iter().filter(|(.., is_pending)| *is_pending) {
+        let mut pending_bytes = 0u64;
+        for PlacedBlock { block, .. } in in_run.iter().filter(|placed| placed.is_pending) {
             pending.add(site_of(block.stack), block.bytes);
-            pending_here = pending_here.saturating_add(block.bytes);
+            pending_bytes = pending_bytes.saturating_add(block.bytes);
         }
-        let releasable = pages(run, here, |free, keepers| {
-            if keepers.is_empty() {
-                return kept.unused(free, run, snapshot.request, site_of);
+        let releasable = sum_releasable_pages(run, in_run, |free, pinning| {
+            if pinning.is_empty() {
+                return unusable.add_empty(free, run, snapshot.request, site_of);
             }
-            kept.share(free, keepers, run, snapshot.request, site_of);
+            unusable.add_pinned(free, pinning, run, snapshot.request, site_of);
             false
         });
         if let Some(pool) = run.pool {
             let free = crate::util::block_totals::saturating_sum(pieces.iter().copied());
-            let group = groups.segment(pool, run.is_expandable);
+            let total = totals.add_segment(pool, run.is_expandable);
             let bytes = run.end - run.begin;
-            group.reserved = group.reserved.saturating_add(bytes);
-            group.pending = group.pending.saturating_add(pending_here);
-            group.free = group.free.saturating_add(free);
-            group.allocated =
-                group.allocated.saturating_add(bytes.saturating_sub(free).saturating_sub(pending_here));
-            group.releasable = group.releasable.saturating_add(releasable);
-            group.largest_free = group.largest_free.max(largest);
+            total.reserved = total.reserved.saturating_add(bytes);
+            total.pending = total.pending.saturating_add(pending_bytes);
+            total.free = total.free.saturating_add(free);
+            total.allocated =
+                total.allocated.saturating_add(bytes.saturating_sub(free).saturating_sub(pending_bytes));
+            total.releasable = total.releasable.saturating_add(releasable);
+            total.largest_free = total.largest_free.max(largest);
         }
         result.pieces.extend(pieces.iter().map(|bytes| FreePiece { pool: run.pool, bytes: *bytes }));
     }
-    if !rest.is_empty() {
+    if !remaining.is_empty() {
         return None;
     }
-    result.pending = pending.part();
-    result.stranded_stream = kept.stream.part();
-    result.stranded_pool = kept.pool.part();
-    result.pinned = kept.pinned.part();
-    result.cache = kept.cache;
-    result.groups = groups.list();
+    result.pending = pending.into_cause();
+    result.stranded_stream = unusable.stream.into_cause();
+    result.stranded_pool = unusable.pool.into_cause();
+    result.pinned = unusable.pinned.into_cause();
+    result.cache = unusable.cache;
+    result.groups = totals.into_sorted();
     Some(result)
 }
 
-/// Lengths of what is free between blocks; `None` if these overlap or lie elsewhere.
+/// Lengths of the free pieces of a run. `None` if blocks overlap or lie outside of it.
 fn free_pieces(run: &MemoryRun, blocks: &[PlacedBlock<'_>]) -> Option<Vec<u64>> {
     let mut pieces = Vec::new();
-    let mut at = run.begin;
-    let mut pass = |at: u64, next: u64| {
-        let piece = next.checked_sub(at)?;
+    let mut add_piece = |from: u64, to: u64| {
+        let piece = to.checked_sub(from)?;
         if piece > 0 {
             pieces.push(piece);
         }
         Some(())
     };
-    for (addr, block, _) in blocks {
-        pass(at, *addr)?;
-        at = addr.checked_add(block.bytes)?;
+    let mut free_from = run.begin;
+    for placed in blocks {
+        add_piece(free_from, placed.addr)?;
+        free_from = placed.addr.checked_add(placed.block.bytes)?;
     }
-    pass(at, run.end)?;
+    add_piece(free_from, run.end)?;
     Some(pieces)
 }
 
-/// Calls `page` for each page with its free bytes and the blocks that touch it; what it says is releasable is summed.
-/// Blocks do not overlap and lie inside.
-fn pages(
+/// Calls `is_releasable` for each page that is not full, with its free bytes and the blocks that
+/// touch it. Returns the free bytes of all pages for which it returned true. Blocks must lie
+/// inside of the run and not overlap.
+fn sum_releasable_pages(
     run: &MemoryRun,
     blocks: &[PlacedBlock<'_>],
-    mut page: impl FnMut(u64, &[PlacedBlock<'_>]) -> bool,
+    mut is_releasable: impl FnMut(u64, &[PlacedBlock<'_>]) -> bool,
 ) -> u64 {
-    let end_of = |block: &PlacedBlock<'_>| block.0.saturating_add(block.1.bytes);
     let (mut begin, mut first, mut releasable) = (run.begin, 0, 0u64);
     for end in &run.page_ends {
-        let last = first + blocks[first..].partition_point(|block| block.0 < *end);
-        let keepers = &blocks[first..last];
-        let used = |block: &PlacedBlock<'_>| end_of(block).min(*end).saturating_sub(block.0.max(begin));
+        let last = first + blocks[first..].partition_point(|placed| placed.addr < *end);
+        let pinning = &blocks[first..last];
+        let used = |placed: &PlacedBlock<'_>| placed.end().min(*end).saturating_sub(placed.addr.max(begin));
         let free =
-            (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(keepers.iter().map(used)));
-        if free > 0 && page(free, keepers) {
+            (end - begin).saturating_sub(crate::util::block_totals::saturating_sum(pinning.iter().map(used)));
+        if free > 0 && is_releasable(free, pinning) {
             releasable = releasable.saturating_add(free);
         }
-        // A block that goes on behind the page keeps the next one too.
-        first = if keepers.last().is_some_and(|block| end_of(block) > *end) { last - 1 } else { last };
+        // A block that extends beyond the page pins the next one too.
+        first = if pinning.last().is_some_and(|placed| placed.end() > *end) { last - 1 } else { last };
         begin = *end;
     }
     releasable

@@ -1,91 +1,97 @@
-//! Memory of the allocator without a hole in it, and the pages that are given back together.
+//! Finds contiguous runs of the allocator's memory, and the pages in them that are released
+//! together.
 //!
-//! A segment of its own is given back as a whole. Of an expandable one PyTorch unmaps each page that no block touches
-//! (`ExpandableSegment::unmap` rounds inwards), so the rest of it is no reason to keep one. A page is a mapping of the driver where the trace
-//! has those; else PyTorch's own sizes are taken.
+//! An ordinary segment is released as a whole. In an expandable segment, PyTorch unmaps each page
+//! that no block touches (`ExpandableSegment::unmap` rounds inwards). A page is a mapping of the
+//! driver where the trace has those, else it has PyTorch's own page size
+//! (`fragmentation::tests::pages_are_driver_mappings_where_the_trace_has_them`).
 
 use super::{AllocatorSnapshot, LARGE_PAGE, PoolKey, SMALL_SEGMENT, TorchRanges};
 use crate::callsite::symbols::StackId;
 use crate::state::driver::MemoryRange;
 use crate::state::segments::Segment;
 
-/// Memory without a hole.
+/// A contiguous run of addresses that the allocator reserved.
 pub(super) struct MemoryRun {
     pub(super) begin: u64,
     pub(super) end: u64,
     pub(super) pool: Option<PoolKey>,
     pub(super) is_expandable: bool,
-    /// Who asked for the first of it, where that is known.
+    /// The stack that requested the first segment of the run, where it is known.
     pub(super) stack: Option<StackId>,
-    /// Where pages end, `end` last.
+    /// End addresses of the pages, ascending; the last one is `end`.
     pub(super) page_ends: Vec<u64>,
 }
 
-/// What is known of the allocator's memory. `None` unless it sums to what PyTorch says it has reserved.
-pub(super) fn runs(snapshot: &AllocatorSnapshot, touched: &TorchRanges) -> Option<Vec<MemoryRun>> {
-    of_tracker(snapshot).or_else(|| of_ranges(snapshot, touched))
+/// The runs of the allocator's memory, sorted by address. `None` unless they sum to PyTorch's
+/// reserved bytes.
+pub(super) fn find_runs(snapshot: &AllocatorSnapshot, torch_ranges: &TorchRanges) -> Option<Vec<MemoryRun>> {
+    runs_of_segments(snapshot).or_else(|| runs_of_driver_ranges(snapshot, torch_ranges))
 }
 
-/// The segments as the tracker told them.
-fn of_tracker(snapshot: &AllocatorSnapshot) -> Option<Vec<MemoryRun>> {
-    let held = snapshot.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.bytes))?;
-    if held != snapshot.reserved || snapshot.segments.is_empty() {
+/// Runs of the segments that PyTorch's tracker reported.
+fn runs_of_segments(snapshot: &AllocatorSnapshot) -> Option<Vec<MemoryRun>> {
+    let total = snapshot.segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.bytes))?;
+    if total != snapshot.reserved || snapshot.segments.is_empty() {
         return None;
     }
-    let same = |a: &Segment, b: &Segment| {
-        a.is_expandable && b.is_expandable && a.end() == b.addr && PoolKey::segment(a) == PoolKey::segment(b)
+    let is_same_run = |a: &Segment, b: &Segment| {
+        a.is_expandable
+            && b.is_expandable
+            && a.end() == b.addr
+            && PoolKey::of_segment(a) == PoolKey::of_segment(b)
     };
-    let run = |pieces: &[Segment]| MemoryRun {
-        begin: pieces[0].addr,
-        end: pieces[pieces.len() - 1].end(),
-        pool: Some(PoolKey::segment(&pieces[0])),
-        is_expandable: pieces[0].is_expandable,
-        stack: Some(pieces[0].stack),
-        page_ends: pieces.iter().flat_map(|piece| page_ends(piece, &snapshot.ranges)).collect(),
+    let run = |parts: &[Segment]| MemoryRun {
+        begin: parts[0].addr,
+        end: parts[parts.len() - 1].end(),
+        pool: Some(PoolKey::of_segment(&parts[0])),
+        is_expandable: parts[0].is_expandable,
+        stack: Some(parts[0].stack),
+        page_ends: parts.iter().flat_map(|part| page_ends(part, &snapshot.ranges)).collect(),
     };
-    Some(snapshot.segments.chunk_by(same).map(run).collect())
+    Some(snapshot.segments.chunk_by(is_same_run).map(run).collect())
 }
 
-fn page_ends(piece: &Segment, ranges: &[MemoryRange]) -> Vec<u64> {
-    if !piece.is_expandable {
-        return vec![piece.end()];
+/// End addresses of the pages of a segment, or of a part of an expandable one.
+fn page_ends(segment: &Segment, ranges: &[MemoryRange]) -> Vec<u64> {
+    if !segment.is_expandable {
+        return vec![segment.end()];
     }
-    let first = ranges.partition_point(|range| range.addr < piece.addr);
-    let inside = ranges[first..].iter().take_while(|range| range.addr < piece.end());
-    let mut at = piece.addr;
+    let first = ranges.partition_point(|range| range.addr < segment.addr);
+    let mappings = ranges[first..].iter().take_while(|range| range.addr < segment.end());
+    let mut mapped_to = segment.addr;
     let mut ends = Vec::new();
-    for range in inside {
-        if range.addr != at {
+    for range in mappings {
+        if range.addr != mapped_to {
             break;
         }
-        at = range.addr.saturating_add(range.bytes);
-        ends.push(at);
+        mapped_to = range.addr.saturating_add(range.bytes);
+        ends.push(mapped_to);
     }
-    if at == piece.end() && !ends.is_empty() {
+    if mapped_to == segment.end() && !ends.is_empty() {
         return ends;
     }
-    let page = if piece.bytes <= SMALL_SEGMENT { SMALL_SEGMENT } else { LARGE_PAGE };
-    // A file may say anything; no more pages than could hold a mapping each.
-    if piece.bytes / page > MOST_PAGES {
-        return vec![piece.end()];
+    let page = if segment.bytes <= SMALL_SEGMENT { SMALL_SEGMENT } else { LARGE_PAGE };
+    if segment.bytes / page > MAX_PAGES {
+        return vec![segment.end()];
     }
-    let whole = (1..).map(|page_number| piece.addr.saturating_add(page * page_number));
-    whole.take_while(|end| *end < piece.end()).chain([piece.end()]).collect()
+    let ends = (1..).map(|page_number| segment.addr.saturating_add(page * page_number));
+    ends.take_while(|end| *end < segment.end()).chain([segment.end()]).collect()
 }
 
-/// Of one piece: 1.25 TiB.
-const MOST_PAGES: u64 = 1 << 16;
+/// Pages of one segment, about 1.25 TiB. A damaged trace may claim any size, and pages are listed.
+const MAX_PAGES: u64 = 1 << 16;
 
-/// Driver memory in which blocks were.
-fn of_ranges(snapshot: &AllocatorSnapshot, touched: &TorchRanges) -> Option<Vec<MemoryRun>> {
+/// Runs of driver memory in which PyTorch's allocator placed blocks.
+fn runs_of_driver_ranges(snapshot: &AllocatorSnapshot, torch_ranges: &TorchRanges) -> Option<Vec<MemoryRun>> {
     let mut runs: Vec<MemoryRun> = Vec::new();
-    let mut held = 0u64;
-    for range in snapshot.ranges.iter().filter(|range| touched.contains(&range.addr)) {
-        held = held.checked_add(range.bytes)?;
+    let mut total = 0u64;
+    for range in snapshot.ranges.iter().filter(|range| torch_ranges.contains(&range.addr)) {
+        total = total.checked_add(range.bytes)?;
         let end = range.addr.checked_add(range.bytes)?;
         match runs.last_mut() {
             Some(last) if last.end > range.addr => return None,
-            // A block may span mapped pieces that follow each other: they are one segment, of expandable ones.
+            // A block may span adjacent mappings: they are one expandable segment.
             Some(last) if last.end == range.addr && last.is_expandable && range.is_mapped => {
                 last.end = end;
                 last.page_ends.push(end);
@@ -100,5 +106,5 @@ fn of_ranges(snapshot: &AllocatorSnapshot, touched: &TorchRanges) -> Option<Vec<
             }),
         }
     }
-    (held == snapshot.reserved).then_some(runs)
+    (total == snapshot.reserved).then_some(runs)
 }

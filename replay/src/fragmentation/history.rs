@@ -1,102 +1,107 @@
-//! The gap over the whole run, by its causes, and what each line's blocks have cost in memory that nobody could use.
+//! Follows the gap over the run: its causes, and the memory that each line's blocks pinned over
+//! time.
 //!
-//! Constraint: taking a moment apart looks at every live block, and at every range of driver memory. Consequence: it is done at even distances in time, at most [`MOST`]
-//! times, and never so often that more than one of them in 32 events is looked at. Between two looks things are taken to be as at
-//! the first; each look by itself is exact.
+//! Constraint: one observation visits every live block and every range of driver memory.
+//! Consequence: at most [`MAX_OBSERVATIONS`] are kept, at even distances in time, and at most one
+//! block or range is visited per [`EVENTS_PER_BLOCK`] events. Each observation is exact; between
+//! two of them, the state of the first is assumed. The tests below bound the cost and check each
+//! line's bytes over time.
 
 use super::Gap;
 use crate::callsite::symbols::SiteId;
 use crate::util::seeded_map::SeededMap;
 
-/// Most looks that are kept; then every other is given up.
-pub(crate) const MOST: usize = 256;
-/// Blocks and ranges that may be looked at whatever the number of events.
+/// Observations that are kept. When one more comes, every other is dropped.
+pub(crate) const MAX_OBSERVATIONS: usize = 256;
+/// Blocks and ranges that may be visited regardless of the number of events.
 const FREE_BLOCKS: u64 = 1 << 14;
-/// Events for each that is looked at.
-const EVENTS_A_BLOCK: u64 = 32;
+/// Events that allow one more block or range to be visited.
+const EVENTS_PER_BLOCK: u64 = 32;
 
-/// One look.
+/// The gap at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GapObservation {
-    /// When.
+    /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// Steps begun.
+    /// Number of steps begun.
     pub step: u32,
-    /// Held by PyTorch.
+    /// Bytes reserved by PyTorch.
     pub reserved: u64,
-    /// In tensors.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// The gap.
+    /// Bytes reserved and not requested.
     pub gap: u64,
-    /// Its causes, in the order of [`super::CAUSES`]; they sum to it.
+    /// The gap by cause, in the order of [`super::CAUSES`].
     pub causes: [u64; 7],
 }
 
-/// What the blocks of a line have kept from use.
+/// Free memory that the blocks of one line pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PinnedCost {
-    /// Bytes times nanoseconds.
+    /// Integral over time, in bytes times nanoseconds.
     pub byte_ns: u128,
-    /// How long any.
+    /// Duration for which the line pinned any memory.
     pub time_ns: u64,
-    /// Most at a look.
-    pub most: u64,
-    /// When that was first.
-    pub most_at_ns: u64,
+    /// Most bytes in one observation.
+    pub peak_bytes: u64,
+    /// Time of the first observation with that many.
+    pub peak_time_ns: u64,
 }
 
-/// Of one device.
+/// The gap of one device over the run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GapHistory {
-    looks: Vec<GapObservation>,
-    /// Only every so many looks are kept, less 1.
+    observations: Vec<GapObservation>,
+    /// So many observations are skipped for each that is kept.
     skip: u64,
-    taken: u64,
-    blocks_seen: u64,
+    count: u64,
+    blocks_visited: u64,
     costs: SeededMap<SiteId, PinnedCost>,
-    /// Who keeps what, since when.
-    held: Vec<(SiteId, u64)>,
-    since_ns: Option<u64>,
+    /// Bytes pinned by each line as of the last observation.
+    pinned: Vec<(SiteId, u64)>,
+    /// Time of the last observation.
+    last_ns: Option<u64>,
     first_ns: u64,
     end_ns: u64,
 }
 
 impl GapHistory {
-    /// True if a look at so many blocks is in proportion to the events so far.
-    pub(crate) fn may_look(&self, blocks: u64, events: u64) -> bool {
-        self.blocks_seen.saturating_add(blocks) <= FREE_BLOCKS.saturating_add(events / EVENTS_A_BLOCK)
+    /// True if the events so far allow an observation that visits so many blocks and ranges.
+    pub(crate) fn may_observe(&self, blocks: u64, events: u64) -> bool {
+        let allowed = FREE_BLOCKS.saturating_add(events / EVENTS_PER_BLOCK);
+        self.blocks_visited.saturating_add(blocks) <= allowed
     }
 
-    /// Takes a look.
-    pub(crate) fn look(&mut self, (time_ns, step): (u64, u32), reserved: u64, blocks: u64, gap: &Gap) {
-        self.pass_until(time_ns);
-        self.blocks_seen = self.blocks_seen.saturating_add(blocks);
-        self.held.clear();
-        self.held.extend(gap.kept());
-        // A line may keep some of several causes.
-        self.held.sort_unstable();
-        self.held.dedup_by(|next, first| {
+    /// Adds the gap of one moment. `blocks`: how many blocks and ranges were visited for it.
+    pub(crate) fn observe(&mut self, (time_ns, step): (u64, u32), reserved: u64, blocks: u64, gap: &Gap) {
+        self.add_costs_until(time_ns);
+        self.blocks_visited = self.blocks_visited.saturating_add(blocks);
+        self.pinned.clear();
+        self.pinned.extend(gap.pinned_by_line());
+        // A line may appear under several causes: merge them.
+        self.pinned.sort_unstable();
+        self.pinned.dedup_by(|next, first| {
             let is_same = next.0 == first.0;
             first.1 = first.1.saturating_add(if is_same { next.1 } else { 0 });
             is_same
         });
-        for (site, bytes) in &self.held {
+        for (site, bytes) in &self.pinned {
             let cost = self.costs.entry(*site).or_default();
-            if *bytes > cost.most {
-                (cost.most, cost.most_at_ns) = (*bytes, time_ns);
+            if *bytes > cost.peak_bytes {
+                (cost.peak_bytes, cost.peak_time_ns) = (*bytes, time_ns);
             }
         }
-        if self.taken.is_multiple_of(self.skip + 1) {
-            if self.looks.len() >= MOST {
+        if self.count.is_multiple_of(self.skip + 1) {
+            if self.observations.len() >= MAX_OBSERVATIONS {
                 self.skip = self.skip * 2 + 1;
                 let mut index = 0usize;
-                self.looks.retain(|_| {
+                self.observations.retain(|_| {
                     index += 1;
                     index % 2 == 1
                 });
             }
-            let causes = gap.parts().map(|(_, bytes)| bytes);
-            self.looks.push(GapObservation {
+            let causes = gap.bytes_by_cause().map(|(_, bytes)| bytes);
+            self.observations.push(GapObservation {
                 time_ns,
                 step,
                 reserved,
@@ -105,51 +110,51 @@ impl GapHistory {
                 causes,
             });
         }
-        self.taken += 1;
+        self.count += 1;
     }
 
-    /// What was held at the last look was held until now.
-    fn pass_until(&mut self, time_ns: u64) {
-        let Some(since) = self.since_ns.replace(time_ns) else {
+    /// Adds to the costs what was pinned at the last observation, from then to `time_ns`.
+    fn add_costs_until(&mut self, time_ns: u64) {
+        let Some(last_ns) = self.last_ns.replace(time_ns) else {
             self.first_ns = time_ns;
             return;
         };
-        let span = time_ns.saturating_sub(since);
+        let elapsed_ns = time_ns.saturating_sub(last_ns);
         self.end_ns = time_ns;
-        for (site, bytes) in &self.held {
+        for (site, bytes) in &self.pinned {
             let cost = self.costs.entry(*site).or_default();
-            cost.byte_ns = cost.byte_ns.saturating_add(u128::from(*bytes) * u128::from(span));
-            cost.time_ns = cost.time_ns.saturating_add(span);
+            cost.byte_ns = cost.byte_ns.saturating_add(u128::from(*bytes) * u128::from(elapsed_ns));
+            cost.time_ns = cost.time_ns.saturating_add(elapsed_ns);
         }
     }
 
-    /// Ends the reading.
+    /// Extends the last observation to the end of the run.
     pub(crate) fn finish(&mut self, time_ns: u64) {
-        if self.since_ns.is_some() {
-            self.pass_until(time_ns);
+        if self.last_ns.is_some() {
+            self.add_costs_until(time_ns);
         }
     }
 
-    /// From the first look to the end.
+    /// Nanoseconds from the first observation to the end of the run.
     pub(crate) fn span_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.first_ns)
     }
 
-    /// How many looks there were.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
+    /// Number of observations, including those that were dropped.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
     }
 
-    /// Those that are kept.
-    pub(crate) fn looks(&self) -> &[GapObservation] {
-        &self.looks
+    /// The observations that were kept, oldest first.
+    pub(crate) fn observations(&self) -> &[GapObservation] {
+        &self.observations
     }
 
-    /// What each line has cost, most first.
+    /// Costs by line, highest integral over time first.
     pub(crate) fn costs(&self) -> Vec<(SiteId, PinnedCost)> {
         let mut costs: Vec<(SiteId, PinnedCost)> =
             self.costs.iter().map(|(site, cost)| (*site, *cost)).collect();
-        costs.sort_by_key(|(site, cost)| (std::cmp::Reverse((cost.byte_ns, cost.most)), *site));
+        costs.sort_by_key(|(site, cost)| (std::cmp::Reverse((cost.byte_ns, cost.peak_bytes)), *site));
         costs
     }
 }
@@ -159,42 +164,50 @@ mod tests {
     use super::*;
     use crate::fragmentation::GapCause;
 
-    fn gap(kept: &[(u32, u64)]) -> Gap {
-        let culprits: Vec<(SiteId, u64)> = kept.iter().map(|(site, bytes)| (SiteId(*site), *bytes)).collect();
+    fn gap(pinned: &[(u32, u64)]) -> Gap {
+        let culprits: Vec<(SiteId, u64)> =
+            pinned.iter().map(|(site, bytes)| (SiteId(*site), *bytes)).collect();
         let bytes = culprits.iter().map(|(_, bytes)| bytes).sum();
         Gap { bytes, pinned: GapCause { bytes, culprits }, ..Gap::default() }
     }
 
     #[test]
-    fn a_line_pays_for_what_its_blocks_keep_for_as_long_as_they_do() {
-        let mut course = GapHistory::default();
-        course.look((100, 0), 0, 0, &gap(&[(1, 10), (2, 5)]));
-        course.look((200, 1), 0, 0, &gap(&[(1, 30)]));
-        course.look((250, 1), 0, 0, &gap(&[]));
-        course.finish(1100);
-        let cost = |byte_ns, time_ns, most, most_at_ns| PinnedCost { byte_ns, time_ns, most, most_at_ns };
+    fn costs_are_pinned_bytes_times_their_duration() {
+        let mut history = GapHistory::default();
+        history.observe((100, 0), 0, 0, &gap(&[(1, 10), (2, 5)]));
+        history.observe((200, 1), 0, 0, &gap(&[(1, 30)]));
+        history.observe((250, 1), 0, 0, &gap(&[]));
+        history.finish(1100);
+        let cost = |byte_ns, time_ns, peak_bytes, peak_time_ns| PinnedCost {
+            byte_ns,
+            time_ns,
+            peak_bytes,
+            peak_time_ns,
+        };
         assert_eq!(
-            course.costs(),
+            history.costs(),
             [(SiteId(1), cost(1000 + 1500, 150, 30, 200)), (SiteId(2), cost(500, 100, 5, 100))]
         );
-        assert_eq!(course.span_ns(), 1000);
+        assert_eq!(history.span_ns(), 1000);
     }
 
     #[test]
-    fn of_many_looks_even_ones_are_kept_and_no_more_blocks_are_seen_than_events_allow() {
-        let mut course = GapHistory::default();
-        let mut seen = 0;
+    fn observations_are_evenly_spaced_and_bounded_by_the_number_of_events() {
+        let mut history = GapHistory::default();
+        let mut visited = 0;
         for time in 0..10_000u64 {
-            if course.may_look(1000, time * 400) {
-                course.look((time, 0), time, 1000, &Gap::default());
-                seen += 1000;
+            if history.may_observe(1000, time * 400) {
+                history.observe((time, 0), time, 1000, &Gap::default());
+                visited += 1000;
             }
-            assert!(seen <= FREE_BLOCKS + time * 400 / EVENTS_A_BLOCK);
+            assert!(visited <= FREE_BLOCKS + time * 400 / EVENTS_PER_BLOCK);
         }
-        assert!(course.looks().len() <= MOST && course.looks().len() > 100, "{}", course.looks().len());
-        let gaps: Vec<u64> =
-            course.looks().windows(2).map(|pair| pair[1].time_ns - pair[0].time_ns).collect();
-        let (least, most) = (gaps.iter().skip(20).min(), gaps.iter().max());
-        assert!(most <= least.map(|least| least * 3).as_ref(), "{gaps:?}");
+        let observations = history.observations();
+        let count = observations.len();
+        assert!(count <= MAX_OBSERVATIONS && count > 100, "{count}");
+        let distances: Vec<u64> =
+            observations.windows(2).map(|pair| pair[1].time_ns - pair[0].time_ns).collect();
+        let (shortest, longest) = (distances.iter().skip(20).min(), distances.iter().max());
+        assert!(longest <= shortest.map(|shortest| shortest * 3).as_ref(), "{distances:?}");
     }
 }

@@ -1,23 +1,31 @@
-//! Reserved bytes that no tensor uses, and who keeps them from being given back.
+//! Explains the fragmentation gap: reserved bytes that no tensor uses, each byte with one cause.
 //!
-//! Definition: the gap is reserved bytes minus what the live blocks asked for, or minus the blocks themselves where nobody
-//! said what was asked for. Its parts:
-//! - `rounding`: blocks are larger than what was asked for; by their lines.
-//! - `pending_free`: requested back, but another stream still uses the block; by the lines that allocated it.
-//! - `cache`: in segments without a block; `empty_cache()` would give it back. Of an expandable segment each page (2 MiB for
-//!   small blocks, 20 MiB for large ones) without a block.
-//! - `stranded_pool`, `stranded_stream`: free beside blocks, in segments that serve another pool or another stream than the
-//!   request for which memory was lacking at that moment. PyTorch keeps small blocks (up to 1 MiB) in a pool of their own. Of a private
-//!   pool (a graph's, a `MemPool`) also whole segments: they are nobody else's while it lives.
-//! - `pinned`: free beside blocks, in segments that could have served it.
+//! The gap is reserved bytes minus the requested bytes of live blocks, or minus the blocks
+//! themselves where requested sizes are unknown. Its causes:
+//! - `rounding`: blocks are larger than requested. By allocating line.
+//! - `pending_free`: freed by the program, but another stream still uses the block. By allocating
+//!   line.
+//! - `cache`: in segments without a block, which `empty_cache()` would release. In an expandable
+//!   segment, pages without a block count (2 MiB for small blocks, 20 MiB for large ones).
+//! - `stranded_pool`, `stranded_stream`: free, but in segments that serve another pool or stream
+//!   than the request. PyTorch keeps small blocks (up to 1 MiB) in a pool of their own. Empty
+//!   segments of a private pool (a CUDA graph's or a `MemPool`) are stranded too: no other pool
+//!   can use them.
+//! - `pinned`: free, in segments that could serve the request, but pinned by live blocks.
+//! - `unexplained`: the rest, where segments are unknown. It is never guessed.
 //!
-//! In the middle of a run, where no memory was lacking, the request is the one for which most bytes were asked so far; at the end nobody
-//! asks. What is free beside blocks is shared equally among the blocks of the segment (of the page), and summed by their lines. Segments are those that PyTorch's tracker told; without
-//! it, runs of driver memory in which the allocator ever placed a block. If they do not sum to what PyTorch says it has
-//! reserved, all but the rounding is `unexplained`: it is never guessed.
+//! The *request* is the one that failed, or that took the last memory. In the middle of a run it
+//! is the pool with most bytes requested so far; at the end there is none. Free bytes are divided
+//! evenly among the blocks that pin the segment (or page), and summed by their lines. Segments
+//! come from PyTorch's allocation tracker, else from ranges of driver memory in which the
+//! allocator placed blocks. If they do not sum to PyTorch's reserved bytes, all but the rounding
+//! is unexplained.
 //!
-//! `explain` takes a moment apart, `runs` tells what may be given back together, `groups` sums by stream and pool, `usable` says what the free pieces are
-//! good for, `course` follows all of it over the run, `peak_state` keeps the worst moment.
+//! [`explain`] analyses one moment, [`free_runs`] finds memory that is released together,
+//! [`by_pool`] sums by stream and pool, [`fit`] counts allocations that fit, [`history`] follows
+//! the gap over the run, and [`peak_state`] keeps the moment of most reserved bytes. One moment
+//! costs O(n log n) in live blocks. `fragmentation::tests` compares it with a model that looks at
+//! every half mebibyte.
 
 pub(crate) mod by_pool;
 pub(crate) mod explain;
@@ -39,137 +47,134 @@ use crate::state::live_set::LiveBlock;
 use crate::state::segments::Segment;
 
 pub(crate) use by_pool::PoolTotals;
-pub(crate) use explain::explain;
+pub(crate) use explain::explain_gap;
 pub(crate) use fit::{FitForSize, fit_for_sizes};
 pub(crate) use peak_state::{ReservedPeak, ReservedPeakState};
 
-/// Most culprits named.
+/// Lines reported per cause of a gap.
 pub(crate) const MAX_CULPRITS: usize = 20;
-/// PyTorch's `kSmallSize`: blocks up to this come from segments for small ones.
+/// PyTorch's `kSmallSize` in bytes: blocks up to this size come from segments of the small pool.
 const SMALL_BLOCK: u64 = 1 << 20;
-/// `kSmallBuffer`: how large the segments for them are, and the pages of expandable ones.
+/// PyTorch's `kSmallBuffer` in bytes: segments of the small pool, and pages of its expandable
+/// segments.
 const SMALL_SEGMENT: u64 = 2 << 20;
-/// `kLargeBuffer`: pages of expandable segments for large blocks.
+/// PyTorch's `kLargeBuffer` in bytes: pages of expandable segments for large blocks.
 const LARGE_PAGE: u64 = 20 << 20;
 
-/// First addresses of the ranges in which PyTorch's allocator ever placed a block.
+/// Start addresses of driver ranges in which PyTorch's allocator ever placed a block.
 pub(crate) type TorchRanges = crate::util::seeded_map::SeededSet<u64>;
 
-/// Whose requests a segment serves, or which segments serve a request.
+/// Matches requests with the segments that can serve them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PoolKey {
-    /// PyTorch's stream.
+    /// Stream as PyTorch numbers it.
     pub stream: u64,
-    /// PyTorch's id of the pool; 0 is the default.
+    /// Id of the pool in PyTorch. 0 is the default pool.
     pub pool: u64,
-    /// Blocks of at most 1 MiB.
+    /// For blocks of at most [`SMALL_BLOCK`] bytes.
     pub is_small: bool,
 }
 
 impl PoolKey {
-    /// What a request needs.
-    pub(crate) fn request(detail: Detail, bytes: u64) -> Self {
+    /// The pool that serves a request of `bytes`.
+    pub(crate) fn of_request(detail: Detail, bytes: u64) -> Self {
         Self { stream: detail.stream, pool: detail.pool, is_small: bytes <= SMALL_BLOCK }
     }
 
-    /// What a segment, or a piece of an expandable one, is for: those for large blocks are never as small.
-    pub(crate) fn segment(segment: &Segment) -> Self {
+    /// The pool that a segment, or a part of an expandable one, belongs to. Segments for large
+    /// blocks are always larger than [`SMALL_SEGMENT`].
+    pub(crate) fn of_segment(segment: &Segment) -> Self {
         let (stream, pool) = segment.pool;
         Self { stream, pool, is_small: segment.bytes <= SMALL_SEGMENT }
     }
 
-    /// A graph's, or a `MemPool`.
+    /// True for the pool of a CUDA graph or a `MemPool`.
     fn is_private(self) -> bool {
         self.pool != 0 && self.pool != gpumemtrace_format::event::NO_POOL
     }
 }
 
-/// A block that was requested back and is not free yet.
+/// A block that the program freed and another stream still uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFree {
-    /// The block, as it was.
+    /// The block before it was freed.
     pub block: LiveBlock,
-    /// Which event of the book requested it back.
+    /// Number of the event that freed it.
     pub since: u64,
 }
 
-/// A moment of one device's allocator.
+/// The state of one device's allocator at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AllocatorSnapshot {
-    /// When.
+    /// Nanoseconds on the trace's clock.
     pub time_ns: u64,
-    /// Held by PyTorch.
+    /// Bytes reserved by PyTorch.
     pub reserved: u64,
-    /// What memory was lacking for, where that is known.
+    /// The request that the free memory is judged for, where it is known.
     pub request: Option<PoolKey>,
-    /// Live blocks by address.
+    /// Live blocks with their addresses, in any order.
     pub blocks: Vec<(u64, LiveBlock)>,
-    /// Blocks requested back that are not free yet.
+    /// Blocks with a pending free, in any order.
     pub pending: Vec<(u64, LiveBlock)>,
-    /// Segments of PyTorch's allocator, by address; empty where its tracker did not tell them.
+    /// Segments of PyTorch's allocator, sorted by address. Empty without PyTorch's tracker.
     pub segments: Vec<Segment>,
-    /// Driver ranges of the device.
+    /// Ranges of driver memory on the device, sorted by address.
     pub ranges: Vec<MemoryRange>,
 }
 
-/// A part of a gap, and whose it is, largest first.
+/// Bytes of a gap that have the same cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GapCause {
-    /// How much.
+    /// Sum over all lines.
     pub bytes: u64,
-    /// They sum to `bytes`, or are empty where nobody is to blame.
+    /// Bytes by line, most first. They sum to `bytes`.
     pub culprits: Vec<(SiteId, u64)>,
 }
 
-/// Free bytes without a hole in them.
+/// A contiguous piece of free memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FreePiece {
-    /// Whose requests can have it, where that is known.
+    /// The pool it belongs to, where segments are known.
     pub pool: Option<PoolKey>,
-    /// How much.
+    /// Length of the piece.
     pub bytes: u64,
 }
 
-/// A gap and its parts.
+/// A fragmentation gap, divided by causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Sum of the live blocks.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// What they asked for, where that is known of each.
+    /// Bytes that the program requested for them. `None` unless known for every block.
     pub requested: Option<u64>,
-    /// Reserved minus requested, or minus live.
+    /// Reserved minus requested bytes, or minus live bytes.
     pub bytes: u64,
-    /// In the order of the header; without `unexplained`.
+    // The causes; see the module's documentation.
     pub rounding: GapCause,
-    /// See there.
     pub pending: GapCause,
-    /// See there.
     pub stranded_stream: GapCause,
-    /// See there.
     pub stranded_pool: GapCause,
-    /// See there.
     pub pinned: GapCause,
-    /// See there.
     pub cache: u64,
-    /// The rest.
     pub unexplained: u64,
-    /// Largest contiguous free piece in a segment that could serve what was wanted, where segments are known.
+    /// Bytes of the largest free piece in a segment that could serve the request. `None` where
+    /// segments are unknown.
     pub largest_free: Option<u64>,
-    /// What was wanted.
+    /// The request that the free memory is judged for.
     pub request: Option<PoolKey>,
-    /// All free pieces; none where segments are not known.
+    /// All free pieces. Empty where segments are unknown.
     pub pieces: Vec<FreePiece>,
-    /// The same by what they serve, largest first; none where PyTorch's tracker did not tell.
+    /// Totals by pool, most reserved bytes first. Empty without PyTorch's tracker.
     pub groups: Vec<PoolTotals>,
 }
 
-/// Causes by the names that reports give them, in the order of [`Gap::parts`].
+/// Names of the causes in reports, in the order of [`Gap::bytes_by_cause`].
 pub(crate) const CAUSES: [&str; 7] =
     ["rounding", "pending_free", "stranded_stream", "stranded_pool", "pinned", "cache", "unexplained"];
 
 impl Gap {
-    /// Its causes; they sum to `gap`.
-    pub(crate) fn parts(&self) -> [(&'static str, u64); 7] {
+    /// Bytes of each cause. They sum to `bytes`.
+    pub(crate) fn bytes_by_cause(&self) -> [(&'static str, u64); 7] {
         let bytes = [
             self.rounding.bytes,
             self.pending.bytes,
@@ -182,19 +187,21 @@ impl Gap {
         std::array::from_fn(|cause| (CAUSES[cause], bytes[cause]))
     }
 
-    fn known(&self) -> Option<u64> {
-        let parts = [&self.rounding, &self.pending, &self.stranded_stream, &self.stranded_pool, &self.pinned];
-        parts.into_iter().try_fold(self.cache, |sum, part| sum.checked_add(part.bytes))
+    /// Sum of the causes that are known; `None` if it overflows.
+    fn explained(&self) -> Option<u64> {
+        let causes =
+            [&self.rounding, &self.pending, &self.stranded_stream, &self.stranded_pool, &self.pinned];
+        causes.into_iter().try_fold(self.cache, |sum, cause| sum.checked_add(cause.bytes))
     }
 
-    /// Free bytes that blocks keep, by the lines of these blocks.
-    fn kept(&self) -> impl Iterator<Item = (SiteId, u64)> {
-        let parts = [&self.stranded_stream, &self.stranded_pool, &self.pinned];
-        parts.into_iter().flat_map(|part| part.culprits.iter().copied())
+    /// Free bytes in segments that live blocks pin, by the lines of these blocks.
+    fn pinned_by_line(&self) -> impl Iterator<Item = (SiteId, u64)> {
+        let causes = [&self.stranded_stream, &self.stranded_pool, &self.pinned];
+        causes.into_iter().flat_map(|cause| cause.culprits.iter().copied())
     }
 }
 
-/// The ranges of a device, by address.
-pub(crate) fn of_device(ranges: &BTreeMap<u64, MemoryRange>, device: u8) -> Vec<MemoryRange> {
+/// The driver ranges of a device, sorted by address.
+pub(crate) fn ranges_of_device(ranges: &BTreeMap<u64, MemoryRange>, device: u8) -> Vec<MemoryRange> {
     ranges.values().filter(|range| range.place == MemoryPlace::Device(device)).copied().collect()
 }

@@ -143,16 +143,16 @@ pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationO
         let keeper = |(site, cost): (SiteId, crate::fragmentation::history::PinnedCost)| PinningSite {
             site: analysis.symbols.site(site, None),
             mean_bytes: cost.byte_ns.checked_div(u128::from(span_ns)).unwrap_or(0) as u64,
-            most_bytes: cost.most,
-            most_time_ns: cost.most_at_ns.saturating_sub(analysis.start_ns),
+            most_bytes: cost.peak_bytes,
+            most_time_ns: cost.peak_time_ns.saturating_sub(analysis.start_ns),
             share_of_time: if span_ns == 0 { 0.0 } else { cost.time_ns as f64 / span_ns as f64 },
         };
         FragmentationOverTime {
             trace,
             device: u32::from(ordinal),
-            looks: course.taken(),
+            looks: course.count(),
             span_ns,
-            points: course.looks().iter().map(look).collect(),
+            points: course.observations().iter().map(look).collect(),
             kept_by: course.costs().into_iter().take(MAX_CULPRITS).map(keeper).collect(),
             left_out: None,
         }

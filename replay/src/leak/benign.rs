@@ -1,55 +1,58 @@
-//! What holds more than it did and is no leak, with the rule that says so.
+//! Reports sites that hold more than they did and are not leaks, with the rule that applies.
 //!
-//! The rules are those of [`crate::leak::growth`], told apart further by what the blocks are:
-//! * *library_workspace*: each block is as large as what PyTorch takes for a cuBLAS handle: 8,519,680 bytes (two of 4 MiB and
-//!   eight of 16 KiB), or 32 MiB from Hopper on. One comes for each thread and stream that multiplies matrices.
-//! * *optimizer_state*: allocated below an optimizer's `step`, and not again.
-//! * *ratchet*: as many blocks as before, larger ones, seldom: made anew for the longest batch so far.
+//! The rules are those of [`crate::leak::growth`], and three more that the blocks themselves show:
+//! * *library_workspace*: every block has the size of PyTorch's workspace for a cuBLAS handle.
+//!   There is one for each thread and stream that multiplies matrices.
+//! * *optimizer_state*: allocated below an optimizer's `step`, a few times at most.
+//! * *ratchet*: the number of blocks is stable and their size rises now and then, as for a buffer
+//!   that is reallocated for the longest batch so far.
+//!
+//! The Python suite's `test_leaks.py` checks the rules against real PyTorch programs.
 
 use crate::leak::candidates::BenignCandidate;
 use crate::leak::growth::GrowthRule;
-use crate::pass::Analysis;
+use crate::leak::report::LeakReporter;
 use crate::report::BenignGrowth;
-use crate::state::live_set::LiveSet;
 
-/// What PyTorch takes for a cuBLAS handle.
-const WORKSPACES: [u64; 2] = [8_519_680, 32 << 20];
-/// Most sites listed, largest first.
+/// Bytes of PyTorch's cuBLAS workspace: two buffers of 4 MiB and eight of 16 KiB, or 32 MiB from
+/// Hopper on.
+const WORKSPACE_BYTES: [u64; 2] = [8_519_680, 32 << 20];
+/// Sites listed per live set, largest first.
 const MAX_LISTED: usize = 50;
 
-/// The report's form of what is silent in a book.
-pub(crate) fn report(
-    (trace, device, kind): (usize, u8, &'static str),
-    analysis: &Analysis,
-    live_set: &LiveSet,
-    silent: &[BenignCandidate],
+/// Turns benign candidates into rows of the report, most bytes first.
+pub(super) fn report_benign(
+    reporter: &LeakReporter<'_>,
+    candidates: &[BenignCandidate],
 ) -> Vec<BenignGrowth> {
-    let mut largest: Vec<&BenignCandidate> = silent.iter().filter(|one| one.held.bytes > 0).collect();
-    largest.sort_by_key(|one| (std::cmp::Reverse(one.held.bytes), one.site));
-    let told = largest.into_iter().take(MAX_LISTED).map(|one| BenignGrowth {
-        trace,
-        device: u32::from(device),
-        kind,
-        site: analysis.symbols.site(one.site, None),
-        rule: rule(analysis, live_set, one),
-        bytes: one.held.bytes,
-        blocks: one.held.blocks,
-    });
-    told.collect()
+    let mut largest: Vec<&BenignCandidate> =
+        candidates.iter().filter(|candidate| candidate.held.bytes > 0).collect();
+    largest.sort_by_key(|candidate| (std::cmp::Reverse(candidate.held.bytes), candidate.site));
+    let row = |candidate: &BenignCandidate| BenignGrowth {
+        trace: reporter.trace,
+        device: u32::from(reporter.ordinal),
+        kind: reporter.kind,
+        site: reporter.analysis.symbols.site(candidate.site, None),
+        rule: name_rule(reporter, candidate),
+        bytes: candidate.held.bytes,
+        blocks: candidate.held.blocks,
+    };
+    largest.into_iter().take(MAX_LISTED).map(row).collect()
 }
 
-fn rule(analysis: &Analysis, live_set: &LiveSet, silent: &BenignCandidate) -> &'static str {
-    let BenignCandidate { site, rule, held, is_by_size } = *silent;
+fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> &'static str {
+    let BenignCandidate { site, rule, held, is_by_size } = *candidate;
+    let LeakReporter { analysis, live_set, .. } = *reporter;
     let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
-    let to = live_set.steps_ended().saturating_sub(1);
-    let below_optimizer = || {
-        let main = live_set.main_stack_of_growth(site, None, to);
+    let last_step = live_set.steps_ended().saturating_sub(1);
+    let is_below_optimizer = || {
+        let main = live_set.main_stack_of_growth(site, None, last_step);
         main.is_some_and(|stack| analysis.symbols.stack_info(stack).optimizer != 0)
     };
     match rule {
         GrowthRule::TooEarly => "too_early",
-        _ if WORKSPACES.iter().any(is_workspace) => "library_workspace",
-        GrowthRule::WarmUp | GrowthRule::OneOff if below_optimizer() => "optimizer_state",
+        _ if WORKSPACE_BYTES.iter().any(is_workspace) => "library_workspace",
+        GrowthRule::WarmUp | GrowthRule::OneOff if is_below_optimizer() => "optimizer_state",
         GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => "ratchet",
         GrowthRule::WarmUp => "warm_up",
         GrowthRule::OneOff => "one_off",

@@ -1,8 +1,10 @@
-//! Which blocks are those of a leak: for whom asks who holds them.
+//! Lists the blocks of each leak, for the search of Python references that hold them.
 //!
-//! Definition: of the lines of a finding in tensors, the blocks that are live and came after the step at whose end the growth had not
-//! begun, in a step that has ended; where no steps are told, all that are live. What came before is as healthy as the line was then;
-//! what the step that goes on has allocated is in use, and no leak's yet.
+//! A block belongs to a leak if a line of the finding allocated it after the finding's base step,
+//! in a step that has ended, and it is still live. Older blocks are healthy. Blocks of the
+//! current step may still be in use. Without steps, all live blocks of the line belong to it.
+//! Only findings in tensors have blocks. The Python suite's `test_holders.py` compares the result
+//! with known lists.
 
 use std::collections::BTreeMap;
 
@@ -14,83 +16,90 @@ use crate::pass::Analysis;
 use crate::state::live_set::LiveSet;
 use crate::timeline::steps::StepSource;
 
-/// Most blocks of one site that are listed; of more, so many, evenly from oldest to youngest.
+/// Blocks listed per site. Of more, so many are picked evenly from oldest to newest.
 const MAX_BLOCKS: usize = 4096;
-/// About as many of all sites of a leak together, and so many of each at least.
+/// Blocks listed per leak, of all its sites together, if each site gets at least [`MIN_BLOCKS`].
 const MAX_BLOCKS_OF_LEAK: usize = 50_000;
 const MIN_BLOCKS: usize = 4;
 
-/// The blocks of a leak.
+/// The blocks of a leak, and the line it is reported under.
 #[derive(Clone, Debug, Serialize)]
 pub struct BlocksOfLeak {
-    /// On what.
+    /// Ordinal of the device.
     pub device: u32,
-    /// The line.
+    /// Source file of the line, if it is known.
     pub file: Option<String>,
-    /// The line.
+    /// Line number, if it is known.
     pub line: Option<u32>,
-    /// The line.
+    /// Function of the line, if it is known.
     pub function: Option<String>,
-    /// By where they were allocated.
+    /// Blocks by the line that allocated them.
     pub sites: Vec<BlocksOfSite>,
 }
 
-/// The blocks that one line allocated.
+/// The leaked blocks that one line allocated.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct BlocksOfSite {
-    /// All of them.
+    /// Number of blocks, listed or not.
     pub blocks: u64,
-    /// All of them.
+    /// Their sum; saturates in a damaged trace.
     pub bytes: u64,
-    /// Address and bytes of those that are listed, oldest first.
+    /// Address and bytes of the listed blocks, oldest first.
     pub listed: Vec<(u64, u64)>,
 }
 
-/// The blocks of all leaks in tensors, as of the end of the trace.
+/// Lists the blocks of all leaks in tensors, as of the end of the trace. Repeats the leak analysis.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
-    let (leaks, _) = super::leaks(0, analysis);
+    let leaks = super::find_leaks(0, analysis).leaks;
     let has_steps = !matches!(analysis.step_source, StepSource::Time { .. });
-    let mut found = Vec::new();
+    let mut listed = Vec::new();
     for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {
         let Some((_, device)) =
             analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == leak.device)
         else {
             continue;
         };
-        found.push(BlocksOfLeak {
+        listed.push(BlocksOfLeak {
             device: leak.device,
             file: leak.site.file.clone(),
             line: leak.site.line,
             function: leak.site.function.clone(),
-            sites: of_sites(device.main(), &leak.sites, has_steps),
+            sites: list_blocks(device.main(), &leak.sites, has_steps),
         });
     }
-    found
+    listed
 }
 
-/// In which order it came, its address and its bytes.
-type BlockByAge = (u64, u64, u64);
+/// A leaked block. Orders by age, oldest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct LeakedBlock {
+    /// Number of the event that allocated it.
+    born: u64,
+    addr: u64,
+    bytes: u64,
+}
 
-fn of_sites(live_set: &LiveSet, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
-    let from: BTreeMap<SiteId, Option<u32>> = sites.iter().copied().collect();
-    let mut by_site: BTreeMap<SiteId, Vec<BlockByAge>> = BTreeMap::new();
+/// `sites`: each line of a finding with its base step; `None` if it grew from the first step on.
+fn list_blocks(live_set: &LiveSet, sites: &[(SiteId, Option<u32>)], has_steps: bool) -> Vec<BlocksOfSite> {
+    let base_steps: BTreeMap<SiteId, Option<u32>> = sites.iter().copied().collect();
+    let mut by_site: BTreeMap<SiteId, Vec<LeakedBlock>> = BTreeMap::new();
     for (addr, block, site) in live_set.blocks(has_steps) {
-        let counts = |from: &Option<u32>| !has_steps || from.is_none_or(|from| block.step > from);
-        if from.get(&site).is_some_and(counts) {
-            by_site.entry(site).or_default().push((block.born, addr, block.bytes));
+        let is_leaked = |base: &Option<u32>| !has_steps || base.is_none_or(|base| block.step > base);
+        if base_steps.get(&site).is_some_and(is_leaked) {
+            let leaked = LeakedBlock { born: block.born, addr, bytes: block.bytes };
+            by_site.entry(site).or_default().push(leaked);
         }
     }
-    let most = (MAX_BLOCKS_OF_LEAK / by_site.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
-    let of = |mut blocks: Vec<BlockByAge>| {
+    let limit = (MAX_BLOCKS_OF_LEAK / by_site.len().max(1)).clamp(MIN_BLOCKS, MAX_BLOCKS);
+    let list = |mut blocks: Vec<LeakedBlock>| {
         blocks.sort_unstable();
-        let kept = blocks.len().min(most);
-        let listed =
-            (0..kept).map(|at| blocks[at * blocks.len() / kept]).map(|(_, addr, bytes)| (addr, bytes));
+        let count = blocks.len().min(limit);
+        let picked = (0..count).map(|at| blocks[at * blocks.len() / count]);
         BlocksOfSite {
             blocks: blocks.len() as u64,
-            bytes: blocks.iter().fold(0, |all, (_, _, bytes)| all.saturating_add(*bytes)),
-            listed: listed.collect(),
+            bytes: blocks.iter().fold(0, |sum, block| sum.saturating_add(block.bytes)),
+            listed: picked.map(|block| (block.addr, block.bytes)).collect(),
         }
     };
-    by_site.into_values().map(of).collect()
+    by_site.into_values().map(list).collect()
 }

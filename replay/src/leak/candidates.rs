@@ -1,175 +1,199 @@
-//! Which sites of a book grow, and which have grown and are silent.
+//! Decides which sites of a live set grow, and which have grown for a known, harmless reason.
 //!
-//! Each site is judged by [`crate::leak::growth`] on its live blocks at step ends, and on its live bytes if the blocks do not grow
-//! (one tensor that gets ever larger; only twelve step ends or more will do, because each step is a copy and a free, and
-//! [`MIN_IRREGULAR_STEPS`] growth steps where it is not regular; and not where blocks came as well and come no more). All
-//! sites that ever changed are one family of tests: growth that is not regular counts only where its share of false
-//! discoveries ([`crate::leak::statistics`]) is at most [`MAX_FALSE_DISCOVERIES`].
+//! [`growth`](crate::leak::growth) judges the live blocks of a site at step ends. If the blocks do
+//! not grow, it judges the live bytes, to find one tensor that gets larger. Growth of bytes alone
+//! needs [`MIN_VALUES_OF_SIZE`] step ends, because each step copies and frees the tensor. Without a
+//! period it needs [`MIN_IRREGULAR_STEPS`] growth steps. It does not count where the number of
+//! blocks grew and stopped.
+//!
+//! Every site that ever changed is one hypothesis of a multiple test. Growth without a period
+//! counts only if its false discovery rate ([`crate::leak::statistics`]) is at most
+//! [`MAX_FALSE_DISCOVERIES`].
+//!
+//! The cost is one pass over each site's series. `tests/leak_population.rs` checks the outcome.
 
 use crate::callsite::symbols::SiteId;
 use crate::leak::cohorts::{Cohort, Cohorts};
-use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge};
-use crate::leak::statistics::{false_discovery_rates, trend};
+use crate::leak::growth::{Growth, GrowthJudgement, GrowthRule, SurvivorEvidence, judge_series};
+use crate::leak::rate::GrowthRate;
+use crate::leak::statistics::{false_discovery_rates, mann_kendall};
 use crate::state::live_set::{BlockOutcomes, LiveSet, SiteStats};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
-/// Highest share of false discoveries among what is not regular.
+/// Highest false discovery rate of growth without a period: one finding in twenty may be chance.
 pub(crate) const MAX_FALSE_DISCOVERIES: f64 = 0.05;
-/// Fewest values of a tensor that gets larger.
+/// Step ends needed to judge a tensor that gets larger.
 const MIN_VALUES_OF_SIZE: usize = 12;
-/// Fewest growth steps of what has no blocks of its own to count, where it is not regular: a pool whose members are now and
-/// then larger ones rises by chance as well.
+/// Growth steps needed where growth has no period and blocks cannot be counted. A pool rises by
+/// chance if its members are replaced by larger ones now and then.
 pub(crate) const MIN_IRREGULAR_STEPS: usize = 16;
-/// Steps in which parameters, gradients and optimizer state appear: their growth is nobody's share.
-const WARM_UP: usize = 3;
+/// Steps in which parameters, gradients and optimizer state appear. Growth in them does not count
+/// towards a site's share of all growth.
+const WARM_UP_STEPS: usize = 3;
 
 /// A site that grows.
 pub(crate) struct Candidate {
-    /// Whose.
     pub(crate) site: SiteId,
-    pub(crate) blocks: Option<Growth>,
-    pub(crate) bytes: Option<Growth>,
+    /// Growth of the number of live blocks.
+    pub(crate) block_growth: Option<Growth>,
+    /// Growth of live bytes. One of the two is there.
+    pub(crate) byte_growth: Option<Growth>,
     /// Steps from one value of the series to the next.
     pub(crate) stride: u32,
-    /// Survivors; of a tensor that grows, what it grew by and the blocks there are.
-    pub(crate) held: BlockTotals,
+    /// What the site retained since the base. If only its bytes grow, `blocks` counts all its live
+    /// blocks.
+    pub(crate) leaked: BlockTotals,
     /// The last step that ended.
-    pub(crate) to: u32,
-    /// Growth of its bytes from the end of this step on, when warm-up is over.
-    pub(crate) after_warm_up: (u32, u64),
+    pub(crate) last_step: u32,
+    pub(crate) after_warm_up: GrowthAfterWarmUp,
     pub(crate) outcomes: BlockOutcomes,
     pub(crate) cohort: Cohort,
     pub(crate) free_site: Option<SiteId>,
-    /// Share of false discoveries.
+    /// False discovery rate among all sites of the live set (q-value).
     pub(crate) q: f64,
 }
 
+/// Growth of a site's live bytes since warm-up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrowthAfterWarmUp {
+    /// Warm-up was over at the end of this step.
+    pub(crate) step: u32,
+    pub(crate) bytes: u64,
+}
+
+/// Identifies the steps in which a candidate grows. Candidates with equal keys grow together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LockstepKey {
+    first: usize,
+    period: Option<usize>,
+    rising_steps: usize,
+    stride: u32,
+}
+
 impl Candidate {
-    /// The growth that made it one.
+    /// The growth that made the site a candidate: of blocks if they grow, else of bytes.
     pub(crate) fn growth(&self) -> &Growth {
-        // One of the two is there: a finding is made from it.
-        self.blocks.as_ref().or(self.bytes.as_ref()).unwrap_or(&NONE)
+        static NO_GROWTH: Growth = Growth::NONE;
+        self.block_growth.as_ref().or(self.byte_growth.as_ref()).unwrap_or(&NO_GROWTH)
     }
 
-    /// The step at whose end it had not begun; `None` if it began with the first.
-    pub(crate) fn from(&self) -> Option<u32> {
+    /// The last step without growth. `None` if it began with the first step.
+    pub(crate) fn base_step(&self) -> Option<u32> {
         let growth = self.growth();
         (growth.first > 0).then_some(growth.base as u32 * self.stride)
     }
 
-    /// As a finding in a series that has so many values before those that were judged.
-    fn after(self, values: usize) -> Self {
-        let (settled, grown) = self.after_warm_up;
+    /// Moves a candidate from the judged part of its series to the whole, which has `values` values
+    /// before that part.
+    fn shifted_by(self, values: usize) -> Self {
+        let GrowthAfterWarmUp { step, bytes } = self.after_warm_up;
+        let step = step.saturating_add((values as u32).saturating_mul(self.stride));
         Self {
-            blocks: self.blocks.map(|growth| growth.after(values)),
-            bytes: self.bytes.map(|growth| growth.after(values)),
-            after_warm_up: (settled.saturating_add((values as u32).saturating_mul(self.stride)), grown),
+            block_growth: self.block_growth.map(|growth| growth.shifted_by(values)),
+            byte_growth: self.byte_growth.map(|growth| growth.shifted_by(values)),
+            after_warm_up: GrowthAfterWarmUp { step, bytes },
             ..self
         }
     }
 
+    /// The first step after which something stayed.
     pub(crate) fn first_step(&self) -> u64 {
         self.growth().first as u64 * u64::from(self.stride)
     }
 
-    /// Bytes per step: expected, least and most.
-    pub(crate) fn bytes_rate(&self) -> [f64; 3] {
-        let stride = f64::from(self.stride);
-        let of = |growth: &Growth, bytes_each: f64| {
-            let rate = growth.per_value * bytes_each;
-            let [least, most] = growth.rate_interval().map(|bound| bound * bytes_each);
-            [rate, least.min(rate), most.max(rate)].map(|rate| rate / stride)
-        };
-        match (&self.bytes, &self.blocks) {
-            (Some(bytes), _) => of(bytes, 1.0),
-            // Blocks may grow regularly while their sizes vary: then bytes per step is their mean.
+    /// Bytes per step. Where blocks grow regularly and their sizes vary, their mean size counts.
+    pub(crate) fn bytes_per_step(&self) -> GrowthRate {
+        let (growth, bytes_per_unit) = match (&self.byte_growth, &self.block_growth) {
+            (Some(bytes), _) => (bytes, 1.0),
             (None, Some(blocks)) if blocks.rise > 0 => {
-                of(blocks, self.held.bytes as f64 / blocks.rise as f64)
+                (blocks, self.leaked.bytes as f64 / blocks.rise as f64)
             }
-            _ => [0.0; 3],
-        }
+            _ => return GrowthRate::default(),
+        };
+        let interval = growth.rate_interval().map(|bound| bound * bytes_per_unit);
+        GrowthRate::with_interval(growth.per_value * bytes_per_unit, interval)
+            .divided_by(f64::from(self.stride))
     }
 
-    /// Times that something stayed, with the first.
-    pub(crate) fn rises(&self) -> usize {
+    /// How often something stayed. Growth that begins with the first step has one occurrence more
+    /// than it has growth steps.
+    pub(crate) fn growth_count(&self) -> usize {
         let growth = self.growth();
         growth.rising_steps + usize::from(growth.first == 0)
     }
 
-    /// What findings have in common that grow in the very same steps.
-    pub(crate) fn lockstep(&self) -> (usize, Option<usize>, usize, u32) {
-        let growth = self.growth();
-        (growth.first, growth.period, growth.rising_steps, self.stride)
+    pub(crate) fn lockstep_key(&self) -> LockstepKey {
+        let Growth { first, period, rising_steps, .. } = *self.growth();
+        LockstepKey { first, period, rising_steps, stride: self.stride }
     }
 }
 
-static NONE: Growth = Growth::NONE;
-
-/// A site that has grown and is silent.
+/// A site that holds more than it did and is not a leak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BenignCandidate {
     pub(crate) site: SiteId,
     pub(crate) rule: GrowthRule,
+    /// The rise of the quantity that settled; the other quantity as of the last step end.
     pub(crate) held: BlockTotals,
-    /// The blocks stayed and their bytes did not.
+    /// Only the bytes changed, not the number of blocks.
     pub(crate) is_by_size: bool,
 }
 
-/// What a book's sites do.
+/// Sites of a live set that hold more than they did.
 #[derive(Default)]
 pub(crate) struct Candidates {
-    /// Most bytes first.
-    pub(crate) findings: Vec<Candidate>,
-    pub(crate) silent: Vec<BenignCandidate>,
+    /// Sites that grow, most bytes first.
+    pub(crate) growing: Vec<Candidate>,
+    pub(crate) benign: Vec<BenignCandidate>,
 }
 
-/// The suspects among the sites of a book, whose series are given: a site's own, or a part of it.
+/// Judges `sites` of a live set, each with its series: the site's own, or a part of it.
 pub(crate) fn find_candidates<'a>(
     live_set: &'a LiveSet,
     sites: impl Iterator<Item = (SiteId, &'a SiteStats, std::borrow::Cow<'a, StepSeries>)>,
 ) -> Candidates {
-    let cohorts = Cohorts::of(live_set);
-    let mut suspects = Candidates::default();
-    // Of each site that was judged, its p; findings know their place among them.
-    let mut chances = Vec::new();
-    let mut places = Vec::new();
+    let cohorts = Cohorts::of_survivors(live_set);
+    let mut candidates = Candidates::default();
+    // The p-value of each site that was judged, and the index of each growing candidate in it.
+    let mut p_values = Vec::new();
+    let mut p_value_index = Vec::new();
     for (site, entry, series) in sites {
         if series.is_empty() {
             continue;
         }
-        let one = SiteUnderTest { live_set, cohorts: &cohorts, site, entry };
+        let under_test = SiteUnderTest { live_set, cohorts: &cohorts, site, entry };
         let (stride, before, values) = series.values_from(live_set.first_step, live_set.steps_ended());
-        match one.judge(stride, &values) {
-            CandidateJudgement::Candidate(finding) => {
-                let finding = Box::new(finding.after(before));
-                places.push(chances.len());
-                chances.push(finding.growth().p);
-                suspects.findings.push(*finding);
+        match under_test.judge(stride, &values) {
+            CandidateJudgement::Candidate(candidate) => {
+                let candidate = Box::new(candidate.shifted_by(before));
+                p_value_index.push(p_values.len());
+                p_values.push(candidate.growth().p);
+                candidates.growing.push(*candidate);
             }
-            CandidateJudgement::Benign(silent) => {
-                suspects.silent.push(silent);
-                chances.push(1.0);
+            CandidateJudgement::Benign(benign) => {
+                candidates.benign.push(benign);
+                p_values.push(1.0);
             }
             CandidateJudgement::Quiet => {
                 let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-                chances.push(trend(&bytes).p);
+                p_values.push(mann_kendall(&bytes).p);
             }
         }
     }
-    let rates = false_discovery_rates(&chances);
-    for (finding, place) in suspects.findings.iter_mut().zip(&places) {
-        finding.q = rates[*place];
+    let q_values = false_discovery_rates(&p_values);
+    for (candidate, index) in candidates.growing.iter_mut().zip(&p_value_index) {
+        candidate.q = q_values[*index];
     }
-    suspects
-        .findings
-        .retain(|finding| finding.growth().period.is_some() || finding.q <= MAX_FALSE_DISCOVERIES);
-    suspects.findings.sort_by_key(|finding| (std::cmp::Reverse(finding.held.bytes), finding.site));
-    suspects
+    candidates
+        .growing
+        .retain(|candidate| candidate.growth().period.is_some() || candidate.q <= MAX_FALSE_DISCOVERIES);
+    candidates.growing.sort_by_key(|candidate| (std::cmp::Reverse(candidate.leaked.bytes), candidate.site));
+    candidates
 }
 
-/// All sites of a book with their own series.
-pub(crate) fn candidates_of_all_sites(live_set: &LiveSet) -> Candidates {
+/// Judges all sites of a live set by their own series.
+pub(crate) fn find_candidates_of_all_sites(live_set: &LiveSet) -> Candidates {
     let sites =
         live_set.sites().map(|(site, entry)| (site, entry, std::borrow::Cow::Borrowed(entry.series())));
     find_candidates(live_set, sites)
@@ -192,68 +216,72 @@ impl SiteUnderTest<'_> {
     fn judge(&self, stride: u32, values: &[BlockTotals]) -> CandidateJudgement {
         let Self { live_set, cohorts, site, entry } = *self;
         let outcomes = live_set.outcomes(entry);
-        let fate = SurvivorEvidence {
+        let survivors = SurvivorEvidence {
             none_freed_after_step: outcomes.freed_after_step == 0,
-            generations: if outcomes.freed_after_step == 0 { 0 } else { cohorts.generations(site) },
+            generations: if outcomes.freed_after_step == 0 { 0 } else { cohorts.count_generations(site) },
         };
         let blocks: Vec<u64> = values.iter().map(|held| held.blocks).collect();
         let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-        let of_blocks = judge(&blocks, fate);
-        let blocks_grow = matches!(of_blocks, GrowthJudgement::Grows(_));
-        let none_freed_after_step = fate.none_freed_after_step || blocks_grow;
-        let of_bytes = judge(&bytes, SurvivorEvidence { none_freed_after_step, ..fate });
+        let block_judgement = judge_series(&blocks, survivors);
+        let blocks_grow = matches!(block_judgement, GrowthJudgement::Grows(_));
+        let none_freed_after_step = survivors.none_freed_after_step || blocks_grow;
+        let byte_judgement = judge_series(&bytes, SurvivorEvidence { none_freed_after_step, ..survivors });
         let last = values.last().copied().unwrap_or_default();
-        let silent = |rule, held: BlockTotals, is_by_size| {
+        let benign = |rule, held: BlockTotals, is_by_size| {
             CandidateJudgement::Benign(BenignCandidate { site, rule, held, is_by_size })
         };
-        if let (false, GrowthJudgement::Settled(rule, rise)) = (blocks_grow, &of_bytes) {
-            let stays = !matches!(of_blocks, GrowthJudgement::Settled(..));
-            return silent(
+        if let (false, GrowthJudgement::Settled(rule, rise)) = (blocks_grow, &byte_judgement) {
+            let is_block_count_stable = !matches!(block_judgement, GrowthJudgement::Settled(..));
+            return benign(
                 *rule,
                 BlockTotals { bytes: *rise, blocks: last.blocks },
-                stays && *rule != GrowthRule::WarmUp,
+                is_block_count_stable && *rule != GrowthRule::WarmUp,
             );
         }
-        if let (GrowthJudgement::Settled(rule, rise), GrowthJudgement::Grows(_)) = (&of_blocks, &of_bytes)
+        if let (GrowthJudgement::Settled(rule, rise), GrowthJudgement::Grows(_)) =
+            (&block_judgement, &byte_judgement)
             && *rule != GrowthRule::WarmUp
         {
-            // A cache of so many entries, whose later ones happen to be larger.
-            return silent(*rule, BlockTotals { bytes: last.bytes, blocks: *rise }, false);
+            // A bounded cache with later entries that happen to be larger.
+            return benign(*rule, BlockTotals { bytes: last.bytes, blocks: *rise }, false);
         }
-        let growth_blocks = of_blocks.growth();
-        let mut growth_bytes = of_bytes.growth();
-        if growth_blocks.is_none() {
-            growth_bytes = growth_bytes.filter(|growth| {
+        let block_growth = block_judgement.growth();
+        let mut byte_growth = byte_judgement.growth();
+        if block_growth.is_none() {
+            byte_growth = byte_growth.filter(|growth| {
                 let is_certain = growth.period.is_some() || growth.rising_steps >= MIN_IRREGULAR_STEPS;
                 is_certain && values.len() - growth.base >= MIN_VALUES_OF_SIZE
             });
         }
-        let Some(first) = growth_blocks.as_ref().or(growth_bytes.as_ref()) else {
+        let Some(growth) = block_growth.as_ref().or(byte_growth.as_ref()) else {
             return CandidateJudgement::Quiet;
         };
-        let before = if first.first == 0 { BlockTotals::default() } else { values[first.base] };
-        let held = BlockTotals {
+        let before = if growth.first == 0 { BlockTotals::default() } else { values[growth.base] };
+        let leaked = BlockTotals {
             bytes: last.bytes.saturating_sub(before.bytes),
-            blocks: match growth_blocks {
+            blocks: match block_growth {
                 Some(_) => last.blocks.saturating_sub(before.blocks),
                 None => last.blocks,
             },
         };
-        if held.bytes == 0 {
+        if leaked.bytes == 0 {
             return CandidateJudgement::Quiet;
         }
-        let settled = first.first.max(WARM_UP).min(values.len().saturating_sub(2));
-        let grown = last.bytes.saturating_sub(values[settled].bytes);
+        let settled = growth.first.max(WARM_UP_STEPS).min(values.len().saturating_sub(2));
+        let after_warm_up = GrowthAfterWarmUp {
+            step: settled as u32 * stride,
+            bytes: last.bytes.saturating_sub(values[settled].bytes),
+        };
         CandidateJudgement::Candidate(Box::new(Candidate {
-            after_warm_up: (settled as u32 * stride, grown),
+            after_warm_up,
             site,
-            blocks: growth_blocks,
-            bytes: growth_bytes,
+            block_growth,
+            byte_growth,
             stride,
-            held,
-            to: live_set.steps_ended().saturating_sub(1),
+            leaked,
+            last_step: live_set.steps_ended().saturating_sub(1),
             outcomes,
-            cohort: cohorts.of_site(site, &outcomes),
+            cohort: cohorts.cohort_of_site(site, &outcomes),
             free_site: entry.main_free_site(),
             q: 1.0,
         }))

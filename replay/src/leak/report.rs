@@ -4,9 +4,10 @@ use serde_json::json;
 
 use crate::callsite::symbols::SiteId;
 use crate::leak::blame::BlamedLine;
-use crate::leak::candidates::Candidate;
+use crate::leak::candidates::{Candidate, GrowthAfterWarmUp};
 use crate::leak::growth::Growth;
 use crate::leak::oom_forecast::Headroom;
+use crate::leak::rate::GrowthRate;
 use crate::leak::retained_graph::RetainedGraph;
 use crate::pass::Analysis;
 use crate::report::{FreedSiblings, Leak, Quantity, Site, Survival};
@@ -41,10 +42,10 @@ pub(super) struct LeakFacts<'a> {
     pub(super) first_step: u64,
     pub(super) blocks_per_step: f64,
     /// Expected, least and most.
-    pub(super) bytes_per_step: [f64; 3],
+    pub(super) bytes_per_step: GrowthRate,
     pub(super) q: f64,
     /// Growth from the end of this step on.
-    pub(super) after_warm_up: (u32, u64),
+    pub(super) after_warm_up: GrowthAfterWarmUp,
     /// All growth of its kind.
     pub(super) total: &'a StepSeries,
 }
@@ -83,16 +84,14 @@ impl LeakReporter<'_> {
     fn of(&self, site: Site, members: &[Candidate]) -> Leak {
         let main = &members[0];
         let mut held = BlockTotals::default();
-        let mut bytes_per_step = [0.0; 3];
+        let mut bytes_per_step = GrowthRate::default();
         for member in members {
-            held.bytes = held.bytes.saturating_add(member.held.bytes);
-            held.blocks += member.held.blocks;
-            for (sum, rate) in bytes_per_step.iter_mut().zip(member.bytes_rate()) {
-                *sum += rate;
-            }
+            held.bytes = held.bytes.saturating_add(member.leaked.bytes);
+            held.blocks += member.leaked.blocks;
+            bytes_per_step += member.bytes_per_step();
         }
-        let rate = |member: &Candidate| member.blocks.as_ref().map_or(0.0, |growth| growth.per_value);
-        let (settled, _) = main.after_warm_up;
+        let rate = |member: &Candidate| member.block_growth.as_ref().map_or(0.0, |growth| growth.per_value);
+        let settled = main.after_warm_up.step;
         let mut leak = self.leak(LeakFacts {
             site,
             held,
@@ -102,11 +101,14 @@ impl LeakReporter<'_> {
             blocks_per_step: members.iter().map(|one| rate(one) / f64::from(one.stride)).sum(),
             bytes_per_step,
             q: main.q,
-            after_warm_up: (settled, saturating_sum(members.iter().map(|member| member.after_warm_up.1))),
+            after_warm_up: GrowthAfterWarmUp {
+                step: settled,
+                bytes: saturating_sum(members.iter().map(|member| member.after_warm_up.bytes)),
+            },
             total: self.live_set.series(),
         });
         self.describe_outcomes(&mut leak, members);
-        leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
+        leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
         if self.kind == super::TENSORS
             && let Some((holders, seen)) =
                 self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
@@ -123,7 +125,7 @@ impl LeakReporter<'_> {
         let all = |of: fn(&Candidate) -> u64| saturating_sum(members.iter().map(of));
         let (born, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
         let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
-        leak.grows_by = if main.blocks.is_some() { "blocks" } else { "size" };
+        leak.grows_by = if main.block_growth.is_some() { "blocks" } else { "size" };
         leak.freed_siblings = FreedSiblings {
             share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
             site: free_site.map(|site| symbols.site(site, None)),
@@ -145,8 +147,10 @@ impl LeakReporter<'_> {
                 .collect();
         }
         if let Some(evidence) = leak.evidence.as_object_mut() {
-            evidence
-                .insert("slope_of".to_owned(), json!(if main.blocks.is_some() { "blocks" } else { "bytes" }));
+            evidence.insert(
+                "slope_of".to_owned(),
+                json!(if main.block_growth.is_some() { "blocks" } else { "bytes" }),
+            );
             evidence.insert("blocks_allocated".to_owned(), json!(born));
             evidence.insert("blocks_freed".to_owned(), json!(freed));
             let late = all(|one| one.outcomes.freed_after_step);
@@ -157,7 +161,7 @@ impl LeakReporter<'_> {
     /// What is told of every finding.
     pub(super) fn leak(&self, facts: LeakFacts<'_>) -> Leak {
         let LeakFacts { growth, held, stride, blocks_per_step, .. } = facts;
-        let [rate, least, most] = facts.bytes_per_step;
+        let GrowthRate { expected: rate, least, most } = facts.bytes_per_step;
         let has_steps = self.has_steps();
         let per_step = |rate: f64| has_steps.then_some(Quantity(rate));
         let period = growth.period.filter(|_| has_steps).and_then(|period| match (period, stride) {
@@ -167,13 +171,12 @@ impl LeakReporter<'_> {
         });
         let steps = self.live_set.steps_ended();
         let last = steps.saturating_sub(1);
-        let (settled, own) = facts.after_warm_up;
+        let GrowthAfterWarmUp { step: settled, bytes: own } = facts.after_warm_up;
         let grown = facts.total.at(last).bytes.saturating_sub(facts.total.at(settled).bytes);
         let share = (grown > 0).then(|| (own as f64 / grown as f64).min(1.0));
-        let alone = self
-            .room
-            .filter(|_| has_steps)
-            .and_then(|room| room.for_blocks(held.bytes / held.blocks.max(1)).steps([rate, least, most]));
+        let alone = self.room.filter(|_| has_steps).and_then(|room| {
+            room.for_block_size(held.bytes / held.blocks.max(1)).steps_until_full(facts.bytes_per_step)
+        });
         let certainty = if growth.period.is_some() { growth.regularity } else { growth.tau };
         let repeated = 1.0 - 0.5f64.powi(growth.rising_steps.min(60) as i32 - 1);
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
@@ -199,7 +202,7 @@ impl LeakReporter<'_> {
             grows_by: "size",
             is_regular: growth.period.is_some(),
             share_of_growth: share,
-            steps_to_oom: alone.map(|(steps, ..)| steps),
+            steps_to_oom: alone.map(|steps| steps.expected),
             oom_step: None,
             survivors: None,
             generations: None,

@@ -1,73 +1,86 @@
-//! Growth of what PyTorch has reserved and no tensor uses.
+//! Finds growth of memory that PyTorch has reserved and no tensor uses.
+//!
+//! The series is judged by the rules of [`crate::leak::growth`], for the device as a whole and
+//! for each stream and pool. Irregular growth needs more here than elsewhere: [`MIN_TAU`] and
+//! [`MIN_IRREGULAR_STEPS`] growth steps. The finding names the lines that requested the segments.
+//! `tests/leak_population.rs` checks that healthy runs with fragmentation have no such finding.
 
 use serde_json::{Value, json};
 
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::leak::blame::SHARE;
-use crate::leak::candidates::{MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
-use crate::leak::growth::{Growth, SurvivorEvidence, judge};
+use crate::leak::candidates::{GrowthAfterWarmUp, MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
+use crate::leak::growth::{Growth, SurvivorEvidence, judge_series};
+use crate::leak::rate::GrowthRate;
 use crate::report::Leak;
 use crate::state::device::DeviceState;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
-/// Least Kendall's tau where it is not regular: pieces that fit nobody add up for a while in healthy runs, too.
+/// Kendall's tau that irregular growth needs. Free pieces that fit no request accumulate for a
+/// while in healthy runs as well.
 const MIN_TAU: f64 = 0.9;
 
-/// A part of a device that keeps more and more.
+/// Unused reserved memory that grows.
 struct GrowingReserve<'a> {
+    /// Stream and pool. `None` for the whole device.
     group: Option<ReservedGroupKey>,
     series: &'a StepSeries,
     growth: Growth,
     stride: u32,
 }
 
-/// The finding, if there is one. `tensors`: bytes that tensors leak on this device.
-pub(super) fn leak(reporter: &LeakReporter<'_>, device: &DeviceState, tensors: u64) -> Option<Leak> {
-    // Between equal times that are no steps a moment may fall anywhere in what comes and goes.
+/// Finds growth of a device's unused reserved memory. Reports nothing if it is at most
+/// `leaked_tensor_bytes`: segments of a leak are never completely full. Reports nothing without
+/// steps, since equal intervals of time may end anywhere in an allocation pattern.
+pub(super) fn find_reserved_leak(
+    reporter: &LeakReporter<'_>,
+    device: &DeviceState,
+    leaked_tensor_bytes: u64,
+) -> Option<Leak> {
     if !reporter.has_steps() {
         return None;
     }
     let unused = &device.unused;
     let steps = (reporter.live_set.first_step, reporter.live_set.steps_ended());
-    let whole = kept(None, unused.unused(), steps).filter(|kept| kept.growth.rise > tensors)?;
-    // Of one stream and pool, if that is nearly all of it.
-    let groups = unused.groups().into_iter().filter_map(|(key, series)| kept(Some(key), series, steps));
-    let most = groups.max_by_key(|kept| (kept.growth.rise, std::cmp::Reverse(kept.group)));
-    let enough = whole.growth.rise as f64 * SHARE;
-    let found = most.filter(|kept| kept.growth.rise as f64 >= enough).unwrap_or(whole);
+    let of_device = judge_reserve(None, unused.unused(), steps)
+        .filter(|reserve| reserve.growth.rise > leaked_tensor_bytes)?;
+    let groups =
+        unused.groups().into_iter().filter_map(|(key, series)| judge_reserve(Some(key), series, steps));
+    let largest = groups.max_by_key(|reserve| (reserve.growth.rise, std::cmp::Reverse(reserve.group)));
+    let enough = of_device.growth.rise as f64 * SHARE;
+    let found = largest.filter(|reserve| reserve.growth.rise as f64 >= enough).unwrap_or(of_device);
     let after = (found.growth.first > 0).then_some(found.growth.base as u32 * found.stride);
     let owners = unused.owners(found.group, after);
-    Some(found.leak(reporter, &owners))
+    Some(found.report(reporter, &owners))
 }
 
-fn kept(
+/// Judges one series. Groups are few, and the device is judged first, so the p-value needs no
+/// correction for multiple tests.
+fn judge_reserve(
     group: Option<ReservedGroupKey>,
     series: &StepSeries,
     (first, steps): (u32, u32),
 ) -> Option<GrowingReserve<'_>> {
     let (stride, before, values) = series.values_from(first, steps);
     let bytes: Vec<u64> = values.iter().map(|held| held.bytes).collect();
-    let growth = judge(&bytes, SurvivorEvidence::KEPT).growth()?.after(before);
-    // What is not regular must pass the test; groups are few, and the device is asked first.
-    let is_many = growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
-    let passes = growth.p <= MAX_FALSE_DISCOVERIES && is_many;
-    (growth.period.is_some() || passes).then_some(GrowingReserve { group, series, growth, stride })
+    let growth = judge_series(&bytes, SurvivorEvidence::NOTHING_FREED).growth()?.shifted_by(before);
+    let is_trend = growth.rising_steps >= MIN_IRREGULAR_STEPS && growth.tau >= MIN_TAU;
+    let is_significant = growth.p <= MAX_FALSE_DISCOVERIES && is_trend;
+    (growth.period.is_some() || is_significant).then_some(GrowingReserve { group, series, growth, stride })
 }
 
 impl GrowingReserve<'_> {
-    fn leak(&self, reporter: &LeakReporter<'_>, owners: &[(StackId, BlockTotals)]) -> Leak {
+    /// `owners`: stacks that requested the segments, most bytes first.
+    fn report(&self, reporter: &LeakReporter<'_>, owners: &[(StackId, BlockTotals)]) -> Leak {
         let symbols = &reporter.analysis.symbols;
         let Self { group, series, growth, stride } = self;
         let main = owners.first().map(|(stack, _)| *stack);
         let site = main.map_or_else(StackSymbols::unknown_site, |stack| {
             symbols.site(symbols.stack_info(stack).site, Some(stack))
         });
-        let per_step = |rate: f64| rate / f64::from(*stride);
-        let [least, most] = growth.rate_interval().map(per_step);
-        let rate = per_step(growth.per_value);
         let blocks = owners.iter().map(|(_, held)| held.blocks).sum();
         let mut leak = reporter.leak(LeakFacts {
             site,
@@ -76,9 +89,10 @@ impl GrowingReserve<'_> {
             stride: *stride,
             first_step: growth.first as u64 * u64::from(*stride),
             blocks_per_step: 0.0,
-            bytes_per_step: [rate, least.min(rate), most.max(rate)],
+            bytes_per_step: GrowthRate::with_interval(growth.per_value, growth.rate_interval())
+                .divided_by(f64::from(*stride)),
             q: growth.p,
-            after_warm_up: (growth.base as u32 * stride, growth.rise),
+            after_warm_up: GrowthAfterWarmUp { step: growth.base as u32 * stride, bytes: growth.rise },
             total: series,
         });
         leak.members = owners

@@ -1,105 +1,118 @@
-//! Which leaks are one autograd graph that is kept, and which line keeps it.
+//! Merges candidates that are one retained autograd graph into one finding.
 //!
-//! Whoever keeps an output keeps every tensor that its backward would need: many blocks, of many lines of the model, that
-//! grow in the very same steps. They are one finding, under the line that made [`SHARE`] of their growth (`crate::leak::blame`), if
-//! * four sites or more grow in lockstep below it and none of them is nearly all of it, or
-//! * the line itself calls PyTorch's modules, and at least two stacks below such calls keep three blocks or more each time.
-//!   So a model that is one line of user code, or none, is a graph as well.
+//! A reference to an output retains every tensor that its backward pass would need: many blocks,
+//! from many lines of the model, that grow in the same steps. Such candidates are one graph,
+//! reported under the line of [`choose_blamed_line`], if
+//! * at least [`MIN_SITES`] sites grow in lockstep below that line, and none has [`SHARE`] of the
+//!   bytes, or
+//! * the line calls PyTorch's modules, and [`MIN_MODULE_STACKS`] stacks below such calls retain
+//!   [`MIN_BLOCKS`] blocks per growth step or more. This covers a model in one line of user code.
 //!
-//! Constraint: the same lines also hold what has nothing to do with the leak (parameters, a library's workspace). Consequence:
-//! stacks are weighed by what they grew since the finding's base, never by what they hold.
+//! The same lines also hold unrelated memory (parameters, library workspaces). Stacks are
+//! therefore weighed by their growth since the base, never by what they hold. `tests/leaks.rs`
+//! has both forms, and outputs of one line that are not a graph.
 
 use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
-use crate::leak::blame::{BlamePath, SHARE, own_line, paths};
-use crate::leak::candidates::Candidate;
+use crate::leak::blame::{GrownStack, SHARE, choose_blamed_line, grown_stacks};
+use crate::leak::candidates::{Candidate, LockstepKey};
 use crate::state::live_set::LiveSet;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededSet;
 
-/// Fewest lockstep sites that make a graph wherever their blocks come from.
+/// Sites in lockstep that make a graph, wherever their blocks come from. At 2, two leaks in the
+/// same steps would be one graph (`leaks.rs::two_leaks_are_two_findings_with_most_bytes_first`).
 const MIN_SITES: usize = 4;
-/// Fewest stacks below a call of a module.
+/// Stacks below calls of a module that make a graph of one line.
 const MIN_MODULE_STACKS: usize = 2;
-/// Fewest blocks each time. An output and another are no graph yet.
+/// Blocks per growth step that make a graph of one line. Two outputs that are kept are not a graph
+/// (`leaks.rs::kept_outputs_of_one_line_are_not_a_graph`).
 const MIN_BLOCKS: u64 = 3;
 
-/// A retained graph.
+/// An autograd graph that is retained.
 pub(crate) struct RetainedGraph {
-    /// The line that keeps it.
+    /// The line that retains it.
     pub(crate) line: SiteId,
-    /// Of the stacks through that line the one that grew most.
+    /// The stack through that line that grew most.
     pub(crate) stack: StackId,
-    /// What it is made of.
     pub(crate) members: Vec<Candidate>,
-    /// Where the blocks come from: the members' sites, or the functions of the library below the line if it is the only one.
+    /// Where the blocks come from: the sites of the members with their main stacks. For a single
+    /// member, the innermost functions below the line, most bytes first.
     pub(crate) sources: Vec<(SiteId, StackId)>,
 }
 
-/// Takes a retained graph out of the findings, if there is one; gives back the others.
-pub(crate) fn split(
+/// The part of a lockstep group that is one graph.
+struct LockstepGraph {
+    line: SiteId,
+    stack: StackId,
+    members: SeededSet<SiteId>,
+}
+
+/// Takes the candidates of one retained graph out of `candidates`. `None` if there is no graph.
+pub(crate) fn take_graph(
     live_set: &LiveSet,
     symbols: &StackSymbols,
-    findings: Vec<Candidate>,
-) -> (Option<RetainedGraph>, Vec<Candidate>) {
-    let mut keys: Vec<_> = findings.iter().map(Candidate::lockstep).collect();
+    candidates: &mut Vec<Candidate>,
+) -> Option<RetainedGraph> {
+    let mut keys: Vec<LockstepKey> = candidates.iter().map(Candidate::lockstep_key).collect();
     keys.sort_unstable();
-    // Many sites first: one of them alone may look like a graph, but says less.
+    // The largest group first: one of its members alone may look like a graph and names fewer
+    // sites.
     let mut groups: Vec<_> = keys.chunk_by(|a, b| a == b).map(|group| (group.len(), group[0])).collect();
     groups.sort_unstable_by_key(|(members, _)| std::cmp::Reverse(*members));
     for (_, key) in groups {
-        let members: Vec<&Candidate> = findings.iter().filter(|finding| finding.lockstep() == key).collect();
-        let whole = graph_of(live_set, symbols, &members);
-        let found = whole.or_else(|| members.iter().find_map(|one| graph_of(live_set, symbols, &[one])));
-        let Some((line, stack, inside)) = found else { continue };
+        let group: Vec<&Candidate> =
+            candidates.iter().filter(|candidate| candidate.lockstep_key() == key).collect();
+        let graph = find_graph(live_set, symbols, &group)
+            .or_else(|| group.iter().find_map(|candidate| find_graph(live_set, symbols, &[candidate])));
+        let Some(LockstepGraph { line, stack, members }) = graph else { continue };
         let (members, rest): (Vec<Candidate>, Vec<Candidate>) =
-            findings.into_iter().partition(|finding| inside.contains(&finding.site));
-        let sources = sources(live_set, symbols, &members);
-        return (Some(RetainedGraph { line, stack, members, sources }), rest);
+            std::mem::take(candidates).into_iter().partition(|candidate| members.contains(&candidate.site));
+        *candidates = rest;
+        let sources = find_sources(live_set, symbols, &members);
+        return Some(RetainedGraph { line, stack, members, sources });
     }
-    (None, findings)
+    None
 }
 
-/// The line under which these findings are one graph, its main stack, and which of them are.
-fn graph_of(
-    live_set: &LiveSet,
-    symbols: &StackSymbols,
-    members: &[&Candidate],
-) -> Option<(SiteId, StackId, SeededSet<SiteId>)> {
-    let total = saturating_sum(members.iter().map(|finding| finding.held.bytes));
-    let dominates = |finding: &&Candidate| finding.held.bytes as f64 >= SHARE * total as f64;
-    if members.len() > 1 && members.iter().any(dominates) {
+/// The graph among candidates that grow in the same steps.
+fn find_graph(live_set: &LiveSet, symbols: &StackSymbols, group: &[&Candidate]) -> Option<LockstepGraph> {
+    let total = saturating_sum(group.iter().map(|candidate| candidate.leaked.bytes));
+    let dominates = |candidate: &&Candidate| candidate.leaked.bytes as f64 >= SHARE * total as f64;
+    if group.len() > 1 && group.iter().any(dominates) {
         return None;
     }
-    let paths: Vec<BlamePath> = members.iter().flat_map(|member| paths(live_set, symbols, member)).collect();
-    let line = own_line((live_set, symbols), members.iter().copied(), &paths)?;
-    let passes = |path: &&BlamePath| path.lines.iter().any(|(site, _)| *site == line);
-    let mut inside: SeededSet<SiteId> = members.iter().map(|member| member.site).collect();
-    for path in paths.iter().filter(|path| !passes(path)) {
-        inside.remove(&path.member);
+    let grown: Vec<GrownStack> =
+        group.iter().flat_map(|candidate| grown_stacks(live_set, symbols, candidate)).collect();
+    let line = choose_blamed_line((live_set, symbols), group.iter().copied(), &grown)?;
+    let is_below_line = |stack: &&GrownStack| stack.lines.iter().any(|user| user.site == line);
+    let mut members: SeededSet<SiteId> = group.iter().map(|candidate| candidate.site).collect();
+    for stack in grown.iter().filter(|stack| !is_below_line(stack)) {
+        members.remove(&stack.member);
     }
-    let within = || paths.iter().filter(|path| inside.contains(&path.member));
-    let calls_module = |path: &&BlamePath| path.lines.iter().any(|(site, calls)| *site == line && *calls);
-    let steps = members[0].growth().rising_steps.max(1) as u64;
-    let blocks = saturating_sum(within().map(|path| path.grown.blocks));
+    let in_graph = || grown.iter().filter(|stack| members.contains(&stack.member));
+    let calls_module =
+        |stack: &&GrownStack| stack.lines.iter().any(|user| user.site == line && user.calls_module);
+    let growth_steps = group[0].growth().rising_steps.max(1) as u64;
+    let blocks = saturating_sum(in_graph().map(|stack| stack.growth.blocks));
     let is_module_graph =
-        within().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * steps;
+        in_graph().filter(calls_module).count() >= MIN_MODULE_STACKS && blocks >= MIN_BLOCKS * growth_steps;
     let (_, stack) =
-        within().map(|path| ((path.grown.bytes, std::cmp::Reverse(path.stack)), path.stack)).max()?;
-    (inside.len() >= MIN_SITES || is_module_graph).then_some((line, stack, inside))
+        in_graph().map(|stack| ((stack.growth.bytes, std::cmp::Reverse(stack.stack)), stack.stack)).max()?;
+    (members.len() >= MIN_SITES || is_module_graph).then_some(LockstepGraph { line, stack, members })
 }
 
-/// Where the blocks of a graph come from, most bytes first.
-fn sources(live_set: &LiveSet, symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
-    let grown = |member: &Candidate| live_set.stacks_that_grew(member.site, member.from(), member.to);
+fn find_sources(live_set: &LiveSet, symbols: &StackSymbols, members: &[Candidate]) -> Vec<(SiteId, StackId)> {
     if let [only] = members {
-        let mut stacks: Vec<(StackId, BlockTotals)> = grown(only).collect();
-        stacks.sort_by_key(|(stack, held)| (std::cmp::Reverse(held.bytes), *stack));
-        let mut seen = SeededSet::default();
+        let mut stacks: Vec<(StackId, BlockTotals)> =
+            live_set.stacks_that_grew(only.site, only.base_step(), only.last_step).collect();
+        stacks.sort_by_key(|(stack, growth)| (std::cmp::Reverse(growth.bytes), *stack));
+        let mut listed = SeededSet::default();
         let functions = stacks.into_iter().map(|(stack, _)| (symbols.innermost(stack), stack));
-        return functions.filter(|(function, _)| seen.insert(*function)).collect();
+        return functions.filter(|(function, _)| listed.insert(*function)).collect();
     }
-    let main = |member: &Candidate| {
-        Some((member.site, live_set.main_stack_of_growth(member.site, member.from(), member.to)?))
+    let main_stack = |member: &Candidate| {
+        let stack = live_set.main_stack_of_growth(member.site, member.base_step(), member.last_step)?;
+        Some((member.site, stack))
     };
-    members.iter().filter_map(main).collect()
+    members.iter().filter_map(main_stack).collect()
 }

@@ -41,7 +41,7 @@ impl ReplayPass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let request = event.detail.map(|detail| PoolKey::request(detail, event.size));
+        let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
         let moment = (event.time_ns, event.aux[1], request);
         let site_of = |stack| symbols.stack_info(stack).site;
         let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);

@@ -8,7 +8,7 @@
 
 use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
-use crate::fragmentation::history::MOST;
+use crate::fragmentation::history::MAX_OBSERVATIONS;
 use crate::timeline::marks::AwaitedMark;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::block_totals::BlockTotals;
@@ -75,7 +75,7 @@ impl SnapshotSchedule {
         }
         times.sort_by_key(|(time_ns, _)| std::cmp::Reverse(*time_ns));
         steps.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
-        let rest_ns = (span_ns / MOST as u64).max(SHORTEST_REST_NS);
+        let rest_ns = (span_ns / MAX_OBSERVATIONS as u64).max(SHORTEST_REST_NS);
         Self { times, steps, marks, look_ns: start_ns.saturating_add(rest_ns), rest_ns, observations: 0 }
     }
 
@@ -114,7 +114,7 @@ impl SnapshotSchedule {
         }
         self.observations += 1;
         // In a run of unknown length the rests become longer with it.
-        if self.observations.is_multiple_of(MOST) {
+        if self.observations.is_multiple_of(MAX_OBSERVATIONS) {
             self.rest_ns = self.rest_ns.saturating_mul(2);
         }
         let missed = (time_ns - self.look_ns) / self.rest_ns;

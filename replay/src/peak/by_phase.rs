@@ -1,9 +1,9 @@
-//! In which named part of the run the blocks of the peak came.
+//! Attributes the blocks of the peak to the phases of the program.
 //!
-//! Definition. A block came in the part that was begun last of those that had not ended, whichever thread began it.
-//!
-//! Constraint: which blocks are of the peak shows only at the end. Consequence: it is a second pass, for who asks for the peak of
-//! a program that names parts of its run.
+//! A block belongs to the open phase that began last, on any thread. Which blocks the peak
+//! consists of is known only at the end, so [`analyse_for_peak`] reads the trace a second time.
+//! It does so only if the trace has phases. Memory grows with the live blocks. `tests/peaks.rs`
+//! checks the attribution.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,89 +17,101 @@ use crate::pass::{Analysis, AnalysisOptions, analyse_with_head};
 use crate::timeline::phases::thread_of_phase;
 use crate::util::seeded_map::SeededMap;
 
-/// Analyses a trace, with what only who asks for the peak wants to know: the step before, and named parts of the run.
-pub fn analyse_for_peak(input: Input<'_>, asked: AnalysisOptions) -> Result<Analysis, OpenError> {
+/// Analyses a trace like [`crate::analyse_with`], and adds what only reports of the peak need:
+/// the step before it, and the phases of its blocks.
+pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<Analysis, OpenError> {
     let open = input.open;
-    let mut one_stream = asked.stream.map(StreamFilter::new);
-    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before: true, ..asked })?;
+    let mut filter = options.stream.map(StreamFilter::new);
+    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before: true, ..options })?;
     if analysis.phases.is_empty() {
         return Ok(analysis);
     }
     let mut pass = PhasePass::new(&analysis);
-    let mut own = Vec::new();
+    let mut filtered = Vec::new();
     read_events(open, &head, &mut |event| {
-        // As the first pass was given them.
-        match &mut one_stream {
-            Some(stream) => {
-                let _ = stream.take(event, &mut own);
+        // The first pass saw filtered events, and the peak counts them.
+        match &mut filter {
+            Some(filter) => {
+                let _ = filter.take(event, &mut filtered);
             }
-            None => own.push(*event),
+            None => filtered.push(*event),
         }
-        own.drain(..).for_each(|event| pass.event(&event, &analysis));
+        filtered.drain(..).for_each(|event| pass.account(&event, &analysis));
         ControlFlow::Continue(())
     })?;
-    analysis.peak_phases = pass.devices.into_iter().map(|(ordinal, on)| (ordinal, on.phases)).collect();
+    analysis.peak_phases =
+        pass.devices.into_iter().map(|(ordinal, blocks)| (ordinal, blocks.phases)).collect();
     Ok(analysis)
 }
 
+/// Live blocks of one device up to its peak, with their phases.
 #[derive(Debug, Default)]
-struct PeakArrivals {
-    /// The last event of the peak.
-    newest_of_peak: u64,
-    /// The events that brought what is live, by address.
+struct PhasesUntilPeak {
+    /// Number of the event at which the peak was reached.
+    peak_event: u64,
+    /// Number of the current event.
+    event: u64,
+    /// Number of the event that allocated a live block, by address.
     born: SeededMap<u64, u64>,
-    events: u64,
+    /// Phase of a live block, by the number of the event that allocated it.
     phases: SeededMap<u64, usize>,
 }
 
-impl PeakArrivals {
-    fn alloc(&mut self, addr: u64, phase: Option<usize>) {
-        self.events += 1;
-        if self.events > self.newest_of_peak {
+impl PhasesUntilPeak {
+    fn allocate(&mut self, addr: u64, phase: Option<usize>) {
+        self.event += 1;
+        if self.event > self.peak_event {
             return;
         }
-        self.gone(addr);
-        self.born.insert(addr, self.events);
+        self.remove(addr);
+        self.born.insert(addr, self.event);
         if let Some(phase) = phase {
-            self.phases.insert(self.events, phase);
+            self.phases.insert(self.event, phase);
         }
     }
 
     fn free(&mut self, addr: u64) {
-        self.events += 1;
-        if self.events <= self.newest_of_peak {
-            self.gone(addr);
+        self.event += 1;
+        if self.event <= self.peak_event {
+            self.remove(addr);
         }
     }
 
-    fn gone(&mut self, addr: u64) {
+    fn remove(&mut self, addr: u64) {
         if let Some(born) = self.born.remove(&addr) {
             self.phases.remove(&born);
         }
     }
 }
 
+/// The second pass over the events.
 struct PhasePass {
-    devices: BTreeMap<u8, PeakArrivals>,
-    /// Parts that have not ended.
-    open: Vec<(ThreadId, Option<usize>)>,
+    devices: BTreeMap<u8, PhasesUntilPeak>,
+    open: Vec<PhaseOnThread>,
+}
+
+/// A phase that has not ended, on its thread.
+struct PhaseOnThread {
+    thread: ThreadId,
+    /// Index in the analysis's phases, if it is one of them.
+    phase: Option<usize>,
 }
 
 impl PhasePass {
     fn new(analysis: &Analysis) -> Self {
         let with_torch = analysis.devices.iter().filter(|(_, state)| state.has_torch());
-        let on = |newest_of_peak| PeakArrivals { newest_of_peak, ..PeakArrivals::default() };
-        let devices = with_torch.map(|(ordinal, state)| (*ordinal, on(state.torch.peak_event())));
+        let until = |peak_event| PhasesUntilPeak { peak_event, ..PhasesUntilPeak::default() };
+        let devices = with_torch.map(|(ordinal, state)| (*ordinal, until(state.torch.peak_event())));
         Self { devices: devices.collect(), open: Vec::new() }
     }
 
-    fn event(&mut self, event: &Event, analysis: &Analysis) {
+    fn account(&mut self, event: &Event, analysis: &Analysis) {
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
-                let phase = self.open.last().and_then(|(_, phase)| *phase);
+                let phase = self.open.last().and_then(|open| open.phase);
                 let Some(device) = self.devices.get_mut(&event.device) else { return };
                 if event.kind == EventKind::BLOCK_ALLOC {
-                    device.alloc(event.addr, phase);
+                    device.allocate(event.addr, phase);
                 } else {
                     device.free(event.addr);
                 }
@@ -107,13 +119,13 @@ impl PhasePass {
             EventKind::PHASE_BEGIN => {
                 let code = analysis.symbols.definitions().codes.get(&CodeId(event.aux[0] as u32));
                 let name = code.map_or("", |code| code.name.as_str());
-                self.open.push((
-                    thread_of_phase(event),
-                    analysis.phases.iter().position(|phase| phase.name == name),
-                ));
+                self.open.push(PhaseOnThread {
+                    thread: thread_of_phase(event),
+                    phase: analysis.phases.iter().position(|phase| phase.name == name),
+                });
             }
             EventKind::PHASE_END => {
-                if let Some(at) = self.open.iter().rposition(|(thread, _)| *thread == event.thread) {
+                if let Some(at) = self.open.iter().rposition(|open| open.thread == event.thread) {
                     self.open.remove(at);
                 }
             }

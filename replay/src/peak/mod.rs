@@ -1,4 +1,9 @@
-//! From the blocks of a peak to the report on it: by category, by line, and against the step before.
+//! Reports the peak of each device: its blocks by category, line and phase, and what changed
+//! since the step before.
+//!
+//! [`report_peaks`] classifies each block of the peak once ([`category`]) and sums the result in
+//! several ways; each sums to the peak's live bytes. It costs O(n log n) in blocks.
+//! `tests/peaks.rs` checks the sums and the categories of a synthetic training.
 
 pub(crate) mod by_phase;
 pub(crate) mod category;
@@ -20,26 +25,29 @@ use crate::state::live_set::step_peaks::StepPeak;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededMap;
 
-/// Of the bytes of a category, this part must be surer than what is said of all of it: one in so many.
+/// A category has the confidence of its least certain rules once they decide one in so many of
+/// its bytes.
 const DOUBTFUL_PART: u64 = 10;
 
-/// The peaks of the devices of a trace.
-pub(crate) fn peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
-    analysis.visible_devices().map(|(ordinal, state)| peak(trace, analysis, ordinal, state)).collect()
+/// Reports the peak of every device. `trace` is the trace's index in the report.
+pub(crate) fn report_peaks(trace: usize, analysis: &Analysis) -> Vec<Peak> {
+    let report = |(ordinal, state)| report_peak(trace, analysis, ordinal, state);
+    analysis.visible_devices().map(report).collect()
 }
 
-/// Adds to each peak every block of it.
+/// Adds to each peak of a report the list of its blocks. `analyses` are those of the report, in
+/// its order.
 pub fn add_peak_blocks(report: &mut crate::Report, analyses: &[Analysis]) {
     for peak in report.peak.iter_mut().flatten() {
         let Some(analysis) = analyses.get(peak.trace) else { continue };
         let state = analysis.visible_devices().find(|(ordinal, _)| u32::from(*ordinal) == peak.device);
-        peak.blocks = state.map(|(ordinal, state)| blocks(analysis, ordinal, state));
+        peak.blocks = state.map(|(ordinal, state)| list_blocks(analysis, ordinal, state));
     }
 }
 
-fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBlockRow> {
-    let judged = categorize_blocks(analysis, ordinal, state, &state.main().peak_blocks());
-    let block = |one: &CategorizedBlock| {
+fn list_blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBlockRow> {
+    let categorized = categorize_blocks(analysis, ordinal, state, &state.main().peak_blocks());
+    let row = |one: &CategorizedBlock| {
         let block = one.block.block;
         PeakBlockRow {
             addr: one.block.addr,
@@ -47,22 +55,22 @@ fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBloc
             requested_bytes: block.requested_bytes,
             step: analysis.reported_step(block.step),
             born: block.born,
-            pass: one.born.name(),
+            pass: one.allocated_in.name(),
             category: one.verdict.category.name(),
             confidence: one.verdict.confidence.map(Confidence::name),
             rule: one.verdict.rule,
             site: analysis.symbols.stable_id(one.site),
         }
     };
-    judged.iter().map(block).collect()
+    categorized.iter().map(row).collect()
 }
 
-fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Peak {
+fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Peak {
     let live_set = state.main();
-    let judged = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
-    let mut of_sites: SeededMap<SiteId, Vec<&CategorizedBlock>> = SeededMap::default();
-    for one in &judged {
-        of_sites.entry(one.site).or_default().push(one);
+    let categorized = categorize_blocks(analysis, ordinal, state, &live_set.peak_blocks());
+    let mut by_site: SeededMap<SiteId, Vec<&CategorizedBlock>> = SeededMap::default();
+    for one in &categorized {
+        by_site.entry(one.site).or_default().push(one);
     }
     let mut sites: Vec<(SiteId, BlockTotals)> = live_set
         .sites()
@@ -70,20 +78,20 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         .filter(|(_, held)| held.bytes > 0)
         .collect();
     sites.sort_by_key(|(id, held)| (Reverse(held.bytes), *id));
-    let of_phases = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
-    let phases = |blocks: &[&CategorizedBlock]| Some(by_phase(analysis, of_phases?, blocks));
+    let phase_of_block = analysis.peak_phases.get(&ordinal).filter(|_| state.has_torch());
+    let phases = |blocks: &[&CategorizedBlock]| Some(sum_by_phase(analysis, phase_of_block?, blocks));
     let share = |(id, held): (SiteId, BlockTotals)| {
-        let blocks = of_sites.get(&id).map_or(&[][..], Vec::as_slice);
+        let blocks = by_site.get(&id).map_or(&[][..], Vec::as_slice);
         SiteShare {
             site: analysis.symbols.site(id, live_set.main_stack_at_peak(id)),
             bytes: held.bytes,
             blocks: held.blocks,
-            categories: Some(by_category(blocks)),
+            categories: Some(sum_by_category(blocks)),
             phases: phases(blocks),
         }
     };
     let has_steps = analysis.step_source.name().is_some() && live_set.peak().live > 0;
-    // What came before the part that was asked for is not told.
+    // With `--since`, steps before that moment are not reported.
     let step_before =
         live_set.step_before_peak().filter(|(before, _)| has_steps && before.step >= live_set.first_step);
     Peak {
@@ -93,24 +101,24 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         time_ns: live_set.peak().time_ns.saturating_sub(analysis.start_ns),
         step: analysis.reported_step(live_set.peak().step),
         live_bytes: live_set.peak().live,
-        categories: shares(&judged),
-        passes: by_pass(&judged),
-        phases: phases(&judged.iter().collect::<Vec<_>>()),
+        categories: share_of_categories(&categorized),
+        passes: sum_by_pass(&categorized),
+        phases: phases(&categorized.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
         left_out: None,
         since_previous_step: step_before.map(|(before, blocks)| {
-            let was = categorize_blocks(analysis, ordinal, state, &blocks);
-            since(analysis, live_set, before, (&judged, &was))
+            let blocks_before = categorize_blocks(analysis, ordinal, state, &blocks);
+            compare_with_step_before(analysis, live_set, before, (&categorized, &blocks_before))
         }),
         blocks: None,
     }
 }
 
-/// Categories with what told them, most bytes first.
-fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
+/// Categories with the rules that decided them, most bytes first.
+fn share_of_categories(categorized: &[CategorizedBlock]) -> Vec<CategoryShare> {
     type RuleUsed = (&'static str, Option<Confidence>);
     let mut all: BTreeMap<Category, (BlockTotals, BTreeMap<RuleUsed, u64>)> = BTreeMap::new();
-    for CategorizedBlock { block, verdict, .. } in judged {
+    for CategorizedBlock { block, verdict, .. } in categorized {
         let (held, rules) = all.entry(verdict.category).or_default();
         held.add(block.block.bytes);
         let bytes = rules.entry((verdict.rule, verdict.confidence)).or_default();
@@ -119,7 +127,7 @@ fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
     let mut shares: Vec<(Category, CategoryShare)> = all
         .into_iter()
         .map(|(category, (held, rules))| {
-            let confidence = overall(held.bytes, &rules);
+            let confidence = overall_confidence(held.bytes, &rules);
             let mut rules: Vec<RuleShare> = rules
                 .into_iter()
                 .map(|((rule, confidence), bytes)| RuleShare {
@@ -138,21 +146,25 @@ fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
     shares.into_iter().map(|(_, share)| share).collect()
 }
 
-/// The lowest confidence of those that told a tenth of the bytes or more, together with lower ones.
-fn overall(bytes: u64, rules: &BTreeMap<(&'static str, Option<Confidence>), u64>) -> Option<Confidence> {
-    let at_most = |most: Confidence| {
-        let told = rules.iter().filter(|((_, sure), _)| sure.is_none_or(|sure| sure <= most));
-        saturating_sum(told.map(|(_, bytes)| *bytes))
+/// The lowest confidence such that rules of that confidence or less decided a tenth of the bytes.
+/// `None` if no rule has a confidence.
+fn overall_confidence(
+    bytes: u64,
+    rules: &BTreeMap<(&'static str, Option<Confidence>), u64>,
+) -> Option<Confidence> {
+    let bytes_up_to = |limit: Confidence| {
+        let decided = rules.iter().filter(|((_, own), _)| own.is_none_or(|own| own <= limit));
+        saturating_sum(decided.map(|(_, bytes)| *bytes))
     };
-    if rules.keys().all(|(_, sure)| sure.is_none()) {
+    if rules.keys().all(|(_, confidence)| confidence.is_none()) {
         return None;
     }
-    let all = [Confidence::Low, Confidence::Medium, Confidence::High];
+    let ascending = [Confidence::Low, Confidence::Medium, Confidence::High];
     let is_enough = |part: u64| part > 0 && part >= bytes / DOUBTFUL_PART;
-    all.into_iter().find(|sure| is_enough(at_most(*sure))).or(Some(Confidence::High))
+    ascending.into_iter().find(|confidence| is_enough(bytes_up_to(*confidence))).or(Some(Confidence::High))
 }
 
-fn by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
+fn sum_by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
     let mut all: BTreeMap<Category, BlockTotals> = BTreeMap::new();
     for one in blocks {
         all.entry(one.verdict.category).or_default().add(one.block.block.bytes);
@@ -167,10 +179,10 @@ fn by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
     all.into_iter().map(bytes).collect()
 }
 
-fn by_pass(judged: &[CategorizedBlock]) -> Vec<PassBytes> {
+fn sum_by_pass(categorized: &[CategorizedBlock]) -> Vec<PassBytes> {
     let mut all: BTreeMap<&'static str, u64> = BTreeMap::new();
-    for one in judged {
-        let bytes = all.entry(one.born.name()).or_default();
+    for one in categorized {
+        let bytes = all.entry(one.allocated_in.name()).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     let mut all: Vec<PassBytes> = all.into_iter().map(|(pass, bytes)| PassBytes { pass, bytes }).collect();
@@ -178,14 +190,15 @@ fn by_pass(judged: &[CategorizedBlock]) -> Vec<PassBytes> {
     all
 }
 
-fn by_phase(
+/// `phase_of_block`: index of the phase by the number of the event that allocated the block.
+fn sum_by_phase(
     analysis: &Analysis,
-    of: &SeededMap<u64, usize>,
+    phase_of_block: &SeededMap<u64, usize>,
     blocks: &[&CategorizedBlock],
 ) -> Vec<PhaseBytes> {
     let mut all: BTreeMap<Option<usize>, u64> = BTreeMap::new();
     for one in blocks {
-        let bytes = all.entry(of.get(&one.block.block.born).copied()).or_default();
+        let bytes = all.entry(phase_of_block.get(&one.block.block.born).copied()).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     let name = |phase: usize| {
@@ -196,51 +209,57 @@ fn by_phase(
     all.into_iter().map(|(phase, bytes)| PhaseBytes { phase: phase.and_then(name), bytes }).collect()
 }
 
-/// What was held of a line and a category: at the peak, and at that of the step before.
-type PeakAndStepBefore = (u64, u64);
+/// Bytes of one line and category, at both peaks.
+#[derive(Clone, Copy, Default)]
+struct BytesAtPeaks {
+    peak: u64,
+    step_before: u64,
+}
 
-fn since(
+/// Compares the blocks at the peak with those at the peak of the step before.
+fn compare_with_step_before(
     analysis: &Analysis,
     live_set: &LiveSet,
     before: &StepPeak,
-    (now, was): (&[CategorizedBlock], &[CategorizedBlock]),
+    (at_peak, at_step_before): (&[CategorizedBlock], &[CategorizedBlock]),
 ) -> SincePreviousStep {
-    // A block that was there both times is for the same both times, whatever its neighbours told.
-    let known: SeededMap<u64, Category> =
-        now.iter().map(|one| (one.block.block.born, one.verdict.category)).collect();
-    let mut pairs: BTreeMap<(SiteId, Category), PeakAndStepBefore> = BTreeMap::new();
-    for one in now {
-        let (bytes, _) = pairs.entry((one.site, one.verdict.category)).or_default();
+    // Categories depend on the other blocks of a moment. A block in both moments has the same
+    // category.
+    let category_at_peak: SeededMap<u64, Category> =
+        at_peak.iter().map(|one| (one.block.block.born, one.verdict.category)).collect();
+    let mut by_site: BTreeMap<(SiteId, Category), BytesAtPeaks> = BTreeMap::new();
+    for one in at_peak {
+        let bytes = &mut by_site.entry((one.site, one.verdict.category)).or_default().peak;
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
-    for one in was {
-        let category = known.get(&one.block.block.born).copied().unwrap_or(one.verdict.category);
-        let (_, bytes) = pairs.entry((one.site, category)).or_default();
+    for one in at_step_before {
+        let category = category_at_peak.get(&one.block.block.born).copied().unwrap_or(one.verdict.category);
+        let bytes = &mut by_site.entry((one.site, category)).or_default().step_before;
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
-    let mut changes: Vec<RiseOfSite> = pairs
+    let mut changes: Vec<RiseOfSite> = by_site
         .into_iter()
-        .filter(|(_, (bytes, before))| bytes != before)
-        .map(|((site, category), (bytes, before_bytes))| RiseOfSite {
+        .filter(|(_, bytes)| bytes.peak != bytes.step_before)
+        .map(|((site, category), bytes)| RiseOfSite {
             site: analysis.symbols.site(site, live_set.main_stack_at_peak(site)),
             category: category.name(),
-            bytes,
-            before_bytes,
-            rise_bytes: difference(bytes, before_bytes),
+            bytes: bytes.peak,
+            before_bytes: bytes.step_before,
+            rise_bytes: saturating_difference(bytes.peak, bytes.step_before),
         })
         .collect();
     changes.sort_by_key(|change| Reverse(change.rise_bytes));
     SincePreviousStep {
         step: u64::from(before.step),
-        // Before anything had happened.
+        // `None` is the empty live set before the first event.
         time_ns: before.time_ns.map_or(0, |time_ns| time_ns.saturating_sub(analysis.start_ns)),
         live_bytes: before.live_bytes,
-        rise_bytes: difference(live_set.peak().live, before.live_bytes),
+        rise_bytes: saturating_difference(live_set.peak().live, before.live_bytes),
         changes,
     }
 }
 
-fn difference(a: u64, b: u64) -> i64 {
+fn saturating_difference(a: u64, b: u64) -> i64 {
     let difference = i128::from(a) - i128::from(b);
     difference.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
 }

@@ -11,7 +11,7 @@ use crate::callsite::symbols::{SiteId, StackId};
 use crate::fragmentation::history::GapHistory;
 use crate::fragmentation::{
     AllocatorSnapshot, FitForSize, Gap, PendingFree, PoolKey, ReservedPeak, ReservedPeakState, TorchRanges,
-    explain, fit_for_sizes, of_device,
+    explain_gap, fit_for_sizes, ranges_of_device,
 };
 use crate::state::attribution::{DeviceAttribution, TorchLevels};
 use crate::state::driver::{DriverState, MemoryRange, space};
@@ -137,7 +137,7 @@ impl DeviceState {
             self.requests.count(BlockRequest { bytes: event.size, stream: detail.stream, pool: detail.pool });
         }
         if let Some(lost) = self.torch.alloc(event.addr, (event.size, requested_bytes), stack, site, now) {
-            self.peak_state.block_removed(event.addr, lost);
+            self.peak_state.keep_removed_block(event.addr, lost);
         }
         self.touch(event.addr, event.size, driver.ranges());
         self.after_block(event, now, driver);
@@ -158,7 +158,7 @@ impl DeviceState {
             if let (Some(_), Some(detail)) = (block.requested_bytes, event.detail) {
                 self.unused.on_block_free((detail.stream, detail.pool), block.bytes);
             }
-            self.peak_state.block_removed(event.addr, block);
+            self.peak_state.keep_removed_block(event.addr, block);
             if event.detail.is_some() && event.flags & FLAG_FREED_AT_ONCE == 0 {
                 self.pending.insert(event.addr, PendingFree { block, since: self.torch.events });
             }
@@ -191,12 +191,12 @@ impl DeviceState {
         if event.kind == EventKind::BLOCK_FREE_COMPLETED
             && let Some(pending) = self.pending.remove(&event.addr)
         {
-            self.peak_state.pending_removed(event.addr, pending);
+            self.peak_state.keep_removed_pending(event.addr, pending);
         }
         // Where the segments were all there is, they still are, although PyTorch tells its sum only with the next block.
         let are_all = self.segments.bytes() == self.reserved;
         for segment in self.segments.event(event, stack) {
-            self.peak_state.segment_removed(segment);
+            self.peak_state.keep_removed_segment(segment);
         }
         if are_all && self.reserved != self.segments.bytes() {
             self.reserved = self.segments.bytes();
@@ -209,7 +209,7 @@ impl DeviceState {
     pub(crate) fn ranges_changed(&mut self, removed: &[MemoryRange]) {
         self.recent.fill(NO_RANGE);
         for range in removed {
-            self.peak_state.range_removed(*range);
+            self.peak_state.keep_removed_range(*range);
         }
     }
 
@@ -228,9 +228,9 @@ impl DeviceState {
             blocks: self.torch.live().iter().map(|(addr, block)| (addr, *block)).collect(),
             pending: self.pending.iter().map(|(addr, pending)| (*addr, pending.block)).collect(),
             segments: self.segments.iter().copied().collect(),
-            ranges: of_device(ranges, ordinal),
+            ranges: ranges_of_device(ranges, ordinal),
         };
-        explain(&snapshot, &self.touched, site)
+        explain_gap(&snapshot, &self.touched, site)
     }
 
     /// What the free pieces of a moment are good for, by the sizes that were asked for.
@@ -258,11 +258,11 @@ impl DeviceState {
     ) {
         let pieces = self.pending.len() + ranges.len();
         let blocks = self.torch.total().blocks.saturating_add(pieces as u64);
-        if self.torch.is_empty() || !self.gap_history.may_look(blocks, self.torch.events) {
+        if self.torch.is_empty() || !self.gap_history.may_observe(blocks, self.torch.events) {
             return;
         }
         let gap = self.gap((time_ns, self.reserved, self.most_requested_pool()), ranges, ordinal, site);
-        self.gap_history.look((time_ns, step), self.reserved, blocks, &gap);
+        self.gap_history.observe((time_ns, step), self.reserved, blocks, &gap);
     }
 
     /// Remembers which driver ranges PyTorch's allocator puts blocks in.
@@ -300,11 +300,11 @@ impl DeviceState {
         }
         self.attribution.torch(TorchLevels { reserved: self.reserved, live: sum });
         if self.reserved > self.peak_state.reserved() {
-            self.peak_state.mark(ReservedPeak {
+            self.peak_state.set_peak(ReservedPeak {
                 reserved: self.reserved,
                 time_ns: now.time_ns,
                 step: now.step,
-                request: event.detail.map(|detail| PoolKey::request(detail, event.size)),
+                request: event.detail.map(|detail| PoolKey::of_request(detail, event.size)),
                 newest_block: self.torch.events,
                 newest_range: driver.ranges_born(),
                 newest_segment: self.segments.born(),
@@ -321,7 +321,7 @@ impl DeviceState {
         let device = self.driver.total().bytes;
         self.peak_device = device;
         self.reserved_peak = ReservedPeakLevels { reserved: self.reserved, device };
-        self.peak_state.mark(ReservedPeak {
+        self.peak_state.set_peak(ReservedPeak {
             reserved: self.reserved,
             time_ns,
             step: self.torch.steps_ended(),
@@ -349,7 +349,7 @@ impl DeviceState {
         }
         let peak =
             self.peak_state.snapshot(self.torch.live(), &self.pending, &self.segments, ranges, ordinal);
-        let gap = explain(&peak, &self.touched, &site);
+        let gap = explain_gap(&peak, &self.touched, &site);
         self.gap_at_peak = Some((peak.time_ns, peak.reserved, gap));
         let gap = self.gap((time_ns, self.reserved, None), ranges, ordinal, &site);
         self.gap_at_end = Some((time_ns, self.reserved, gap));

@@ -31,7 +31,7 @@ impl BlockRequest {
     /// The segments that can serve it.
     pub(crate) fn pool_key(self) -> PoolKey {
         let detail = gpumemtrace_format::Detail { requested_bytes: 0, stream: self.stream, pool: self.pool };
-        PoolKey::request(detail, self.bytes)
+        PoolKey::of_request(detail, self.bytes)
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) fn drift(
     witness: &str,
 ) -> Option<VerdictDraft> {
     let (first, last) = (*residuals.first()?, *residuals.last()?);
-    let (trend, slope) = statistics::corrected(residuals);
+    let statistics::TrendFit { trend, slope } = statistics::fit_trend(residuals);
     let (tau, p, share) = RISES;
     let rises = residuals.len() >= FEWEST_SAMPLES
         && trend.tau >= tau

@@ -1,22 +1,25 @@
-//! Which line of one run is which line of the other.
+//! Pairs the lines of two runs by sequence alignment.
 //!
-//! Definition. Lines may be the same only within one function (by its qualified name) of one file ([`crate::compare::files`]), or,
-//! where native code asked, within one function of one library. Within a function the order of lines is kept, and of all
-//! ways to pair them that keep it, the one that is worth most is taken:
+//! Two lines can be a pair only within one function (by qualified name) of one file
+//! ([`crate::compare::files`]), or, for native code, of one library. Pairs of a function keep the
+//! order of its lines. Among all such pairings, the one with the highest score is chosen:
 //!
-//! - A pair is worth 20, and 5 more if both lines reach the allocation through the same innermost functions. If these have
-//!   nothing in common, the two are a pair only where they stand at the same place of the function.
-//! - What both hold or allocate alike counts for it: of the bytes at the peak, what is retained and what is allocated in a step,
-//!   10 for equal bytes and 5 for an equal number of blocks, unless it is nothing.
-//! - A pair whose *shift* (the line in the new run minus that in the old, each counted from the first line of its function) is not
-//!   that of the pair before it costs 15; the shift is 0 before the first pair.
+//! - A pair scores [`PAIR`], and [`SAME_CALLEES`] more if both lines allocate through the same
+//!   innermost functions. Lines without a common innermost function are a pair only at the same
+//!   position in their function.
+//! - Of the amounts at the peak, retained, and allocated per step, each adds [`SAME_BYTES`] if
+//!   its bytes are equal and not 0, and [`SAME_BLOCKS`] if its number of blocks is.
+//! - The *shift* of a pair is its new position minus its old one, both counted from the first
+//!   line of the function. A pair with another shift than the pair before it scores
+//!   [`NEW_SHIFT`]. Before the first pair, the shift is 0.
 //!
-//! So lines that all moved because code was inserted above them are the same lines, also where what they hold has changed, and a
-//! line that was inserted between others does not make each of them look like its neighbour.
+//! Lines that moved because code was inserted above them stay paired, even if their amounts
+//! changed. An inserted line does not shift all pairs below it by one.
 //!
-//! Constraint: a function may have thousands of lines that allocate (generated code). Consequence: equal beginnings and ends
-//! are paired first; a table that would have more than `MAX_CELLS`, or `MAX_CELLS_IN_ALL` with those before it, is not made:
-//! there only equal places are pairs.
+//! Equal lines at the start and end of a function are paired first. The rest costs O(old lines x
+//! new lines). Above [`MAX_CELLS`] for one function, or [`MAX_CELLS_IN_ALL`] for the run, only
+//! lines at equal positions are paired; generated code may have thousands of lines.
+//! `align::tests` checks insertions, moves and growth, also with random lines.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,62 +27,74 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::files::{self, FunctionsByFile};
 use crate::util::block_totals::BlockTotals;
 
-/// Largest table of one function.
+/// Cells of the alignment table of one function.
 const MAX_CELLS: usize = 4 << 20;
-/// Largest tables of all functions together: half a minute, which only a hostile file has.
+/// Cells of all tables: about half a minute of work, which only a hostile trace needs.
 const MAX_CELLS_IN_ALL: usize = 256 << 20;
 const PAIR: i32 = 20;
-const SAME_BELOW: i32 = 5;
+const SAME_CALLEES: i32 = 5;
 const SAME_BYTES: i32 = 10;
 const SAME_BLOCKS: i32 = 5;
 const NEW_SHIFT: i32 = -15;
 
-/// A line, as far as it is told from others.
+/// Indexes of the same line in both runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LinePair {
+    pub(crate) before: usize,
+    pub(crate) after: usize,
+}
+
+impl LinePair {
+    fn swapped(self) -> Self {
+        Self { before: self.after, after: self.before }
+    }
+}
+
+/// The properties of a line that alignment compares.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AlignLine {
     /// Source file of a Python line.
     pub file: Option<String>,
     /// Library of native code.
     pub module: Option<String>,
-    /// Qualified name.
+    /// Qualified name of the function.
     pub function: Option<String>,
-    /// What its backward pass does.
+    /// The line stands for its work in the backward pass.
     pub is_backward: bool,
-    /// The line, from the first line of its function on; of native code without names the address.
-    pub place: Option<i64>,
-    /// The innermost functions that allocated for it.
-    pub below: BTreeSet<String>,
-    /// At the peak, retained, in a step.
+    /// Line number relative to the first line of the function. For native code without line
+    /// numbers, the address.
+    pub position: Option<i64>,
+    /// Innermost functions that allocated on behalf of the line.
+    pub callees: BTreeSet<String>,
+    /// Amounts at the peak, retained, and allocated per step.
     pub amounts: [BlockTotals; 3],
 }
 
-/// Pairs of indexes, ascending in the first.
-pub(crate) fn align(before: &[AlignLine], after: &[AlignLine]) -> Vec<(usize, usize)> {
-    let pairs = files::pair(&files_of(before), &files_of(after));
+/// Pairs the lines of two runs. The result is sorted by the line of the run before.
+pub(crate) fn align_lines(before: &[AlignLine], after: &[AlignLine]) -> Vec<LinePair> {
+    let pairs = files::pair_files(&functions_by_file(before), &functions_by_file(after));
     let numbers = |side: fn(&(&'_ str, &'_ str)) -> String| -> HashMap<String, usize> {
         pairs.iter().map(side).zip(0..).collect()
     };
     let (old_files, new_files) = (numbers(|pair| pair.0.to_owned()), numbers(|pair| pair.1.to_owned()));
-    let old = functions(before, &old_files);
-    let new = functions(after, &new_files);
-    let mut room = MAX_CELLS_IN_ALL;
+    let old = lines_by_function(before, &old_files);
+    let new = lines_by_function(after, &new_files);
+    let mut cells_left = MAX_CELLS_IN_ALL;
     let mut aligned = Vec::new();
     for (function, old) in &old {
         let Some(new) = new.get(function) else { continue };
-        let lines = (of(before, old), of(after, new));
+        let old_lines: Vec<&AlignLine> = old.iter().map(|index| &before[*index]).collect();
+        let new_lines: Vec<&AlignLine> = new.iter().map(|index| &after[*index]).collect();
+        let pairs = align_function(&old_lines, &new_lines, &mut cells_left);
         aligned.extend(
-            in_order(&lines.0, &lines.1, &mut room).into_iter().map(|(one, other)| (old[one], new[other])),
+            pairs.into_iter().map(|pair| LinePair { before: old[pair.before], after: new[pair.after] }),
         );
     }
     aligned.sort_unstable();
     aligned
 }
 
-fn of<'a>(lines: &'a [AlignLine], indexes: &[usize]) -> Vec<&'a AlignLine> {
-    indexes.iter().map(|index| &lines[*index]).collect()
-}
-
-fn files_of(lines: &[AlignLine]) -> FunctionsByFile<'_> {
+fn functions_by_file(lines: &[AlignLine]) -> FunctionsByFile<'_> {
     let mut files = FunctionsByFile::new();
     for line in lines {
         if let Some(file) = &line.file {
@@ -90,17 +105,19 @@ fn files_of(lines: &[AlignLine]) -> FunctionsByFile<'_> {
     files
 }
 
-/// Where a line stands: a file both runs have, a library, or nowhere; the function; and the pass.
+/// A function that may occur in both runs. Lines of different functions are never paired.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct AlignedFunction<'a> {
+    /// Number of a file that both runs have. `None` for native code and unknown stacks.
     file: Option<usize>,
     module: Option<String>,
     name: Option<&'a str>,
     is_backward: bool,
 }
 
-/// Lines by function, in their order. Those of a file that only one run has are left out.
-fn functions<'a>(
+/// Indexes of lines by function, in order of position. Lines of files that only one run has are
+/// omitted.
+fn lines_by_function<'a>(
     lines: &'a [AlignLine],
     files: &HashMap<String, usize>,
 ) -> BTreeMap<AlignedFunction<'a>, Vec<usize>> {
@@ -115,152 +132,167 @@ fn functions<'a>(
         };
         let key = AlignedFunction {
             file,
-            module: line.module.as_deref().map(library),
+            module: line.module.as_deref().map(library_name),
             name: line.function.as_deref(),
             is_backward: line.is_backward,
         };
         functions.entry(key).or_default().push(index);
     }
     for indexes in functions.values_mut() {
-        indexes.sort_by_key(|index| (lines[*index].place, *index));
+        indexes.sort_by_key(|index| (lines[*index].position, *index));
     }
     functions
 }
 
-/// A library without its folder and version: `libfoo.so.13.1` is `libfoo.so`.
-fn library(path: &str) -> String {
-    let name = files::name(path);
+/// The name of a library without folder and version: `libfoo.so` for `/usr/lib/libfoo.so.13.1`.
+fn library_name(path: &str) -> String {
+    let name = files::file_name(path);
     match name.split_once(".so.") {
         Some((stem, _)) => format!("{stem}.so"),
         None => name,
     }
 }
 
-/// What a pair is worth, its shift aside. `None` where the two cannot be the same.
-fn worth(one: &AlignLine, other: &AlignLine) -> Option<i32> {
-    let is_related = one.below == other.below || !one.below.is_disjoint(&other.below);
-    if !is_related && one.place != other.place {
+/// The score of a pair, without that of its shift. `None` if the two cannot be a pair.
+fn score_pair(one: &AlignLine, other: &AlignLine) -> Option<i32> {
+    let is_related = one.callees == other.callees || !one.callees.is_disjoint(&other.callees);
+    if !is_related && one.position != other.position {
         return None;
     }
-    let mut worth = PAIR + if one.below == other.below { SAME_BELOW } else { 0 };
+    let mut score = PAIR + if one.callees == other.callees { SAME_CALLEES } else { 0 };
     for (one, other) in one.amounts.iter().zip(&other.amounts) {
-        worth += if one.bytes > 0 && one.bytes == other.bytes { SAME_BYTES } else { 0 };
-        worth += if one.blocks > 0 && one.blocks == other.blocks { SAME_BLOCKS } else { 0 };
+        score += if one.bytes > 0 && one.bytes == other.bytes { SAME_BYTES } else { 0 };
+        score += if one.blocks > 0 && one.blocks == other.blocks { SAME_BLOCKS } else { 0 };
     }
-    Some(worth)
+    Some(score)
 }
 
 fn shift(one: &AlignLine, other: &AlignLine) -> i64 {
-    other.place.unwrap_or(0).saturating_sub(one.place.unwrap_or(0))
+    other.position.unwrap_or(0).saturating_sub(one.position.unwrap_or(0))
 }
 
-/// Pairs of one function. Whichever run is asked first, they are the same.
-fn in_order(old: &[&AlignLine], new: &[&AlignLine], room: &mut usize) -> Vec<(usize, usize)> {
-    let same = |one: &&AlignLine, other: &&AlignLine| {
-        one.place == other.place && one.below == other.below && one.amounts == other.amounts
+/// Pairs the lines of one function. The result is the same if the runs are swapped.
+fn align_function(old: &[&AlignLine], new: &[&AlignLine], cells_left: &mut usize) -> Vec<LinePair> {
+    let is_equal = |one: &&AlignLine, other: &&AlignLine| {
+        one.position == other.position && one.callees == other.callees && one.amounts == other.amounts
     };
-    let begin = old.iter().zip(new).take_while(|(one, other)| same(one, other)).count();
-    let (old_rest, new_rest) = (&old[begin..], &new[begin..]);
-    let end =
-        old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(one, other)| same(one, other)).count();
-    let (old_rest, new_rest) = (&old_rest[..old_rest.len() - end], &new_rest[..new_rest.len() - end]);
-    let mut pairs: Vec<(usize, usize)> = (0..begin).map(|at| (at, at)).collect();
+    let prefix = old.iter().zip(new).take_while(|(one, other)| is_equal(one, other)).count();
+    let (old_rest, new_rest) = (&old[prefix..], &new[prefix..]);
+    let suffix = old_rest
+        .iter()
+        .rev()
+        .zip(new_rest.iter().rev())
+        .take_while(|(one, other)| is_equal(one, other))
+        .count();
+    let (old_rest, new_rest) = (&old_rest[..old_rest.len() - suffix], &new_rest[..new_rest.len() - suffix]);
+    let mut pairs: Vec<LinePair> = (0..prefix).map(|at| LinePair { before: at, after: at }).collect();
     let cells = old_rest.len().saturating_mul(new_rest.len());
-    let has_room = cells <= MAX_CELLS.min(*room);
-    *room -= if has_room { cells } else { 0 };
-    let between = if !has_room {
-        at_equal_places(old_rest, new_rest)
-    } else if order(old_rest, new_rest) == Ordering::Greater {
-        best(new_rest, old_rest).into_iter().map(|(one, other)| (other, one)).collect()
+    let is_affordable = cells <= MAX_CELLS.min(*cells_left);
+    *cells_left -= if is_affordable { cells } else { 0 };
+    let between = if !is_affordable {
+        pair_equal_positions(old_rest, new_rest)
+    } else if compare_runs(old_rest, new_rest) == Ordering::Greater {
+        find_best_pairs(new_rest, old_rest).into_iter().map(LinePair::swapped).collect()
     } else {
-        best(old_rest, new_rest)
+        find_best_pairs(old_rest, new_rest)
     };
-    pairs.extend(between.into_iter().map(|(one, other)| (one + begin, other + begin)));
-    pairs.extend((1..=end).rev().map(|at| (old.len() - at, new.len() - at)));
+    pairs.extend(
+        between.into_iter().map(|pair| LinePair { before: pair.before + prefix, after: pair.after + prefix }),
+    );
+    pairs.extend((1..=suffix).rev().map(|at| LinePair { before: old.len() - at, after: new.len() - at }));
     pairs
 }
 
-fn order(old: &[&AlignLine], new: &[&AlignLine]) -> Ordering {
+/// A total order of the runs of a function, so that ties are broken alike if the runs are swapped.
+fn compare_runs(old: &[&AlignLine], new: &[&AlignLine]) -> Ordering {
     let key = |lines: &[&AlignLine]| {
-        let held = |line: &&AlignLine| (line.place, line.amounts.map(|held| (held.bytes, held.blocks)));
-        lines.iter().map(held).collect::<Vec<_>>()
+        let line_key =
+            |line: &&AlignLine| (line.position, line.amounts.map(|held| (held.bytes, held.blocks)));
+        lines.iter().map(line_key).collect::<Vec<_>>()
     };
     old.len().cmp(&new.len()).then_with(|| key(old).cmp(&key(new)))
 }
 
-fn at_equal_places(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<(usize, usize)> {
-    let places: HashMap<Option<i64>, usize> = new.iter().map(|line| line.place).zip(0..).collect();
-    let mut pairs: Vec<(usize, usize)> = Vec::new();
-    for (index, line) in old.iter().enumerate() {
-        if let Some(other) =
-            places.get(&line.place).filter(|other| pairs.last().is_none_or(|last| last.1 < **other))
-        {
-            pairs.push((index, *other));
+fn pair_equal_positions(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<LinePair> {
+    let positions: HashMap<Option<i64>, usize> = new.iter().map(|line| line.position).zip(0..).collect();
+    let mut pairs: Vec<LinePair> = Vec::new();
+    for (before, line) in old.iter().enumerate() {
+        let keeps_order = |after: &&usize| pairs.last().is_none_or(|last| last.after < **after);
+        if let Some(&after) = positions.get(&line.position).filter(keeps_order) {
+            pairs.push(LinePair { before, after });
         }
     }
     pairs
 }
 
-/// The best way to end with a pair: what all is worth, and the pair before it.
+/// A cell of the alignment table: the best alignment that ends with this pair.
 #[derive(Clone, Copy)]
-struct AlignStep {
-    worth: i32,
-    before: u32,
+struct AlignCell {
+    /// Score of the pair and all pairs before it.
+    score: i32,
+    /// Index of the cell of the pair before it, or [`START`].
+    previous: u32,
 }
 
+/// Score of an alignment, and the index of the cell of its last pair.
+type ScoredCell = (i32, u32);
+
+/// Stands for the cell before the first pair.
 const START: u32 = u32::MAX;
 
-/// The pairs that keep the order and are worth most together.
-fn best(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<(usize, usize)> {
+/// The pairs in order with the highest total score, by dynamic programming over all cells.
+fn find_best_pairs(old: &[&AlignLine], new: &[&AlignLine]) -> Vec<LinePair> {
     let columns = new.len();
-    let mut ways: Vec<Option<AlignStep>> = vec![None; old.len() * columns];
-    // The best of all pairs of the rows above, by column; and the best with each shift.
-    let mut above: Vec<Option<(i32, u32)>> = vec![None; columns];
-    let mut by_shift: HashMap<i64, (i32, u32)> = HashMap::new();
-    let mut last: Option<(i32, u32)> = None;
+    let mut cells: Vec<Option<AlignCell>> = vec![None; old.len() * columns];
+    // The best cell of the rows above, by column and by shift.
+    let mut above: Vec<Option<ScoredCell>> = vec![None; columns];
+    let mut by_shift: HashMap<i64, ScoredCell> = HashMap::new();
+    let mut last: Option<ScoredCell> = None;
     for (row, one) in old.iter().enumerate() {
-        let mut until = None;
+        // The best cell above and to the left.
+        let mut above_left: Option<ScoredCell> = None;
         for (column, other) in new.iter().enumerate() {
-            let cell = (row * columns + column) as u32;
-            if let Some(worth) = worth(one, other) {
-                let moved = shift(one, other);
-                let start = (if moved == 0 { 0 } else { NEW_SHIFT }, START);
-                let any = until.map(|(worth, before)| (worth + NEW_SHIFT, before));
-                // Of one shift, an earlier line of the one is an earlier line of the other.
-                let same = by_shift.get(&moved).copied().filter(|(_, before)| {
-                    *before as usize / columns < row && *before as usize % columns < column
-                });
-                let (so_far, before) =
-                    [Some(start), any, same].into_iter().flatten().max_by_key(|way| way.0).unwrap_or(start);
-                let way = AlignStep { worth: so_far + worth, before };
-                ways[cell as usize] = Some(way);
-                if last.is_none_or(|(most, _)| way.worth >= most) {
-                    last = Some((way.worth, cell));
+            let index = (row * columns + column) as u32;
+            if let Some(pair_score) = score_pair(one, other) {
+                let shift_of_pair = shift(one, other);
+                let start = (if shift_of_pair == 0 { 0 } else { NEW_SHIFT }, START);
+                let after_any = above_left.map(|(score, cell)| (score + NEW_SHIFT, cell));
+                // With equal shifts, the cell above is also to the left.
+                let after_same_shift = by_shift
+                    .get(&shift_of_pair)
+                    .copied()
+                    .filter(|(_, cell)| *cell as usize / columns < row && *cell as usize % columns < column);
+                let (score, previous) = [Some(start), after_any, after_same_shift]
+                    .into_iter()
+                    .flatten()
+                    .max_by_key(|(score, _)| *score)
+                    .unwrap_or(start);
+                let cell = AlignCell { score: score + pair_score, previous };
+                cells[index as usize] = Some(cell);
+                if last.is_none_or(|(highest, _)| cell.score >= highest) {
+                    last = Some((cell.score, index));
                 }
             }
-            until = larger(until, above[column]);
+            above_left = above_left.max(above[column]);
         }
         for (column, other) in new.iter().enumerate() {
-            let cell = row * columns + column;
-            if let Some(way) = ways[cell] {
-                above[column] = larger(above[column], Some((way.worth, cell as u32)));
-                let of_shift = by_shift.entry(shift(one, other)).or_insert((way.worth, cell as u32));
-                *of_shift = (*of_shift).max((way.worth, cell as u32));
+            let index = row * columns + column;
+            if let Some(cell) = cells[index] {
+                let scored = (cell.score, index as u32);
+                above[column] = above[column].max(Some(scored));
+                let best_of_shift = by_shift.entry(shift(one, other)).or_insert(scored);
+                *best_of_shift = (*best_of_shift).max(scored);
             }
         }
     }
     let mut pairs = Vec::new();
-    let mut at = last.map_or(START, |(_, cell)| cell);
-    while at != START {
-        pairs.push((at as usize / columns, at as usize % columns));
-        at = ways[at as usize].map_or(START, |way| way.before);
+    let mut index = last.map_or(START, |(_, cell)| cell);
+    while index != START {
+        pairs.push(LinePair { before: index as usize / columns, after: index as usize % columns });
+        index = cells[index as usize].map_or(START, |cell| cell.previous);
     }
     pairs.reverse();
     pairs
-}
-
-fn larger(one: Option<(i32, u32)>, other: Option<(i32, u32)>) -> Option<(i32, u32)> {
-    one.max(other)
 }
 
 #[cfg(test)]

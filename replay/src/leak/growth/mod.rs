@@ -1,93 +1,99 @@
-//! Does a value at step ends grow, for good and regularly? The judgement behind every leak.
+//! Judges whether a series of values at step ends grows for good.
 //!
-//! Let y be the values at step ends, of one site. The base is the last step end at which y stood at its minimum; what lies
-//! before is warm-up or history. From there to the end of the last complete step (never to the end of the process, where
-//! everything is torn down):
-//! * *rise*: last value minus base. *undone*: the largest rise that was ever followed by a fall to below it (draw-down).
-//! * *growth steps*: where the minimum of all later values rises: what is still there at the end. At least four.
-//! * *regular*: the sequence of differences repeats with some period p, of which four fit: all of it; or nine differences in
-//!   ten, more than half at each place of the period, and either the rate is the Theil-Sen slope of the values or no more
-//!   than two differences are others.
-//! * *not saturating*: the last growth is no older than one and a half periods; or, where irregular, the last third of the
-//!   span brought at least half of an even share, the first two thirds an even share of one, and the growth came not much
-//!   earlier than the middle of the span on the average (0.43 of it).
+//! Definitions, for the values of one site. Process exit is not among them: there everything is
+//! torn down.
+//! * *Base*: the last step end at which the value was at its minimum. What lies before is warm-up
+//!   or history. *Rise*: the last value minus that at the base.
+//! * *Undone*: the largest drawdown, a fall after a rise, counted down to where the rise began.
+//! * *Growth step*: a step end at which the minimum of all later values rises. What comes in a
+//!   growth step is still there at the end.
+//! * *Regular*: the differences repeat with a period that fits four times. Either all of them do,
+//!   or nine in ten, with more than half at each position of the period. In the second case the
+//!   rate must be the Theil-Sen slope of the values, unless at most two differences deviate
+//!   ([`period`]).
+//! * *Saturating*: the last growth is older than one and a half periods. Without a period: the last
+//!   third of the span brought less than half of an even share, or the first two thirds less than
+//!   one share, or the mean time of growth lies before [`MIN_MEAN_TIME`] of the span.
 //!
-//! A site grows if the rise is more than three times what was undone since the base and ten times what was undone before,
+//! A series grows if it has at least [`MIN_GROWTH_STEPS`] growth steps, does not saturate, has a
+//! rise of more than 3 times what was undone since the base and 10 times what was undone before,
 //! and
-//! * in a short span (fewer than ten step ends): it is exactly regular, nothing of it was ever undone, and either no block that
-//!   outlived its step was ever freed or each growth step has a generation among the survivors ([`crate::leak::cohorts`]);
-//! * else: it is regular, or Kendall's tau is at least 0.8 with at least eight growth steps; with fewer than sixteen nothing of
-//!   what is not exactly regular may have been undone. What is not regular must also
-//!   pass Mann-Kendall's test with all other sites of the run ([`crate::leak::statistics`]; `crate::leak` does that).
+//! * in a span below [`SHORT_SPAN`]: it is exactly regular, nothing was undone, and each growth
+//!   step has a generation among the survivors ([`crate::leak::cohorts`]). If no block that
+//!   outlived its step was ever freed, survivors need no generations.
+//! * in a longer span: it is regular, or Kendall's tau is at least [`MIN_TAU`] with at least
+//!   eight growth steps. With fewer than [`MANY_GROWTH_STEPS`], nothing of an inexact series may
+//!   have been undone. [`crate::leak::candidates`] tests irregular growth against chance.
 //!
-//! *Shapes* of what grows: *accelerating* if the second half brought more than 1.6 times the first, else *linear*. Of what
-//! holds more at the end than it did and does not grow, *rules* say why it is silent:
-//! * *warm_up*: nothing changed after the first steps (parameters, gradients, optimizer state, workspaces);
-//! * *one_off*: fewer than four growth steps;
-//! * *saturating*: growth has stopped or slows down (bounded caches, compilation, buffers that are kept at their largest);
-//! * *too_early*: in so short a span only exact growth would count.
+//! A series that rose and does not grow is benign, by one of the [`GrowthRule`]s. A series is
+//! quiet if its rise was undone (noise, gradient accumulation, evaluation).
 //!
-//! What is undone again (noise, accumulation, evaluation) is not even that.
-//!
-//! Why not a test of the trend alone: noise that happens to rise passes any trend test in one run of twenty, and a run has
-//! hundreds of sites. The draw-down criterion needs no distribution: stationary noise undoes as much as it builds up.
+//! A trend test alone would not do: at a level of 5%, one in twenty stationary series passes it,
+//! and a run has hundreds of sites. Drawdown needs no distribution, since stationary noise loses
+//! as much as it gains. `growth::tests` checks each rule, `tests/leak_population.rs` their error
+//! rates.
 
-use crate::leak::statistics::{self, Slope};
+mod period;
 
-/// Fewest growth steps.
+use crate::leak::statistics::{Slope, fit_trend};
+use period::{PeriodicGrowth, find_period};
+
+/// Growth steps that any growing series needs (`constant_growth_is_found_from_five_step_ends_on`).
 const MIN_GROWTH_STEPS: usize = 4;
-/// Growth steps from which on what is not exact may have been undone now and then: a queue rises eight times by chance.
+/// Growth steps from which on an inexact series may have been undone in part. A queue of random
+/// length rises eight times by chance.
 const MANY_GROWTH_STEPS: usize = 16;
-/// How early growth without a period may come on the average. What fills up to 63 % of its bound comes at 0.42.
-const MIN_CENTRE: f64 = 0.43;
-/// Least Kendall's tau of what is not regular.
+/// Mean time of growth without a period, as a share of the span: 0 at its start, 0.5 for even
+/// growth, 1 at its end. An exponential approach that has come to 63% of its bound has 0.42.
+const MIN_MEAN_TIME: f64 = 0.43;
+/// Kendall's tau that growth without a period needs. At 0.97,
+/// `leaks.rs::irregular_growth_has_limited_confidence` would miss its leak.
 const MIN_TAU: f64 = 0.8;
-/// Spans below this must be exactly regular.
+/// Values since the base, from which on growth need not be exactly regular.
 const SHORT_SPAN: usize = 10;
-/// Rise over the largest draw-down since the base.
-const MIN_RISE_OVER_UNDONE: u64 = 3;
-/// Rise over the largest draw-down before the base: what has gone back to the base once may do so again.
-const MIN_RISE_OVER_UNDONE_BEFORE: u64 = 10;
-/// How far from the Theil-Sen slope the rate of a period may be that not all differences follow.
-const MAX_RATE_ERROR: f64 = 0.2;
-/// What happens this often may be something else that the line did once.
-const MAX_DISTURBANCES: usize = 2;
-/// Longest period looked for.
-const MAX_PERIOD: usize = 512;
-/// Step ends at the start of a long run that are not judged.
-const WARM_UP: usize = 3;
+/// The rise must exceed so many times what was undone since the base.
+const MIN_RISE_OVER_UNDONE_SINCE_BASE: u64 = 3;
+/// The rise must exceed so many times what was undone before the base: what has returned to its
+/// base once may do so again (`leaks.rs::stationary_noise_has_no_findings`).
+const MIN_RISE_OVER_UNDONE_BEFORE_BASE: u64 = 10;
+/// Step ends at the start of a run of 16 or more that are not judged. Without them,
+/// `leaks.rs::lasting_blocks_of_a_line_do_not_hide_its_graph` fails.
+const WARM_UP_VALUES: usize = 3;
+/// Growth accelerates if its second half brought so many times what the first did.
+const MIN_ACCELERATION: f64 = 1.6;
 
-/// A growing series.
+/// A growing series. Indexes count values from the start of the series.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Growth {
     /// Index of the base.
     pub base: usize,
-    /// Last value minus base; what survived.
+    /// Last value minus that at the base.
     pub rise: u64,
-    /// The largest rise that was undone.
+    /// The largest drawdown, before or after the base.
     pub undone: u64,
-    /// Values after which something stayed.
+    /// Number of growth steps.
     pub rising_steps: usize,
-    /// Index of the first value that includes something that stayed.
+    /// Index of the first value that includes something that stayed. 0 if growth began with
+    /// nothing.
     pub first: usize,
     /// Values after which the differences repeat, if they do.
     pub period: Option<usize>,
-    /// Growth per value: of a whole period when regular, else of the whole span.
+    /// Growth from one value to the next: the mean over a period if there is one, else over the
+    /// span.
     pub per_value: f64,
     /// Share of differences that follow the period.
     pub regularity: f64,
-    /// Kendall's tau.
+    /// Kendall's tau of the values since the base.
     pub tau: f64,
-    /// Chance of such a trend without growth (Mann-Kendall, corrected for autocorrelation).
+    /// One-sided p-value of Mann-Kendall's test, corrected for autocorrelation.
     pub p: f64,
-    /// Theil-Sen slope per value.
     pub slope: Slope,
-    /// The second half grew more than 1.6 times as much as the first.
+    /// The second half of the span brought over [`MIN_ACCELERATION`] times what the first did.
     pub accelerates: bool,
 }
 
 impl Growth {
-    /// None at all.
+    /// A series without any growth.
     pub(crate) const NONE: Self = Self {
         base: 0,
         rise: 0,
@@ -103,12 +109,13 @@ impl Growth {
         accelerates: false,
     };
 
-    /// As part of a series that has so many values before.
-    pub(crate) fn after(self, values: usize) -> Self {
+    /// The same growth in a series with `values` more values before it.
+    pub(crate) fn shifted_by(self, values: usize) -> Self {
         Self { base: self.base + values, first: self.first + values, ..self }
     }
 
-    /// Bounds of the growth per value: of what is regular, the growth itself.
+    /// Bounds of `per_value`: the value itself if growth is exactly regular, else the 95% interval
+    /// of the Theil-Sen slope.
     pub(crate) fn rate_interval(&self) -> [f64; 2] {
         match self.period {
             Some(_) if self.regularity >= 1.0 => [self.per_value; 2],
@@ -117,46 +124,45 @@ impl Growth {
     }
 }
 
-/// What is known of a site beside its series.
+/// What the blocks of a site say beyond its series.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SurvivorEvidence {
     /// No block that outlived its step was ever freed.
     pub none_freed_after_step: bool,
-    /// Steps that its survivors come from.
+    /// Number of different steps that the survivors come from.
     pub generations: u64,
 }
 
 impl SurvivorEvidence {
-    /// Of what has no blocks: nothing speaks against it.
-    pub(crate) const KEPT: Self = Self { none_freed_after_step: true, generations: 0 };
+    /// For a series that does not count blocks.
+    pub(crate) const NOTHING_FREED: Self = Self { none_freed_after_step: true, generations: 0 };
 }
 
-/// Why what holds more than it did is no leak.
+/// Why a series that rose is not a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum GrowthRule {
-    /// Nothing changed after the first steps.
+    /// Nothing changed after warm-up: parameters, gradients, optimizer state, workspaces.
     WarmUp,
-    /// It grew a few times.
+    /// Fewer than [`MIN_GROWTH_STEPS`] growth steps.
     OneOff,
-    /// It has stopped or slows down.
+    /// Growth stopped or slows down: bounded caches, compilation, buffers kept at their largest.
     Saturating,
-    /// It is not exact, and there are few steps.
+    /// The span is short and growth not exact.
     TooEarly,
 }
 
-/// A judgement.
+/// The judgement on a series.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum GrowthJudgement {
-    /// It grows.
+    /// The series grows for good.
     Grows(Growth),
-    /// It has grown by so much, and is silent.
+    /// The series rose by this much and does not grow.
     Settled(GrowthRule, u64),
-    /// It does not hold more than it did.
+    /// The series does not hold more than it did.
     Quiet,
 }
 
 impl GrowthJudgement {
-    /// The growth, if it is one.
     pub(crate) fn growth(self) -> Option<Growth> {
         match self {
             Self::Grows(growth) => Some(growth),
@@ -165,19 +171,19 @@ impl GrowthJudgement {
     }
 }
 
-/// First values that do not count. In a run of a few steps each counts; longer ones are allowed some first steps that are unlike
-/// the others.
-pub(crate) fn warm_up(values: usize) -> usize {
-    match values {
+/// How many values at the start of a series of `count` are warm-up. In a run of a few steps each
+/// counts.
+pub(crate) fn warm_up_values(count: usize) -> usize {
+    match count {
         0..8 => 0,
         8..16 => 1,
-        _ => WARM_UP,
+        _ => WARM_UP_VALUES,
     }
 }
 
-/// Judges a series.
-pub(crate) fn judge(values: &[u64], fate: SurvivorEvidence) -> GrowthJudgement {
-    let warm_up = warm_up(values.len());
+/// Judges the values of a site at step ends.
+pub(crate) fn judge_series(values: &[u64], survivors: SurvivorEvidence) -> GrowthJudgement {
+    let warm_up = warm_up_values(values.len());
     let judged = &values[warm_up..];
     let (Some(&last), Some(&minimum)) = (judged.last(), judged.iter().min()) else {
         return GrowthJudgement::Quiet;
@@ -188,61 +194,63 @@ pub(crate) fn judge(values: &[u64], fate: SurvivorEvidence) -> GrowthJudgement {
     let base = warm_up + base;
     let rise = last - minimum;
     if rise == 0 {
-        let is_still = last > 0 && judged.iter().all(|value| *value == last);
-        return if is_still {
+        let is_constant = last > 0 && judged.iter().all(|value| *value == last);
+        return if is_constant {
             GrowthJudgement::Settled(GrowthRule::WarmUp, last)
         } else {
             GrowthJudgement::Quiet
         };
     }
-    let (before, since) = (draw_down(&judged[..=base - warm_up]), draw_down(&values[base..]));
-    let undone = before.max(since);
+    let (undone_before, undone_since) =
+        (largest_drawdown(&judged[..=base - warm_up]), largest_drawdown(&values[base..]));
+    let undone = undone_before.max(undone_since);
     let span = values.len() - 1 - base;
-    let is_undone = rise <= since.saturating_mul(MIN_RISE_OVER_UNDONE)
-        || rise <= before.saturating_mul(MIN_RISE_OVER_UNDONE_BEFORE);
+    let is_undone = rise <= undone_since.saturating_mul(MIN_RISE_OVER_UNDONE_SINCE_BASE)
+        || rise <= undone_before.saturating_mul(MIN_RISE_OVER_UNDONE_BEFORE_BASE);
     if is_undone {
         return GrowthJudgement::Quiet;
     }
     let tail = &values[base..];
     let floors = future_minima(tail);
-    let steps: Vec<usize> = (1..floors.len()).filter(|at| floors[*at] > floors[*at - 1]).collect();
-    let since_last = span - steps.last().copied().unwrap_or(0);
-    if span < MIN_GROWTH_STEPS || steps.len() < MIN_GROWTH_STEPS {
-        let is_short = since_last < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
+    let growth_steps: Vec<usize> = (1..floors.len()).filter(|at| floors[*at] > floors[*at - 1]).collect();
+    let since_growth = span - growth_steps.last().copied().unwrap_or(0);
+    if span < MIN_GROWTH_STEPS || growth_steps.len() < MIN_GROWTH_STEPS {
+        let is_short = since_growth < MIN_GROWTH_STEPS && values.len() < SHORT_SPAN;
         return GrowthJudgement::Settled(
             if is_short { GrowthRule::TooEarly } else { GrowthRule::OneOff },
             rise,
         );
     }
     let differences: Vec<i64> = tail.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) as i64).collect();
-    let (trend, slope) = statistics::corrected(tail);
-    let regular = find_period(&differences, slope.per_value);
+    let fit = fit_trend(tail);
+    let regular = find_period(&differences, fit.slope.per_value);
     let is_exact = regular.as_ref().is_some_and(|regular| regular.followed == differences.len());
-    let is_steady = match &regular {
-        Some(regular) => since_last * 2 <= regular.period * 3,
-        None => thirds_are_even(&floors) && centre(&floors) >= MIN_CENTRE,
+    let goes_on = match &regular {
+        Some(regular) => since_growth * 2 <= regular.period * 3,
+        None => has_even_thirds(&floors) && mean_time_of_growth(&floors) >= MIN_MEAN_TIME,
     };
-    if !is_steady {
+    if !goes_on {
         return GrowthJudgement::Settled(GrowthRule::Saturating, rise);
     }
     if span < SHORT_SPAN {
-        let each_step_is_there = fate.none_freed_after_step || fate.generations >= steps.len() as u64;
-        if !is_exact || undone > 0 || !each_step_is_there {
+        let each_step_survives =
+            survivors.none_freed_after_step || survivors.generations >= growth_steps.len() as u64;
+        if !is_exact || undone > 0 || !each_step_survives {
             return GrowthJudgement::Settled(GrowthRule::TooEarly, rise);
         }
     } else {
-        let is_trend = trend.tau >= MIN_TAU && steps.len() >= 2 * MIN_GROWTH_STEPS;
-        let is_certain = is_exact || undone == 0 || steps.len() >= MANY_GROWTH_STEPS;
+        let is_trend = fit.trend.tau >= MIN_TAU && growth_steps.len() >= 2 * MIN_GROWTH_STEPS;
+        let is_certain = is_exact || undone == 0 || growth_steps.len() >= MANY_GROWTH_STEPS;
         if !is_certain || regular.is_none() && !is_trend {
             return GrowthJudgement::Quiet;
         }
     }
-    let half = tail[tail.len() / 2];
-    let (early, late) = (half.saturating_sub(minimum), last.saturating_sub(half));
+    let middle = tail[tail.len() / 2];
+    let (early, late) = (middle.saturating_sub(minimum), last.saturating_sub(middle));
     let regularity = regular.as_ref().map_or(0.0, |r| r.followed as f64 / differences.len() as f64);
-    let first = base + steps[0];
+    let first = base + growth_steps[0];
     let (base, first) = match &regular {
-        Some(regular) => reach_back(values, base, first, regular),
+        Some(regular) => extend_into_warm_up(values, base, first, regular),
         None => (base, first),
     };
     let before = if first == 0 { 0 } else { values[base] };
@@ -250,22 +258,22 @@ pub(crate) fn judge(values: &[u64], fate: SurvivorEvidence) -> GrowthJudgement {
         base,
         rise: last.saturating_sub(before),
         undone,
-        rising_steps: steps.len(),
+        rising_steps: growth_steps.len(),
         first,
         period: regular.as_ref().map(|regular| regular.period),
         per_value: regular
             .map_or(rise as f64 / span as f64, |regular| regular.growth as f64 / regular.period as f64),
         regularity,
-        tau: trend.tau,
-        p: trend.p,
-        slope,
-        accelerates: span >= 12 && late as f64 > 1.6 * early as f64,
+        tau: fit.trend.tau,
+        p: fit.trend.p,
+        slope: fit.slope,
+        accelerates: span >= 12 && late as f64 > MIN_ACCELERATION * early as f64,
     })
 }
 
-/// The largest rise that was followed by a fall, or the part of it that fell. A fall from the first value is no draw-down:
-/// what is high from the start and then goes is warm-up.
-fn draw_down(values: &[u64]) -> u64 {
+/// The largest fall after a rise, counted down to where the rise began. A fall from the first
+/// value is warm-up and does not count.
+fn largest_drawdown(values: &[u64]) -> u64 {
     let Some(&first) = values.first() else { return 0 };
     let (mut floor, mut high, mut undone) = (first, first, 0);
     for &value in values {
@@ -280,9 +288,14 @@ fn draw_down(values: &[u64]) -> u64 {
     undone
 }
 
-/// Growth that goes on back into the warm-up began there; growth from the very first step on began with nothing.
-fn reach_back(values: &[u64], base: usize, first: usize, regular: &PeriodicGrowth) -> (usize, usize) {
-    let (mut base, mut first) = (base, first);
+/// Moves base and first growth step back into the warm-up, as far as the period goes on there.
+/// Growth by the same amount from the very first step began with nothing: both are 0 then.
+fn extend_into_warm_up(
+    values: &[u64],
+    mut base: usize,
+    mut first: usize,
+    regular: &PeriodicGrowth,
+) -> (usize, usize) {
     let period = regular.period;
     while base >= period && values[base].checked_sub(values[base - period]) == Some(regular.growth) {
         base -= period;
@@ -291,6 +304,7 @@ fn reach_back(values: &[u64], base: usize, first: usize, regular: &PeriodicGrowt
     if period == 1 && base == 0 && values[0] == regular.growth { (0, 0) } else { (base, first) }
 }
 
+/// Of each value, the minimum of it and all later ones.
 fn future_minima(values: &[u64]) -> Vec<u64> {
     let mut floors = values.to_vec();
     for at in (0..floors.len().saturating_sub(1)).rev() {
@@ -299,79 +313,25 @@ fn future_minima(values: &[u64]) -> Vec<u64> {
     floors
 }
 
-fn thirds_are_even(floors: &[u64]) -> bool {
+/// True if the last third of the span brought at least half of an even share, and the first two
+/// thirds at least one share.
+fn has_even_thirds(floors: &[u64]) -> bool {
     let span = floors.len() - 1;
-    let at = |third: usize| floors[span * third / 3];
-    let (first, last) = (at(0), at(3));
-    let even = (last - first) as f64 / 3.0;
-    let last_third = (last - at(2)) as f64;
-    let first_two = (at(2) - first) as f64;
-    last_third >= even / 2.0 && first_two >= even
+    let at_third = |third: usize| floors[span * third / 3];
+    let (first, last) = (at_third(0), at_third(3));
+    let even_share = (last - first) as f64 / 3.0;
+    let last_third = (last - at_third(2)) as f64;
+    let first_two = (at_third(2) - first) as f64;
+    last_third >= even_share / 2.0 && first_two >= even_share
 }
 
-/// When the growth came on the average: 0 all at the start, 1 all at the end, 0.5 evenly.
-fn centre(floors: &[u64]) -> f64 {
+/// When growth came on average: 0 all at the start, 0.5 evenly, 1 all at the end.
+fn mean_time_of_growth(floors: &[u64]) -> f64 {
     let span = (floors.len() - 1) as f64;
     let rises = (1..floors.len()).map(|at| ((floors[at] - floors[at - 1]) as f64, at as f64 - 0.5));
-    let (sum, weighed) =
-        rises.fold((0.0, 0.0), |(sum, weighed), (rise, at)| (sum + rise, weighed + rise * at));
-    weighed / (sum * span)
-}
-
-struct PeriodicGrowth {
-    period: usize,
-    /// Growth of one period.
-    growth: u64,
-    /// Differences that are what their place in the period says.
-    followed: usize,
-}
-
-/// The smallest period that all differences follow, of which four fit, and that grows; else the smallest that nearly all
-/// follow. Exactness comes first, and the `slope` of the values is asked, because a short period may be followed by nearly all
-/// and miss half of the growth: one block a step and ten more every twelfth.
-fn find_period(differences: &[i64], slope: f64) -> Option<PeriodicGrowth> {
-    let longest = (differences.len() / MIN_GROWTH_STEPS).min(MAX_PERIOD);
-    let is_exact = |period: &usize| differences.iter().zip(&differences[*period..]).all(|(a, b)| a == b);
-    let exact = (1..=longest).find(is_exact).and_then(|period| with_period(differences, period));
-    exact.or_else(|| {
-        (1..=longest).find_map(|period| {
-            let regular = with_period(differences, period)?;
-            let rate = regular.growth as f64 / period as f64;
-            let others = differences.len() - regular.followed;
-            let has_the_rate = (rate - slope).abs() <= slope * MAX_RATE_ERROR || others <= MAX_DISTURBANCES;
-            (others * 10 <= differences.len() && has_the_rate).then_some(regular)
-        })
-    })
-}
-
-/// What the differences are at each place of a period, if more than half of those at each place are the same and their sum
-/// is a growth.
-fn with_period(differences: &[i64], period: usize) -> Option<PeriodicGrowth> {
-    let (mut growth, mut followed) = (0i64, 0usize);
-    for phase in 0..period {
-        let here = || differences.iter().skip(phase).step_by(period);
-        let value = majority_candidate(here());
-        let count = here().filter(|difference| **difference == value).count();
-        if count * 2 <= here().len() {
-            return None;
-        }
-        growth = growth.saturating_add(value);
-        followed += count;
-    }
-    (growth > 0).then_some(PeriodicGrowth { period, growth: growth as u64, followed })
-}
-
-/// The value that makes up more than half, if there is one (Boyer and Moore's vote); else any of them.
-fn majority_candidate<'a>(values: impl Iterator<Item = &'a i64>) -> i64 {
-    let (mut candidate, mut votes) = (0, 0usize);
-    for value in values {
-        match (votes, *value == candidate) {
-            (0, _) => (candidate, votes) = (*value, 1),
-            (_, true) => votes += 1,
-            (_, false) => votes -= 1,
-        }
-    }
-    candidate
+    let (sum, weighted) =
+        rises.fold((0.0, 0.0), |(sum, weighted), (rise, at)| (sum + rise, weighted + rise * at));
+    weighted / (sum * span)
 }
 
 #[cfg(test)]

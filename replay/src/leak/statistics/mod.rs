@@ -1,111 +1,156 @@
-//! Statistics of a series: whether it rises by more than chance, how fast, and between which bounds.
+//! Statistics of a series: whether it rises by more than chance, how fast, and within which bounds.
 //!
-//! * *Mann-Kendall*: S is the number of pairs that rise minus the number of pairs that fall; tau is S over all pairs. Under
-//!   chance S is about normal with variance (n(n-1)(2n+5) - sum over ties t(t-1)(2t+5)) / 18. p is the chance of such an S or
-//!   a larger one, with the correction for continuity.
-//! * *Autocorrelation* (Hamed and Rao 1998): values that follow each other closely make trends by chance. The variance is
-//!   multiplied by 1 + 2/(n(n-1)(n-2)) * sum over lags i of (n-i)(n-i-1)(n-i-2) r(i), where r(i) is the autocorrelation of the
-//!   ranks of what is left when the Theil-Sen line is taken away, and only those beyond 1.96/sqrt(n) count. Never below 1: a
-//!   correction that makes chance less likely is not believed.
-//! * *Theil-Sen*: the median of the slopes of all pairs. Its interval (Sen 1968) lies as many places to either side of the
-//!   median as 1.96 standard deviations of S, halved.
-//! * *False discoveries* (Benjamini and Hochberg 1995): q of the i-th smallest of m values of p is the least of p m / j over
-//!   j >= i. Of what is called growth at q <= 0.05, one in twenty is chance.
+//! * *Mann-Kendall* (Mann 1945, Kendall 1975): S is the number of rising pairs minus the number of
+//!   falling pairs, and tau is S over all pairs. Without a trend S is nearly normal, with variance
+//!   (n(n-1)(2n+5) - sum over ties t(t-1)(2t+5)) / 18. The p-value is one-sided and has the
+//!   correction for continuity.
+//! * *Hamed and Rao* (J. Hydrology 204, 1998): autocorrelated values make trends by chance. The
+//!   variance is multiplied by 1 + 2/(n(n-1)(n-2)) * sum over lags i of (n-i)(n-i-1)(n-i-2) r(i).
+//!   r(i) is the autocorrelation of the ranks of the residuals of the Theil-Sen line; lags with
+//!   |r(i)| below 1.96/sqrt(n) do not count. A factor below 1 would make chance less likely and is
+//!   replaced by 1.
+//! * *Theil-Sen* (Theil 1950, Sen 1968): the slope is the median of the slopes of all pairs. Its
+//!   95% interval ends 1.96 standard deviations of S, halved, to either side of the median's
+//!   rank.
+//! * *Benjamini-Hochberg* (J. R. Stat. Soc. B 57, 1995): the q-value of the i-th smallest of m
+//!   p-values is the minimum over j >= i of p(j) m / j. Of all findings with q <= 0.05, one in
+//!   twenty is expected to be chance.
 //!
-//! Constraint: a run has hundreds of sites, of which most do not grow. Consequence: S is counted while sorting; what costs the
-//! square of the values is asked only for what would pass without it. At most [`MAX_VALUES`] evenly spaced values are looked at.
+//! A series longer than [`MAX_VALUES`] is thinned evenly. [`mann_kendall`] is O(n log n) and runs
+//! for every site that does not grow. [`fit_trend`] is O(n^2) and runs only for series that
+//! otherwise grow. The tests hold worked examples from Gilbert (1987) and Benjamini and Hochberg,
+//! and error rates over seeded noise.
 
-/// Most values that are looked at.
+/// Values of a series that are used, evenly spaced. It bounds the 32,640 pairs of [`fit_trend`].
 pub(crate) const MAX_VALUES: usize = 256;
-/// Two-sided 5 % of the normal distribution.
+/// Two-sided 5% quantile of the normal distribution.
 const Z_95: f64 = 1.959_964;
 
-/// A line through a series.
+/// A Theil-Sen slope with its interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Slope {
-    /// Per value.
+    /// Growth from one value to the next.
     pub per_value: f64,
-    /// The bounds within which it lies with 95 %.
+    /// Lower and upper bound of the 95% interval.
     pub interval: [f64; 2],
 }
 
-/// What a series says of its trend.
+/// The result of Mann-Kendall's test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Trend {
-    /// Kendall's tau.
+    /// Kendall's tau, from -1 to 1.
     pub tau: f64,
-    /// Chance that a series without a trend rises as much, neighbours being independent.
+    /// Probability that a series without a trend rises as much.
     pub p: f64,
 }
 
-/// At most [`MAX_VALUES`] of them, and how many lie between one and the next.
-fn picked(values: &[u64]) -> (usize, Vec<f64>) {
-    let every = values.len().div_ceil(MAX_VALUES).max(1);
-    (every, values.iter().step_by(every).map(|value| *value as f64).collect())
+/// Trend and slope of one series.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TrendFit {
+    /// Mann-Kendall, corrected for autocorrelation.
+    pub trend: Trend,
+    pub slope: Slope,
 }
 
-/// Mann-Kendall without regard to autocorrelation.
-pub(crate) fn trend(values: &[u64]) -> Trend {
-    let (_, picked) = picked(values);
-    let (balance, variance) = kendall(&picked);
-    let pairs = picked.len() * picked.len().saturating_sub(1) / 2;
-    Trend { tau: balance / (pairs.max(1) as f64), p: chance(balance, variance) }
+/// A series thinned to at most [`MAX_VALUES`] values.
+struct ThinnedSeries {
+    values: Vec<f64>,
+    /// Distance between two of them in the original series.
+    every: usize,
 }
 
-/// The same with the correction for autocorrelation, and the Theil-Sen slope.
-pub(crate) fn corrected(values: &[u64]) -> (Trend, Slope) {
-    let (every, picked) = picked(values);
-    let (balance, variance) = kendall(&picked);
-    let mut slopes = Vec::with_capacity(picked.len() * picked.len() / 2);
-    for (at, a) in picked.iter().enumerate() {
-        slopes.extend(picked[at + 1..].iter().zip(1..).map(|(b, ahead)| (b - a) / f64::from(ahead)));
+impl ThinnedSeries {
+    fn new(values: &[u64]) -> Self {
+        let every = values.len().div_ceil(MAX_VALUES).max(1);
+        Self { values: values.iter().step_by(every).map(|value| *value as f64).collect(), every }
+    }
+}
+
+/// Mann-Kendall's test, assuming that values are independent.
+pub(crate) fn mann_kendall(values: &[u64]) -> Trend {
+    let thinned = ThinnedSeries::new(values);
+    let score = KendallScore::of_series(&thinned.values);
+    let pairs = thinned.values.len() * thinned.values.len().saturating_sub(1) / 2;
+    Trend { tau: score.s / (pairs.max(1) as f64), p: score.p_value() }
+}
+
+/// Mann-Kendall's test with Hamed and Rao's correction, and the Theil-Sen slope.
+pub(crate) fn fit_trend(values: &[u64]) -> TrendFit {
+    let ThinnedSeries { values, every } = ThinnedSeries::new(values);
+    let mut slopes = Vec::with_capacity(values.len() * values.len() / 2);
+    for (at, a) in values.iter().enumerate() {
+        slopes.extend(values[at + 1..].iter().zip(1..).map(|(b, ahead)| (b - a) / f64::from(ahead)));
     }
     if slopes.is_empty() {
-        return (Trend { tau: 0.0, p: 1.0 }, Slope::default());
+        return TrendFit { trend: Trend { tau: 0.0, p: 1.0 }, slope: Slope::default() };
     }
-    let tau = balance / slopes.len() as f64;
-    let middle = (slopes.len() - 1) as f64 / 2.0;
-    let median = at_rank(&mut slopes, middle);
-    let left: Vec<f64> = picked.iter().zip(0..).map(|(value, at)| value - median * f64::from(at)).collect();
-    let variance = variance * inflation(&left);
-    let away = Z_95 * variance.sqrt() / 2.0;
-    let interval = [middle - away, middle + away].map(|rank| at_rank(&mut slopes, rank) / every as f64);
-    (Trend { tau, p: chance(balance, variance) }, Slope { per_value: median / every as f64, interval })
+    let score = KendallScore::of_series(&values);
+    let tau = score.s / slopes.len() as f64;
+    let median_rank = (slopes.len() - 1) as f64 / 2.0;
+    let median = value_at_rank(&mut slopes, median_rank);
+    let residuals: Vec<f64> =
+        values.iter().zip(0..).map(|(value, at)| value - median * f64::from(at)).collect();
+    let score = KendallScore { variance: score.variance * variance_inflation(&residuals), ..score };
+    let distance = Z_95 * score.variance.sqrt() / 2.0;
+    let interval = [median_rank - distance, median_rank + distance]
+        .map(|rank| value_at_rank(&mut slopes, rank) / every as f64);
+    TrendFit {
+        trend: Trend { tau, p: score.p_value() },
+        slope: Slope { per_value: median / every as f64, interval },
+    }
 }
 
-/// q of each p.
-pub(crate) fn false_discovery_rates(chances: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..chances.len()).collect();
-    order.sort_unstable_by(|a, b| chances[*b].total_cmp(&chances[*a]));
-    let mut rates = vec![1.0; chances.len()];
-    let mut least = 1.0f64;
+/// The q-value of each p-value, by Benjamini and Hochberg.
+pub(crate) fn false_discovery_rates(p_values: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..p_values.len()).collect();
+    order.sort_unstable_by(|a, b| p_values[*b].total_cmp(&p_values[*a]));
+    let mut q_values = vec![1.0; p_values.len()];
+    let mut minimum = 1.0f64;
     for (from_top, at) in order.into_iter().enumerate() {
-        let rank = chances.len() - from_top;
-        least = least.min(chances[at] * chances.len() as f64 / rank as f64);
-        rates[at] = least;
+        let rank = p_values.len() - from_top;
+        minimum = minimum.min(p_values[at] * p_values.len() as f64 / rank as f64);
+        q_values[at] = minimum;
     }
-    rates
+    q_values
 }
 
-/// S and its variance under chance.
-fn kendall(values: &[f64]) -> (f64, f64) {
-    let n = values.len();
-    let mut sorted = values.to_vec();
-    let falling = count_falling(&mut sorted, &mut Vec::with_capacity(n));
-    let term = |count: usize| {
-        let count = count as f64;
-        count * (count - 1.0) * (2.0 * count + 5.0)
-    };
-    let (mut tied_pairs, mut tied) = (0, 0.0);
-    for group in sorted.chunk_by(|a, b| a.total_cmp(b).is_eq()) {
-        tied_pairs += group.len() * (group.len() - 1) / 2;
-        tied += term(group.len());
-    }
-    let rising = n * n.saturating_sub(1) / 2 - tied_pairs - falling;
-    (rising as f64 - falling as f64, ((term(n) - tied) / 18.0).max(0.0))
+/// Kendall's S and its variance without a trend.
+#[derive(Clone, Copy)]
+struct KendallScore {
+    s: f64,
+    variance: f64,
 }
 
-/// Sorts, and counts the pairs that were in falling order.
+impl KendallScore {
+    fn of_series(values: &[f64]) -> Self {
+        let n = values.len();
+        let mut sorted = values.to_vec();
+        let falling = count_falling(&mut sorted, &mut Vec::with_capacity(n));
+        let term = |count: usize| {
+            let count = count as f64;
+            count * (count - 1.0) * (2.0 * count + 5.0)
+        };
+        let (mut tied_pairs, mut tied) = (0, 0.0);
+        for group in sorted.chunk_by(|a, b| a.total_cmp(b).is_eq()) {
+            tied_pairs += group.len() * (group.len() - 1) / 2;
+            tied += term(group.len());
+        }
+        let rising = n * n.saturating_sub(1) / 2 - tied_pairs - falling;
+        Self { s: rising as f64 - falling as f64, variance: ((term(n) - tied) / 18.0).max(0.0) }
+    }
+
+    /// The probability of S or more without a trend.
+    fn p_value(self) -> f64 {
+        let Self { s, variance } = self;
+        if variance <= 0.0 || s <= 0.0 {
+            return if s > 0.0 { 0.0 } else { 1.0 };
+        }
+        normal_upper_tail((s - 1.0) / variance.sqrt())
+    }
+}
+
+/// Sorts `values` by merging and counts the pairs that were in falling order. `merged` is scratch
+/// space.
 fn count_falling(values: &mut [f64], merged: &mut Vec<f64>) -> usize {
     if values.len() < 2 {
         return 0;
@@ -128,16 +173,9 @@ fn count_falling(values: &mut [f64], merged: &mut Vec<f64>) -> usize {
     falling
 }
 
-/// The chance of S or more.
-fn chance(balance: f64, variance: f64) -> f64 {
-    if variance <= 0.0 || balance <= 0.0 {
-        return if balance > 0.0 { 0.0 } else { 1.0 };
-    }
-    upper_tail((balance - 1.0) / variance.sqrt())
-}
-
-/// 1 - Phi(z), by Abramowitz and Stegun 7.1.26 (error below 1.5e-7), beyond z = 4 by the first terms of its asymptotic series.
-fn upper_tail(z: f64) -> f64 {
+/// 1 - Phi(z), by Abramowitz and Stegun 7.1.26 (absolute error below 1.5e-7). Beyond z = 4, where
+/// that error is too large, by the first terms of the asymptotic series.
+fn normal_upper_tail(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let tail = if z > 4.0 {
         let density = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -152,10 +190,10 @@ fn upper_tail(z: f64) -> f64 {
     if z >= 0.0 { tail } else { 1.0 - tail }
 }
 
-/// By how much autocorrelation widens the variance of S.
-fn inflation(left: &[f64]) -> f64 {
-    let n = left.len();
-    let ranks = ranks(left);
+/// Hamed and Rao's factor on the variance of S, at least 1.
+fn variance_inflation(residuals: &[f64]) -> f64 {
+    let n = residuals.len();
+    let ranks = mean_ranks(residuals);
     let mean = (n as f64 - 1.0) / 2.0;
     let centred: Vec<f64> = ranks.iter().map(|rank| rank - mean).collect();
     let power: f64 = centred.iter().map(|value| value * value).sum();
@@ -165,8 +203,8 @@ fn inflation(left: &[f64]) -> f64 {
     let bound = Z_95 / (n as f64).sqrt();
     let mut sum = 0.0;
     for lag in 1..n - 2 {
-        let together: f64 = centred.iter().zip(&centred[lag..]).map(|(a, b)| a * b).sum();
-        let correlation = together / power;
+        let covariance: f64 = centred.iter().zip(&centred[lag..]).map(|(a, b)| a * b).sum();
+        let correlation = covariance / power;
         if correlation.abs() > bound {
             let rest = (n - lag) as f64;
             sum += rest * (rest - 1.0) * (rest - 2.0) * correlation;
@@ -176,29 +214,31 @@ fn inflation(left: &[f64]) -> f64 {
     (1.0 + 2.0 / (n * (n - 1.0) * (n - 2.0)) * sum).max(1.0)
 }
 
-/// Ranks from 0; equal values share their mean. What floating point makes unequal (a line minus itself) is equal.
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let most = values.iter().fold(0.0f64, |most, value| most.max(value.abs()));
-    let same = |a: f64, b: f64| (a - b).abs() <= most * 1e-9;
+/// Ranks from 0. Equal values share their mean rank. Values count as equal up to 1e-9 of the
+/// largest: floating point leaves rounding errors when a line is subtracted from itself.
+fn mean_ranks(values: &[f64]) -> Vec<f64> {
+    let largest = values.iter().fold(0.0f64, |largest, value| largest.max(value.abs()));
+    let is_equal = |a: f64, b: f64| (a - b).abs() <= largest * 1e-9;
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_unstable_by(|a, b| values[*a].total_cmp(&values[*b]));
     let mut ranks = vec![0.0; values.len()];
     let mut before = 0;
-    for group in order.chunk_by(|a, b| same(values[*a], values[*b])) {
-        let shared = before as f64 + (group.len() - 1) as f64 / 2.0;
+    for group in order.chunk_by(|a, b| is_equal(values[*a], values[*b])) {
+        let mean_rank = before as f64 + (group.len() - 1) as f64 / 2.0;
         for at in group {
-            ranks[*at] = shared;
+            ranks[*at] = mean_rank;
         }
         before += group.len();
     }
     ranks
 }
 
-/// The value at this place in order; between two places their mean.
-fn at_rank(values: &mut [f64], rank: f64) -> f64 {
+/// The value at a rank, which is clamped to those there are. Between two ranks, the mean of both.
+/// Reorders `values`.
+fn value_at_rank(values: &mut [f64], rank: f64) -> f64 {
     let last = values.len() - 1;
     let rank = rank.clamp(0.0, last as f64);
-    let mut at = |place: usize| *values.select_nth_unstable_by(place, f64::total_cmp).1;
+    let mut at = |index: usize| *values.select_nth_unstable_by(index, f64::total_cmp).1;
     let below = at(rank.floor() as usize);
     if rank.fract() == 0.0 { below } else { below.midpoint(at(rank.ceil() as usize)) }
 }

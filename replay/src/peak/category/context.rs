@@ -1,10 +1,13 @@
-//! What a program was doing when a stack was taken, as far as the names of its frames tell.
+//! Determines from the frames of a stack what the program was doing: forward, backward,
+//! optimizer, ...
 //!
-//! Definition: the *place* of a stack is that of its innermost frame that tells one. So what a closure computes below
-//! `optimizer.step` is forward, and a module that is built inside of another's forward is being built.
+//! The context of a stack is that of its innermost frame that has one. A closure called by
+//! `optimizer.step` that runs the model is thus in the forward pass. A module built in another
+//! module's forward is being built. Frames are recognised by file and function of PyTorch and
+//! well-known libraries, never by names of the user's functions.
 //!
-//! Constraint: hundreds of thousands of blocks, few stacks, and stacks as deep as a file says. Consequence: a frame's place is
-//! found once, after its caller's, and kept.
+//! The context of each frame is found once, after that of its caller, so all stacks cost
+//! O(frames). The tests below list the recognised frames and their nesting.
 
 use gpumemtrace_format::{FrameLink, NodeId};
 
@@ -14,37 +17,37 @@ use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::util::dense_map::DenseMap;
 use crate::util::seeded_map::SeededSet;
 
-/// What was going on.
+/// What the program was doing when a block was allocated or freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub(crate) enum CallContext {
-    /// Autograd's engine, or a backward of the program's own that it calls.
+    /// In autograd's engine, or in a custom backward function that it calls.
     Backward,
-    /// A call of a module, or of one of PyTorch's functions for networks.
+    /// In a call of a module or of `torch.nn.functional`.
     Forward,
-    /// What a backward pass begins with is being made.
+    /// Creating the gradient that a backward pass starts with.
     Seed,
-    /// An optimizer's step.
+    /// In an optimizer's `step`.
     Optimizer,
-    /// The part of an optimizer that makes its state.
+    /// In the part of an optimizer that creates its state.
     OptimizerState,
-    /// `zero_grad`, of an optimizer or of a module.
+    /// In `zero_grad` of an optimizer or a module.
     ZeroGrad,
-    /// A module is being built, moved or copied.
+    /// Building, moving or copying a module.
     Module,
-    /// Values to begin with are being computed for a module.
+    /// Computing initial values of a module's parameters.
     Initial,
-    /// Weights are being read from a file.
+    /// Reading weights from a file.
     Loading,
-    /// A batch is being fetched.
+    /// Fetching a batch of input data.
     Data,
-    /// Python code that tells nothing of this.
+    /// In other Python code.
     Program,
-    /// No Python frames.
+    /// Without any Python frame.
     Unknown,
 }
 
 impl CallContext {
-    /// In reports.
+    /// Name of the pass in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Backward | Self::Seed => "backward",
@@ -60,74 +63,75 @@ impl CallContext {
     }
 }
 
-/// Finds the places of stacks.
+/// Determines and caches the contexts of stacks.
 pub(crate) struct CallContexts<'a> {
     symbols: &'a StackSymbols,
     known: DenseMap<CallContext>,
 }
 
 impl<'a> CallContexts<'a> {
-    /// Of these stacks.
     pub(crate) fn new(symbols: &'a StackSymbols) -> Self {
         Self { symbols, known: DenseMap::default() }
     }
 
-    /// The place of a stack.
-    pub(crate) fn of(&mut self, stack: StackId) -> CallContext {
+    pub(crate) fn context_of_stack(&mut self, stack: StackId) -> CallContext {
         match self.symbols.stack_info(stack).python {
             NodeId::NONE => CallContext::Unknown,
-            node => self.of_node(node),
+            node => self.context_of_node(node),
         }
     }
 
-    /// Iterative, because a stack may be as deep as a file says, and may lead back into itself.
-    fn of_node(&mut self, innermost: NodeId) -> CallContext {
+    /// Iterative: stacks in a damaged trace may be very deep or contain a cycle.
+    fn context_of_node(&mut self, innermost: NodeId) -> CallContext {
         let nodes = &self.symbols.definitions().python;
         let (mut path, mut on_path) = (Vec::new(), SeededSet::default());
         let mut at = innermost;
-        let mut place = CallContext::Program;
+        let mut context = CallContext::Program;
         while at != NodeId::NONE && on_path.insert(at) {
             if let Some(known) = self.known.get(at.0) {
-                place = known;
+                context = known;
                 break;
             }
             path.push(at);
             at = nodes.get(&at).map_or(NodeId::NONE, |node| node.parent);
         }
         for node in path.into_iter().rev() {
-            place = self.own(node).map_or(place, |own| below(own, place));
-            self.known.insert(node.0, place);
+            context =
+                self.context_of_own_frame(node).map_or(context, |own| combine_with_caller(own, context));
+            self.known.insert(node.0, context);
         }
-        place
+        context
     }
 
-    fn own(&self, node: NodeId) -> Option<CallContext> {
+    /// The context that a frame has regardless of its callers.
+    fn context_of_own_frame(&self, node: NodeId) -> Option<CallContext> {
         let definitions = self.symbols.definitions();
         let node = definitions.python.get(&node)?;
         if node.link == FrameLink::Backward {
             return Some(CallContext::Backward);
         }
         let code = definitions.codes.get(&node.code)?;
-        // Before CPython 3.11 both are called `apply`; autograd's engine calls its own with nothing below it.
+        // Before CPython 3.11, functions have no qualified names, and forward and backward are
+        // both called `apply`. Autograd's engine calls the backward one, as the outermost frame
+        // of its thread.
         let is_engine = node.parent == NodeId::NONE && code.name == "apply";
         if is_engine && code.file.ends_with("/torch/autograd/function.py") {
             return Some(CallContext::Backward);
         }
-        place_of_frame(&code.file, &code.name)
+        context_of_frame(&code.file, &code.name)
     }
 }
 
-/// What a frame of this place does where its caller's place is that.
-fn below(own: CallContext, callers: CallContext) -> CallContext {
-    match (own, callers) {
-        // What makes the state calls helpers of the optimizer.
+/// The context of a frame, given its own and its caller's: its own, unless it is a helper of the
+/// optimizer that is called while state is created.
+fn combine_with_caller(own: CallContext, caller: CallContext) -> CallContext {
+    match (own, caller) {
         (CallContext::Optimizer, CallContext::OptimizerState) => CallContext::OptimizerState,
-        // A constructor that reads weights, and the other way about: it is weights that come.
         _ => own,
     }
 }
 
-/// Functions, of whatever library, that put a batch on a device.
+/// Functions of any library that move a batch to a device.
 const FETCHING: &[&str] = &[
     "transfer_batch_to_device",
     "batch_to_device",
@@ -137,8 +141,8 @@ const FETCHING: &[&str] = &[
     "_prepare_input",
 ];
 
-/// The place that a frame tells, if it tells one.
-pub(crate) fn place_of_frame(file: &str, function: &str) -> Option<CallContext> {
+/// The context that a frame's file and function name indicate, if any.
+pub(crate) fn context_of_frame(file: &str, function: &str) -> Option<CallContext> {
     let name = function.rsplit('.').next().unwrap_or(function);
     if let Some(call) = optimizer_call(file, function) {
         return Some(match call {
@@ -150,7 +154,7 @@ pub(crate) fn place_of_frame(file: &str, function: &str) -> Option<CallContext> 
         return Some(CallContext::Backward);
     }
     if let Some((_, within)) = file.rsplit_once("/torch/") {
-        return of_torch(within, function, name);
+        return context_of_torch_frame(within, function, name);
     }
     let is_reader = file.contains("/safetensors/")
         || file.contains("/accelerate/utils/modeling.py")
@@ -162,16 +166,16 @@ pub(crate) fn place_of_frame(file: &str, function: &str) -> Option<CallContext> 
     }
 }
 
-/// `within`: the file, from PyTorch's folder on.
-fn of_torch(within: &str, function: &str, name: &str) -> Option<CallContext> {
+/// The context of a frame in PyTorch. `within` is the file's path relative to the `torch` package.
+fn context_of_torch_frame(within: &str, function: &str, name: &str) -> Option<CallContext> {
     if let Some(file) = within.strip_prefix("optim/") {
-        let is_other = file.starts_with("lr_scheduler") || file.starts_with("swa_utils");
+        let is_scheduler = file.starts_with("lr_scheduler") || file.starts_with("swa_utils");
         let makes_state = matches!(
             name,
             "__init__" | "_init_group" | "_init_state" | "load_state_dict" | "add_param_group"
         );
         return match makes_state {
-            _ if is_other => None,
+            _ if is_scheduler => None,
             true => Some(CallContext::OptimizerState),
             false => Some(CallContext::Optimizer),
         };
@@ -212,7 +216,7 @@ mod tests {
     use gpumemtrace_format::{CodeDef, CodeId, PyNode};
 
     #[test]
-    fn frames_tell_their_places() {
+    fn contexts_of_known_frames() {
         let torch = "/v/lib/python3.12/site-packages/torch/";
         let expected = [
             ("nn/modules/module.py", "Module._call_impl", Some(CallContext::Forward)),
@@ -237,19 +241,19 @@ mod tests {
             ("utils/checkpoint.py", "checkpoint", None),
             ("_tensor.py", "Tensor.backward", None),
         ];
-        for (file, function, place) in expected {
-            assert_eq!(place_of_frame(&format!("{torch}{file}"), function), place, "{file} {function}");
+        for (file, function, context) in expected {
+            assert_eq!(context_of_frame(&format!("{torch}{file}"), function), context, "{file} {function}");
         }
         for (file, function) in [("/srv/torch/train.py", "step"), ("/work/net.py", "Net.forward"), ("", "")] {
-            assert_eq!(place_of_frame(file, function), None, "{file}");
+            assert_eq!(context_of_frame(file, function), None, "{file}");
         }
         let loaded =
-            place_of_frame("/v/site-packages/accelerate/utils/modeling.py", "set_module_tensor_to_device");
+            context_of_frame("/v/site-packages/accelerate/utils/modeling.py", "set_module_tensor_to_device");
         assert_eq!(loaded, Some(CallContext::Loading));
     }
 
-    /// Stacks of frames, outermost first; the places of their innermost frames.
-    fn places(stacks: &[&[(&str, &str)]]) -> Vec<CallContext> {
+    /// The contexts of stacks, which are given by their frames, outermost first.
+    fn contexts(stacks: &[&[(&str, &str)]]) -> Vec<CallContext> {
         let mut definitions = Definitions::default();
         let mut innermost = Vec::new();
         let mut id = 0;
@@ -270,27 +274,27 @@ mod tests {
         }
         let mut symbols = StackSymbols::new(definitions, UserCodePaths::default());
         let stacks: Vec<StackId> = innermost.iter().map(|node| symbols.stack(*node, NodeId::NONE)).collect();
-        let mut places = CallContexts::new(&symbols);
-        stacks.iter().map(|stack| places.of(*stack)).collect()
+        let mut contexts = CallContexts::new(&symbols);
+        stacks.iter().map(|stack| contexts.context_of_stack(*stack)).collect()
     }
 
     #[test]
-    fn the_innermost_frame_that_tells_decides() {
+    fn innermost_frame_with_a_context_decides() {
         let call = ("torch/nn/modules/module.py", "Module._call_impl");
         let step = ("torch/optim/optimizer.py", "Optimizer.profile_hook_step.<locals>.wrapper");
         let group = ("torch/optim/adam.py", "Adam._init_group");
         let helper = ("torch/optim/optimizer.py", "_to_scalar");
         let apply = ("torch/autograd/function.py", "apply");
-        let mine = ("mine.py", "f");
-        let found = places(&[
-            &[mine, call, mine],
-            &[mine, step, mine, call],
-            &[mine, step, helper],
-            &[mine, step, group, helper],
-            &[apply, mine],
-            &[mine, call, apply, mine],
-            &[apply, mine, call],
-            &[mine],
+        let user = ("mine.py", "f");
+        let found = contexts(&[
+            &[user, call, user],
+            &[user, step, user, call],
+            &[user, step, helper],
+            &[user, step, group, helper],
+            &[apply, user],
+            &[user, call, apply, user],
+            &[apply, user, call],
+            &[user],
             &[],
         ]);
         let expected = [

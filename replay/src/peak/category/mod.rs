@@ -1,11 +1,12 @@
-//! What each block of a peak is for.
+//! Decides the category of every block that was live at one moment.
 //!
-//! Definition: [`rules`] judges a block by where it was born and how it went, `sizes` compares the blocks with each other. Here
-//! the facts are put together that one block does not show: when a backward pass ran, and what is about to begin. The peak of
-//! a program without PyTorch consists of what it asked of the driver: there the library that asked tells, and nothing else.
+//! [`categorize_blocks`] collects evidence that a single block does not show: when a backward
+//! pass ran, and which pass came next. Then [`rules`] judges each block, and [`sizes`] refines
+//! the verdicts by comparing the blocks. Without PyTorch, blocks are driver memory, and only the
+//! requesting library decides.
 //!
-//! Constraint: the pass over the events has no time for this. Consequence: it is done for the blocks of one moment, afterwards,
-//! and what a stack tells is found once for each.
+//! It runs after the pass over the events and is linear in the blocks; the context of each stack
+//! is found once. `tests/peaks.rs` checks the categories of a synthetic training.
 
 pub(crate) mod context;
 pub(crate) mod rules;
@@ -22,37 +23,36 @@ use crate::timeline::steps::StepSource;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
 use rules::{
-    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryVerdict, Confidence, WorkspaceSize, judge,
-    unknown,
+    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryVerdict, Confidence, WorkspaceSize,
+    judge_block, unknown,
 };
 
-/// Libraries whose driver memory is what they compute or talk in, by how their file names begin.
-const LIBRARIES: &[&str] =
+/// File name prefixes of libraries that request driver memory as workspaces.
+const WORKSPACE_LIBRARIES: &[&str] =
     &["libcublas", "libcudnn", "libcufft", "libcurand", "libcusolver", "libcusparse", "libnccl"];
 
-/// What PyTorch takes for a cuBLAS handle: two times 4 MiB and eight times 16 KiB; 32 MiB from Hopper on; and for cublasLt.
+/// Recognises PyTorch's workspace for a cuBLAS handle: two buffers of 4 MiB and eight of 16 KiB,
+/// or 32 MiB from Hopper on. That of cublasLt has 1 MiB.
 fn workspace_size(bytes: u64) -> Option<WorkspaceSize> {
     match bytes {
-        8_519_680 => Some(WorkspaceSize::Odd),
-        0x10_0000 | 0x200_0000 => Some(WorkspaceSize::Round),
+        8_519_680 => Some(WorkspaceSize::Distinctive),
+        0x10_0000 | 0x200_0000 => Some(WorkspaceSize::PowerOfTwo),
         _ => None,
     }
 }
 
-/// A block of a moment, in the order in which they came.
+/// A block with its category.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CategorizedBlock {
-    /// The block.
     pub block: PeakBlock,
-    /// Whose.
     pub site: SiteId,
-    /// In which pass it came.
-    pub born: CallContext,
-    /// What for.
+    /// Context of the allocation.
+    pub allocated_in: CallContext,
     pub verdict: CategoryVerdict,
 }
 
-/// Judges the blocks of a moment of a device, which come in the order in which they were born.
+/// Decides the categories of a device's blocks at one moment. `blocks` must be in the order of
+/// allocation; the result has the same order.
 pub(crate) fn categorize_blocks(
     analysis: &Analysis,
     ordinal: u8,
@@ -60,103 +60,110 @@ pub(crate) fn categorize_blocks(
     blocks: &[PeakBlock],
 ) -> Vec<CategorizedBlock> {
     let mut verdicts = if state.has_torch() {
-        let facts = CategoryInputs::new(analysis, ordinal, state.main());
-        facts.verdicts(blocks)
+        EvidenceCollector::new(analysis, ordinal, state.main()).judge_blocks(blocks)
     } else {
-        blocks.iter().map(|block| (size_of(block), of_library(analysis, block))).collect()
+        blocks.iter().map(|block| (tensor_size(block), judge_by_library(analysis, block))).collect()
     };
-    sizes::compare(&mut verdicts);
-    let site = |block: &PeakBlock| analysis.symbols.stack_info(block.block.stack).site;
-    let mut places = CallContexts::new(&analysis.symbols);
-    let judged = blocks.iter().zip(verdicts);
-    judged
+    sizes::refine_by_size(&mut verdicts);
+    let mut contexts = CallContexts::new(&analysis.symbols);
+    blocks
+        .iter()
+        .zip(verdicts)
         .map(|(block, (_, verdict))| CategorizedBlock {
             block: *block,
-            site: site(block),
-            born: places.of(block.block.stack),
+            site: analysis.symbols.stack_info(block.block.stack).site,
+            allocated_in: contexts.context_of_stack(block.block.stack),
             verdict,
         })
         .collect()
 }
 
-/// What tells blocks of a tensor's size apart: what was asked for, where that is known.
-fn size_of(one: &PeakBlock) -> u64 {
+/// The requested size where it is known, else the block's. Tensors of equal shape have equal
+/// requested sizes.
+fn tensor_size(one: &PeakBlock) -> u64 {
     one.block.requested_bytes.unwrap_or(one.block.bytes)
 }
 
-/// What a program without PyTorch asked of the driver.
-fn of_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
+/// Judges driver memory of a program without PyTorch by the library that requested it.
+fn judge_by_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
     let native = analysis.symbols.stack_info(block.block.stack).native;
     let owner = analysis.owners.name(analysis.owners.known(native));
-    if LIBRARIES.iter().any(|library| owner.starts_with(library)) {
+    if WORKSPACE_LIBRARIES.iter().any(|library| owner.starts_with(library)) {
         let (category, confidence) = (Category::Workspaces, Some(Confidence::High));
         return CategoryVerdict { category, confidence, rule: "asked_by_library" };
     }
     unknown("no_pytorch")
 }
 
-/// What is known of the run.
-struct CategoryInputs<'a> {
+/// Collects evidence about blocks from the analysis of the run.
+struct EvidenceCollector<'a> {
     analysis: &'a Analysis,
     live_set: &'a LiveSet,
-    /// Steps begin where the program says so or where its optimizer runs.
-    has_steps: bool,
-    /// The run did not end by itself.
-    is_broken_off: bool,
-    /// Steps in which memory ran out.
-    ooms: Vec<u32>,
+    /// Exact step boundaries are known: from marks, ranges or the optimizer.
+    has_exact_steps: bool,
+    /// The process did not exit normally.
+    ended_abnormally: bool,
+    /// Steps with an out-of-memory error on this device.
+    oom_steps: Vec<u32>,
 }
 
-impl<'a> CategoryInputs<'a> {
+impl<'a> EvidenceCollector<'a> {
     fn new(analysis: &'a Analysis, ordinal: u8, live_set: &'a LiveSet) -> Self {
-        let ooms = analysis.ooms.iter().filter(|oom| oom.event.device == ordinal).map(|oom| oom.step);
+        let oom_steps = analysis.ooms.iter().filter(|oom| oom.event.device == ordinal).map(|oom| oom.step);
         Self {
             analysis,
             live_set,
-            has_steps: matches!(
+            has_exact_steps: matches!(
                 analysis.step_source,
                 StepSource::Marks | StepSource::Range(_) | StepSource::Optimizer(_)
             ),
-            is_broken_off: analysis.ending != Ending::Exit,
-            ooms: ooms.collect(),
+            ended_abnormally: analysis.ending != Ending::Exit,
+            oom_steps: oom_steps.collect(),
         }
     }
 
-    fn verdicts(&self, blocks: &[PeakBlock]) -> Vec<(u64, CategoryVerdict)> {
-        let mut places = CallContexts::new(&self.analysis.symbols);
-        let born: Vec<CallContext> = blocks.iter().map(|one| places.of(one.block.stack)).collect();
-        let mut gone = |one: &PeakBlock| match one.death {
-            None => BlockFate::Never,
-            Some(death) => death.stack.map_or(BlockFate::Lost, |stack| BlockFate::In(places.of(stack))),
+    /// Judges each block by the rules. Returns tensor sizes and verdicts.
+    fn judge_blocks(&self, blocks: &[PeakBlock]) -> Vec<(u64, CategoryVerdict)> {
+        let mut contexts = CallContexts::new(&self.analysis.symbols);
+        let allocated_in: Vec<CallContext> =
+            blocks.iter().map(|one| contexts.context_of_stack(one.block.stack)).collect();
+        let mut fate = |one: &PeakBlock| match one.death {
+            None => BlockFate::Live,
+            Some(death) => death
+                .stack
+                .map_or(BlockFate::Unknown, |stack| BlockFate::FreedIn(contexts.context_of_stack(stack))),
         };
-        let gone: Vec<BlockFate> = blocks.iter().map(&mut gone).collect();
-        // The first block that a backward pass gave back after the moment, and the last one that one made before it.
-        let in_backward =
-            blocks.iter().zip(&gone).filter(|(_, gone)| **gone == BlockFate::In(CallContext::Backward));
-        let first_death = in_backward.map(|(one, _)| one.went).min().unwrap_or(u64::MAX);
-        let last_birth = born.iter().rposition(|born| *born == CallContext::Backward);
-        let before_forward = before_forward(blocks, &born);
+        let fates: Vec<BlockFate> = blocks.iter().map(&mut fate).collect();
+        // A backward pass ran no later than the first free in one after this moment, and no
+        // earlier than the last allocation in one before it.
+        let freed_in_backward =
+            blocks.iter().zip(&fates).filter(|(_, fate)| **fate == BlockFate::FreedIn(CallContext::Backward));
+        let first_free = freed_in_backward.map(|(one, _)| one.went).min().unwrap_or(u64::MAX);
+        let last_allocation = allocated_in.iter().rposition(|context| *context == CallContext::Backward);
+        let is_before_forward = find_before_forward(blocks, &allocated_in);
         let evidence = |at: usize| {
             let one = &blocks[at];
-            let (is_cut, lifetime) = (self.is_cut(one), self.lifetime(one));
-            // An optimizer's step comes after a backward pass.
-            let saw_step = lifetime == BlockLifetime::Next
+            let (is_cut_short, lifetime) = (self.is_cut_short(one), self.lifetime(one));
+            // The optimizer marks steps, and its call follows a backward pass.
+            let saw_step = lifetime == BlockLifetime::NextStep
                 && matches!(self.analysis.step_source, StepSource::Optimizer(_));
             BlockEvidence {
-                born: born[at],
-                gone: gone[at],
+                allocated_in: allocated_in[at],
+                fate: fates[at],
                 lifetime,
-                saw_backward: saw_step || last_birth.is_some_and(|last| last > at) || one.went > first_death,
-                is_before_forward: before_forward[at],
-                is_cut,
-                line_dies_backward: is_cut
-                    && self.dies_backward(self.analysis.symbols.stack_info(one.block.stack).site),
+                saw_backward: saw_step
+                    || last_allocation.is_some_and(|last| last > at)
+                    || one.went > first_free,
+                is_before_forward: is_before_forward[at],
+                is_cut_short,
+                line_is_freed_in_backward: is_cut_short
+                    && self.is_freed_in_backward(self.analysis.symbols.stack_info(one.block.stack).site),
                 workspace: workspace_size(one.block.bytes),
             }
         };
         let mut all: Vec<BlockEvidence> = (0..blocks.len()).map(evidence).collect();
-        doubt_round_sizes(blocks, &mut all);
-        blocks.iter().zip(all).map(|(one, evidence)| (size_of(one), judge(evidence))).collect()
+        clear_repeated_workspace_sizes(blocks, &mut all);
+        blocks.iter().zip(all).map(|(one, evidence)| (tensor_size(one), judge_block(evidence))).collect()
     }
 
     fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
@@ -166,22 +173,23 @@ impl<'a> CategoryInputs<'a> {
                 if one.death.is_none() {
                     BlockLifetime::Lasting
                 } else {
-                    BlockLifetime::Untold
+                    BlockLifetime::Unknown
                 }
             }
             2.. => BlockLifetime::Lasting,
-            _ if !self.has_steps => BlockLifetime::Untold,
-            0 => BlockLifetime::Step,
-            1 => BlockLifetime::Next,
+            _ if !self.has_exact_steps => BlockLifetime::Unknown,
+            0 => BlockLifetime::WithinStep,
+            1 => BlockLifetime::NextStep,
         }
     }
 
-    fn is_cut(&self, one: &PeakBlock) -> bool {
-        let is_last = self.is_broken_off && one.block.step == self.analysis.steps;
-        is_last || self.ooms.contains(&one.block.step)
+    fn is_cut_short(&self, one: &PeakBlock) -> bool {
+        let is_last = self.ended_abnormally && one.block.step == self.analysis.steps;
+        is_last || self.oom_steps.contains(&one.block.step)
     }
 
-    fn dies_backward(&self, site: SiteId) -> bool {
+    /// True if the backward pass frees most blocks of this line.
+    fn is_freed_in_backward(&self, site: SiteId) -> bool {
         let freed_at = self.live_set.site(site).and_then(SiteStats::main_free_site);
         let symbols = &self.analysis.symbols;
         let calls = &self.analysis.backward_calls;
@@ -192,40 +200,44 @@ impl<'a> CategoryInputs<'a> {
     }
 }
 
-/// A library has one workspace for each thread: of several blocks that came in forward passes and stayed, none is one for its round
-/// size alone.
-fn doubt_round_sizes(blocks: &[PeakBlock], all: &mut [BlockEvidence]) {
-    let is_it = |one: &BlockEvidence| {
-        one.born == CallContext::Forward && one.workspace == Some(WorkspaceSize::Round) && one.stays()
+/// Drops the evidence of a workspace from several lasting blocks of the same power of two that
+/// forward passes allocated: a library has one workspace per thread.
+fn clear_repeated_workspace_sizes(blocks: &[PeakBlock], all: &mut [BlockEvidence]) {
+    let may_be_workspace = |one: &BlockEvidence| {
+        one.allocated_in == CallContext::Forward
+            && one.workspace == Some(WorkspaceSize::PowerOfTwo)
+            && one.stays()
     };
-    let mut of_size: SeededMap<u64, u64> = SeededMap::default();
-    for (one, _) in blocks.iter().zip(&*all).filter(|(_, evidence)| is_it(evidence)) {
-        *of_size.entry(one.block.bytes).or_default() += 1;
+    let mut count_by_size: SeededMap<u64, u64> = SeededMap::default();
+    for (one, _) in blocks.iter().zip(&*all).filter(|(_, evidence)| may_be_workspace(evidence)) {
+        *count_by_size.entry(one.block.bytes).or_default() += 1;
     }
-    for (one, evidence) in blocks.iter().zip(all).filter(|(_, evidence)| is_it(evidence)) {
-        if of_size.get(&one.block.bytes).is_some_and(|count| *count > 1) {
+    for (one, evidence) in blocks.iter().zip(all).filter(|(_, evidence)| may_be_workspace(evidence)) {
+        if count_by_size.get(&one.block.bytes).is_some_and(|count| *count > 1) {
             evidence.workspace = None;
         }
     }
 }
 
-/// Of each block: whether the program made it when the next that anybody made was a forward pass's, of the same step, and the
-/// forward pass had not begun.
-fn before_forward(blocks: &[PeakBlock], born: &[CallContext]) -> Vec<bool> {
+/// Returns for each block whether plain program code allocated it just before a forward pass: the
+/// next allocation in any pass is a forward pass's, in the same step, and that forward pass had
+/// not begun.
+fn find_before_forward(blocks: &[PeakBlock], allocated_in: &[CallContext]) -> Vec<bool> {
     let mut result = vec![false; blocks.len()];
-    let (mut waiting, mut last) = (Vec::new(), None);
-    for (at, (one, place)) in blocks.iter().zip(born).enumerate() {
+    // Blocks of the program since the last pass, and context and step of that pass.
+    let (mut undecided, mut last) = (Vec::new(), None);
+    for (at, (one, context)) in blocks.iter().zip(allocated_in).enumerate() {
         let step = one.block.step;
-        match place {
-            CallContext::Program => waiting.push(at),
+        match context {
+            CallContext::Program => undecided.push(at),
             CallContext::Unknown | CallContext::Data | CallContext::ZeroGrad | CallContext::Seed => {}
-            place => {
-                for before in waiting.drain(..) {
-                    let is_inside = last == Some((CallContext::Forward, blocks[before].block.step));
+            context => {
+                for before in undecided.drain(..) {
+                    let has_begun = last == Some((CallContext::Forward, blocks[before].block.step));
                     result[before] =
-                        *place == CallContext::Forward && blocks[before].block.step == step && !is_inside;
+                        *context == CallContext::Forward && blocks[before].block.step == step && !has_begun;
                 }
-                last = Some((*place, step));
+                last = Some((*context, step));
             }
         }
     }
@@ -240,15 +252,15 @@ mod tests {
     const LARGE: u64 = 32 << 20;
 
     #[test]
-    fn of_several_that_stay_none_is_a_workspace_for_its_round_size() {
-        let evidence = |gone, workspace| BlockEvidence {
-            born: CallContext::Forward,
-            gone,
-            lifetime: BlockLifetime::Step,
+    fn repeated_power_of_two_sizes_are_not_workspaces() {
+        let evidence = |fate, workspace| BlockEvidence {
+            allocated_in: CallContext::Forward,
+            fate,
+            lifetime: BlockLifetime::WithinStep,
             saw_backward: false,
             is_before_forward: false,
-            is_cut: false,
-            line_dies_backward: false,
+            is_cut_short: false,
+            line_is_freed_in_backward: false,
             workspace,
         };
         let block = |bytes| PeakBlock {
@@ -260,15 +272,15 @@ mod tests {
         let workspaces = |sizes: &[(u64, BlockFate)]| {
             let blocks: Vec<PeakBlock> = sizes.iter().map(|(bytes, _)| block(*bytes)).collect();
             let mut all: Vec<BlockEvidence> =
-                sizes.iter().map(|(bytes, gone)| evidence(*gone, workspace_size(*bytes))).collect();
-            doubt_round_sizes(&blocks, &mut all);
+                sizes.iter().map(|(bytes, fate)| evidence(*fate, workspace_size(*bytes))).collect();
+            clear_repeated_workspace_sizes(&blocks, &mut all);
             all.iter().map(|evidence| evidence.workspace.is_some()).collect::<Vec<_>>()
         };
-        let backward = BlockFate::In(CallContext::Backward);
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (1 << 20, BlockFate::Never)]), [true, true]);
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (LARGE, BlockFate::Never)]), [false, false]);
-        // One that goes is none anyway, and says nothing about the other.
-        assert_eq!(workspaces(&[(LARGE, BlockFate::Never), (LARGE, backward)]), [true, true]);
-        assert_eq!(workspaces(&[(8_519_680, BlockFate::Never), (8_519_680, BlockFate::Never)]), [true, true]);
+        let backward = BlockFate::FreedIn(CallContext::Backward);
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (1 << 20, BlockFate::Live)]), [true, true]);
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (LARGE, BlockFate::Live)]), [false, false]);
+        // A block that is freed is not a workspace, and does not count against the other.
+        assert_eq!(workspaces(&[(LARGE, BlockFate::Live), (LARGE, backward)]), [true, true]);
+        assert_eq!(workspaces(&[(8_519_680, BlockFate::Live), (8_519_680, BlockFate::Live)]), [true, true]);
     }
 }

@@ -1,37 +1,39 @@
-//! From evidence to a category: one block, one pure function.
+//! Decides the category of one block from evidence, in one pure function.
 //!
-//! Definition: `docs/analyses.md`, "Peak by category", has the same table. What a block is for shows in where it was born and
-//! how it went: what the forward pass makes and the backward pass gives back is an activation, what the backward pass makes
-//! and `zero_grad` gives back a gradient. A birth alone says that only of modules and of optimizers.
+//! [`judge_block`] looks at where a block was allocated and where it was freed. A block allocated
+//! in the forward pass and freed in the backward pass is an activation; one allocated in the
+//! backward pass and freed in `zero_grad` is a gradient. The allocation alone decides only for
+//! modules and optimizers. Blocks that no rule covers are [`Category::Unknown`]. Every verdict
+//! names its rule and its confidence.
 //!
-//! Constraint: a number in a report is believed. Consequence: what the rules do not tell is `unknown`, and every answer says
-//! by which rule it was found and how sure that is.
+//! `docs/analyses.md`, "Peak by category", has the same table. `rules::tests` checks the usual
+//! cases, and properties that hold for every possible evidence.
 
 use super::context::CallContext;
 
-/// What a block is for.
+/// What a block is used for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Category {
-    /// Of modules, their buffers included.
+    /// Parameters and buffers of modules.
     Parameters,
-    /// What the backward pass leaves.
+    /// Results of the backward pass that outlive it.
     Gradients,
-    /// What an optimizer keeps from step to step.
+    /// State that an optimizer keeps from step to step.
     OptimizerState,
-    /// What the forward pass makes and the backward pass, or the program after it, needs.
+    /// Results of the forward pass that outlive it, usually until the backward pass.
     Activations,
-    /// What is gone when the pass is over that made it.
+    /// Blocks that are freed in the pass that allocated them.
     Temporaries,
-    /// What libraries compute in.
+    /// Scratch memory of libraries such as cuBLAS.
     Workspaces,
-    /// Batches.
+    /// Batches of input data.
     Inputs,
-    /// Nothing tells.
+    /// No rule applies to the block.
     Unknown,
 }
 
 impl Category {
-    /// In reports.
+    /// The name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Parameters => "parameters",
@@ -46,19 +48,19 @@ impl Category {
     }
 }
 
-/// How sure a rule is.
+/// How certain the verdict of a rule is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum Confidence {
-    /// Another answer would be a surprise as well.
+    /// The evidence is weak; this category is only the most likely one.
     Low,
-    /// Birth or death tells; the other does not speak against it.
+    /// Allocation or free indicates the category, and the other does not contradict it.
     Medium,
-    /// Birth and death tell the same.
+    /// Allocation and free agree.
     High,
 }
 
 impl Confidence {
-    /// In reports.
+    /// The name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -68,76 +70,73 @@ impl Confidence {
     }
 }
 
-/// How a block went.
+/// How a block ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BlockFate {
-    /// It is there at the end.
-    Never,
-    /// The event is missing.
-    Lost,
-    /// It was given back in such a place.
-    In(CallContext),
+    /// The block is live at the end of the run.
+    Live,
+    /// The event of its free is missing.
+    Unknown,
+    /// The block was freed in this context.
+    FreedIn(CallContext),
 }
 
-/// How long it was there.
+/// How long a block lived, in steps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BlockLifetime {
-    /// It went in the step in which it came.
-    Step,
-    /// In the next one.
-    Next,
-    /// It was there for at least one whole step.
+    /// Freed in the step that allocated it.
+    WithinStep,
+    /// Freed in the step after that.
+    NextStep,
+    /// Live for at least one whole step.
     Lasting,
-    /// Steps are not told, or not where they begin.
-    Untold,
+    /// The trace has no steps, or their exact boundaries are unknown.
+    Unknown,
 }
 
-/// How much a size says.
+/// How strongly a size indicates a library's workspace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WorkspaceSize {
-    /// Hardly a tensor has it.
-    Odd,
-    /// A power of two.
-    Round,
+    /// Hardly any tensor has this size.
+    Distinctive,
+    /// A power of two, which many tensors have.
+    PowerOfTwo,
 }
 
-/// What is known of a block of the peak.
+/// Evidence about one block of the peak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own.
+#[allow(clippy::struct_excessive_bools)] // The facts are independent of each other.
 pub(crate) struct BlockEvidence {
-    /// Where it was allocated.
-    pub born: CallContext,
-    /// How it went.
-    pub gone: BlockFate,
-    /// How long it was there.
+    /// Context of the allocation.
+    pub allocated_in: CallContext,
+    pub fate: BlockFate,
     pub lifetime: BlockLifetime,
-    /// A backward pass ran after it came and before it went.
+    /// A backward pass ran while the block was live.
     pub saw_backward: bool,
-    /// It came when a forward pass was about to begin.
+    /// The block was allocated just before a forward pass.
     pub is_before_forward: bool,
-    /// The run, or the step, was broken off while it was there: how it went says nothing.
-    pub is_cut: bool,
-    /// Blocks of its line are mostly given back by the backward pass.
-    pub line_dies_backward: bool,
-    /// It has the size of a workspace: one that nothing else has, or one that tensors have as well.
+    /// The run or the step ended abnormally while the block was live, so its fate means nothing.
+    pub is_cut_short: bool,
+    /// The backward pass frees most blocks of the same line.
+    pub line_is_freed_in_backward: bool,
+    /// How strongly its size indicates a workspace. `None` if it is not the size of one.
     pub workspace: Option<WorkspaceSize>,
 }
 
 impl BlockEvidence {
-    /// It is there at the end, or was for at least a whole step.
+    /// True if the block is live at the end, or was for at least a whole step.
     pub(super) fn stays(self) -> bool {
-        self.lifetime == BlockLifetime::Lasting || self.gone == BlockFate::Never
+        self.lifetime == BlockLifetime::Lasting || self.fate == BlockFate::Live
     }
 }
 
-/// An answer.
+/// The category of a block, and how it was decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct CategoryVerdict {
-    /// What it is for.
     pub category: Category,
-    /// How sure that is; nobody is sure of what is not known.
+    /// `None` for an unknown category.
     pub confidence: Option<Confidence>,
-    /// What told it.
+    /// Name of the rule in reports.
     pub rule: &'static str,
 }
 
@@ -145,135 +144,142 @@ const fn verdict(category: Category, confidence: Confidence, rule: &'static str)
     CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
-/// No rule tells.
+/// A verdict of unknown; `rule` names the reason.
 pub(super) const fn unknown(rule: &'static str) -> CategoryVerdict {
     CategoryVerdict { category: Category::Unknown, confidence: None, rule }
 }
 
-/// What lasts, and was made by lines that tell nothing: sizes may tell more ([`super::sizes`]).
+/// Lasting blocks of plain program code. [`super::sizes`] may refine the verdict.
 pub(super) const KEPT: &str = "kept_by_program";
 
-/// A size and a stay: where it is less than medium sure, [`super::sizes`] tells more.
+/// Lasting blocks of a workspace's size. [`super::sizes`] may refine a verdict of low confidence.
 pub(super) const WORKSPACE: &str = "workspace_size";
 
-/// How it went says nothing, because the run or the step was broken off.
+/// The fate is unknown, since the run or the step ended abnormally.
 pub(super) const CUT: &str = "cut_short";
 
-/// The category of a block.
-pub(crate) fn judge(evidence: BlockEvidence) -> CategoryVerdict {
+/// Decides the category of a block.
+pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Category as C;
     use Confidence::{High, Medium};
-    let BlockEvidence { born, gone, lifetime, .. } = evidence;
+    let BlockEvidence { allocated_in, fate, lifetime, .. } = evidence;
     let lasts = lifetime == BlockLifetime::Lasting;
-    if let Some(sure) = workspace(evidence) {
-        return verdict(C::Workspaces, sure, WORKSPACE);
+    if let Some(confidence) = workspace_confidence(evidence) {
+        return verdict(C::Workspaces, confidence, WORKSPACE);
     }
-    match born {
+    match allocated_in {
         CallContext::Module => {
-            let moved_on = gone == BlockFate::In(CallContext::Module);
-            verdict(C::Parameters, if moved_on { Medium } else { High }, "born_in_module")
+            let is_moved = fate == BlockFate::FreedIn(CallContext::Module);
+            verdict(C::Parameters, if is_moved { Medium } else { High }, "born_in_module")
         }
         CallContext::Initial if lasts => verdict(C::Parameters, Medium, "born_in_module"),
         CallContext::Initial => verdict(C::Temporaries, Medium, "born_in_initialisation"),
-        CallContext::Loading if gone == BlockFate::In(CallContext::Loading) && !lasts => {
+        CallContext::Loading if fate == BlockFate::FreedIn(CallContext::Loading) && !lasts => {
             verdict(C::Temporaries, Medium, "died_where_born")
         }
         CallContext::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
         CallContext::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
         CallContext::Seed => verdict(C::Temporaries, High, "begins_backward"),
         CallContext::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
-        CallContext::Optimizer | CallContext::OptimizerState => of_optimizer(evidence),
-        CallContext::Backward => of_backward(evidence),
-        CallContext::Forward => of_forward(evidence),
-        CallContext::Program => of_program(evidence),
+        CallContext::Optimizer | CallContext::OptimizerState => judge_optimizer_block(evidence),
+        CallContext::Backward => judge_backward_block(evidence),
+        CallContext::Forward => judge_forward_block(evidence),
+        CallContext::Program => judge_program_block(evidence),
         CallContext::Unknown => unknown("no_python_stack"),
     }
 }
 
-/// How sure it is that the block is one, if it may be. A workspace comes with the first matrices that a thread multiplies, and
-/// stays. Where parameters, their gradients or the program's own tensors come, a round size says little or nothing.
-fn workspace(evidence: BlockEvidence) -> Option<Confidence> {
+/// How certain it is that a block is a library's workspace; `None` if it is not one. A workspace
+/// is allocated at the first matrix multiplication of a thread, and stays. Where parameters,
+/// gradients or the program's own tensors are allocated, a power of two means little.
+fn workspace_confidence(evidence: BlockEvidence) -> Option<Confidence> {
     let lasts = evidence.lifetime == BlockLifetime::Lasting;
-    match (evidence.workspace?, evidence.born) {
+    match (evidence.workspace?, evidence.allocated_in) {
         (
-            WorkspaceSize::Odd,
+            WorkspaceSize::Distinctive,
             CallContext::Forward | CallContext::Backward | CallContext::Program | CallContext::Unknown,
         ) => Some(if lasts { Confidence::High } else { Confidence::Medium }),
         _ if !evidence.stays() => None,
-        (WorkspaceSize::Round, CallContext::Forward) => Some(Confidence::Medium),
-        (WorkspaceSize::Round, CallContext::Backward) => Some(Confidence::Low),
+        (WorkspaceSize::PowerOfTwo, CallContext::Forward) => Some(Confidence::Medium),
+        (WorkspaceSize::PowerOfTwo, CallContext::Backward) => Some(Confidence::Low),
         _ => None,
     }
 }
 
-fn of_optimizer(evidence: BlockEvidence) -> CategoryVerdict {
+fn judge_optimizer_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Medium};
-    let makes_state = evidence.born == CallContext::OptimizerState;
-    match (evidence.gone, evidence.lifetime) {
-        (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Step) => {
-            verdict(Category::Temporaries, High, "died_where_born")
-        }
-        (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Untold)
-            if !makes_state =>
-        {
-            verdict(Category::Temporaries, Medium, "died_where_born")
-        }
+    let makes_state = evidence.allocated_in == CallContext::OptimizerState;
+    match (evidence.fate, evidence.lifetime) {
+        (
+            BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
+            BlockLifetime::WithinStep,
+        ) => verdict(Category::Temporaries, High, "died_where_born"),
+        (
+            BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
+            BlockLifetime::Unknown,
+        ) if !makes_state => verdict(Category::Temporaries, Medium, "died_where_born"),
         _ if makes_state => verdict(Category::OptimizerState, High, "born_as_state"),
-        _ if evidence.is_cut => unknown(CUT),
+        _ if evidence.is_cut_short => unknown(CUT),
         (_, BlockLifetime::Lasting) => verdict(Category::OptimizerState, High, "outlived_optimizer"),
         _ => verdict(Category::OptimizerState, Medium, "outlived_optimizer"),
     }
 }
 
-fn of_backward(evidence: BlockEvidence) -> CategoryVerdict {
+fn judge_backward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
-    match (evidence.gone, evidence.lifetime) {
-        (BlockFate::In(CallContext::ZeroGrad), _) => verdict(Category::Gradients, High, "died_in_zero_grad"),
-        (BlockFate::In(CallContext::Backward), BlockLifetime::Step) => {
+    match (evidence.fate, evidence.lifetime) {
+        (BlockFate::FreedIn(CallContext::ZeroGrad), _) => {
+            verdict(Category::Gradients, High, "died_in_zero_grad")
+        }
+        (BlockFate::FreedIn(CallContext::Backward), BlockLifetime::WithinStep) => {
             verdict(Category::Temporaries, High, "died_where_born")
         }
         (
-            BlockFate::In(CallContext::Backward | CallContext::Unknown),
-            BlockLifetime::Step | BlockLifetime::Untold,
+            BlockFate::FreedIn(CallContext::Backward | CallContext::Unknown),
+            BlockLifetime::WithinStep | BlockLifetime::Unknown,
         ) => verdict(Category::Temporaries, Medium, "died_where_born"),
-        _ if evidence.is_cut => verdict(Category::Temporaries, Low, CUT),
+        _ if evidence.is_cut_short => verdict(Category::Temporaries, Low, CUT),
         _ => verdict(Category::Gradients, Medium, "outlived_backward"),
     }
 }
 
-fn of_forward(evidence: BlockEvidence) -> CategoryVerdict {
+fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
-    match evidence.gone {
-        BlockFate::In(CallContext::Backward) => {
-            let late = evidence.lifetime == BlockLifetime::Lasting;
-            verdict(Category::Activations, if late { Medium } else { High }, "died_in_backward")
+    match evidence.fate {
+        BlockFate::FreedIn(CallContext::Backward) => {
+            let is_late = evidence.lifetime == BlockLifetime::Lasting;
+            verdict(Category::Activations, if is_late { Medium } else { High }, "died_in_backward")
         }
-        _ if evidence.is_cut => {
-            let sure = if evidence.line_dies_backward { Medium } else { Low };
-            verdict(Category::Activations, sure, CUT)
+        _ if evidence.is_cut_short => {
+            let confidence = if evidence.line_is_freed_in_backward { Medium } else { Low };
+            verdict(Category::Activations, confidence, CUT)
         }
         _ if evidence.lifetime == BlockLifetime::Lasting => unknown("kept_by_forward"),
-        // What is there at the end may be what leaks, too young to tell.
-        BlockFate::Never if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
+        // A block that is live at the end may also be leaked.
+        BlockFate::Live if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
         _ if evidence.saw_backward => verdict(Category::Activations, Medium, "outlived_backward"),
-        BlockFate::In(CallContext::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
-        BlockFate::In(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
-        BlockFate::Never | BlockFate::Lost => unknown("kept_by_forward"),
+        BlockFate::FreedIn(CallContext::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
+        BlockFate::Live | BlockFate::Unknown => unknown("kept_by_forward"),
     }
 }
 
-fn of_program(evidence: BlockEvidence) -> CategoryVerdict {
+fn judge_program_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{Low, Medium};
     if evidence.lifetime == BlockLifetime::Lasting {
         return unknown(KEPT);
     }
-    match evidence.gone {
+    match evidence.fate {
         _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, "born_before_forward"),
-        BlockFate::In(CallContext::Backward) => verdict(Category::Activations, Medium, "died_in_backward"),
-        _ if evidence.is_cut => unknown(CUT),
-        BlockFate::In(_) if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
-        BlockFate::In(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
-        BlockFate::Never | BlockFate::Lost => unknown(KEPT),
+        BlockFate::FreedIn(CallContext::Backward) => {
+            verdict(Category::Activations, Medium, "died_in_backward")
+        }
+        _ if evidence.is_cut_short => unknown(CUT),
+        BlockFate::FreedIn(_) if evidence.saw_backward => {
+            verdict(Category::Activations, Low, "outlived_backward")
+        }
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
+        BlockFate::Live | BlockFate::Unknown => unknown(KEPT),
     }
 }
 

@@ -1,8 +1,8 @@
-//! The usual cases by name, and what holds for every evidence that there can be.
+//! Checks the usual cases by name, and properties over every possible evidence.
 
 use super::*;
 
-const PLACES: [CallContext; 12] = [
+const CONTEXTS: [CallContext; 12] = [
     CallContext::Backward,
     CallContext::Seed,
     CallContext::Forward,
@@ -17,37 +17,37 @@ const PLACES: [CallContext; 12] = [
     CallContext::Unknown,
 ];
 const LIFETIMES: [BlockLifetime; 4] =
-    [BlockLifetime::Step, BlockLifetime::Next, BlockLifetime::Lasting, BlockLifetime::Untold];
+    [BlockLifetime::WithinStep, BlockLifetime::NextStep, BlockLifetime::Lasting, BlockLifetime::Unknown];
 
-fn evidence(born: CallContext, gone: BlockFate, lifetime: BlockLifetime) -> BlockEvidence {
+fn evidence(allocated_in: CallContext, fate: BlockFate, lifetime: BlockLifetime) -> BlockEvidence {
     BlockEvidence {
-        born,
-        gone,
+        allocated_in,
+        fate,
         lifetime,
         saw_backward: false,
         is_before_forward: false,
-        is_cut: false,
-        line_dies_backward: false,
+        is_cut_short: false,
+        line_is_freed_in_backward: false,
         workspace: None,
     }
 }
 
-fn category(born: CallContext, gone: BlockFate, lifetime: BlockLifetime) -> Category {
-    judge(evidence(born, gone, lifetime)).category
+fn category(allocated_in: CallContext, fate: BlockFate, lifetime: BlockLifetime) -> Category {
+    judge_block(evidence(allocated_in, fate, lifetime)).category
 }
 
-/// Every evidence that there can be.
-fn all() -> impl Iterator<Item = BlockEvidence> {
-    let gone = [BlockFate::Never, BlockFate::Lost].into_iter().chain(PLACES.map(BlockFate::In));
-    let pairs = gone.flat_map(|gone| PLACES.map(|born| (born, gone)));
-    pairs.flat_map(|(born, gone)| LIFETIMES.map(|lifetime| evidence(born, gone, lifetime))).flat_map(
+/// All combinations of evidence.
+fn all_evidence() -> impl Iterator<Item = BlockEvidence> {
+    let fates = [BlockFate::Live, BlockFate::Unknown].into_iter().chain(CONTEXTS.map(BlockFate::FreedIn));
+    let pairs = fates.flat_map(|fate| CONTEXTS.map(|context| (context, fate)));
+    pairs.flat_map(|(context, fate)| LIFETIMES.map(|lifetime| evidence(context, fate, lifetime))).flat_map(
         |evidence| {
             (0..48u8).map(move |bits| BlockEvidence {
                 saw_backward: bits & 1 != 0,
                 is_before_forward: bits & 2 != 0,
-                is_cut: bits & 4 != 0,
-                line_dies_backward: bits & 8 != 0,
-                workspace: [None, Some(WorkspaceSize::Odd), Some(WorkspaceSize::Round)]
+                is_cut_short: bits & 4 != 0,
+                line_is_freed_in_backward: bits & 8 != 0,
+                workspace: [None, Some(WorkspaceSize::Distinctive), Some(WorkspaceSize::PowerOfTwo)]
                     [usize::from(bits / 16)],
                 ..evidence
             })
@@ -56,49 +56,57 @@ fn all() -> impl Iterator<Item = BlockEvidence> {
 }
 
 #[test]
-fn the_usual_training() {
+fn usual_blocks_of_a_training_have_their_categories() {
     use CallContext::{Backward, Forward, Module, Optimizer, OptimizerState, Program, ZeroGrad};
     let cases = [
-        (Module, BlockFate::Never, BlockLifetime::Lasting, Category::Parameters),
-        (Backward, BlockFate::In(ZeroGrad), BlockLifetime::Next, Category::Gradients),
-        (Backward, BlockFate::Never, BlockLifetime::Lasting, Category::Gradients),
-        (Backward, BlockFate::In(Program), BlockLifetime::Next, Category::Gradients),
-        (Backward, BlockFate::In(Backward), BlockLifetime::Step, Category::Temporaries),
-        (OptimizerState, BlockFate::Never, BlockLifetime::Lasting, Category::OptimizerState),
-        (Optimizer, BlockFate::In(Optimizer), BlockLifetime::Step, Category::Temporaries),
-        (Optimizer, BlockFate::In(Optimizer), BlockLifetime::Next, Category::OptimizerState),
-        (Forward, BlockFate::In(Backward), BlockLifetime::Step, Category::Activations),
-        (Forward, BlockFate::In(Forward), BlockLifetime::Step, Category::Temporaries),
-        (Forward, BlockFate::Never, BlockLifetime::Lasting, Category::Unknown),
-        (Program, BlockFate::Never, BlockLifetime::Lasting, Category::Unknown),
+        (Module, BlockFate::Live, BlockLifetime::Lasting, Category::Parameters),
+        (Backward, BlockFate::FreedIn(ZeroGrad), BlockLifetime::NextStep, Category::Gradients),
+        (Backward, BlockFate::Live, BlockLifetime::Lasting, Category::Gradients),
+        (Backward, BlockFate::FreedIn(Program), BlockLifetime::NextStep, Category::Gradients),
+        (Backward, BlockFate::FreedIn(Backward), BlockLifetime::WithinStep, Category::Temporaries),
+        (OptimizerState, BlockFate::Live, BlockLifetime::Lasting, Category::OptimizerState),
+        (Optimizer, BlockFate::FreedIn(Optimizer), BlockLifetime::WithinStep, Category::Temporaries),
+        (Optimizer, BlockFate::FreedIn(Optimizer), BlockLifetime::NextStep, Category::OptimizerState),
+        (Forward, BlockFate::FreedIn(Backward), BlockLifetime::WithinStep, Category::Activations),
+        (Forward, BlockFate::FreedIn(Forward), BlockLifetime::WithinStep, Category::Temporaries),
+        (Forward, BlockFate::Live, BlockLifetime::Lasting, Category::Unknown),
+        (Program, BlockFate::Live, BlockLifetime::Lasting, Category::Unknown),
     ];
-    for (born, gone, lifetime, expected) in cases {
-        assert_eq!(category(born, gone, lifetime), expected, "{born:?} {gone:?} {lifetime:?}");
+    for (allocated_in, fate, lifetime, expected) in cases {
+        assert_eq!(
+            category(allocated_in, fate, lifetime),
+            expected,
+            "{allocated_in:?} {fate:?} {lifetime:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_unknown_has_no_confidence_and_what_is_known_has_one() {
-    for evidence in all() {
-        let verdict = judge(evidence);
+fn verdict_has_a_confidence_unless_category_is_unknown() {
+    for evidence in all_evidence() {
+        let verdict = judge_block(evidence);
         assert_eq!(verdict.category == Category::Unknown, verdict.confidence.is_none(), "{evidence:?}");
     }
 }
 
 #[test]
-fn without_a_python_stack_nothing_but_a_size_tells() {
-    for evidence in all().filter(|evidence| evidence.born == CallContext::Unknown) {
-        let found = judge(evidence).category;
-        assert!(matches!(found, Category::Unknown | Category::Workspaces), "{evidence:?}");
-        assert!(found == Category::Unknown || evidence.workspace == Some(WorkspaceSize::Odd), "{evidence:?}");
+fn without_a_python_stack_only_a_workspace_size_decides() {
+    for evidence in all_evidence().filter(|evidence| evidence.allocated_in == CallContext::Unknown) {
+        let category = judge_block(evidence).category;
+        assert!(matches!(category, Category::Unknown | Category::Workspaces), "{evidence:?}");
+        assert!(
+            category == Category::Unknown || evidence.workspace == Some(WorkspaceSize::Distinctive),
+            "{evidence:?}"
+        );
     }
 }
 
 #[test]
-fn a_broken_off_run_makes_nothing_surer() {
-    for evidence in all().filter(|evidence| !evidence.is_cut) {
-        let (whole, cut) = (judge(evidence), judge(BlockEvidence { is_cut: true, ..evidence }));
-        assert!(whole == cut || cut.rule == CUT, "{evidence:?}");
+fn cut_short_run_never_raises_confidence() {
+    for evidence in all_evidence().filter(|evidence| !evidence.is_cut_short) {
+        let (complete, cut) =
+            (judge_block(evidence), judge_block(BlockEvidence { is_cut_short: true, ..evidence }));
+        assert!(complete == cut || cut.rule == CUT, "{evidence:?}");
         if cut.rule == CUT {
             assert!(cut.confidence < Some(Confidence::High), "{evidence:?}");
         }
@@ -106,15 +114,15 @@ fn a_broken_off_run_makes_nothing_surer() {
 }
 
 #[test]
-fn gradients_come_from_the_backward_pass_alone_and_state_from_optimizers() {
-    for evidence in all() {
-        let born = match judge(evidence).category {
-            Category::Gradients => evidence.born == CallContext::Backward,
+fn gradients_need_the_backward_pass_and_optimizer_state_an_optimizer() {
+    for evidence in all_evidence() {
+        let is_in_its_context = match judge_block(evidence).category {
+            Category::Gradients => evidence.allocated_in == CallContext::Backward,
             Category::OptimizerState => {
-                matches!(evidence.born, CallContext::Optimizer | CallContext::OptimizerState)
+                matches!(evidence.allocated_in, CallContext::Optimizer | CallContext::OptimizerState)
             }
             _ => true,
         };
-        assert!(born, "{evidence:?}");
+        assert!(is_in_its_context, "{evidence:?}");
     }
 }
