@@ -28,8 +28,8 @@ use gpumemtrace_replay::Input;
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::MissingEvents;
 use gpumemtrace_replay::ingest::TraceHead;
-use gpumemtrace_replay::ingest::incompleteness;
-use gpumemtrace_replay::ingest::missing;
+use gpumemtrace_replay::ingest::count_missing_events;
+use gpumemtrace_replay::ingest::describe_incompleteness;
 use gpumemtrace_replay::ingest::read_events;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
@@ -66,8 +66,8 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<Strin
         events.push(*event);
         ControlFlow::Continue(())
     })?;
-    let missing = missing(&head, &body, THREADS);
-    let reasons = incompleteness(&head, &body, missing, 0);
+    let missing = count_missing_events(&head, &body, THREADS);
+    let reasons = describe_incompleteness(&head, &body, missing, 0);
     let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
     Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }

@@ -83,7 +83,7 @@ fn each_address_that_is_shown_is_asked_for_once() {
 #[test]
 fn what_is_not_shown_is_not_asked_for() {
     let analyses = [analysed()];
-    let shown = |sections, stacks| NameScope { sections, most_sites: 20, stacks, mixed: false };
+    let shown = |sections, stacks| NameScope { sections, max_sites: 20, stacks, mixed: false };
     // Of what has no Python frames the one address that stands for it; with its stack, the others.
     for (shown, addresses) in [
         (shown(&[Section::Leaks], true), 0),
