@@ -17,6 +17,7 @@ use gpumemtrace_replay::ingest::missing;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput};
+use crate::render::wording::describe_loss;
 use crate::terminal::marks::sanitize;
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
     for reason in &reasons {
-        writeln!(out, "# incomplete {}", sanitize(reason))?;
+        writeln!(out, "# incomplete {}", sanitize(&describe_loss(reason)))?;
     }
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

@@ -10,6 +10,7 @@
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
 use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, StackSymbols};
+use crate::report::TraceNote;
 
 /// Most calls that are remembered.
 const MAX_CALLS: usize = 16;
@@ -59,22 +60,16 @@ impl AutogradTracker {
         }
     }
 
-    /// What a reader should know of the lines at which events of backward threads are shown, of so many events.
-    pub(crate) fn notes(&self, events: u64) -> Vec<String> {
-        let share = |part: u64| match 100 * part / events.max(1) {
-            0 => "less than 1".to_owned(),
-            share => share.to_string(),
-        };
-        let whose = [
-            (self.at_lines, "shown at the forward line that they work for (\"its backward\")"),
-            (
-                self.at_calls,
-                "shown at the line of the backward() call: for which forward line they work is not known",
-            ),
-        ];
-        let told = whose.into_iter().filter(|(part, _)| *part > 0);
-        told.map(|(part, how)| format!("{} % of the events are of backward threads and {how}", share(part)))
-            .collect()
+    /// How events of autograd threads are attributed, of `all_events`.
+    pub(crate) fn notes(&self, all_events: u64) -> Vec<TraceNote> {
+        let mut notes = Vec::new();
+        if self.at_lines > 0 {
+            notes.push(TraceNote::BackwardAtForwardLine { events: self.at_lines, all_events });
+        }
+        if self.at_calls > 0 {
+            notes.push(TraceNote::BackwardAtCall { events: self.at_calls, all_events });
+        }
+        notes
     }
 
     #[inline]

@@ -11,37 +11,25 @@ use crate::callsite::mixed_stack::{MixedFrame, loops, merge};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
 use crate::report::Section;
-use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
+use crate::report::json_enum::json_enum;
+use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, VerdictEvidence};
 use crate::util::seeded_map::SeededMap;
 
-/// Why an address has no name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum UnnamedReason {
-    /// The module's file is not there, and no debug file of its build id.
-    FileMissing,
-    /// The file there is another build.
-    OtherBuild,
-    /// The module has no build id, so no file can be known to be its own.
-    NoBuildId,
-    /// The file has no symbol at this address.
-    NoSymbols,
-    /// The file cannot be read, or is no ELF file.
-    Unreadable,
-    /// The address lies in no module: code made at run time.
-    NoModule,
-}
-
-impl UnnamedReason {
-    /// As `--json` has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::FileMissing => "file_missing",
-            Self::OtherBuild => "other_build",
-            Self::NoBuildId => "no_build_id",
-            Self::NoSymbols => "no_symbols",
-            Self::Unreadable => "unreadable",
-            Self::NoModule => "no_module",
-        }
+json_enum! {
+    /// Why an address has no name.
+    enum UnnamedReason {
+        /// The file of the module, and debug files of its build id, are missing.
+        FileMissing = "file_missing",
+        /// The file is another build.
+        OtherBuild = "other_build",
+        /// The module has no build id, so no file can be matched with it.
+        NoBuildId = "no_build_id",
+        /// The file has no symbol at this address.
+        NoSymbols = "no_symbols",
+        /// The file cannot be read, or is not an ELF file.
+        Unreadable = "unreadable",
+        /// The address is in no module: code made at run time.
+        NoModule = "no_module",
     }
 }
 
@@ -139,12 +127,12 @@ fn sites<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mu
             all.extend(leak.members.iter_mut().take(most).map(|site| (trace, site)));
         }
     }
-    for instant in report.instants.iter_mut().flatten() {
-        all.extend(instant.sites.iter_mut().take(most).map(|share| (instant.trace, &mut share.site)));
+    for snapshot in report.snapshots.iter_mut().flatten() {
+        all.extend(snapshot.sites.iter_mut().take(most).map(|share| (snapshot.trace, &mut share.site)));
     }
     if scope.has(Section::Fragmentation) {
-        for course in report.gap_over_time.iter_mut().flatten() {
-            all.extend(course.kept_by.iter_mut().take(most).map(|keeper| (course.trace, &mut keeper.site)));
+        for history in report.fragmentation_over_time.iter_mut().flatten() {
+            all.extend(history.pinned_by.iter_mut().take(most).map(|one| (history.trace, &mut one.site)));
         }
         for moment in report.fragmentation.iter_mut().flatten() {
             for cause in &mut moment.causes {
@@ -166,7 +154,25 @@ fn sites<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usize, &'a mu
             all.extend(oom.sites.iter_mut().take(most).map(|share| (trace, &mut share.site)));
         }
     }
+    for verdict in report.verdicts.iter_mut().flatten() {
+        let trace = verdict.trace;
+        all.extend(verdict_sites(&mut verdict.evidence).into_iter().map(|site| (trace, site)));
+    }
     all
+}
+
+/// The sites that the sentence of a verdict names.
+fn verdict_sites(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
+    match evidence {
+        VerdictEvidence::Leak { site, .. }
+        | VerdictEvidence::Oom { site, .. }
+        | VerdictEvidence::CreepEarly { site, .. } => vec![site],
+        VerdictEvidence::FailedCalls { site, .. } => site.iter_mut().map(|site| &mut **site).collect(),
+        VerdictEvidence::TransientSpike { more_by_site, .. } => {
+            more_by_site.iter_mut().map(|more| &mut more.site).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The names of one trace.
@@ -222,7 +228,8 @@ impl<'a> TraceNamer<'a> {
         let links: Vec<FrameLink> = python.iter().map(|frame| frame.link).collect();
         let merged = merge(&loops, &links);
         if !python.is_empty() {
-            site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });
+            site.stack_order =
+                Some(if merged.is_exact { StackOrder::Exact } else { StackOrder::Approximate });
             self.approximate_stacks += u64::from(!merged.is_exact);
         }
         for slot in merged.slots {
@@ -251,7 +258,7 @@ impl<'a> TraceNamer<'a> {
         reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         naming.reasons = reasons
             .into_iter()
-            .map(|((module, why), addresses)| NamingReason { module, why: why.name(), addresses })
+            .map(|((module, why), addresses)| NamingReason { module, why, addresses })
             .collect();
         (naming.addresses > 0).then_some(naming)
     }

@@ -34,6 +34,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::Detail;
 
 use crate::callsite::symbols::SiteId;
+use crate::report::CauseKind;
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
 use crate::state::segments::Segment;
@@ -163,13 +164,20 @@ pub(crate) struct Gap {
     pub groups: Vec<PoolTotals>,
 }
 
-/// Causes by the names that reports give them, in the order of [`Gap::parts`].
-pub(crate) const CAUSES: [&str; 7] =
-    ["rounding", "pending_free", "stranded_stream", "stranded_pool", "pinned", "cache", "unexplained"];
+/// All causes, in the order of [`Gap::parts`].
+pub(crate) const CAUSES: [CauseKind; 7] = [
+    CauseKind::Rounding,
+    CauseKind::PendingFree,
+    CauseKind::StrandedStream,
+    CauseKind::StrandedPool,
+    CauseKind::Pinned,
+    CauseKind::Cache,
+    CauseKind::Unexplained,
+];
 
 impl Gap {
     /// Its causes; they sum to `gap`.
-    pub(crate) fn parts(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn parts(&self) -> [(CauseKind, u64); 7] {
         let bytes = [
             self.rounding.bytes,
             self.pending.bytes,

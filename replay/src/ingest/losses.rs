@@ -1,13 +1,14 @@
-//! What keeps a trace from being complete: lost events, damage, and what was under way at the end.
+//! What is missing from a trace: lost events and damage, apart from calls in flight at the end.
 
 use gpumemtrace_format::Counter;
-use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::CorruptRegion;
 
+use super::trace_head::RingProblem;
 use super::{TraceBody, TraceHead};
+use crate::report::TraceLoss;
 
-/// Most damaged places described one by one.
-const MAX_DAMAGE_TOLD: usize = 3;
+/// Most damaged regions that are described one by one.
+const MAX_DAMAGE_DESCRIBED: usize = 3;
 
 /// What is missing, told apart from what was under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,105 +43,82 @@ pub fn missing(head: &TraceHead, body: &TraceBody, threads: u64) -> MissingEvent
     }
 }
 
-/// Everything that keeps a trace from being complete, one sentence each.
+/// Everything that is missing from a trace.
 pub fn incompleteness(
     head: &TraceHead,
     body: &TraceBody,
     missing: MissingEvents,
     dropped: u64,
-) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let has_all_records = head.ring.is_some() || head.end.is_some();
-    if dropped > 0 {
-        reasons.push(format!("the recorder dropped {dropped} events"));
-    }
-    if missing.lost > 0 {
-        reasons.push(format!("{} events are missing from the file", missing.lost));
-    }
+) -> Vec<TraceLoss> {
+    let mut losses = Vec::new();
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    add_count(dropped, TraceLoss::DroppedEvents { events: dropped });
+    add_count(missing.lost, TraceLoss::MissingEvents { events: missing.lost });
     let (parts, events) = head.dropped_parts();
-    if parts > 0 {
-        reasons.push(format!(
-            "the oldest {parts} parts with {events} events were dropped, as GPUMEMTRACE_KEEP asked for: what was allocated before the parts \
-             that are left has no line"
-        ));
-    }
-    reasons.extend(head.absent.iter().cloned());
-    let mut damage: Vec<&CorruptRegion> = head.damage.first.iter().chain(&body.damage.first).collect();
-    damage.sort_by_key(|damage| damage.offset);
-    for damage in damage.iter().take(MAX_DAMAGE_TOLD) {
-        let place = head.place_of(damage.offset);
-        reasons.push(format!("damage at byte {place} ({} bytes): {}", damage.len, damage.why));
-    }
-    let more = (head.damage.count + body.damage.count).saturating_sub(MAX_DAMAGE_TOLD as u64);
-    if more > 0 {
-        reasons.push(format!("{more} more damaged places"));
-    }
-    // While the recorder writes, the block it is at is not whole yet.
+    add_count(parts, TraceLoss::DroppedParts { parts, events });
+    losses.extend(head.absent.iter().map(|detail| TraceLoss::AbsentFiles { detail: detail.clone() }));
+    losses.extend(damage(head, body));
+    // While the recorder writes, its last block is incomplete.
     let is_being_written = head.is_locked && head.ring.is_some();
     if let Some(cut) = head.cut.filter(|cut| head.ring.is_none() || !(cut.is_in_ring() || is_being_written)) {
-        let what = match cut.kind {
-            Some(BlockKind::META) => " of metadata",
-            Some(BlockKind::MODULES) => " of modules",
-            _ => "",
-        };
-        reasons.push(format!("the file ends inside the block{what} at byte {}", head.place_of(cut.offset)));
+        let (file, offset_bytes) = head.place_of(cut.offset);
+        losses.push(TraceLoss::CutBlock { file, offset_bytes });
     }
-    if head.unknown_blocks > 0 {
-        let blocks = head.unknown_blocks;
-        reasons.push(format!("{blocks} blocks are from a newer recorder and were passed over"));
-    }
-    if body.unknown_events > 0 {
-        let events = body.unknown_events;
-        reasons.push(format!(
-            "{events} events are of a kind that this gpumemtrace does not know, and are not in the numbers: use a newer one"
-        ));
-    }
-    if body.misdated_events > 0 {
-        let events = body.misdated_events;
-        reasons.push(format!(
-            "{events} events have a time outside of the run; each is placed at the time of the event before it"
-        ));
-    }
-    let needs_ring = head.end.is_none() || missing.lost > 0 || !head.has_no_ring_of_its_own();
-    if let Some(why) = head.ring_problem.as_ref().filter(|_| needs_ring) {
-        reasons.push(format!("the ring file beside the trace {why}"));
-    }
-    if !has_all_records && head.ring_problem.is_none() {
-        reasons.push(
-            "the process did not close the trace and its ring file (the trace's name with .ring added) is not there: \
-             the last moments are missing"
-                .to_owned(),
-        );
-    }
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    add_count(head.unknown_blocks, TraceLoss::UnknownBlocks { blocks: head.unknown_blocks });
+    add_count(body.unknown_events, TraceLoss::UnknownEvents { events: body.unknown_events });
+    add_count(body.misdated_events, TraceLoss::MisdatedEvents { events: body.misdated_events });
+    losses.extend(ring_losses(head, missing));
     if head.stopped_early() {
-        let message = head.end.as_ref().map(|end| end.message.as_str()).unwrap_or_default();
-        let why = if message.is_empty() { String::new() } else { format!(": {message}") };
-        reasons.push(format!("recording stopped before the program did{why}"));
+        let message = head.end.as_ref().map(|end| end.message.clone());
+        losses.push(TraceLoss::StoppedEarly { reason: message.filter(|message| !message.is_empty()) });
     }
-    if head.cut_bytes() > 0 {
-        let (bytes, cut) = (head.own_bytes, head.cut_bytes());
-        reasons.push(format!("the file ends at byte {bytes}; {cut} bytes more had been written"));
-    }
-    if head.malformed_records() > 0 {
-        reasons.push(format!("{} records of the ring file make no sense", head.malformed_records()));
-    }
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    let (file_bytes, missing_bytes) = (head.own_bytes, head.cut_bytes());
+    add_count(missing_bytes, TraceLoss::TruncatedFile { file_bytes, missing_bytes });
+    let records = head.malformed_records();
+    add_count(records, TraceLoss::MalformedRingRecords { records });
     // The process counts before it records, and its ring file is read before its trace.
-    let given_out = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
-    if given_out < body.order.next_seq {
-        reasons.push(format!(
-            "the ring file says that there were {given_out} events, and there are {}",
-            body.order.next_seq
-        ));
+    let ring_events = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
+    let trace_events = body.order.next_seq;
+    add_count(
+        u64::from(ring_events < trace_events),
+        TraceLoss::RingBehindTrace { ring_events, trace_events },
+    );
+    let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
+    let writes = counter(Counter::WriteErrors);
+    add_count(writes, TraceLoss::WriteErrors { writes });
+    let threads = counter(Counter::ThreadsWithoutRing);
+    add_count(threads, TraceLoss::ThreadsWithoutRing { threads });
+    let errors = counter(Counter::InternalErrors);
+    add_count(errors, TraceLoss::InternalErrors { errors });
+    losses
+}
+
+/// The first damaged regions, and the number of the others.
+fn damage(head: &TraceHead, body: &TraceBody) -> Vec<TraceLoss> {
+    let mut regions: Vec<&CorruptRegion> = head.damage.first.iter().chain(&body.damage.first).collect();
+    regions.sort_by_key(|region| region.offset);
+    let described = regions.iter().take(MAX_DAMAGE_DESCRIBED).map(|region| {
+        let (file, offset_bytes) = head.place_of(region.offset);
+        TraceLoss::Damage { file, offset_bytes, bytes: region.len, detail: region.why.clone() }
+    });
+    let mut losses: Vec<TraceLoss> = described.collect();
+    let regions = (head.damage.count + body.damage.count).saturating_sub(MAX_DAMAGE_DESCRIBED as u64);
+    if regions > 0 {
+        losses.push(TraceLoss::MoreDamage { regions });
     }
-    for (counter, what) in [
-        (Counter::WriteErrors, "writes of the trace file failed"),
-        (Counter::ThreadsWithoutRing, "threads found no ring"),
-        (Counter::InternalErrors, "internal failures of the recorder"),
-    ] {
-        let count = head.counters().map_or(0, |counters| counters.get(counter));
-        if count > 0 {
-            reasons.push(format!("{count} {what}"));
+    losses
+}
+
+/// Losses because the ring file is missing or cannot be used.
+fn ring_losses(head: &TraceHead, missing: MissingEvents) -> Option<TraceLoss> {
+    let needs_ring = head.end.is_none() || missing.lost > 0 || !head.has_no_ring_of_its_own();
+    match &head.ring_problem {
+        Some(RingProblem::Foreign) => needs_ring.then_some(TraceLoss::RingForeign),
+        Some(RingProblem::Unusable(detail)) => {
+            needs_ring.then(|| TraceLoss::RingUnusable { detail: detail.clone() })
         }
+        None => (head.ring.is_none() && head.end.is_none()).then_some(TraceLoss::RingMissing),
     }
-    reasons
 }

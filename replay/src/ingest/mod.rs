@@ -21,7 +21,7 @@ pub use self::{
     event_reader::{OpenTrace, TraceBody, read_events},
     losses::{MissingEvents, incompleteness, missing},
     merger::OrderSummary,
-    trace_head::TraceHead,
+    trace_head::{RingProblem, TraceHead},
 };
 pub(crate) use crate::ingest::event_reader::read_together;
 

@@ -14,8 +14,15 @@ use crate::report::Ending;
 const TIME_SLACK_NS: u64 = 100_000_000;
 /// A run of which the end is not known is taken to be no longer than this: ten years.
 const LONGEST_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
-/// What is said of a ring file with another id.
-const FOREIGN_RING: &str = "belongs to another trace";
+
+/// Why a ring file beside the trace is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RingProblem {
+    /// Its trace id is another.
+    Foreign,
+    /// It cannot be read or decoded; why.
+    Unusable(String),
+}
 
 /// What the first reading tells.
 #[derive(Debug)]
@@ -29,7 +36,7 @@ pub struct TraceHead {
     /// The ring, if it is of this trace.
     pub ring: Option<RingImage>,
     /// Why a ring file that is there was not used.
-    pub ring_problem: Option<String>,
+    pub ring_problem: Option<RingProblem>,
     /// The recorder still holds the file.
     pub is_locked: bool,
     /// Places that hold no events and could not be used.
@@ -93,7 +100,7 @@ impl TraceHead {
     pub fn join(&mut self, ring: RingFile) {
         match ring {
             RingFile::Absent => {}
-            RingFile::Unusable(why) => self.ring_problem = Some(why),
+            RingFile::Unusable(why) => self.ring_problem = Some(RingProblem::Unusable(why)),
             RingFile::Loaded(ring) => {
                 let id = format!("{:032x}", u128::from_be_bytes(ring.trace_id));
                 if self.meta.text("trace_id") == Some(&id) {
@@ -102,7 +109,7 @@ impl TraceHead {
                     }
                     self.ring = Some(*ring);
                 } else {
-                    self.ring_problem = Some(FOREIGN_RING.to_owned());
+                    self.ring_problem = Some(RingProblem::Foreign);
                 }
             }
         }
@@ -111,7 +118,7 @@ impl TraceHead {
     /// True where what lies beside a closed trace cannot hold an event of a thread that was held up at its end: it is another
     /// trace's, or the recorder said that it had let go of the file.
     pub(super) fn has_no_ring_of_its_own(&self) -> bool {
-        self.ring_problem.as_deref() == Some(FOREIGN_RING) || self.meta.text("rings") == Some("memory")
+        self.ring_problem == Some(RingProblem::Foreign) || self.meta.text("rings") == Some("memory")
     }
 
     /// Counters as the recorder left them, if it did.
@@ -119,11 +126,11 @@ impl TraceHead {
         self.end.as_ref().map(|end| &end.counters).or(self.ring.as_ref().map(|ring| &ring.counters))
     }
 
-    /// A place in the whole, as a user would find it.
-    pub(super) fn place_of(&self, offset: u64) -> String {
+    /// The file and the offset in it of a position in the whole trace; no file if the trace has only one.
+    pub(super) fn place_of(&self, offset: u64) -> (Option<String>, u64) {
         match self.files.iter().rfind(|file| file.start <= offset).filter(|_| self.files.len() > 1) {
-            Some(file) => format!("{} of {}", offset - file.start + file.skipped, file.name),
-            None => offset.to_string(),
+            Some(file) => (Some(file.name.clone()), offset - file.start + file.skipped),
+            None => (None, offset),
         }
     }
 
@@ -181,7 +188,7 @@ impl TraceHead {
             Some((EndReason::Stopped, message)) => {
                 let why = if message.is_empty() { String::new() } else { format!(": {message}") };
                 let end = if self.is_locked { Ending::Running } else { Ending::Exit };
-                (end, Some(format!("recording stopped before the program did{why}")))
+                (end, Some(format!("stopped{why}")))
             }
             None if self.is_locked => (Ending::Running, None),
             None => (Ending::Killed, None),

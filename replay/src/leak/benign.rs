@@ -9,7 +9,7 @@
 use crate::leak::candidates::BenignCandidate;
 use crate::leak::growth::GrowthRule;
 use crate::pass::Analysis;
-use crate::report::BenignGrowth;
+use crate::report::{BenignGrowth, BenignRule, LeakKind};
 use crate::state::live_set::LiveSet;
 
 /// What PyTorch takes for a cuBLAS handle.
@@ -19,7 +19,7 @@ const MAX_LISTED: usize = 50;
 
 /// The report's form of what is silent in a book.
 pub(crate) fn report(
-    (trace, device, kind): (usize, u8, &'static str),
+    (trace, device, kind): (usize, u8, LeakKind),
     analysis: &Analysis,
     live_set: &LiveSet,
     silent: &[BenignCandidate],
@@ -38,7 +38,7 @@ pub(crate) fn report(
     told.collect()
 }
 
-fn rule(analysis: &Analysis, live_set: &LiveSet, silent: &BenignCandidate) -> &'static str {
+fn rule(analysis: &Analysis, live_set: &LiveSet, silent: &BenignCandidate) -> BenignRule {
     let BenignCandidate { site, rule, held, is_by_size } = *silent;
     let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
     let to = live_set.steps_ended().saturating_sub(1);
@@ -47,12 +47,12 @@ fn rule(analysis: &Analysis, live_set: &LiveSet, silent: &BenignCandidate) -> &'
         main.is_some_and(|stack| analysis.symbols.stack_info(stack).optimizer != 0)
     };
     match rule {
-        GrowthRule::TooEarly => "too_early",
-        _ if WORKSPACES.iter().any(is_workspace) => "library_workspace",
-        GrowthRule::WarmUp | GrowthRule::OneOff if below_optimizer() => "optimizer_state",
-        GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => "ratchet",
-        GrowthRule::WarmUp => "warm_up",
-        GrowthRule::OneOff => "one_off",
-        GrowthRule::Saturating => "saturating",
+        GrowthRule::TooEarly => BenignRule::TooEarly,
+        _ if WORKSPACES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,
+        GrowthRule::WarmUp | GrowthRule::OneOff if below_optimizer() => BenignRule::OptimizerState,
+        GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => BenignRule::Ratchet,
+        GrowthRule::WarmUp => BenignRule::WarmUp,
+        GrowthRule::OneOff => BenignRule::OneOff,
+        GrowthRule::Saturating => BenignRule::Saturating,
     }
 }

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::TENSORS;
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
+use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 
 /// Most blocks of one site that are listed; of more, so many, evenly from oldest to youngest.
 const MAX_BLOCKS: usize = 4096;
@@ -49,9 +49,9 @@ pub struct BlocksOfSite {
 /// The blocks of all leaks in tensors, as of the end of the trace.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
     let (leaks, _) = super::leaks(0, analysis);
-    let has_steps = !matches!(analysis.step_source, StepSource::Time { .. });
+    let has_steps = !matches!(analysis.step_rule, StepRule::Time { .. });
     let mut found = Vec::new();
-    for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {
+    for leak in leaks.iter().filter(|leak| leak.kind == LeakKind::Tensors) {
         let Some((_, device)) =
             analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == leak.device)
         else {

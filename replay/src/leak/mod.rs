@@ -33,7 +33,7 @@ use crate::leak::candidates::{Candidate, Candidates, candidates_of_all_sites, fi
 use crate::leak::growth::{SurvivorEvidence, judge};
 use crate::leak::oom_forecast::Headroom;
 use crate::pass::Analysis;
-use crate::report::{BenignGrowth, Leak};
+use crate::report::{BenignGrowth, Leak, LeakKind};
 use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
 use report::LeakReporter;
@@ -45,15 +45,6 @@ const MAX_FINDINGS: usize = 200;
 const MIN_RISES: usize = 6;
 const PLAIN_SITES: usize = 3;
 
-/// The kind of a finding in blocks of PyTorch's allocator.
-pub(crate) const TENSORS: &str = "tensors";
-/// In driver memory.
-pub(crate) const DEVICE: &str = "device";
-/// In pinned host memory.
-pub(crate) const PINNED_HOST: &str = "pinned_host";
-/// In what PyTorch has reserved and does not use.
-pub(crate) const RESERVED: &str = "reserved";
-
 /// All findings, worst first, and what has grown and is none.
 pub(crate) fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<BenignGrowth>) {
     let (mut leaks, mut silent) = (Vec::new(), Vec::new());
@@ -63,9 +54,15 @@ pub(crate) fn leaks(trace: usize, analysis: &Analysis) -> (Vec<Leak>, Vec<Benign
         leaks.extend(found);
     }
     let host = candidates_of_all_sites(&analysis.host);
-    silent.extend(benign::report((trace, 0, PINNED_HOST), analysis, &analysis.host, &host.silent));
-    let reporter =
-        LeakReporter { trace, analysis, ordinal: 0, live_set: &analysis.host, kind: PINNED_HOST, room: None };
+    silent.extend(benign::report((trace, 0, LeakKind::PinnedHost), analysis, &analysis.host, &host.silent));
+    let reporter = LeakReporter {
+        trace,
+        analysis,
+        ordinal: 0,
+        live_set: &analysis.host,
+        kind: LeakKind::PinnedHost,
+        room: None,
+    };
     leaks.extend(findings(&reporter, host.findings));
     leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
     leaks.truncate(MAX_FINDINGS);
@@ -80,20 +77,25 @@ fn device_leaks(
 ) -> Vec<Leak> {
     let room = Headroom::of(analysis, ordinal, device);
     let has_torch = device.has_torch();
-    let kind = if has_torch { TENSORS } else { DEVICE };
+    let kind = if has_torch { LeakKind::Tensors } else { LeakKind::Device };
     let reporter = LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room };
     let found = candidates_of_all_sites(reporter.live_set);
     silent.extend(benign::report((trace, ordinal, kind), analysis, reporter.live_set, &found.silent));
     let mut leaks = findings(&reporter, found.findings);
     if has_torch {
         let tensors = leaks.iter().fold(0u64, |all, leak| all.saturating_add(leak.bytes));
-        let non_torch = LeakReporter { live_set: &device.driver, kind: DEVICE, ..reporter };
+        let non_torch = LeakReporter { live_set: &device.driver, kind: LeakKind::Device, ..reporter };
         let found = non_torch_candidates(analysis, device);
-        silent.extend(benign::report((trace, ordinal, DEVICE), analysis, non_torch.live_set, &found.silent));
+        silent.extend(benign::report(
+            (trace, ordinal, LeakKind::Device),
+            analysis,
+            non_torch.live_set,
+            &found.silent,
+        ));
         leaks.extend(findings(&non_torch, found.findings));
         if analysis.knows_reserved() {
             leaks.extend(reserved_growth::leak(
-                &LeakReporter { kind: RESERVED, ..reporter },
+                &LeakReporter { kind: LeakKind::Reserved, ..reporter },
                 device,
                 tensors,
             ));
@@ -110,7 +112,7 @@ fn non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candidates
     let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
     let grows = judge(&bytes, SurvivorEvidence::KEPT).growth().is_some();
     // A heap has the owner of whoever asked for it, which tells PyTorch's from nobody's; but it is told to be a segment.
-    let is_metal = analysis.vocabulary().is_metal;
+    let is_metal = analysis.is_metal();
     let owner = |stack: StackId| {
         let native = analysis.symbols.stack_info(stack).native;
         analysis.owners.name(analysis.owners.known(native))

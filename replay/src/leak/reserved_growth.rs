@@ -1,13 +1,11 @@
 //! Growth of what PyTorch has reserved and no tensor uses.
 
-use serde_json::{Value, json};
-
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge};
-use crate::report::Leak;
+use crate::report::{Leak, LeakShape};
 use crate::state::device::DeviceState;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
@@ -88,12 +86,10 @@ impl GrowingReserve<'_> {
             .map(|(stack, _)| symbols.site(symbols.stack_info(*stack).site, None))
             .collect();
         if growth.accelerates {
-            leak.shape = "accelerating";
+            leak.shape = LeakShape::Accelerating;
         }
-        if let Value::Object(evidence) = &mut leak.evidence {
-            evidence.insert("stream".to_owned(), json!(group.map(|(stream, _)| stream)));
-            evidence.insert("pool".to_owned(), json!(group.map(|(_, pool)| pool)));
-        }
+        leak.evidence.stream = Some(group.map(|(stream, _)| stream));
+        leak.evidence.pool = Some(group.map(|(_, pool)| pool));
         leak
     }
 }

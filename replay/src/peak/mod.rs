@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
-use crate::peak::category::rules::{Category, Confidence};
+use crate::peak::category::rules::{Category, CategoryRule, Confidence};
 use crate::peak::category::{CategorizedBlock, categorize_blocks};
 use crate::report::{
-    CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
-    SincePreviousStep, SiteShare,
+    CategoryBytes, CategoryShare, MemoryLayer, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite,
+    RuleShare, SincePreviousStep, SiteShare, TrainingPass,
 };
 use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
@@ -46,10 +46,10 @@ fn blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<PeakBloc
             bytes: block.bytes,
             requested_bytes: block.requested_bytes,
             step: analysis.reported_step(block.step),
-            born: block.born,
-            pass: one.born.name(),
-            category: one.verdict.category.name(),
-            confidence: one.verdict.confidence.map(Confidence::name),
+            allocated_at_event: block.born,
+            pass: one.born.pass(),
+            category: one.verdict.category,
+            confidence: one.verdict.confidence,
             rule: one.verdict.rule,
             site: analysis.symbols.stable_id(one.site),
         }
@@ -82,14 +82,14 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
             phases: phases(blocks),
         }
     };
-    let has_steps = analysis.step_source.name().is_some() && live_set.peak().live > 0;
+    let has_steps = analysis.step_rule.source().is_some() && live_set.peak().live > 0;
     // What came before the part that was asked for is not told.
     let step_before =
         live_set.step_before_peak().filter(|(before, _)| has_steps && before.step >= live_set.first_step);
     Peak {
         trace,
         device: u32::from(ordinal),
-        layer: if state.has_torch() { "torch" } else { "device" },
+        layer: if state.has_torch() { MemoryLayer::Torch } else { MemoryLayer::Device },
         time_ns: live_set.peak().time_ns.saturating_sub(analysis.start_ns),
         step: analysis.reported_step(live_set.peak().step),
         live_bytes: live_set.peak().live,
@@ -97,7 +97,7 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
         passes: by_pass(&judged),
         phases: phases(&judged.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
-        left_out: None,
+        omitted: None,
         since_previous_step: step_before.map(|(before, blocks)| {
             let was = categorize_blocks(analysis, ordinal, state, &blocks);
             since(analysis, live_set, before, (&judged, &was))
@@ -108,7 +108,7 @@ fn peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState) -> 
 
 /// Categories with what told them, most bytes first.
 fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
-    type RuleUsed = (&'static str, Option<Confidence>);
+    type RuleUsed = (CategoryRule, Option<Confidence>);
     let mut all: BTreeMap<Category, (BlockTotals, BTreeMap<RuleUsed, u64>)> = BTreeMap::new();
     for CategorizedBlock { block, verdict, .. } in judged {
         let (held, rules) = all.entry(verdict.category).or_default();
@@ -122,16 +122,11 @@ fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
             let confidence = overall(held.bytes, &rules);
             let mut rules: Vec<RuleShare> = rules
                 .into_iter()
-                .map(|((rule, confidence), bytes)| RuleShare {
-                    rule,
-                    confidence: confidence.map(Confidence::name),
-                    bytes,
-                })
+                .map(|((rule, confidence), bytes)| RuleShare { rule, confidence, bytes })
                 .collect();
             rules.sort_by_key(|share| Reverse(share.bytes));
             let BlockTotals { bytes, blocks } = held;
-            let confidence = confidence.map(Confidence::name);
-            (category, CategoryShare { category: category.name(), bytes, blocks, confidence, rules })
+            (category, CategoryShare { category, bytes, blocks, confidence, rules })
         })
         .collect();
     shares.sort_by_key(|(category, share)| (Reverse(share.bytes), *category));
@@ -139,7 +134,7 @@ fn shares(judged: &[CategorizedBlock]) -> Vec<CategoryShare> {
 }
 
 /// The lowest confidence of those that told a tenth of the bytes or more, together with lower ones.
-fn overall(bytes: u64, rules: &BTreeMap<(&'static str, Option<Confidence>), u64>) -> Option<Confidence> {
+fn overall(bytes: u64, rules: &BTreeMap<(CategoryRule, Option<Confidence>), u64>) -> Option<Confidence> {
     let at_most = |most: Confidence| {
         let told = rules.iter().filter(|((_, sure), _)| sure.is_none_or(|sure| sure <= most));
         saturating_sum(told.map(|(_, bytes)| *bytes))
@@ -160,7 +155,7 @@ fn by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
     let mut all: Vec<(Category, BlockTotals)> = all.into_iter().collect();
     all.sort_by_key(|(category, held)| (Reverse(held.bytes), *category));
     let bytes = |(category, held): (Category, BlockTotals)| CategoryBytes {
-        category: category.name(),
+        category,
         bytes: held.bytes,
         blocks: held.blocks,
     };
@@ -168,9 +163,9 @@ fn by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
 }
 
 fn by_pass(judged: &[CategorizedBlock]) -> Vec<PassBytes> {
-    let mut all: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut all: BTreeMap<TrainingPass, u64> = BTreeMap::new();
     for one in judged {
-        let bytes = all.entry(one.born.name()).or_default();
+        let bytes = all.entry(one.born.pass()).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     let mut all: Vec<PassBytes> = all.into_iter().map(|(pass, bytes)| PassBytes { pass, bytes }).collect();
@@ -223,7 +218,7 @@ fn since(
         .filter(|(_, (bytes, before))| bytes != before)
         .map(|((site, category), (bytes, before_bytes))| RiseOfSite {
             site: analysis.symbols.site(site, live_set.main_stack_at_peak(site)),
-            category: category.name(),
+            category,
             bytes,
             before_bytes,
             rise_bytes: difference(bytes, before_bytes),

@@ -9,7 +9,7 @@ use gpumemtrace_format::Event;
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::steps::{StepClock, StepDetector, StepSource};
+use crate::timeline::steps::{StepClock, StepDetector, StepRule};
 
 /// Most events that are kept and judged again.
 const MAX_KEPT: usize = 256 << 10;
@@ -68,8 +68,8 @@ impl StepCounter {
             whats.push((stack, what));
             is_sure |= detector.event(event, stack, what).is_break();
         }
-        let source = detector.step_source();
-        if matches!(source, StepSource::Time { .. }) {
+        let source = detector.step_rule();
+        if matches!(source, StepRule::Time { .. }) {
             self.has_none = for_good;
             if for_good {
                 self.kept = Vec::new();

@@ -14,7 +14,7 @@
 //! top of a loop, its first turn is step 1; the calls of an optimizer come late in a turn, whose forward pass is of the step before.
 //!
 //! Constraint: which rule holds depends on events, and a stream can be judged only by a rule that is fixed. Consequence: a
-//! [`StepDetector`] reads ahead until it has seen enough, then the real pass uses the [`StepSource`] it found.
+//! [`StepDetector`] reads ahead until it has seen enough, then the real pass uses the [`StepRule`] it found.
 
 use std::ops::ControlFlow;
 
@@ -23,6 +23,7 @@ use gpumemtrace_format::{Event, EventKind, ThreadId};
 
 use crate::callsite::code_origin::OptimizerCall;
 use crate::callsite::symbols::{OptimizerLine, StackId};
+use crate::report::StepSource;
 use crate::timeline::nvtx_ranges::RangeDetector;
 use crate::util::seeded_map::SeededMap;
 
@@ -48,7 +49,7 @@ pub(crate) struct StepToken {
 
 /// When a step begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StepSource {
+pub(crate) enum StepRule {
     /// At marks.
     Marks,
     /// At ranges of this name (number as of [`crate::timeline::nvtx_ranges::StepRangeNames`]).
@@ -66,14 +67,14 @@ pub(crate) enum StepSource {
     },
 }
 
-impl StepSource {
-    /// The report's name; `None` when nothing is called a step.
-    pub(crate) fn name(self) -> Option<&'static str> {
+impl StepRule {
+    /// What begins a step, for reports; `None` if there are no steps.
+    pub(crate) fn source(self) -> Option<StepSource> {
         match self {
-            Self::Marks => Some("marks"),
-            Self::Range(_) => Some("nvtx"),
-            Self::Optimizer(_) => Some("optimizer"),
-            Self::Period(_) => Some("period"),
+            Self::Marks => Some(StepSource::Marks),
+            Self::Range(_) => Some(StepSource::Nvtx),
+            Self::Optimizer(_) => Some(StepSource::Optimizer),
+            Self::Period(_) => Some(StepSource::Period),
             Self::Time { .. } => None,
         }
     }
@@ -103,19 +104,19 @@ impl OptimizerBursts {
 /// Says at which events steps begin.
 #[derive(Clone, Debug)]
 pub(crate) struct StepClock {
-    source: StepSource,
+    source: StepRule,
     bursts: OptimizerBursts,
     boundaries: u32,
 }
 
 impl StepClock {
     /// For this rule.
-    pub(crate) fn new(source: StepSource) -> Self {
+    pub(crate) fn new(source: StepRule) -> Self {
         Self { source, bursts: OptimizerBursts::default(), boundaries: 0 }
     }
 
     /// The rule.
-    pub(crate) fn step_source(&self) -> StepSource {
+    pub(crate) fn step_rule(&self) -> StepRule {
         self.source
     }
 
@@ -124,7 +125,7 @@ impl StepClock {
     #[inline]
     pub(crate) fn begins(&mut self, event: &Event, stack: StackId, what: u16, time_ns: u64) -> u32 {
         // Nearly always: neither in a call of the optimizer nor right behind one.
-        if let StepSource::Optimizer(line) = self.source
+        if let StepRule::Optimizer(line) = self.source
             && what != line
             && self.bursts.inside != Some(event.thread)
         {
@@ -132,15 +133,15 @@ impl StepClock {
         }
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
         let begin = match self.source {
-            StepSource::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            StepSource::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
-            StepSource::Optimizer(line) => {
+            StepRule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
+            StepRule::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && what == name),
+            StepRule::Optimizer(line) => {
                 u32::from(is_block && self.bursts.begins(event.thread, what == line))
             }
-            StepSource::Period(token) => {
+            StepRule::Period(token) => {
                 u32::from(StepToken { kind: event.kind, stack, size: event.size } == token)
             }
-            StepSource::Time { start_ns, width_ns } => {
+            StepRule::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
                 (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)
             }
@@ -259,12 +260,12 @@ impl StepDetector {
     }
 
     /// The rule for the whole run.
-    pub(crate) fn step_source(&self) -> StepSource {
+    pub(crate) fn step_rule(&self) -> StepRule {
         if self.has_marks {
-            return StepSource::Marks;
+            return StepRule::Marks;
         }
         if let Some(name) = self.ranges.steps() {
-            return StepSource::Range(name);
+            return StepRule::Range(name);
         }
         let best = |call: OptimizerCall| {
             let lines = self.lines.iter().zip(&self.bursts).zip(1u16..);
@@ -281,12 +282,12 @@ impl StepDetector {
             (None, zero_grad) => zero_grad,
         };
         match (chosen, self.period()) {
-            (Some((count, index)), period) if count >= 3 || period.is_none() => StepSource::Optimizer(index),
-            (_, Some(token)) => StepSource::Period(token),
+            (Some((count, index)), period) if count >= 3 || period.is_none() => StepRule::Optimizer(index),
+            (_, Some(token)) => StepRule::Period(token),
             _ => {
                 let start_ns = self.first_ns.unwrap_or(0);
                 let end_ns = self.end_ns.unwrap_or(self.last_ns);
-                StepSource::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
+                StepRule::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
             }
         }
     }
@@ -317,13 +318,13 @@ mod tests {
     }
 
     /// (thread, optimizer line) of alloc events.
-    fn rule_and_steps(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepSource, u32) {
+    fn rule_and_steps(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepRule, u32) {
         let mut detector = StepDetector::new(lines, Some(1));
         let kind = EventKind::BLOCK_ALLOC;
         for (thread, optimizer, size) in events {
             let _ = detector.event(&event(*thread, kind, *size), StackId(0), *optimizer);
         }
-        let source = detector.step_source();
+        let source = detector.step_rule();
         let mut clock = StepClock::new(source);
         let mut steps = 0;
         for (thread, optimizer, size) in events {
@@ -336,7 +337,7 @@ mod tests {
     fn events_of_other_threads_do_not_split_a_step() {
         let iteration = [(1, 0, 8), (2, 0, 8), (1, 1, 8), (2, 0, 8), (1, 1, 8)];
         let events: Vec<_> = iteration.iter().cycle().take(50).copied().collect();
-        assert_eq!(rule_and_steps(&[line(OptimizerCall::Step)], &events), (StepSource::Optimizer(1), 10));
+        assert_eq!(rule_and_steps(&[line(OptimizerCall::Step)], &events), (StepRule::Optimizer(1), 10));
     }
 
     #[test]
@@ -346,7 +347,7 @@ mod tests {
             events.extend([(1, 0, 8), (1, 2, 8)]);
         }
         let lines = [line(OptimizerCall::Step), line(OptimizerCall::ZeroGrad)];
-        assert_eq!(rule_and_steps(&lines, &events), (StepSource::Optimizer(2), 10));
+        assert_eq!(rule_and_steps(&lines, &events), (StepRule::Optimizer(2), 10));
     }
 
     #[test]
@@ -357,7 +358,7 @@ mod tests {
             events.extend([(1, 0, 7); 6]);
         }
         let (source, steps) = rule_and_steps(&[], &events);
-        assert_eq!((source.name(), steps), (Some("period"), 20));
+        assert_eq!((source.source(), steps), (Some(StepSource::Period), 20));
     }
 
     #[test]
@@ -369,14 +370,14 @@ mod tests {
         for event in &events {
             let _ = detector.event(event, StackId(0), 0);
         }
-        let mut clock = StepClock::new(detector.step_source());
+        let mut clock = StepClock::new(detector.step_rule());
         let steps: u32 = events.iter().map(|event| clock.begins(event, StackId(0), 0, 0)).sum();
-        assert_eq!((clock.step_source().name(), steps), (Some("period"), 20));
+        assert_eq!((clock.step_rule().source(), steps), (Some(StepSource::Period), 20));
     }
 
     #[test]
     fn without_regularity_nothing_is_called_a_step() {
         let events: Vec<_> = (0..200u64).map(|i| (1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7)).collect();
-        assert_eq!(rule_and_steps(&[], &events).0.name(), None);
+        assert_eq!(rule_and_steps(&[], &events).0.source(), None);
     }
 }

@@ -18,12 +18,12 @@ use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::SiteStats;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
 use rules::{
-    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryVerdict, Confidence, WorkspaceSize, judge,
-    unknown,
+    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryRule, CategoryVerdict, Confidence,
+    WorkspaceSize, judge, unknown,
 };
 
 /// Libraries whose driver memory is what they compute or talk in, by how their file names begin.
@@ -90,9 +90,9 @@ fn of_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
     let owner = analysis.owners.name(analysis.owners.known(native));
     if LIBRARIES.iter().any(|library| owner.starts_with(library)) {
         let (category, confidence) = (Category::Workspaces, Some(Confidence::High));
-        return CategoryVerdict { category, confidence, rule: "asked_by_library" };
+        return CategoryVerdict { category, confidence, rule: CategoryRule::AskedByLibrary };
     }
-    unknown("no_pytorch")
+    unknown(CategoryRule::NoPytorch)
 }
 
 /// What is known of the run.
@@ -114,8 +114,8 @@ impl<'a> CategoryInputs<'a> {
             analysis,
             live_set,
             has_steps: matches!(
-                analysis.step_source,
-                StepSource::Marks | StepSource::Range(_) | StepSource::Optimizer(_)
+                analysis.step_rule,
+                StepRule::Marks | StepRule::Range(_) | StepRule::Optimizer(_)
             ),
             is_broken_off: analysis.ending != Ending::Exit,
             ooms: ooms.collect(),
@@ -140,8 +140,8 @@ impl<'a> CategoryInputs<'a> {
             let one = &blocks[at];
             let (is_cut, lifetime) = (self.is_cut(one), self.lifetime(one));
             // An optimizer's step comes after a backward pass.
-            let saw_step = lifetime == BlockLifetime::Next
-                && matches!(self.analysis.step_source, StepSource::Optimizer(_));
+            let saw_step =
+                lifetime == BlockLifetime::Next && matches!(self.analysis.step_rule, StepRule::Optimizer(_));
             BlockEvidence {
                 born: born[at],
                 gone: gone[at],
@@ -162,7 +162,7 @@ impl<'a> CategoryInputs<'a> {
     fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
         let end = one.death.map_or(self.analysis.steps, |death| death.step);
         match end.saturating_sub(one.block.step) {
-            _ if self.analysis.step_source.name().is_none() => {
+            _ if self.analysis.step_rule.source().is_none() => {
                 if one.death.is_none() {
                     BlockLifetime::Lasting
                 } else {

@@ -4,7 +4,7 @@
 //! something that lasts and was made by a line that tells nothing only as far as there are more gradients of that size than
 //! known parameters, or twice as many parts of an optimizer's state.
 
-use super::rules::{CUT, Category, CategoryVerdict, Confidence, KEPT, WORKSPACE};
+use super::rules::{CUT, Category, CategoryRule, CategoryVerdict, Confidence, KEPT, WORKSPACE};
 use crate::util::seeded_map::SeededMap;
 
 /// What there is of a size.
@@ -48,14 +48,14 @@ pub(super) fn compare(blocks: &mut [(u64, CategoryVerdict)]) {
                 if verdict.rule == KEPT && counts.gradients.max(counts.state / 2) > counts.parameters =>
             {
                 counts.parameters += 1;
-                *verdict = told(Category::Parameters, Confidence::Medium, "size_of_gradients");
+                *verdict = told(Category::Parameters, Confidence::Medium, CategoryRule::SizeOfGradients);
             }
             // The workspace came first; the rest are as many as there are parameters that lack a gradient.
             Category::Workspaces if may_be_gradient(verdict) => {
                 if counts.parameters == 0 {
                     verdict.confidence = Some(Confidence::Medium);
                 } else if counts.gradients + counts.either <= counts.parameters {
-                    *verdict = told(Category::Gradients, Confidence::Medium, "size_of_parameters");
+                    *verdict = told(Category::Gradients, Confidence::Medium, CategoryRule::SizeOfParameters);
                 } else {
                     counts.either -= 1;
                 }
@@ -70,7 +70,7 @@ pub(super) fn compare(blocks: &mut [(u64, CategoryVerdict)]) {
     }
 }
 
-fn told(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+fn told(category: Category, confidence: Confidence, rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     fn sure(category: Category) -> CategoryVerdict {
-        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: "test" }
+        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: CategoryRule::BornInModule }
     }
 
     fn categories(mut blocks: Vec<(u64, CategoryVerdict)>) -> Vec<Category> {
@@ -97,7 +97,7 @@ mod tests {
         let found = categories(vec![(512, sure(Parameters)), (512, kept), (512, gradient)]);
         assert_eq!(found, [Parameters, Unknown, Gradients]);
         assert_eq!(
-            categories(vec![(512, unknown("kept_by_forward")), (512, gradient)]),
+            categories(vec![(512, unknown(CategoryRule::KeptByForward)), (512, gradient)]),
             [Unknown, Gradients]
         );
     }

@@ -8,65 +8,7 @@
 //! by which rule it was found and how sure that is.
 
 use super::context::CallContext;
-
-/// What a block is for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Category {
-    /// Of modules, their buffers included.
-    Parameters,
-    /// What the backward pass leaves.
-    Gradients,
-    /// What an optimizer keeps from step to step.
-    OptimizerState,
-    /// What the forward pass makes and the backward pass, or the program after it, needs.
-    Activations,
-    /// What is gone when the pass is over that made it.
-    Temporaries,
-    /// What libraries compute in.
-    Workspaces,
-    /// Batches.
-    Inputs,
-    /// Nothing tells.
-    Unknown,
-}
-
-impl Category {
-    /// In reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Parameters => "parameters",
-            Self::Gradients => "gradients",
-            Self::OptimizerState => "optimizer_state",
-            Self::Activations => "activations",
-            Self::Temporaries => "temporaries",
-            Self::Workspaces => "workspaces",
-            Self::Inputs => "inputs",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// How sure a rule is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Confidence {
-    /// Another answer would be a surprise as well.
-    Low,
-    /// Birth or death tells; the other does not speak against it.
-    Medium,
-    /// Birth and death tell the same.
-    High,
-}
-
-impl Confidence {
-    /// In reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-}
+pub(crate) use crate::report::{Category, CategoryRule, Confidence};
 
 /// How a block went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,26 +80,26 @@ pub(crate) struct CategoryVerdict {
     /// How sure that is; nobody is sure of what is not known.
     pub confidence: Option<Confidence>,
     /// What told it.
-    pub rule: &'static str,
+    pub rule: CategoryRule,
 }
 
-const fn verdict(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+const fn verdict(category: Category, confidence: Confidence, rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
 /// No rule tells.
-pub(super) const fn unknown(rule: &'static str) -> CategoryVerdict {
+pub(super) const fn unknown(rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category: Category::Unknown, confidence: None, rule }
 }
 
 /// What lasts, and was made by lines that tell nothing: sizes may tell more ([`super::sizes`]).
-pub(super) const KEPT: &str = "kept_by_program";
+pub(super) const KEPT: CategoryRule = CategoryRule::KeptByProgram;
 
 /// A size and a stay: where it is less than medium sure, [`super::sizes`] tells more.
-pub(super) const WORKSPACE: &str = "workspace_size";
+pub(super) const WORKSPACE: CategoryRule = CategoryRule::WorkspaceSize;
 
 /// How it went says nothing, because the run or the step was broken off.
-pub(super) const CUT: &str = "cut_short";
+pub(super) const CUT: CategoryRule = CategoryRule::CutShort;
 
 /// The category of a block.
 pub(crate) fn judge(evidence: BlockEvidence) -> CategoryVerdict {
@@ -171,22 +113,24 @@ pub(crate) fn judge(evidence: BlockEvidence) -> CategoryVerdict {
     match born {
         CallContext::Module => {
             let moved_on = gone == BlockFate::In(CallContext::Module);
-            verdict(C::Parameters, if moved_on { Medium } else { High }, "born_in_module")
+            verdict(C::Parameters, if moved_on { Medium } else { High }, CategoryRule::BornInModule)
         }
-        CallContext::Initial if lasts => verdict(C::Parameters, Medium, "born_in_module"),
-        CallContext::Initial => verdict(C::Temporaries, Medium, "born_in_initialisation"),
+        CallContext::Initial if lasts => verdict(C::Parameters, Medium, CategoryRule::BornInModule),
+        CallContext::Initial => verdict(C::Temporaries, Medium, CategoryRule::BornInInitialisation),
         CallContext::Loading if gone == BlockFate::In(CallContext::Loading) && !lasts => {
-            verdict(C::Temporaries, Medium, "died_where_born")
+            verdict(C::Temporaries, Medium, CategoryRule::DiedWhereBorn)
         }
-        CallContext::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
-        CallContext::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
-        CallContext::Seed => verdict(C::Temporaries, High, "begins_backward"),
-        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
+        CallContext::Loading => verdict(C::Parameters, Medium, CategoryRule::BornWhileLoading),
+        CallContext::Data => {
+            verdict(C::Inputs, if lasts { Medium } else { High }, CategoryRule::BornWhileFetching)
+        }
+        CallContext::Seed => verdict(C::Temporaries, High, CategoryRule::BeginsBackward),
+        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, CategoryRule::BornInZeroGrad),
         CallContext::Optimizer | CallContext::OptimizerState => of_optimizer(evidence),
         CallContext::Backward => of_backward(evidence),
         CallContext::Forward => of_forward(evidence),
         CallContext::Program => of_program(evidence),
-        CallContext::Unknown => unknown("no_python_stack"),
+        CallContext::Unknown => unknown(CategoryRule::NoPythonStack),
     }
 }
 
@@ -211,33 +155,37 @@ fn of_optimizer(evidence: BlockEvidence) -> CategoryVerdict {
     let makes_state = evidence.born == CallContext::OptimizerState;
     match (evidence.gone, evidence.lifetime) {
         (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Step) => {
-            verdict(Category::Temporaries, High, "died_where_born")
+            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
         }
         (BlockFate::In(CallContext::Optimizer | CallContext::OptimizerState), BlockLifetime::Untold)
             if !makes_state =>
         {
-            verdict(Category::Temporaries, Medium, "died_where_born")
+            verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn)
         }
-        _ if makes_state => verdict(Category::OptimizerState, High, "born_as_state"),
+        _ if makes_state => verdict(Category::OptimizerState, High, CategoryRule::BornAsState),
         _ if evidence.is_cut => unknown(CUT),
-        (_, BlockLifetime::Lasting) => verdict(Category::OptimizerState, High, "outlived_optimizer"),
-        _ => verdict(Category::OptimizerState, Medium, "outlived_optimizer"),
+        (_, BlockLifetime::Lasting) => {
+            verdict(Category::OptimizerState, High, CategoryRule::OutlivedOptimizer)
+        }
+        _ => verdict(Category::OptimizerState, Medium, CategoryRule::OutlivedOptimizer),
     }
 }
 
 fn of_backward(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
     match (evidence.gone, evidence.lifetime) {
-        (BlockFate::In(CallContext::ZeroGrad), _) => verdict(Category::Gradients, High, "died_in_zero_grad"),
+        (BlockFate::In(CallContext::ZeroGrad), _) => {
+            verdict(Category::Gradients, High, CategoryRule::DiedInZeroGrad)
+        }
         (BlockFate::In(CallContext::Backward), BlockLifetime::Step) => {
-            verdict(Category::Temporaries, High, "died_where_born")
+            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
         }
         (
             BlockFate::In(CallContext::Backward | CallContext::Unknown),
             BlockLifetime::Step | BlockLifetime::Untold,
-        ) => verdict(Category::Temporaries, Medium, "died_where_born"),
+        ) => verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn),
         _ if evidence.is_cut => verdict(Category::Temporaries, Low, CUT),
-        _ => verdict(Category::Gradients, Medium, "outlived_backward"),
+        _ => verdict(Category::Gradients, Medium, CategoryRule::OutlivedBackward),
     }
 }
 
@@ -246,19 +194,23 @@ fn of_forward(evidence: BlockEvidence) -> CategoryVerdict {
     match evidence.gone {
         BlockFate::In(CallContext::Backward) => {
             let late = evidence.lifetime == BlockLifetime::Lasting;
-            verdict(Category::Activations, if late { Medium } else { High }, "died_in_backward")
+            verdict(Category::Activations, if late { Medium } else { High }, CategoryRule::DiedInBackward)
         }
         _ if evidence.is_cut => {
             let sure = if evidence.line_dies_backward { Medium } else { Low };
             verdict(Category::Activations, sure, CUT)
         }
-        _ if evidence.lifetime == BlockLifetime::Lasting => unknown("kept_by_forward"),
+        _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::KeptByForward),
         // What is there at the end may be what leaks, too young to tell.
-        BlockFate::Never if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
-        _ if evidence.saw_backward => verdict(Category::Activations, Medium, "outlived_backward"),
-        BlockFate::In(CallContext::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
-        BlockFate::In(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
-        BlockFate::Never | BlockFate::Lost => unknown("kept_by_forward"),
+        BlockFate::Never if evidence.saw_backward => {
+            verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
+        }
+        _ if evidence.saw_backward => verdict(Category::Activations, Medium, CategoryRule::OutlivedBackward),
+        BlockFate::In(CallContext::Forward) => {
+            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
+        }
+        BlockFate::In(_) => verdict(Category::Temporaries, Medium, CategoryRule::DiedBeforeBackward),
+        BlockFate::Never | BlockFate::Lost => unknown(CategoryRule::KeptByForward),
     }
 }
 
@@ -268,11 +220,15 @@ fn of_program(evidence: BlockEvidence) -> CategoryVerdict {
         return unknown(KEPT);
     }
     match evidence.gone {
-        _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, "born_before_forward"),
-        BlockFate::In(CallContext::Backward) => verdict(Category::Activations, Medium, "died_in_backward"),
+        _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, CategoryRule::BornBeforeForward),
+        BlockFate::In(CallContext::Backward) => {
+            verdict(Category::Activations, Medium, CategoryRule::DiedInBackward)
+        }
         _ if evidence.is_cut => unknown(CUT),
-        BlockFate::In(_) if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
-        BlockFate::In(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
+        BlockFate::In(_) if evidence.saw_backward => {
+            verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
+        }
+        BlockFate::In(_) => verdict(Category::Temporaries, Low, CategoryRule::DiedBeforeBackward),
         BlockFate::Never | BlockFate::Lost => unknown(KEPT),
     }
 }
