@@ -7,8 +7,7 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::compare::PinnedByLeaks;
 use gpumemtrace_replay::compare::Profile;
 use gpumemtrace_replay::compare::compare;
-use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::report::Verdict;
+use gpumemtrace_replay::report::{Oom, OomCause, Quantity, RemedyKind};
 use synthetic::{Synthetic, analyse_by_steps};
 
 const MIB: u64 = 1 << 20;

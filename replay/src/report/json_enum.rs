@@ -25,6 +25,13 @@ macro_rules! json_enum {
                 [$(Self::$Variant),+].into_iter().find(|one| one.name() == name)
             }
         }
+
+        /// The word in JSON, padded as a string is.
+        impl std::fmt::Display for $Name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
     };
 }
 
