@@ -1,8 +1,8 @@
-//! The analyses of gpumemtrace: functions from the bytes of a trace to a report.
+//! The analyses of gpumemtrace: functions from the bytes of a trace to a report of typed values.
 //!
 //! [`analyse`] reads a trace once and returns an [`Analysis`]; [`report()`] turns one or several of them into a [`Report`].
 //! The crate opens no files, prints nothing and has no unsafe code. Memory grows with the live blocks and with the distinct
-//! stacks of a trace, not with its events. What a trace does not tell is `None` in a report.
+//! stacks of a trace, not with its events. Values that a trace does not contain are `None` in a report. User-facing sentences are made in the command.
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -34,7 +34,6 @@ pub use crate::{
     pass::{analyse, analyse_with},
     peak::add_peak_blocks,
     peak::by_phase::analyse_for_peak,
-    report::display::Units,
     report::{Report, Section},
     state::driver::MemoryPlace,
     state::driver::totals::MemoryByPlace,

@@ -2,6 +2,7 @@
 
 mod synthetic;
 
+use std::fmt::Write as _;
 use std::io::Read;
 
 use gpumemtrace_format::NodeId;
@@ -11,8 +12,9 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::budget::Budget;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::CheckState;
-use gpumemtrace_replay::budget::budget_of;
+use gpumemtrace_replay::budget::UnknownValue;
 use gpumemtrace_replay::budget::check;
+use gpumemtrace_replay::budget::{BudgetQuantity, draft_budget};
 use gpumemtrace_replay::callsite::UserCodePaths;
 use gpumemtrace_replay::compare::PerStepTotals;
 use gpumemtrace_replay::compare::Profile;
@@ -43,7 +45,21 @@ fn checked(run: &Synthetic, budget: &str) -> BudgetCheck {
 
 fn written(run: &Synthetic) -> String {
     let (analysis, amounts) = analysed(run);
-    budget_of(&Profile::new(&analysis, &amounts))
+    let draft = draft_budget(&Profile::new(&analysis, &amounts));
+    let mut text = "tolerance = \"1 %\"\n".to_owned();
+    for (quantity, value) in &draft.values {
+        if let (Ok(value), true) = (value, *quantity != BudgetQuantity::StepAllocations) {
+            let _ = writeln!(text, "{quantity} = {value}");
+        }
+    }
+    for site in &draft.sites {
+        let pattern = serde_json::to_string(&site.pattern).expect("JSON");
+        let _ = writeln!(text, "[[site]]\nmatch = {pattern}\npeak = {}", site.peak_bytes);
+        if let Some(bytes) = site.bytes_per_step {
+            let _ = writeln!(text, "bytes_per_step = {bytes}");
+        }
+    }
+    text
 }
 
 /// Some steps with a hook that keeps so many bytes in each, and a function of an odd name.
@@ -111,9 +127,9 @@ fn leaks_are_named_with_their_lines() {
     let outcome = checked(&hooked(20, 1 << 20), "[leaks]\ncount = 0\nbytes_per_step = 0\n");
     for budget in &outcome.budgets {
         assert_eq!((budget.state, budget.fails), (CheckState::Exceeded, true));
-        let site = budget.of[0].site.as_ref().unwrap();
+        let site = budget.contributors[0].site.as_ref().unwrap();
         assert_eq!((site.file.as_deref(), site.line), (Some("/work/hooks.py"), Some(9)));
-        assert_eq!(budget.of[0].amount, 1 << 20);
+        assert_eq!(budget.contributors[0].amount, 1 << 20);
     }
 }
 
@@ -125,14 +141,17 @@ fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
     let budget =
         "[step]\npeak = '1 GiB'\n[leaks]\ncount = 5\n[[site]]\nmatch = 'gone.py:3'\npeak = '1 GiB'\n";
     let outcome = checked(&once, budget);
-    let told: Vec<(&str, bool, Option<&str>)> =
-        outcome.budgets.iter().map(|one| (&*one.name, one.fails, one.why.as_deref())).collect();
+    let unknown: Vec<_> = outcome
+        .budgets
+        .iter()
+        .map(|one| (&*one.name, one.fails, one.why.as_ref().map(|why| why.fact)))
+        .collect();
     assert_eq!(
-        told,
+        unknown,
         [
-            ("leaks.count", true, Some("no steps were recognised in this run")),
-            ("step.peak", true, Some("no steps were recognised in this run")),
-            ("site[gone.py:3].peak", true, Some("no line that allocated fits the pattern")),
+            ("leaks.count", true, Some(UnknownValue::NoSteps)),
+            ("step.peak", true, Some(UnknownValue::NoSteps)),
+            ("site[gone.py:3].peak", true, Some(UnknownValue::NoMatchingSite)),
         ]
     );
     assert!(outcome.budgets.iter().all(|one| one.state == CheckState::Unknown && one.measured.is_none()));
@@ -143,5 +162,5 @@ fn what_is_not_known_fails_with_its_reason_unless_it_may_pass() {
     assert_eq!(fails, [false, true]);
     // Too few steps to tell; a leak that is found in them is known all the same.
     let few = checked(&hooked(3, 0), "[leaks]\ncount = 0\n");
-    assert!(few.budgets[0].why.as_deref().unwrap().contains("too few"), "{few:?}");
+    assert_eq!(few.budgets[0].why.as_ref().unwrap().fact, UnknownValue::TooFewSteps { steps: 3 });
 }

@@ -29,8 +29,9 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::MissingEvents;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::describe_incompleteness;
+use gpumemtrace_replay::ingest::find_losses;
 use gpumemtrace_replay::ingest::read_events;
+use gpumemtrace_replay::report::TraceLoss;
 use synthetic::{Synthetic, in_flight, ring_file_of};
 
 /// Threads of the run.
@@ -47,7 +48,7 @@ struct ReadEvents {
 }
 
 /// What they tell, and why that is not everything.
-fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<String>), OpenError> {
+fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<TraceLoss>), OpenError> {
     let open = || Ok(Box::new(std::io::Cursor::new(trace.clone())) as Box<dyn Read + Send>);
     let ring = ring.map_or(RingFile::Absent, |bytes| match RingImage::decode(bytes) {
         Ok(image) => RingFile::Loaded(Box::new(image)),
@@ -67,7 +68,7 @@ fn read(trace: &Arc<[u8]>, ring: Option<&[u8]>) -> Result<(ReadEvents, Vec<Strin
         ControlFlow::Continue(())
     })?;
     let missing = count_missing_events(&head, &body, THREADS);
-    let reasons = describe_incompleteness(&head, &body, missing, 0);
+    let reasons = find_losses(&head, &body, missing, 0);
     let rest = if reasons.is_empty() { rest_of(&head) } else { String::new() };
     Ok((ReadEvents { events, unplaced: body.order.unplaced, missing, rest }, reasons))
 }
@@ -105,7 +106,7 @@ impl Sound {
     fn new(trace: Vec<u8>, ring: Option<Vec<u8>>) -> Self {
         let trace = Arc::from(trace);
         let (told, reasons) = read(&trace, ring.as_deref()).unwrap();
-        assert_eq!(reasons, Vec::<String>::new());
+        assert_eq!(reasons, Vec::<TraceLoss>::new());
         assert!(!told.events.is_empty());
         Self { trace, ring, told }
     }
@@ -279,8 +280,8 @@ fn flip_every_bit_of_a_trace(sound: &Sound) -> u64 {
         assert!(rest.eq(read.iter()), "{what}: more than one block was lost");
 
         let (_, reasons) = self::read(&bytes, sound.ring.as_deref()).unwrap();
-        let place = format!("damage at byte {begin} ");
-        assert!(reasons.iter().any(|reason| reason.starts_with(&place)), "{what}: {reasons:?}");
+        let is_here = |loss: &TraceLoss| matches!(loss, TraceLoss::Damage { offset_bytes, .. } if *offset_bytes == begin);
+        assert!(reasons.iter().any(is_here), "{what}: {reasons:?}");
         assert!(sound.is_told(&bytes, sound.ring.as_deref(), &what));
         flips += 1;
     }

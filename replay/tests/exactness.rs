@@ -10,6 +10,7 @@ use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::Ending;
 use gpumemtrace_replay::report::Report;
+use gpumemtrace_replay::report::{CauseKind, GapReason, MemoryLayer, OomCause, TraceLoss, VerdictEvidence};
 use proptest::prelude::*;
 use synthetic::{Synthetic, analyse_bytes, in_flight, ring_file};
 
@@ -84,8 +85,8 @@ proptest! {
             prop_assert_eq!(moment.gap_bytes, moment.reserved_bytes - moment.live_bytes);
             prop_assert_eq!(moment.causes.iter().map(|cause| cause.bytes).sum::<u64>(), moment.gap_bytes);
             for cause in &moment.causes {
-                prop_assert!(cause.cause != "unexplained");
-                if cause.cause == "pinned" {
+                prop_assert!(cause.cause != CauseKind::Unexplained);
+                if cause.cause == CauseKind::Pinned {
                     prop_assert_eq!(cause.culprits.iter().map(|culprit| culprit.bytes).sum::<u64>(), cause.bytes);
                 }
             }
@@ -190,11 +191,7 @@ fn without_its_ring_a_killed_run_is_incomplete_and_another_runs_ring_is_refused(
     bytes[..header.len()].copy_from_slice(&header);
     let ring = RingImage::decode(&bytes).unwrap();
     let analysis = analyse_bytes(&file, RingFile::Loaded(Box::new(ring)));
-    assert!(
-        analysis.incomplete.iter().any(|reason| reason.contains("another trace")),
-        "{:?}",
-        analysis.incomplete
-    );
+    assert!(analysis.incomplete.contains(&TraceLoss::RingForeign), "{:?}", analysis.incomplete);
 }
 
 #[test]
@@ -208,12 +205,21 @@ fn an_out_of_memory_is_told_with_what_filled_the_device() {
     let report = run.report();
     let ooms = report.oom.unwrap();
     assert_eq!((ooms.len(), ooms[0].requested_bytes, ooms[0].site.line), (2, 40 << 30, Some(77)));
-    assert!(ooms[0].why.contains("more than the whole device has"), "{}", ooms[0].why);
+    assert_eq!(ooms[0].cause, OomCause::ExceedsDevice);
     assert_eq!(ooms[0].sites[0].bytes, 8 << 30);
-    assert!(ooms[1].why.contains("PyTorch held"), "{}", ooms[1].why);
+    assert_eq!(ooms[1].cause, OomCause::NoFittingBlock);
     assert!(ooms[1].device_free_bytes.unwrap() < 20 << 30);
-    assert_eq!(report.fragmentation.unwrap().iter().filter(|moment| moment.at.why == "oom").count(), 2);
-    assert!(report.verdicts.unwrap().iter().any(|verdict| verdict.kind == "oom"));
+    assert_eq!(
+        report.fragmentation.unwrap().iter().filter(|moment| moment.at.why == GapReason::Oom).count(),
+        2
+    );
+    assert!(
+        report
+            .verdicts
+            .unwrap()
+            .iter()
+            .any(|verdict| matches!(verdict.evidence, VerdictEvidence::Oom { .. }))
+    );
 }
 
 #[test]
@@ -233,7 +239,7 @@ fn layers_are_kept_apart_and_a_program_without_torch_has_a_peak_too() {
         (None, Some(12288), Some(0))
     );
     let peak = &report.peak.unwrap()[0];
-    assert_eq!((peak.layer, peak.live_bytes, peak.sites[0].bytes), ("device", 12288, 12288));
+    assert_eq!((peak.layer, peak.live_bytes, peak.sites[0].bytes), (MemoryLayer::Device, 12288, 12288));
 }
 
 #[test]
@@ -242,7 +248,10 @@ fn a_total_that_does_not_add_up_is_told() {
     let at = run.events.iter().position(|event| event.kind == EventKind::BLOCK_ALLOC).unwrap();
     run.events[at].size += 512;
     let verdicts = run.report().verdicts.unwrap();
-    assert!(verdicts.iter().any(|verdict| verdict.kind == "total_mismatch"), "{verdicts:?}");
+    assert!(
+        verdicts.iter().any(|verdict| matches!(verdict.evidence, VerdictEvidence::TotalMismatch { .. })),
+        "{verdicts:?}"
+    );
     let clean = Synthetic::train(3, |_, _, _| {}).report();
     assert!(clean.verdicts.unwrap().is_empty());
 }
@@ -278,16 +287,20 @@ fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
         let causes: Vec<_> = moment.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
         (moment.requested_bytes, moment.gap_bytes, causes)
     };
-    let peak = vec![("rounding", 24), ("stranded_stream", 2 * MIB - 1024), ("pinned", 2 * MIB - 512)];
-    assert_eq!(causes("peak_reserved"), (Some(1512), 4 * MIB - 1512, peak));
-    let end = vec![("pending_free", 1024), ("pinned", 4 * MIB - 1536)];
-    assert_eq!(causes("end"), (Some(512), 4 * MIB - 512, end));
+    let peak = vec![
+        (CauseKind::Rounding, 24),
+        (CauseKind::StrandedStream, 2 * MIB - 1024),
+        (CauseKind::Pinned, 2 * MIB - 512),
+    ];
+    assert_eq!(causes(GapReason::PeakReserved), (Some(1512), 4 * MIB - 1512, peak));
+    let end = vec![(CauseKind::PendingFree, 1024), (CauseKind::Pinned, 4 * MIB - 1536)];
+    assert_eq!(causes(GapReason::End), (Some(512), 4 * MIB - 512, end));
     // The stream is done with it; then the cache is emptied.
     tracked(&mut run, EventKind::BLOCK_FREE_COMPLETED, (first, 1000), [0, 0], None);
     let report = run.report();
     let end = report.fragmentation.unwrap().pop().unwrap();
     let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
-    assert_eq!(causes, [("pinned", 2 * MIB - 512), ("cache", 2 * MIB)]);
+    assert_eq!(causes, [(CauseKind::Pinned, 2 * MIB - 512), (CauseKind::Cache, 2 * MIB)]);
     tracked(&mut run, EventKind::SEGMENT_FREE, (first, 2 * MIB), [0, 0], None);
     let report = run.report();
     assert_eq!(report.devices[0].end.reserved_bytes, Some(2 * MIB));
@@ -297,6 +310,12 @@ fn with_the_tracker_the_gap_is_told_by_what_was_asked_for_and_by_stream() {
     let report = run.report();
     let end = report.fragmentation.unwrap().pop().unwrap();
     let causes: Vec<_> = end.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
-    assert_eq!(causes, [("rounding", 24), ("unexplained", 6 * MIB - 1536)]);
-    assert!(report.verdicts.unwrap().iter().any(|verdict| verdict.kind == "segment_mismatch"));
+    assert_eq!(causes, [(CauseKind::Rounding, 24), (CauseKind::Unexplained, 6 * MIB - 1536)]);
+    assert!(
+        report
+            .verdicts
+            .unwrap()
+            .iter()
+            .any(|verdict| matches!(verdict.evidence, VerdictEvidence::SegmentMismatch { .. }))
+    );
 }

@@ -28,7 +28,7 @@ fn healthy_runs_are_silent() {
         let leaks = world.run.report().leaks.unwrap();
         if let Some(leak) = leaks.first() {
             alarms.push(format!(
-                "seed {seed}, {} steps: {} {:?} {} {:?} p {:.2e} q {:.2e} {}",
+                "seed {seed}, {} steps: {} {:?} {} {:?} p {:.2e} q {:.2e} {:?}",
                 world.steps,
                 leak.kind,
                 leak.site.line,

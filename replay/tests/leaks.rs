@@ -4,6 +4,7 @@ mod synthetic;
 
 use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::report::Quantity;
+use gpumemtrace_replay::report::{GrowsBy, LeakShape, StepSource};
 use synthetic::Synthetic;
 
 fn hook(run: &mut Synthetic, caller: NodeId) -> NodeId {
@@ -43,7 +44,7 @@ fn a_hook_that_keeps_an_output_is_named_with_its_exact_growth() {
         assert!(leak.steps_to_oom.unwrap() > 5000);
         assert!(leak.freed_siblings.share < 1e-9);
         let steps_found = report.steps.unwrap();
-        assert_eq!((steps_found.source, steps_found.count), (Some("optimizer"), Some(steps)));
+        assert_eq!((steps_found.source, steps_found.count), (Some(StepSource::Optimizer), Some(steps)));
         assert_eq!(steps_found.site.unwrap().line, Some(43));
     }
 }
@@ -106,7 +107,10 @@ fn a_retained_graph_is_one_finding_under_the_line_that_keeps_it() {
     });
     let leaks = run.report().leaks.unwrap();
     assert_eq!(leaks.len(), 1, "{leaks:#?}");
-    assert_eq!((leaks[0].shape, leaks[0].site.line, leaks[0].members.len()), ("retained_graph", Some(61), 8));
+    assert_eq!(
+        (leaks[0].shape, leaks[0].site.line, leaks[0].members.len()),
+        (LeakShape::RetainedGraph, Some(61), 8)
+    );
     assert_eq!((leaks[0].blocks_per_step, leaks[0].bytes), (Some(Quantity(8.0)), 96 << 20));
 }
 
@@ -126,7 +130,7 @@ fn a_model_in_one_line_of_user_code_is_a_retained_graph_under_that_line() {
     });
     let leaks = run.report().leaks.unwrap();
     assert_eq!(leaks.len(), 1, "{leaks:#?}");
-    assert_eq!((leaks[0].shape, leaks[0].site.line), ("retained_graph", Some(66)));
+    assert_eq!((leaks[0].shape, leaks[0].site.line), (LeakShape::RetainedGraph, Some(66)));
     let functions: Vec<_> = leaks[0].members.iter().map(|member| member.line).collect();
     assert_eq!(functions, [Some(100), Some(200), Some(300)]);
 }
@@ -141,7 +145,7 @@ fn outputs_of_a_line_that_are_kept_are_no_graph() {
         }
     });
     let leaks = run.report().leaks.unwrap();
-    assert_eq!((leaks.len(), leaks[0].shape), (1, "linear"));
+    assert_eq!((leaks.len(), leaks[0].shape), (1, LeakShape::Linear));
 }
 
 #[test]
@@ -170,9 +174,9 @@ fn what_a_line_holds_once_and_for_all_neither_hides_its_graph_nor_gives_its_stac
     });
     let leaks = run.report().leaks.unwrap();
     assert_eq!(leaks.len(), 2, "{leaks:#?}");
-    assert_eq!((leaks[0].shape, leaks[0].site.line), ("retained_graph", Some(61)));
+    assert_eq!((leaks[0].shape, leaks[0].site.line), (LeakShape::RetainedGraph, Some(61)));
     assert_eq!(leaks[0].site.stack[0].line, Some(100));
-    assert_eq!((leaks[1].shape, leaks[1].site.line), ("linear", Some(70)));
+    assert_eq!((leaks[1].shape, leaks[1].site.line), (LeakShape::Linear, Some(70)));
     assert_eq!(leaks[1].site.stack[0].line, Some(600));
 }
 
@@ -188,7 +192,7 @@ fn a_tensor_that_is_extended_at_each_step_grows_by_size() {
     });
     let leaks = run.report().leaks.unwrap();
     assert_eq!(leaks.len(), 1, "{leaks:#?}");
-    assert_eq!((leaks[0].grows_by, leaks[0].blocks), ("size", 1));
+    assert_eq!((leaks[0].grows_by, leaks[0].blocks), (GrowsBy::Size, 1));
     assert_eq!(
         (leaks[0].bytes_per_step, leaks[0].blocks_per_step),
         (Some(Quantity(4096.0)), Some(Quantity(0.0)))
@@ -347,7 +351,7 @@ fn a_loop_without_optimizer_has_the_period_of_its_allocations() {
         run.alloc(keep, 1 << 10);
     }
     let report = run.report();
-    assert_eq!(report.steps.unwrap().source, Some("period"));
+    assert_eq!(report.steps.unwrap().source, Some(StepSource::Period));
     let leaks = report.leaks.unwrap();
     assert_eq!(
         (leaks.len(), leaks[0].site.line, leaks[0].bytes_per_step),

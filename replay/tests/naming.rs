@@ -77,7 +77,7 @@ fn each_address_that_is_shown_is_asked_for_once() {
     assert_eq!(asked.0, BTreeMap::from([(0x100, 1), (0x200, 1)]));
     let naming = whole.traces[0].symbols.as_ref().unwrap();
     assert_eq!((naming.addresses, naming.unresolved), (3, 1));
-    assert_eq!((naming.reasons[0].why, &naming.reasons[0].module), ("no_module", &None));
+    assert_eq!((naming.reasons[0].why, &naming.reasons[0].module), (UnnamedReason::NoModule, &None));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use gpumemtrace_replay::TimeSpec;
 use gpumemtrace_replay::keep_sites;
 use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::Report;
+use gpumemtrace_replay::report::{CauseKind, LeakShape, Verdict, VerdictEvidence};
 use gpumemtrace_replay::truncate_lists;
 use proptest::prelude::*;
 use synthetic::Synthetic;
@@ -82,6 +83,13 @@ fn by_line(report: &Report) -> BTreeMap<u32, u64> {
         .collect()
 }
 
+fn is_damage(verdict: &Verdict) -> bool {
+    matches!(
+        verdict.evidence,
+        VerdictEvidence::UnmatchedBlocks { .. } | VerdictEvidence::TotalMismatch { .. }
+    )
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -108,7 +116,7 @@ proptest! {
         prop_assert_eq!(by_line(&report), then);
         // Nothing is out of place at the end.
         prop_assert_eq!(report.devices[0].end.live_bytes, Some(total(&states.last().unwrap().1)));
-        prop_assert!(!report.verdicts.unwrap().iter().any(|v| matches!(v.kind, "unmatched_blocks" | "total_mismatch")));
+        prop_assert!(!report.verdicts.unwrap().iter().any(is_damage));
         let points = &report.timeline.as_ref().unwrap().points;
         prop_assert!(points.iter().all(|point| point.time_ns >= moment));
         prop_assert_eq!(points.iter().filter_map(|point| point.live_bytes).max(), Some(highest));
@@ -163,11 +171,11 @@ proptest! {
         // No segment was told, so nothing is known of what is reserved; nor is anything of the driver.
         prop_assert_eq!((device.peak.reserved_bytes, device.peak.device_bytes), (None, None));
         prop_assert!(report.fragmentation.as_ref().unwrap().is_empty() && report.oom.is_none());
-        prop_assert!(!report.verdicts.unwrap().iter().any(|v| matches!(v.kind, "unmatched_blocks" | "total_mismatch")));
+        prop_assert!(!report.verdicts.unwrap().iter().any(is_damage));
     }
 
     #[test]
-    fn what_is_left_out_and_what_is_not_come_to_the_same(
+    fn what_is_omitted_and_what_is_not_come_to_the_same(
         choices in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u16>()), 2..300),
         most in 1usize..9, line in 1u32..9,
     ) {
@@ -175,9 +183,9 @@ proptest! {
         let peak = &full.peak.as_ref().unwrap()[0];
         let sum = |report: &Report| {
             let peak = &report.peak.as_ref().unwrap()[0];
-            let out = peak.left_out.unwrap();
+            let out = peak.omitted.unwrap();
             let gap: Vec<u64> = report.fragmentation.iter().flatten().flat_map(|moment| &moment.causes).map(|cause| {
-                cause.culprits.iter().map(|one| one.bytes).sum::<u64>() + cause.left_out.map_or(0, |out| out.bytes.unwrap())
+                cause.culprits.iter().map(|one| one.bytes).sum::<u64>() + cause.omitted.map_or(0, |out| out.bytes.unwrap())
             }).collect();
             (peak.sites.len() as u64 + out.count, peak.sites.iter().map(|one| one.bytes).sum::<u64>() + out.bytes.unwrap(), gap)
         };
@@ -219,7 +227,7 @@ fn a_leak_is_judged_on_the_steps_from_then_on() {
     let late = since(&run, "step:35");
     let found = leaks(&late);
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].site.line, found[0].shape), (Some(5), "linear"));
+    assert_eq!((found[0].site.line, found[0].shape), (Some(5), LeakShape::Linear));
     assert_eq!(found[0].bytes_per_step.map(|rate| rate.0), Some(f64::from(1 << 20)));
     let first = found[0].first_step.unwrap();
     assert!((39..=41).contains(&first), "the step in which it began, counted as always: {first}");
@@ -271,15 +279,15 @@ fn a_mark_is_a_moment_by_its_name() {
     let asked = ["mark:loaded", "mark:epoch#3", "mark:epoch", "mark:epoch#4"];
     let at = asked.map(|when| when.parse::<TimeSpec>().unwrap()).to_vec();
     let analysis = analyse_part(&run, AnalysisOptions { at, ..AnalysisOptions::default() });
-    let snapshots = report(std::slice::from_ref(&analysis), &[]).instants.unwrap();
+    let snapshots = report(std::slice::from_ref(&analysis), &[]).snapshots.unwrap();
     let held: Vec<(String, u64)> =
-        snapshots.iter().map(|at| (at.asked.clone(), at.live_bytes.unwrap() >> 20)).collect();
+        snapshots.iter().map(|at| (at.when.clone(), at.live_bytes.unwrap() >> 20)).collect();
     let expected = [("mark:epoch", 1), ("mark:loaded", 2), ("mark:epoch#3", 4)];
     assert_eq!(held, expected.map(|(when, held)| (when.to_owned(), held)));
     assert_eq!(analysis.unreached_snapshots, [TimeSpec::Mark("epoch#4".to_owned())]);
     let told = |analysis: &Analysis| -> Vec<String> { analysis.mark_names().map(str::to_owned).collect() };
     assert_eq!(told(&analysis), ["epoch", "loaded", "epoch", "epoch"]);
-    assert!(analysis.step_source_name().is_none(), "a mark begins no step");
+    assert!(analysis.step_source().is_none(), "a mark begins no step");
     // From a mark on, it is the first that is told.
     let part = since(&run, "mark:epoch#2");
     assert_eq!(told(&part), ["epoch", "epoch"]);
@@ -326,8 +334,9 @@ fn the_segments_of_a_stream_are_its_own_where_all_are_told() {
     assert_eq!(report.devices[0].peak.reserved_bytes, Some(20 << 20));
     let moment = &report.fragmentation.as_ref().unwrap()[0];
     assert_eq!((moment.gap_bytes, moment.reserved_bytes), ((14 << 20) + 512, 20 << 20));
-    let causes: Vec<(&str, u64)> = moment.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
-    assert_eq!(causes, [("rounding", 512), ("pinned", 14 << 20)]);
+    let causes: Vec<(CauseKind, u64)> =
+        moment.causes.iter().map(|cause| (cause.cause, cause.bytes)).collect();
+    assert_eq!(causes, [(CauseKind::Rounding, 512), (CauseKind::Pinned, 14 << 20)]);
 }
 
 #[test]

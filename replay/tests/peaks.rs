@@ -10,6 +10,7 @@ use gpumemtrace_replay::Section;
 use gpumemtrace_replay::report;
 use gpumemtrace_replay::report::Peak;
 use gpumemtrace_replay::report::PhaseBytes;
+use gpumemtrace_replay::report::{Category, Confidence, MemoryLayer};
 use proptest::prelude::*;
 use synthetic::{Synthetic, TORCH, analyse_for_peak};
 
@@ -195,11 +196,11 @@ fn a_made_up_training_is_told_apart() {
     let end = run.alloc(called, 1 << 10);
     run.release(end, called);
     let peak = the_peak(&run).unwrap();
-    let found: BTreeMap<(u64, u64), (&str, Option<&str>)> = peak
+    let found: BTreeMap<(u64, u64), (Category, Option<Confidence>)> = peak
         .blocks
         .iter()
         .flatten()
-        .map(|block| ((block.bytes >> 10, block.born), (block.category, block.confidence)))
+        .map(|block| ((block.bytes >> 10, block.allocated_at_event), (block.category, block.confidence)))
         .collect();
     let of = |kib: u64| {
         let mut of: Vec<_> =
@@ -207,18 +208,18 @@ fn a_made_up_training_is_told_apart() {
         of.sort_unstable();
         of
     };
-    assert_eq!(of(3), [("unknown", None)]);
+    assert_eq!(of(3), [(Category::Unknown, None)]);
     assert_eq!(
         of(1000),
         [
-            ("gradients", Some("high")),
-            ("optimizer_state", Some("high")),
-            ("optimizer_state", Some("high")),
-            ("parameters", Some("high"))
+            (Category::Parameters, Some(Confidence::High)),
+            (Category::Gradients, Some(Confidence::High)),
+            (Category::OptimizerState, Some(Confidence::High)),
+            (Category::OptimizerState, Some(Confidence::High))
         ]
     );
-    assert_eq!(of(161), [("temporaries", Some("high"))]);
-    assert_eq!(peak.layer, "torch");
+    assert_eq!(of(161), [(Category::Temporaries, Some(Confidence::High))]);
+    assert_eq!(peak.layer, MemoryLayer::Torch);
 }
 
 #[test]
@@ -229,6 +230,6 @@ fn without_pytorch_nothing_is_known() {
     let peak = the_peak(&run).unwrap();
     let categories: Vec<_> =
         peak.categories.iter().map(|share| (share.category, share.bytes, share.confidence)).collect();
-    assert_eq!((peak.layer, categories), ("device", vec![("unknown", 5 << 20, None)]));
+    assert_eq!((peak.layer, categories), (MemoryLayer::Device, vec![(Category::Unknown, 5 << 20, None)]));
     assert!(peak.since_previous_step.is_none());
 }

@@ -1,4 +1,4 @@
-//! What is said before any number: only where there is something to say, with the numbers of the events.
+//! Verdicts and the comparison of ranks: conditions, severities and numbers.
 
 mod population;
 mod synthetic;
@@ -7,8 +7,7 @@ use gpumemtrace_format::NodeId;
 use gpumemtrace_replay::Analysis;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report;
-use gpumemtrace_replay::report::Severity;
-use gpumemtrace_replay::report::Verdict;
+use gpumemtrace_replay::report::{Confidence, RankAlignment, RemedyKind, Severity, Verdict, VerdictEvidence};
 use population::clean;
 use synthetic::Synthetic;
 
@@ -26,13 +25,18 @@ const OF_MEMORY: [&str; 10] = [
     "imbalance",
 ];
 
-fn of_memory(report: &Report) -> Vec<&Verdict> {
-    report.verdicts.iter().flatten().filter(|verdict| OF_MEMORY.contains(&verdict.kind)).collect()
+fn kind(verdict: &Verdict) -> String {
+    let verdict = serde_json::to_value(verdict).expect("JSON");
+    verdict["kind"].as_str().expect("a word").to_owned()
 }
 
-fn find<'a>(report: &'a Report, kind: &str) -> &'a Verdict {
-    let found = of_memory(report).into_iter().find(|verdict| verdict.kind == kind);
-    found.unwrap_or_else(|| panic!("no {kind}: {:#?}", report.verdicts))
+fn of_memory(report: &Report) -> Vec<&Verdict> {
+    report.verdicts.iter().flatten().filter(|verdict| OF_MEMORY.contains(&&*kind(verdict))).collect()
+}
+
+fn find<'a>(report: &'a Report, wanted: &str) -> &'a Verdict {
+    let found = of_memory(report).into_iter().find(|verdict| kind(verdict) == wanted);
+    found.unwrap_or_else(|| panic!("no {wanted}: {:#?}", report.verdicts))
 }
 
 /// A rank of a training with a batch of so many MiB.
@@ -58,7 +62,7 @@ fn healthy_runs_are_not_warned_of() {
         .filter_map(|seed| {
             let report = clean(seed).run.report();
             let worse = of_memory(&report).into_iter().find(|verdict| verdict.severity > Severity::Info);
-            worse.map(|verdict| (seed, verdict.summary.clone()))
+            worse.map(|verdict| (seed, verdict.clone()))
         })
         .collect();
     assert!(warned.is_empty(), "{warned:#?}");
@@ -79,15 +83,14 @@ fn a_device_that_tensors_fill_is_under_pressure_and_one_that_was_full_once_tells
     };
     let always = filled(false);
     assert_eq!(find(&always, "high_pressure").severity, Severity::Warning);
-    assert!(of_memory(&always).iter().all(|verdict| verdict.kind != "transient_spike"));
+    assert!(of_memory(&always).iter().all(|verdict| kind(verdict) != "transient_spike"));
     let once = filled(true);
     let spike = find(&once, "transient_spike");
-    assert!(
-        spike.summary.contains("/work/train.py:90 in evaluate() held 960.00 MiB more"),
-        "{}",
-        spike.summary
-    );
-    assert_eq!((spike.severity, &spike.evidence["step"]), (Severity::Warning, &serde_json::json!(200)));
+    let VerdictEvidence::TransientSpike { step, more_by_site, .. } = &spike.evidence else {
+        panic!("a spike")
+    };
+    assert_eq!((spike.severity, *step), (Severity::Warning, Some(200)));
+    assert_eq!((more_by_site[0].site.line, more_by_site[0].bytes), (Some(90), 960 << 20));
 }
 
 #[test]
@@ -102,8 +105,11 @@ fn growth_is_summed_over_lines_and_a_short_run_says_that_it_is_short() {
     let creep = find(&report, "creep_confirmed");
     let sum: f64 =
         report.leaks.iter().flatten().filter_map(|leak| leak.bytes_per_step).map(|rate| rate.0).sum();
-    assert_eq!(creep.evidence["bytes_per_step"], serde_json::json!(sum));
-    assert!(creep.summary.contains("2.00 MiB per step"), "{}", creep.summary);
+    let VerdictEvidence::CreepConfirmed { bytes_per_step, findings, .. } = &creep.evidence else {
+        panic!("growth")
+    };
+    assert_eq!((*bytes_per_step, *findings), (sum, 2));
+    assert!((sum - f64::from(2 << 20)).abs() < 1.0, "{sum}");
 }
 
 #[test]
@@ -111,7 +117,10 @@ fn ranks_are_laid_side_by_side_by_their_steps() {
     let even: Vec<Analysis> = (0..4).map(|number| rank(number, 4, 64, None)).collect();
     let even = report(&even, &[]);
     let ranks = even.ranks.as_ref().unwrap();
-    assert_eq!((ranks.rows.len(), ranks.missing_ranks, ranks.aligned_by), (4, Some(0), Some("step")));
+    assert_eq!(
+        (ranks.rows.len(), ranks.missing_ranks, ranks.aligned_by),
+        (4, Some(0), Some(RankAlignment::Step))
+    );
     assert!(ranks.first_cause.is_none() && ranks.more_by_site.is_empty());
     assert!(of_memory(&even).is_empty(), "{:#?}", even.verdicts);
 
@@ -120,7 +129,7 @@ fn ranks_are_laid_side_by_side_by_their_steps() {
     let uneven = report(&uneven, &[]);
     let verdict = find(&uneven, "imbalance");
     assert_eq!((verdict.trace, verdict.severity), (2, Severity::Critical));
-    assert!(verdict.summary.starts_with("rank 2 needed"), "{}", verdict.summary);
+    assert!(matches!(verdict.evidence, VerdictEvidence::Imbalance { rank: Some(2), .. }));
     let more = &uneven.ranks.as_ref().unwrap().more_by_site[0];
     assert_eq!(
         (more.site.line, more.bytes),
@@ -136,7 +145,10 @@ fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
         begins.into_iter().zip(0..).map(|(from, number)| rank(number, 4, 64, from)).collect();
     let first = |report: Report| report.ranks.unwrap().first_cause.unwrap();
     let cause = first(report(&all, &[]));
-    assert_eq!((cause.row, cause.step, cause.lead_steps, cause.confidence), (2, 5, Some(15), "high"));
+    assert_eq!(
+        (cause.row, cause.step, cause.lead_steps, cause.confidence),
+        (2, 5, Some(15), Confidence::High)
+    );
     assert_eq!(cause.site.line, Some(31));
     // In whatever order the traces are named.
     let mut turned = all;
@@ -144,9 +156,9 @@ fn the_rank_that_grew_first_is_told_with_how_sure_that_is() {
     let cause = first(report(&turned, &[]));
     assert_eq!((cause.row, cause.step), (2, 5));
     turned.truncate(3);
-    assert_eq!(first(report(&turned, &[])).confidence, "low", "a rank is missing");
+    assert_eq!(first(report(&turned, &[])).confidence, Confidence::Low, "a rank is missing");
     let together: Vec<Analysis> = (0..2).map(|number| rank(number, 2, 64, Some(5))).collect();
-    assert_eq!(first(report(&together, &[])).confidence, "medium");
+    assert_eq!(first(report(&together, &[])).confidence, Confidence::Medium);
 }
 
 #[test]
@@ -164,9 +176,20 @@ fn an_oom_tells_what_had_grown_and_whether_that_alone_would_have_been_enough() {
     let oom = &report.oom.as_ref().unwrap()[0];
     let grown: Vec<_> = oom.growth.iter().map(|grown| (grown.site.line, grown.bytes)).collect();
     assert_eq!(grown, [(Some(31), 1140 << 20), (Some(32), 60 * 512)]);
-    let works = |text: &str| oom.remedies.iter().find(|remedy| remedy.action.contains(text)).unwrap().works;
-    assert_eq!((works("train.py:31"), works("train.py:32")), (Some(true), Some(false)));
-    assert_eq!((works("expandable_segments"), works("empty_cache")), (Some(false), Some(false)));
-    let unused: u64 = oom.unused.iter().map(|cause| cause.bytes).sum();
+    let works: Vec<_> = oom.remedies.iter().map(|remedy| (&remedy.kind, remedy.works)).collect();
+    assert!(
+        matches!(
+            works.as_slice(),
+            [
+                (RemedyKind::FixLeak { .. }, Some(true)),
+                (RemedyKind::FixLeak { .. }, Some(false)),
+                (RemedyKind::ExpandableSegments, Some(false)),
+                (RemedyKind::EmptyCache, Some(false)),
+                (RemedyKind::HoldLess { .. }, None),
+            ]
+        ),
+        "{works:?}"
+    );
+    let unused: u64 = oom.unused_causes.iter().map(|cause| cause.bytes).sum();
     assert_eq!(unused, oom.reserved_bytes - oom.live_bytes);
 }

@@ -9,8 +9,8 @@ use anyhow::Context;
 use gpumemtrace_cli::symbolize::Resolver;
 use gpumemtrace_replay::budget::Budget;
 use gpumemtrace_replay::budget::BudgetCheck;
-use gpumemtrace_replay::budget::budget_of;
 use gpumemtrace_replay::budget::check;
+use gpumemtrace_replay::budget::draft_budget;
 use gpumemtrace_replay::callsite::NameScope;
 use gpumemtrace_replay::callsite::symbolize_sites;
 use gpumemtrace_replay::compare::Profile;
@@ -19,6 +19,7 @@ use super::display_args::DisplayArgs;
 use super::trace_args::{TraceArgs, read_by_steps};
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::render_written_budget;
+use crate::render::wording::{describe_loss, fill_check, write_budget_file};
 use crate::render::{
     CHECK_RENDERERS, JunitRenderer, MarkdownRenderer, RenderContext, Renderer, format_parser, print_document,
     select_format,
@@ -101,11 +102,13 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<CliExit> {
     resolver.save_cache();
     let is_complete = analysis.incomplete.is_empty();
     let Some(budget) = budget else {
-        write_budget(&args.budget, &budget_of(&profile), args.force)?;
-        print_text(&render_written_budget(&args.budget, &analysis.incomplete, args.display.style()))?;
+        write_budget(&args.budget, &write_budget_file(&draft_budget(&profile)), args.force)?;
+        let losses: Vec<String> = analysis.incomplete.iter().map(describe_loss).collect();
+        print_text(&render_written_budget(&args.budget, &losses, args.display.style()))?;
         return Ok(if is_complete { CliExit::Done } else { CliExit::Incomplete });
     };
-    let outcome = check(&profile, &budget, &args.budget.display().to_string());
+    let mut outcome = check(&profile, &budget, &args.budget.display().to_string());
+    fill_check(&mut outcome);
     let context = RenderContext::new(args.display.style());
     for (renderer, file) in outputs {
         write_output(renderer, file, &outcome, &context)?;

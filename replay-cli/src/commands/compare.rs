@@ -13,6 +13,7 @@ use gpumemtrace_replay::compare::compare;
 use super::display_args::DisplayArgs;
 use super::trace_args::{TraceArgs, read_by_steps};
 use crate::exit::CliExit;
+use crate::render::wording::fill_comparison;
 use crate::render::{
     COMPARISON_RENDERERS, RenderContext, Renderer, format_parser, print_document, select_format,
 };
@@ -94,6 +95,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<CliExit> {
             symbolize_sites(comparison.sites_of(run), profile.analysis, NameScope::ALL, &mut resolver);
         }
     }
+    fill_comparison(&mut comparison);
     let context = RenderContext { all_rows: args.all, ..RenderContext::new(args.display.style()) };
     print_document(renderer, &comparison, &context)?;
     resolver.save_cache();

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroUsize;
 
+use crate::terminal::units::Units;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use gpumemtrace_replay::Units;
 
 use crate::terminal::style::{ColorChoice, Style};
 
@@ -33,7 +33,7 @@ fn parse_units(name: &str) -> Units {
 impl DisplayArgs {
     /// The style of stdout. Also sets the unit of sizes for the whole process.
     pub(crate) fn style(&self) -> Style {
-        gpumemtrace_replay::report::display::choose_units(self.units);
+        crate::terminal::units::choose_units(self.units);
         Style { top: self.top(), is_verbose: self.verbose, ..Style::for_stdout(self.color) }
     }
 

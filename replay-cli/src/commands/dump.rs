@@ -13,10 +13,11 @@ use gpumemtrace_replay::MemoryPlace;
 use gpumemtrace_replay::callsite::line_at;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::describe_incompleteness;
+use gpumemtrace_replay::ingest::find_losses;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput};
+use crate::render::wording::describe_loss;
 use crate::terminal::marks::sanitize;
 use crate::terminal::stdout::stdout;
 use crate::trace::open::TraceSource;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
     let missing = count_missing_events(&head, &body, threads.len() as u64);
     let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
     let dropped = counter(Counter::DroppedEvents);
-    let reasons = describe_incompleteness(&head, &body, missing, dropped);
+    let reasons = find_losses(&head, &body, missing, dropped);
 
     let mut out = stdout();
     for (name, value) in head.meta.entries() {
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DumpArgs) -> anyhow::Result<CliExit> {
         missing.in_flight + body.order.unplaced.len() as u64
     )?;
     for reason in &reasons {
-        writeln!(out, "# incomplete {}", sanitize(reason))?;
+        writeln!(out, "# incomplete {}", sanitize(&describe_loss(reason)))?;
     }
     let (ending, detail) = head.ending();
     let detail = detail.map(|detail| format!(" ({detail})")).unwrap_or_default();

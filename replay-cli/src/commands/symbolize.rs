@@ -21,11 +21,12 @@ use gpumemtrace_replay::callsite::symbolize_address;
 use gpumemtrace_replay::ingest::Definitions;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::describe_incompleteness;
+use gpumemtrace_replay::ingest::find_losses;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput, UsageError};
 use crate::render::text::explain_unnamed;
+use crate::render::wording::describe_loss;
 use crate::terminal::marks::sanitize;
 use crate::terminal::paths::straighten_path;
 use crate::terminal::stdout::print_text;
@@ -78,12 +79,7 @@ pub(crate) fn run(args: &SymbolizeArgs) -> anyhow::Result<CliExit> {
     writeln!(out, "{}: {} of {} native addresses have names", target.display(), named.found, named.all)?;
     for ((why, module), addresses) in &named.reasons {
         let module = module.as_deref().map_or_else(|| "no module".to_owned(), straighten_path);
-        writeln!(
-            out,
-            "  no names for {addresses} in {}: {}",
-            sanitize(&module),
-            explain_unnamed(why.name())
-        )?;
+        writeln!(out, "  no names for {addresses} in {}: {}", sanitize(&module), explain_unnamed(*why))?;
     }
     if named.all == 0 {
         writeln!(out, "  the trace has no native stacks; record them with --stacks both")?;
@@ -121,7 +117,7 @@ fn incomplete_reasons(file: &TraceSource, head: &TraceHead) -> Result<Vec<String
     .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
     let missing = count_missing_events(head, &body, threads.len() as u64);
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    Ok(describe_incompleteness(head, &body, missing, dropped))
+    Ok(find_losses(head, &body, missing, dropped).iter().map(describe_loss).collect())
 }
 
 /// The names of all native addresses of a trace, by build ID.

@@ -10,12 +10,12 @@ mod followed_trace;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_format::reader::Item;
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::RunFollower;
 use gpumemtrace_replay::RunView;
 use gpumemtrace_replay::callsite::UserCodePaths;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::exit::UnreadableInput;
 use crate::render::text::short_site;

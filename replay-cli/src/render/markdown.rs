@@ -59,7 +59,7 @@ fn render_page(check: &BudgetCheck) -> String {
             ),
         );
     }
-    for outcome in check.budgets.iter().filter(|outcome| outcome.fails && !outcome.of.is_empty()) {
+    for outcome in check.budgets.iter().filter(|outcome| outcome.fails && !outcome.contributors.is_empty()) {
         out.push('\n');
         put_line(&mut out, format_args!("{}:", quote_code(&outcome.name)));
         for part in list_contributors(outcome, MAX_CONTRIBUTORS) {

@@ -9,6 +9,7 @@ mod junit;
 mod markdown;
 mod outcome;
 pub(crate) mod text;
+pub(crate) mod wording;
 
 use std::io::Write;
 

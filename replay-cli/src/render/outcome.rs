@@ -1,12 +1,14 @@
 //! What every output says of a checked budget, in words: limits, measured values, and what those are made of.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::budget::BudgetCheck;
 use gpumemtrace_replay::budget::CheckState;
 use gpumemtrace_replay::budget::CheckedLimit;
 use gpumemtrace_replay::budget::ValueShare;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::AmountUnit;
 
 use super::text::short_site;
+use super::wording::contributor_name;
 use crate::terminal::format::{format_count, format_number};
 use crate::terminal::marks::sanitize;
 
@@ -32,7 +34,15 @@ pub(in crate::render) fn summarize_check(check: &BudgetCheck) -> String {
 }
 
 pub(in crate::render) fn format_amount(outcome: &CheckedLimit, value: u64) -> String {
-    if outcome.unit == "bytes" { format_bytes(value) } else { format_number(value) }
+    format_in_unit(outcome.unit, value)
+}
+
+fn format_in_unit(unit: AmountUnit, value: u64) -> String {
+    match unit {
+        AmountUnit::Bytes => format_bytes(value),
+        AmountUnit::BytesPerStep => format!("{} per step", format_bytes(value)),
+        AmountUnit::Blocks | AmountUnit::Count => format_number(value),
+    }
 }
 
 /// `1.00 GiB + 10.24 MiB`.
@@ -46,7 +56,7 @@ pub(in crate::render) fn format_limit(outcome: &CheckedLimit) -> String {
 /// What was measured, or why not.
 pub(in crate::render) fn format_measured(outcome: &CheckedLimit) -> String {
     match (&outcome.why, outcome.measured) {
-        (Some(why), _) => format!("not known: {}", sanitize(why)),
+        (Some(why), _) => format!("not known: {}", sanitize(&why.message)),
         (None, Some(value)) => format_amount(outcome, value),
         (None, None) => "not known".to_owned(),
     }
@@ -62,22 +72,17 @@ pub(in crate::render) fn format_numbers(outcome: &CheckedLimit) -> String {
 
 /// What the measured value is made of, a line each.
 pub(in crate::render) fn list_contributors(outcome: &CheckedLimit, most: usize) -> Vec<String> {
-    let is_leak = outcome.name.starts_with("leaks.");
     let text = |part: &ValueShare| {
         let name = match &part.site {
             Some(site) => short_site(site),
-            None => part.name.clone().unwrap_or_default(),
+            None => part.name.as_ref().map(contributor_name).unwrap_or_default(),
         };
-        let amount = if is_leak {
-            format!("{} per step", format_bytes(part.amount))
-        } else {
-            format_amount(outcome, part.amount)
-        };
+        let amount = format_in_unit(outcome.contributor_unit, part.amount);
         format!("{amount}  {}", sanitize(&name))
     };
-    let mut parts: Vec<String> = outcome.of.iter().take(most).map(text).collect();
-    if outcome.of.len() > most {
-        parts.push(format!("and {} more", format_number((outcome.of.len() - most) as u64)));
+    let mut parts: Vec<String> = outcome.contributors.iter().take(most).map(text).collect();
+    if outcome.contributors.len() > most {
+        parts.push(format!("and {} more", format_number((outcome.contributors.len() - most) as u64)));
     }
     parts
 }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_labels_are_left_out() {
+    fn overlapping_labels_are_omitted() {
         let words = |words: &[(usize, &str)]| -> Vec<(usize, String)> {
             words.iter().map(|(at, word)| (*at, (*word).to_owned())).collect()
         };

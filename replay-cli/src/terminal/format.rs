@@ -18,11 +18,7 @@ pub(crate) fn put_line(out: &mut String, line: std::fmt::Arguments<'_>) {
 
 /// A size, right-aligned in a column of sizes.
 pub(crate) fn size_column(bytes: u64) -> String {
-    format!(
-        "{:>width$}",
-        gpumemtrace_replay::report::display::format_bytes(bytes),
-        width = gpumemtrace_replay::report::display::chosen_units().columns()
-    )
+    format!("{:>width$}", super::units::format_bytes(bytes), width = super::units::chosen_units().columns())
 }
 
 /// `1234567` as `1,234,567`.

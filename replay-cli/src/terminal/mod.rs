@@ -8,3 +8,4 @@ pub(crate) mod paths;
 pub(crate) mod status_line;
 pub(crate) mod stdout;
 pub(crate) mod style;
+pub(crate) mod units;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gpumemtrace_replay::report::display::format_bytes;
+use crate::terminal::units::format_bytes;
 
 use crate::terminal::status_line;
 

@@ -1,43 +1,44 @@
-//! From analyses to the report.
+//! Assembles the report from the analyses of the traces.
 
 pub(crate) mod filter;
 pub(crate) mod mps_samples;
 
-use crate::report::Section;
 use std::collections::BTreeMap;
 
-use gpumemtrace_format::{EventKind, MetaValue, TrackerState};
+use gpumemtrace_format::{EventKind, MetaValue};
 
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
 use crate::report::{
     Device, DeviceLevels, DevicePeak, HolderScan, Mark, OwnerBytes, Phase, PhaseOnDevice, Report, Residual,
-    SinceMoment, Steps, StreamPart, Timeline, TimelineBand, TimelinePoint, TraceInfo,
+    Section, SinceMoment, Steps, StreamPart, Timeline, TimelineBand, TimelinePoint, TraceInfo, Worded,
 };
 use crate::state::device::DeviceState;
 use crate::timeline::phases::PhaseUsage;
 use crate::{fragmentation, leak, oom, peak, ranks, verdicts};
 
-/// Most sites drawn as bands.
+/// Most call sites with a band in a timeline.
 const MAX_BANDS: usize = 12;
 
-/// The report on some traces; all sections if none is named.
+/// The report on some traces, with these sections; with all if `sections` is empty.
+///
+/// The sentences in it are empty; the command writes them.
 pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
     let has = |section| sections.is_empty() || sections.contains(&section);
     let each = || analyses.iter().enumerate();
-    let (mut leaks, mut silent_growth) = (Vec::new(), Vec::new());
+    let (mut leaks, mut benign_growth) = (Vec::new(), Vec::new());
     for (index, analysis) in each() {
         let found = leak::find_leaks(index, analysis);
         leaks.extend(found.leaks);
-        silent_growth.extend(found.benign);
+        benign_growth.extend(found.benign);
     }
-    // Out of memory is the whole device.
+    // A whole device runs out of memory, not a stream.
     let has_ooms = has(Section::Oom) && analyses.iter().all(|analysis| analysis.stream.is_none());
     let ooms: Vec<_> = each().flat_map(|(index, analysis)| oom::ooms(index, analysis, &leaks)).collect();
     let ranks = ranks::ranks(analyses, &leaks);
     let verdicts = sections.is_empty().then(|| {
         let of_trace =
-            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &silent_growth), &ooms);
+            |(index, analysis)| verdicts::verdicts(index, analysis, (&leaks, &benign_growth), &ooms);
         let mut verdicts: Vec<_> = each().flat_map(of_trace).collect();
         verdicts.extend(ranks.as_ref().and_then(ranks::imbalance_verdict));
         verdicts
@@ -53,7 +54,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
             .max_by_key(|t| (peak(t), std::cmp::Reverse(t.device)))
             .cloned()
     });
-    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), left_out: None };
+    let empty = Timeline { trace: 0, device: 0, points: Vec::new(), bands: Vec::new(), omitted: None };
     Report {
         schema: "gpumemtrace.report",
         version: 1,
@@ -78,7 +79,7 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
                 .flat_map(|(index, analysis)| fragmentation::report::fragmentation(index, analysis))
                 .collect()
         }),
-        gap_over_time: has(Section::Fragmentation).then(|| {
+        fragmentation_over_time: has(Section::Fragmentation).then(|| {
             each().flat_map(|(index, analysis)| fragmentation::report::over_time(index, analysis)).collect()
         }),
         async_pools: has(Section::Fragmentation)
@@ -88,12 +89,12 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
                     .collect()
             })
             .filter(|pools: &Vec<_>| !pools.is_empty()),
-        instants: analyses
+        snapshots: analyses
             .iter()
             .any(|analysis| !analysis.snapshots.is_empty() || !analysis.unreached_snapshots.is_empty())
             .then(|| {
                 each()
-                    .flat_map(|(index, analysis)| fragmentation::report::instants(index, analysis))
+                    .flat_map(|(index, analysis)| fragmentation::report::snapshots(index, analysis))
                     .collect()
             }),
         peak: has(Section::Peak)
@@ -102,19 +103,19 @@ pub fn report(analyses: &[Analysis], sections: &[Section]) -> Report {
         verdicts,
         holders: holders(analyses).filter(|_| has(Section::Leaks)),
         leaks: has(Section::Leaks).then_some(leaks),
-        silent_growth: has(Section::Leaks).then_some(silent_growth),
+        benign_growth: has(Section::Leaks).then_some(benign_growth),
         oom: has_ooms.then_some(ooms),
-        left_out: None,
+        omitted: None,
         filters: None,
     }
 }
 
 fn holders(analyses: &[Analysis]) -> Option<Vec<HolderScan>> {
     let of = |(trace, analysis): (usize, &Analysis)| {
-        analysis.holder_scans.report(trace, analysis.start_ns, analysis.step_source.name().is_some())
+        analysis.holder_scans.report(trace, analysis.start_ns, analysis.step_source().is_some())
     };
-    let looks: Vec<HolderScan> = analyses.iter().enumerate().flat_map(of).collect();
-    (!looks.is_empty()).then_some(looks)
+    let scans: Vec<HolderScan> = analyses.iter().enumerate().flat_map(of).collect();
+    (!scans.is_empty()).then_some(scans)
 }
 
 fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
@@ -123,12 +124,12 @@ fn phases(trace: usize, analysis: &Analysis) -> impl Iterator<Item = Phase> {
     let on = move |(device, on): &(u8, PhaseUsage)| PhaseOnDevice {
         device: *device,
         peak_live_bytes: has_torch(*device).then_some(on.peak_bytes),
-        left_bytes: has_torch(*device).then_some(on.left_bytes),
+        net_bytes: has_torch(*device).then_some(on.left_bytes),
     };
     analysis.phases.iter().map(move |phase| Phase {
         trace,
         name: (!phase.name.is_empty()).then(|| phase.name.clone()),
-        turns: phase.turns,
+        count: phase.turns,
         time_ns: phase.time_ns,
         devices: phase.devices.iter().map(on).collect(),
     })
@@ -174,9 +175,9 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         started_unix_ns: meta.number("started_unix_ns"),
         duration_ns: (analysis.end_ns > 0).then(|| analysis.end_ns.saturating_sub(analysis.start_ns)),
         mode: list("mode"),
-        pluggable: text("pluggable"),
+        pluggable: analysis.pluggable(),
         torch: text("torch"),
-        torch_tracker: analysis.tracker.map(TrackerState::name),
+        torch_tracker: analysis.tracker,
         python: text("python"),
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
@@ -189,7 +190,7 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
             stream: facts.stream.0,
             unknown_blocks: facts.unknown_blocks,
             unknown_bytes: facts.unknown_bytes,
-            reserved_is_known: analysis.knows_reserved(),
+            is_reserved_known: analysis.knows_reserved(),
         }),
         end: analysis.ending,
         end_detail: analysis.ending_detail.clone(),
@@ -197,11 +198,12 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         losses: analysis.losses.clone(),
         symbols: None,
         complete: analysis.incomplete.is_empty(),
-        notes: analysis.incomplete.iter().chain(&analysis.notes).cloned().collect(),
+        incomplete: analysis.incomplete.iter().cloned().map(Worded::from).collect(),
+        notes: analysis.notes.iter().cloned().map(Worded::from).collect(),
     }
 }
 
-/// CUDA writes 13020 for 13.2.
+/// The version as text; CUDA encodes 13.2 as 13020.
 fn version(value: Option<&MetaValue>) -> Option<String> {
     match value? {
         MetaValue::Number(number) => Some(format!("{}.{}", number / 1000, number % 1000 / 10)),
@@ -211,9 +213,9 @@ fn version(value: Option<&MetaValue>) -> Option<String> {
 }
 
 fn steps(analysis: &Analysis) -> Steps {
-    let source = analysis.step_source.name();
-    let site = match analysis.step_source {
-        crate::timeline::steps::StepSource::Optimizer(line) => {
+    let source = analysis.step_source();
+    let site = match analysis.step_rule {
+        crate::timeline::steps::StepRule::Optimizer(line) => {
             let line = analysis.symbols.optimizer_lines().get(usize::from(line).wrapping_sub(1));
             line.map(|line| analysis.symbols.site(line.site, None))
         }
@@ -269,7 +271,7 @@ fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
     let (least_bytes, most_bytes) = state.attribution.extremes.unwrap_or((bytes, bytes));
     Some(Residual {
         bytes,
-        witness: sample.witness.name(),
+        source: sample.witness,
         time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
         in_use_bytes: sample.in_use,
         samples: state.attribution.samples,
@@ -288,7 +290,7 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
     let reserves = torch && analysis.knows_reserved();
     let driver = !state.driver.is_empty();
     let mut points = Vec::new();
-    // Which of the two values of a bin each point shows: 0 high, 1 low.
+    // The bin of each point, and which of its values: 0 the highest, 1 the lowest.
     let mut which: Vec<(usize, usize)> = Vec::new();
     for (index, bin) in live_set.bins().all().iter().enumerate() {
         let point = |sample: &crate::timeline::bins::MemorySample, reserved, device| TimelinePoint {
@@ -326,5 +328,5 @@ fn timeline(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceState)
         site: analysis.symbols.site(*id, live_set.main_stack_at_peak(*id)),
         bytes: which.iter().map(|(bin, side)| values.get(*bin).map_or(0, |value| value[*side])).collect(),
     });
-    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, left_out: None }
+    Timeline { trace, device: u32::from(ordinal), bands: bands.collect(), points, omitted: None }
 }

@@ -1,11 +1,11 @@
-//! What PyTorch said of its own memory, for the report.
+//! PyTorch's own memory counters, for the report.
 
 use crate::ingest::metal_totals;
 use crate::pass::Analysis;
 use crate::report::{SampledPoint, SampledRange, TorchMemory};
 use crate::state::mps_samples::SampleRange;
 
-/// Of a trace of Metal, also where nothing was sampled; of others nothing, unless there are samples.
+/// `None` for a trace without samples, unless it is of Metal.
 pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMemory> {
     let memory = &analysis.mps_samples;
     if memory.samples == 0 && !metal_totals::is_metal(&analysis.meta) {
@@ -19,8 +19,8 @@ pub(super) fn torch_memory(trace: usize, analysis: &Analysis) -> Option<TorchMem
         samples: memory.samples,
         tensor_bytes: memory.tensors.map(range),
         driver_bytes: memory.driver.map(range),
-        beyond_metal_bytes: memory.beyond_metal.map(range),
-        kept_bytes: memory.kept.map(range),
+        unrecorded_bytes: memory.beyond_metal.map(range),
+        unused_buffer_bytes: memory.kept.map(range),
         points: points
             .iter()
             .map(|point| SampledPoint {

@@ -1,107 +1,185 @@
-//! A run held against its budgets, as `--json` prints it. `docs/check.schema.json` is the same for other languages.
+//! Checks a run against a budget. `docs/check.schema.json` is generated from these types.
 
-use serde::Serialize;
+use std::fmt;
 
-use super::measure::{BudgetMeasurer, MeasureResult};
-use super::size::{BytesLimit, CountLimit};
-use super::{Budget, IfUnknown};
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+
+use super::measure::{BudgetMeasurer, ContributorSource, MeasureResult};
+use super::size::{BytesLimit, CountLimit, Tolerance};
+use super::{Budget, BudgetQuantity, IfUnknown};
 use crate::compare::Profile;
-use crate::report::Site;
+use crate::report::json_enum::json_enum;
+use crate::report::{AmountUnit, CauseKind, Site, TraceLoss, Worded};
 
-/// All budgets of a file.
-#[derive(Clone, Debug, Serialize)]
+/// The result of `gpumemtrace check --json`.
+///
+/// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "gpumemtrace check")]
 pub struct BudgetCheck {
-    /// Always `gpumemtrace.check`.
+    /// The name of this format.
+    #[schemars(extend("const" = "gpumemtrace.check"))]
     pub schema: &'static str,
-    /// Of this layout.
+    /// The version of this format.
+    #[schemars(extend("const" = 1))]
     pub version: u32,
-    /// The trace, as given.
+    /// The path of the trace as given.
     pub trace: String,
-    /// The budget file, as given.
+    /// The path of the budget file as given.
     pub budget: String,
-    /// The traced command line.
+    /// The command line of the traced program.
     pub command: Option<Vec<String>>,
-    /// True when nothing is missing from the trace.
+    /// True if nothing is missing from the trace.
     pub complete: bool,
-    /// What is, one sentence each.
-    pub incomplete: Vec<String>,
-    /// True if no budget fails.
+    /// What is missing from the trace.
+    pub incomplete: Vec<Worded<TraceLoss>>,
+    /// True if no limit fails.
     pub passed: bool,
-    /// In the order of the file.
+    /// The limits, in the order of the file.
     pub budgets: Vec<CheckedLimit>,
 }
 
-/// Whether a budget was kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckState {
-    /// It was.
-    Kept,
-    /// It was not.
-    Exceeded,
-    /// Nobody knows.
-    Unknown,
+json_enum! {
+    /// The outcome of a limit.
+    enum CheckState {
+        /// The measured value is within the limit.
+        Kept = "kept",
+        /// The measured value is above the limit.
+        Exceeded = "exceeded",
+        /// The trace does not contain the value.
+        Unknown = "unknown",
+    }
 }
 
-/// One budget.
-#[derive(Clone, Debug, Serialize)]
+/// One limit of the budget.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct CheckedLimit {
-    /// Where it stands in the file: `peak.live`, `site[train.py:41].peak`.
+    /// Its place in the file: `peak.live`, `site[train.py:41].peak`.
     pub name: String,
-    /// `bytes` or `count`.
-    pub unit: &'static str,
-    /// Whether it was kept.
+    /// The unit of the limit: `bytes` or `count`.
+    pub unit: AmountUnit,
+    /// The outcome.
     pub state: CheckState,
-    /// Exceeded, or unknown and not allowed to be.
+    /// True if it was exceeded, or is unknown and must be known.
     pub fails: bool,
-    /// As the file has it.
+    /// The limit in the file.
     pub limit: u64,
-    /// With its tolerance.
+    /// The limit plus its tolerance.
     pub allowed: u64,
-    /// In this run; `null` where it is not known.
+    /// The measured value; `null` if it is unknown.
     pub measured: Option<u64>,
-    /// Measured minus limit, where the budget was exceeded.
+    /// The measured value minus the limit, if it was exceeded.
     pub over_by: Option<u64>,
-    /// The device that was measured.
+    /// Ordinal of the measured GPU.
     pub device: Option<u32>,
-    /// Why it is not known.
-    pub why: Option<String>,
-    /// What the measured value is made of, largest first, as far as it is told; of leaks all, in bytes per step.
-    pub of: Vec<ValueShare>,
+    /// Why the value is unknown.
+    pub why: Option<Worded<UnknownValue>>,
+    /// The parts of the measured value, largest first: at most three, of leaks all.
+    pub contributors: Vec<ValueShare>,
+    /// The unit of `contributors`.
+    pub contributor_unit: AmountUnit,
+}
+
+/// Why a trace does not contain a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum UnknownValue {
+    /// No steps were found.
+    NoSteps,
+    /// Steps were found, and none ended.
+    NoStepEnded,
+    /// There are too few steps to judge growth.
+    TooFewSteps {
+        /// The number of steps.
+        steps: u32,
+    },
+    /// The trace has no blocks of PyTorch's allocator.
+    NoTorch,
+    /// The trace has no memory of the driver.
+    NoDriverMemory,
+    /// No call site that allocated matches the pattern.
+    NoMatchingSite,
 }
 
 /// A part of a measured value.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ValueShare {
-    /// The line, where it is one's.
+    /// The call site, if the part has one.
     pub site: Option<Site>,
-    /// A library, or a cause of the gap.
-    pub name: Option<String>,
-    /// How much, in the unit of the budget; of leaks always bytes.
+    /// What the part is otherwise.
+    pub name: Option<ContributorName>,
+    /// Its amount, in `contributor_unit`.
     pub amount: u64,
 }
 
-/// Holds a run against its budgets. `path` is the file's.
+/// A part of a measured value without a call site.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ContributorName {
+    /// Memory of a library, as in `devices[].ledger`.
+    Owner(String),
+    /// Memory that was requested.
+    Requested,
+    /// Memory that was reserved and not requested.
+    Unused,
+    /// Unused reserved memory of one cause.
+    Cause(CauseKind),
+}
+
+impl fmt::Display for ContributorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Owner(owner) => owner,
+            Self::Requested => "requested",
+            Self::Unused => "unused",
+            Self::Cause(cause) => cause.name(),
+        })
+    }
+}
+
+impl Serialize for ContributorName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for ContributorName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ContributorName".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "`requested`, `unused`, a cause as in `fragmentation`, or the name of a library."
+        })
+    }
+}
+
+/// Checks a run against a budget. `path` is that of the budget file.
 pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck {
+    use BudgetQuantity as Q;
     let measure = BudgetMeasurer::new(profile);
-    let mut all = CheckRun { profile, budget, outcomes: Vec::new() };
-    all.bytes("peak.live", budget.peak.live, || measure.peak_live());
-    all.bytes("peak.reserved", budget.peak.reserved, || measure.peak_reserved());
-    all.bytes("peak.device", budget.peak.device, || measure.peak_device());
-    all.bytes("gap.bytes", budget.gap.bytes, || measure.gap());
-    all.count("leaks.count", budget.leaks.count, || measure.leak_count());
-    // A tolerance for sizes that stay is none for what grows in each step.
-    let rate = budget.leaks.bytes_per_step.map(|limit| BytesLimit {
-        tolerance: limit.tolerance.or(Some(super::size::Tolerance::Bytes(0))),
-        ..limit
+    let mut run = CheckRun { profile, budget, limits: Vec::new() };
+    run.bytes(Q::PeakLive.name(), budget.peak.live, || measure.peak_live());
+    run.bytes(Q::PeakReserved.name(), budget.peak.reserved, || measure.peak_reserved());
+    run.bytes(Q::PeakDevice.name(), budget.peak.device, || measure.peak_device());
+    run.bytes(Q::GapBytes.name(), budget.gap.bytes, || measure.gap());
+    run.count(Q::LeaksCount.name(), budget.leaks.count, || measure.leak_count());
+    // The general tolerance is for constant sizes, not for growth in each step.
+    let rate = budget
+        .leaks
+        .bytes_per_step
+        .map(|limit| BytesLimit { tolerance: limit.tolerance.or(Some(Tolerance::Bytes(0))), ..limit });
+    run.bytes(Q::LeaksBytesPerStep.name(), rate, || measure.leak_rate());
+    run.bytes(Q::StepPeak.name(), budget.step.peak, || measure.step_peak());
+    run.bytes(Q::StepBytes.name(), budget.step.bytes, || measure.step_allocated(|held| held.bytes));
+    run.count(Q::StepAllocations.name(), budget.step.allocations, || {
+        measure.step_allocated(|held| held.blocks)
     });
-    all.bytes("leaks.bytes_per_step", rate, || measure.leak_rate());
-    all.bytes("step.peak", budget.step.peak, || measure.step_peak());
-    all.bytes("step.bytes", budget.step.bytes, || measure.step_allocated(|held| held.bytes));
-    all.count("step.allocations", budget.step.allocations, || measure.step_allocated(|held| held.blocks));
     for site in &budget.site {
         let pattern = &site.pattern;
-        let name = |what: &str| format!("site[{pattern}].{what}");
+        let name = |quantity: &str| format!("site[{pattern}].{quantity}");
         let of_site = |limit: Option<BytesLimit>| {
             limit.map(|limit| BytesLimit {
                 tolerance: limit.tolerance.or(site.tolerance),
@@ -109,15 +187,15 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck 
                 ..limit
             })
         };
-        all.bytes(&name("peak"), of_site(site.peak), || measure.site_at_peak(pattern));
-        all.bytes(&name("retained"), of_site(site.retained), || measure.site_retained(pattern));
-        all.bytes(&name("bytes_per_step"), of_site(site.bytes_per_step), || {
+        run.bytes(&name("peak"), of_site(site.peak), || measure.site_at_peak(pattern));
+        run.bytes(&name("retained"), of_site(site.retained), || measure.site_retained(pattern));
+        run.bytes(&name("bytes_per_step"), of_site(site.bytes_per_step), || {
             measure.site_allocated(pattern, |held| held.bytes)
         });
         let count = site
             .allocations_per_step
             .map(|count| CountLimit { if_unknown: count.if_unknown.or(site.if_unknown), ..count });
-        all.count(&name("allocations_per_step"), count, || {
+        run.count(&name("allocations_per_step"), count, || {
             measure.site_allocated(pattern, |held| held.blocks)
         });
     }
@@ -129,16 +207,16 @@ pub fn check(profile: &Profile<'_>, budget: &Budget, path: &str) -> BudgetCheck 
         budget: path.to_owned(),
         command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
         complete: analysis.incomplete.is_empty(),
-        incomplete: analysis.incomplete.clone(),
-        passed: all.outcomes.iter().all(|outcome| !outcome.fails),
-        budgets: all.outcomes,
+        incomplete: analysis.incomplete.iter().cloned().map(Worded::from).collect(),
+        passed: run.limits.iter().all(|limit| !limit.fails),
+        budgets: run.limits,
     }
 }
 
 struct CheckRun<'a> {
     profile: &'a Profile<'a>,
     budget: &'a Budget,
-    outcomes: Vec<CheckedLimit>,
+    limits: Vec<CheckedLimit>,
 }
 
 impl CheckRun<'_> {
@@ -149,22 +227,22 @@ impl CheckRun<'_> {
             .or(self.budget.tolerance)
             .map_or(0, |tolerance| tolerance.bytes_for_limit(limit.bytes));
         let allowed = limit.bytes.saturating_add(tolerance);
-        self.add((name, "bytes"), (limit.bytes, allowed), limit.if_unknown, measure());
+        self.add((name, AmountUnit::Bytes), (limit.bytes, allowed), limit.if_unknown, measure());
     }
 
     fn count(&mut self, name: &str, count: Option<CountLimit>, measure: impl FnOnce() -> MeasureResult) {
         let Some(count) = count else { return };
-        self.add((name, "count"), (count.limit, count.limit), count.if_unknown, measure());
+        self.add((name, AmountUnit::Count), (count.limit, count.limit), count.if_unknown, measure());
     }
 
     fn add(
         &mut self,
-        (name, unit): (&str, &'static str),
+        (name, unit): (&str, AmountUnit),
         (limit, allowed): (u64, u64),
         if_unknown: Option<IfUnknown>,
-        answer: MeasureResult,
+        result: MeasureResult,
     ) {
-        let mut outcome = CheckedLimit {
+        let mut checked = CheckedLimit {
             name: name.to_owned(),
             unit,
             state: CheckState::Unknown,
@@ -175,26 +253,30 @@ impl CheckRun<'_> {
             over_by: None,
             device: None,
             why: None,
-            of: Vec::new(),
+            contributors: Vec::new(),
+            contributor_unit: unit,
         };
-        match answer {
-            Err(why) => outcome.why = Some(why),
+        match result {
+            Err(why) => checked.why = Some(why.into()),
             Ok(measured) => {
                 let is_exceeded = measured.value > allowed;
-                outcome.state = if is_exceeded { CheckState::Exceeded } else { CheckState::Kept };
-                outcome.fails = is_exceeded;
-                outcome.measured = Some(measured.value);
-                outcome.over_by = is_exceeded.then(|| measured.value - limit);
-                outcome.device = measured.device.map(u32::from);
-                let part = |(what, amount): (Result<usize, String>, u64)| match what {
-                    Ok(line) => {
-                        ValueShare { site: Some(self.profile.lines[line].site.clone()), name: None, amount }
+                checked.state = if is_exceeded { CheckState::Exceeded } else { CheckState::Kept };
+                checked.fails = is_exceeded;
+                checked.measured = Some(measured.value);
+                checked.over_by = is_exceeded.then(|| measured.value - limit);
+                checked.device = measured.device.map(u32::from);
+                checked.contributor_unit = measured.contributor_unit.unwrap_or(unit);
+                let share = |(source, amount): (ContributorSource, u64)| match source {
+                    ContributorSource::Line(line) => {
+                        let site = Some(self.profile.lines[line].site.clone());
+                        ValueShare { site, name: None, amount }
                     }
-                    Err(name) => ValueShare { site: None, name: Some(name), amount },
+                    ContributorSource::Site(site) => ValueShare { site: Some(*site), name: None, amount },
+                    ContributorSource::Named(name) => ValueShare { site: None, name: Some(name), amount },
                 };
-                outcome.of = measured.of.into_iter().map(part).collect();
+                checked.contributors = measured.contributors.into_iter().map(share).collect();
             }
         }
-        self.outcomes.push(outcome);
+        self.limits.push(checked);
     }
 }

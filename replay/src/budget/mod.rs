@@ -20,12 +20,38 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
+use crate::report::json_enum::json_enum;
+
 pub use self::{
-    check::{BudgetCheck, CheckState, CheckedLimit, ValueShare, check},
-    write::budget_of,
+    check::{BudgetCheck, CheckState, CheckedLimit, ContributorName, UnknownValue, ValueShare, check},
+    write::{BudgetDraft, SiteDraft, draft_budget},
 };
 pub(crate) use pattern::SitePattern;
 pub(crate) use size::{BytesLimit, CountLimit, Tolerance};
+
+json_enum! {
+    /// A quantity of the whole run that a budget can limit, by its place in the file.
+    enum BudgetQuantity {
+        /// Peak allocated bytes.
+        PeakLive = "peak.live",
+        /// Peak reserved bytes.
+        PeakReserved = "peak.reserved",
+        /// Peak bytes of the driver.
+        PeakDevice = "peak.device",
+        /// Unused reserved bytes at the peak of reserved bytes.
+        GapBytes = "gap.bytes",
+        /// The number of leaks.
+        LeaksCount = "leaks.count",
+        /// The growth of all leaks.
+        LeaksBytesPerStep = "leaks.bytes_per_step",
+        /// The peak of the median step.
+        StepPeak = "step.peak",
+        /// Bytes allocated in the median step.
+        StepBytes = "step.bytes",
+        /// Allocations in the median step.
+        StepAllocations = "step.allocations",
+    }
+}
 
 /// What a limit does if its quantity is unknown for the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -1,137 +1,69 @@
-//! A budget file made from a run: its own needs, as limits.
+//! Measures a run for a new budget file that this run keeps to.
 //!
-//! Constraint: whoever reads the file may never have seen the tool, and lines move with every edit. Consequence: each value has a
-//! comment that says what it is, and what is limited below the whole are functions, not lines.
+//! Below the totals, the file limits functions instead of lines, because lines move with every edit. The command writes
+//! the file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
+use super::BudgetQuantity;
+use super::check::UnknownValue;
 use super::measure::{BudgetMeasurer, MeasureResult};
 use super::pattern::SitePattern;
-use crate::compare::Profile;
+use crate::compare::{Profile, TotalQuantity};
 use crate::report::Site;
-use crate::report::display::format_bytes;
 
-/// Most functions that get a budget.
+/// Most functions with a limit.
 const MAX_SITES: usize = 10;
-/// A function gets one that holds one part in so many of the peak, or allocates one in so many of a step's bytes.
+/// A function gets a limit if it has more than one part in so many of the peak, or of the bytes allocated in a step.
 const MIN_PART: u64 = 100;
 
-const HEAD: &str = "\
-# What a run may need at most; `gpumemtrace check TRACE --budget FILE` holds a trace against it, and ends with code 4 where it needs more.
-# Sizes are bytes, or text such as \"1.5 GiB\". A limit may have a tolerance of its own, and may say what to do where the trace does not
-# tell the quantity: live = { limit = \"1.5 GiB\", tolerance = \"2 %\", if_unknown = \"pass\" }. Without that, what is unknown fails.
-";
-
-const SITES: &str = "
-# Lines, all that fit `match` together: FILE, FILE:LINE, FILE:FIRST-LAST, FILE:FUNCTION or FUNCTION; * stands for anything.
-# peak: what they held at the peak of the device. bytes_per_step: what they allocate in the usual step, freed or not.
-# Also: retained (live at the end of the last step), allocations_per_step, tolerance and if_unknown (of all these).
-";
-
-/// The text of a budget file that this run keeps to.
-pub fn budget_of(profile: &Profile<'_>) -> String {
-    let measure = BudgetMeasurer::new(profile);
-    let is_metal = profile.analysis.vocabulary().is_metal;
-    let mut out = HEAD.to_owned();
-    out.push_str("\n# How far every limit in bytes may be exceeded, but those of leaks: a share of the limit, or bytes.\n");
-    out.push_str("tolerance = \"1 %\"\n");
-    let mut table = |name: &str, values: &[(&str, MeasureResult, bool, &str)]| {
-        let _ = writeln!(out, "\n[{name}]");
-        for (key, answer, is_size, what) in values {
-            let _ = writeln!(out, "# {what}");
-            match answer {
-                Ok(measured) if *is_size => {
-                    let _ = writeln!(out, "{key} = {}  # {}", measured.value, format_bytes(measured.value));
-                }
-                Ok(measured) => {
-                    let _ = writeln!(out, "{key} = {}", measured.value);
-                }
-                Err(why) => {
-                    let _ = writeln!(out, "# {key} = ...  not known: {why}");
-                }
-            }
-        }
-    };
-    table(
-        "peak",
-        &[
-            (
-                "live",
-                measure.peak_live(),
-                true,
-                if is_metal {
-                    "The most that buffers in heaps held."
-                } else {
-                    "The most that tensors held (torch.cuda.max_memory_allocated)."
-                },
-            ),
-            (
-                "reserved",
-                measure.peak_reserved(),
-                true,
-                if is_metal {
-                    "The most that Metal heaps took."
-                } else {
-                    "The most that PyTorch kept (torch.cuda.max_memory_reserved)."
-                },
-            ),
-            (
-                "device",
-                measure.peak_device(),
-                true,
-                if is_metal {
-                    "The most that Metal had handed out to the process, whoever asked."
-                } else {
-                    "The most that the driver had handed out to the process, whoever asked."
-                },
-            ),
-        ],
-    );
-    table(
-        "gap",
-        &[(
-            "bytes",
-            measure.gap(),
-            true,
-            "Reserved and not asked for by any tensor, when most was reserved.",
-        )],
-    );
-    table(
-        "leaks",
-        &[
-            ("count", measure.leak_count(), false, "Lines that leave something behind step after step."),
-            ("bytes_per_step", measure.leak_rate(), true, "What they leave behind in a step, all together."),
-        ],
-    );
-    table(
-        "step",
-        &[
-            (
-                "peak",
-                measure.step_peak(),
-                true,
-                "The most that was live in a step: of the usual step, the median.",
-            ),
-            (
-                "bytes",
-                measure.step_allocated(|held| held.bytes),
-                true,
-                "Allocated in the usual step, freed or not.",
-            ),
-        ],
-    );
-    if let Ok(measured) = measure.step_allocated(|held| held.blocks) {
-        out.push_str("# In how many blocks. Counts have no tolerance, so this one is left to you.\n");
-        let _ = writeln!(out, "# allocations = {}", measured.value);
-    }
-    sites(&mut out, profile, &measure);
-    out
+/// The values for a new budget file.
+#[derive(Clone, Debug)]
+pub struct BudgetDraft {
+    /// True for a trace of Metal instead of CUDA.
+    pub is_metal: bool,
+    /// Each quantity and its value, in the order of the file.
+    pub values: Vec<(BudgetQuantity, Result<u64, UnknownValue>)>,
+    /// The functions with the largest shares, largest first.
+    pub sites: Vec<SiteDraft>,
 }
 
-fn sites(out: &mut String, profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) {
-    let value = |answer: MeasureResult| answer.map_or(0, |measured| measured.value);
-    let peak = profile.devices.values().filter_map(|device| device.totals.get("peak_live_bytes"));
+/// The values of one function.
+#[derive(Clone, Debug)]
+pub struct SiteDraft {
+    /// The pattern that matches the function.
+    pub pattern: String,
+    /// Bytes at the peak.
+    pub peak_bytes: u64,
+    /// Bytes allocated in the median step; `None` without steps.
+    pub bytes_per_step: Option<u64>,
+}
+
+/// Measures a run for a new budget file.
+pub fn draft_budget(profile: &Profile<'_>) -> BudgetDraft {
+    use BudgetQuantity as Q;
+    let measure = BudgetMeasurer::new(profile);
+    let values = [
+        (Q::PeakLive, measure.peak_live()),
+        (Q::PeakReserved, measure.peak_reserved()),
+        (Q::PeakDevice, measure.peak_device()),
+        (Q::GapBytes, measure.gap()),
+        (Q::LeaksCount, measure.leak_count()),
+        (Q::LeaksBytesPerStep, measure.leak_rate()),
+        (Q::StepPeak, measure.step_peak()),
+        (Q::StepBytes, measure.step_allocated(|held| held.bytes)),
+        (Q::StepAllocations, measure.step_allocated(|held| held.blocks)),
+    ];
+    BudgetDraft {
+        is_metal: profile.analysis.is_metal(),
+        values: values.map(|(quantity, result)| (quantity, result.map(|measured| measured.value))).into(),
+        sites: site_drafts(profile, &measure),
+    }
+}
+
+fn site_drafts(profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) -> Vec<SiteDraft> {
+    let value = |result: MeasureResult| result.map_or(0, |measured| measured.value);
+    let peak = profile.devices.values().filter_map(|device| device.totals.get(&TotalQuantity::PeakLive));
     let peak = peak.copied().max().unwrap_or_else(|| value(measure.peak_device()));
     let in_a_step = value(measure.step_allocated(|held| held.bytes));
     let mut found: Vec<(u64, u64, String)> = Vec::new();
@@ -145,15 +77,12 @@ fn sites(out: &mut String, profile: &Profile<'_>, measure: &BudgetMeasurer<'_>) 
     }
     found.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| a.2.cmp(&b.2)));
     found.truncate(MAX_SITES);
-    out.push_str(SITES);
-    for (held, allocated, text) in found {
-        // A basic string of TOML has the escapes of JSON.
-        let _ = writeln!(out, "\n[[site]]\nmatch = {}", serde_json::Value::from(text));
-        let _ = writeln!(out, "peak = {held}  # {}", format_bytes(held));
-        if profile.steps.is_some() {
-            let _ = writeln!(out, "bytes_per_step = {allocated}  # {}", format_bytes(allocated));
-        }
-    }
+    let draft = |(peak_bytes, allocated, pattern)| SiteDraft {
+        pattern,
+        peak_bytes,
+        bytes_per_step: profile.steps.map(|_| allocated),
+    };
+    found.into_iter().map(draft).collect()
 }
 
 /// A pattern for each function that allocated.
@@ -166,13 +95,13 @@ fn patterns(profile: &Profile<'_>) -> BTreeSet<String> {
         let file = short.get(&file_of(site)?)?.clone();
         let text =
             site.function.as_ref().map_or_else(|| file.clone(), |function| format!("{file}:{function}"));
-        // It goes into a file that people read.
+        // The budget file is text: names with control characters get no limit.
         (!text.chars().any(char::is_control)).then_some(text)
     };
     sites().filter_map(pattern).collect()
 }
 
-/// Of each path as many components from its end as no other path ends in.
+/// For each path, the shortest tail of components that is the tail of no other path.
 fn short_names(files: &BTreeSet<String>) -> BTreeMap<String, String> {
     let tail = |path: &str, components: usize| {
         let begin = path.rmatch_indices('/').nth(components - 1).map_or(0, |(at, _)| at + 1);

@@ -12,6 +12,7 @@
 use gpumemtrace_format::{Event, NodeId, ThreadId};
 
 use crate::callsite::symbols::{AutogradRole, StackId, StackInfo, StackSymbols};
+use crate::report::TraceNote;
 
 /// Limit of remembered `backward()` calls.
 const MAX_CALLS: usize = 16;
@@ -66,25 +67,17 @@ impl AutogradTracker {
         }
     }
 
-    /// Notes for the report: the share of `events` that is shown at forward lines or calls.
-    pub(crate) fn notes(&self, events: u64) -> Vec<String> {
-        let percent = |count: u64| match 100 * count / events.max(1) {
-            0 => "less than 1".to_owned(),
-            percent => percent.to_string(),
-        };
-        let attributions = [
-            (self.events_at_forward_lines, "their forward line (\"its backward\")"),
-            (self.events_at_calls, "the backward() call: their forward line is unknown"),
-        ];
-        let present = attributions.into_iter().filter(|(count, _)| *count > 0);
-        present
-            .map(|(count, line)| {
-                format!(
-                    "{}% of the events come from backward threads and are shown at {line}",
-                    percent(count)
-                )
-            })
-            .collect()
+    /// Notes for the report: how many of all events are shown at forward lines or calls.
+    pub(crate) fn notes(&self, all_events: u64) -> Vec<TraceNote> {
+        let mut notes = Vec::new();
+        if self.events_at_forward_lines > 0 {
+            let events = self.events_at_forward_lines;
+            notes.push(TraceNote::BackwardAtForwardLine { events, all_events });
+        }
+        if self.events_at_calls > 0 {
+            notes.push(TraceNote::BackwardAtCall { events: self.events_at_calls, all_events });
+        }
+        notes
     }
 
     /// Sets the `backward()` call that `thread` is in; `NONE` for none.

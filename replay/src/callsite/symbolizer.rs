@@ -13,37 +13,25 @@ use crate::callsite::mixed_stack::{MixedFrame, find_eval_loops, merge_stacks};
 use crate::ingest::definitions::Definitions;
 use crate::pass::Analysis;
 use crate::report::Section;
-use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame};
+use crate::report::json_enum::json_enum;
+use crate::report::{FrameKind, Naming, NamingReason, Report, Site, StackFrame, StackOrder, VerdictEvidence};
 use crate::util::seeded_map::SeededMap;
 
-/// Why an address has no name.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum UnnamedReason {
-    /// Neither the module's file nor a debug file with its build id exists.
-    FileMissing,
-    /// The module's file has a different build id.
-    OtherBuild,
-    /// The module has no build id, so its file cannot be verified.
-    NoBuildId,
-    /// The file has no symbol at this address.
-    NoSymbols,
-    /// The file cannot be read or is not an ELF file.
-    Unreadable,
-    /// The address is in no module, as for code generated at run time.
-    NoModule,
-}
-
-impl UnnamedReason {
-    /// The name in JSON reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::FileMissing => "file_missing",
-            Self::OtherBuild => "other_build",
-            Self::NoBuildId => "no_build_id",
-            Self::NoSymbols => "no_symbols",
-            Self::Unreadable => "unreadable",
-            Self::NoModule => "no_module",
-        }
+json_enum! {
+    /// Why an address has no name.
+    enum UnnamedReason {
+        /// Neither the module's file nor a debug file with its build id exists.
+        FileMissing = "file_missing",
+        /// The module's file has a different build id.
+        OtherBuild = "other_build",
+        /// The module has no build id, so its file cannot be verified.
+        NoBuildId = "no_build_id",
+        /// The file has no symbol at this address.
+        NoSymbols = "no_symbols",
+        /// The file cannot be read or is not an ELF file.
+        Unreadable = "unreadable",
+        /// The address is in no module, as for code generated at run time.
+        NoModule = "no_module",
     }
 }
 
@@ -142,12 +130,12 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             all.extend(leak.members.iter_mut().take(max).map(|site| (trace, site)));
         }
     }
-    for instant in report.instants.iter_mut().flatten() {
-        all.extend(instant.sites.iter_mut().take(max).map(|share| (instant.trace, &mut share.site)));
+    for snapshot in report.snapshots.iter_mut().flatten() {
+        all.extend(snapshot.sites.iter_mut().take(max).map(|share| (snapshot.trace, &mut share.site)));
     }
     if scope.includes(Section::Fragmentation) {
-        for course in report.gap_over_time.iter_mut().flatten() {
-            all.extend(course.kept_by.iter_mut().take(max).map(|keeper| (course.trace, &mut keeper.site)));
+        for history in report.fragmentation_over_time.iter_mut().flatten() {
+            all.extend(history.pinned_by.iter_mut().take(max).map(|one| (history.trace, &mut one.site)));
         }
         for moment in report.fragmentation.iter_mut().flatten() {
             for cause in &mut moment.causes {
@@ -169,7 +157,25 @@ fn sites_in_scope<'a>(report: &'a mut Report, scope: NameScope<'_>) -> Vec<(usiz
             all.extend(oom.sites.iter_mut().take(max).map(|share| (trace, &mut share.site)));
         }
     }
+    for verdict in report.verdicts.iter_mut().flatten() {
+        let trace = verdict.trace;
+        all.extend(verdict_sites(&mut verdict.evidence).into_iter().map(|site| (trace, site)));
+    }
     all
+}
+
+/// The sites that the sentence of a verdict names.
+fn verdict_sites(evidence: &mut VerdictEvidence) -> Vec<&mut Site> {
+    match evidence {
+        VerdictEvidence::Leak { site, .. }
+        | VerdictEvidence::Oom { site, .. }
+        | VerdictEvidence::CreepEarly { site, .. } => vec![site],
+        VerdictEvidence::FailedCalls { site, .. } => site.iter_mut().map(|site| &mut **site).collect(),
+        VerdictEvidence::TransientSpike { more_by_site, .. } => {
+            more_by_site.iter_mut().map(|more| &mut more.site).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Names the sites of one trace and remembers each result.
@@ -228,7 +234,8 @@ impl<'a> TraceNamer<'a> {
         let links: Vec<FrameLink> = python.iter().map(|frame| frame.link).collect();
         let merged = merge_stacks(&loops, &links);
         if !python.is_empty() {
-            site.stack_order = Some(if merged.is_exact { "exact" } else { "approximate" });
+            site.stack_order =
+                Some(if merged.is_exact { StackOrder::Exact } else { StackOrder::Approximate });
             self.approximate_stacks += u64::from(!merged.is_exact);
         }
         for slot in merged.slots {
@@ -257,7 +264,7 @@ impl<'a> TraceNamer<'a> {
         reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
         naming.reasons = reasons
             .into_iter()
-            .map(|((module, why), addresses)| NamingReason { module, why: why.name(), addresses })
+            .map(|((module, why), addresses)| NamingReason { module, why, addresses })
             .collect();
         (naming.addresses > 0).then_some(naming)
     }

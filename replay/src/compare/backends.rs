@@ -1,96 +1,149 @@
-//! One program on two backends: what its lines leak, and what the device holds because of it.
+//! One program on CUDA and on Metal: what its call sites leak, and what the device reserves because of it.
 //!
-//! Definitions, of a device over the steps of its own run that count (from the end of the first to that of the last, both runs each for
-//! itself). *Leaked*: growth of what the lines of all findings in tensors hold. *Pinned*: growth of what is reserved (segments on CUDA,
-//! heaps on Metal). *Amplification*: pinned over leaked. Whatever else grew in these steps is in what is pinned as well, so
-//! *other growth*, that of all live bytes less what leaked, is told beside it. Reserved bytes come in whole segments: the interval is one
-//! segment, the largest that came, to both sides.
+//! All numbers are growth per step, over the compared steps of each run. *Leaked* is the growth of the call sites of all
+//! leaks in PyTorch's blocks. *Pinned* is the growth of reserved bytes (segments on CUDA, heaps on Metal). *Amplification*
+//! is pinned divided by leaked. Other growth in the same steps is pinned as well, so it is reported beside it. Memory is
+//! reserved in whole segments: the interval adds and removes the largest new segment.
 //!
-//! Unknown where there are no steps, no finding, or nothing new was reserved: what leaks may have gone into memory that was there.
+//! The amplification is unknown without steps or leaks, and if nothing new was reserved: the leak may have used memory
+//! that was already reserved.
 //!
-//! Constraint: backends number devices, name files and tell tensors in ways of their own. Consequence: findings are matched by their line,
-//! the device's number is that of each run, and what cannot be held against each other is said in words.
+//! The backends number devices, name files and report tensors differently. So leaks are matched by call site, and
+//! quantities that cannot be compared are listed.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::profile::Profile;
 use super::{ComparedRange, SharedLineIds};
-use crate::leak::TENSORS;
-use crate::report::{Leak, Quantity, Site};
+use crate::pass::Analysis;
+use crate::report::json_enum::json_enum;
+use crate::report::{Leak, LeakKind, LeakShape, Quantity, Site, Worded};
 use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
 
-/// Two backends side by side.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// The backend of a run.
+    enum Backend {
+        /// CUDA.
+        Cuda = "cuda",
+        /// Metal.
+        Mps = "mps",
+    }
+}
+
+impl Backend {
+    /// The backend of a trace.
+    pub(super) fn of(analysis: &Analysis) -> Self {
+        if analysis.is_metal() { Self::Mps } else { Self::Cuda }
+    }
+}
+
+/// Leaks and reserved memory of two backends.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BackendComparison {
-    /// `cuda` or `mps`, of the first run and of the second.
-    pub backends: [&'static str; 2],
-    /// What leaked and what was pinned, by device: of the first run, of the second. `null` where a run has no such device.
+    /// The backends of the first and the second run.
+    pub backends: [Backend; 2],
+    /// Leaked and pinned memory of each device in both runs; `null` if a run has no such device.
     pub devices: Vec<[Option<PinnedByLeaks>; 2]>,
-    /// What is pinned on each of them over what leaked on CUDA, which tells each tensor and not only buffers: how much of a device one
-    /// leaked byte costs. Known where each run used one device, and both numbers are.
+    /// Pinned bytes of each run per byte that leaked on CUDA, which records every tensor and not only buffers. Known if each
+    /// run used one device and both numbers are known.
     pub pinned_per_leaked_tensor_byte: [Option<Quantity>; 2],
-    /// Findings in tensors by line, worst first.
+    /// Leaks in PyTorch's blocks by call site, worst first.
     pub leaks: Vec<LineOnBoth>,
-    /// What the two runs do not tell in the same way: one sentence each.
-    pub not_comparable: Vec<String>,
+    /// Quantities that cannot be compared across the backends.
+    pub not_comparable: Vec<Worded<Incomparable>>,
 }
 
-/// What a device held because of what leaked.
-#[derive(Clone, Debug, Serialize)]
+/// A quantity that cannot be compared across backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Incomparable {
+    /// Peaks and retained bytes: CUDA's are of tensors, Metal's of buffers that PyTorch keeps.
+    Peaks,
+    /// Allocations: Metal records new buffers only, not tensors that reuse one.
+    Allocations,
+    /// Call sites: a Metal buffer has the call site of its first tensor.
+    CallSites,
+    /// Rounding: Metal traces do not contain requested sizes.
+    Rounding,
+    /// Tensor bytes on Metal: PyTorch was never sampled.
+    TensorBytes,
+}
+
+/// Growth of one device per step.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PinnedByLeaks {
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// From the end of this step.
+    /// Growth is from the end of this step,
     pub first_step: Option<u64>,
-    /// To the end of this one.
+    /// to the end of this one.
     pub last_step: Option<u64>,
-    /// Growth of what the lines of findings hold, in a step.
+    /// Growth of the call sites of leaks.
     pub leaked_bytes_per_step: Option<Quantity>,
-    /// Growth of what is reserved, in a step.
+    /// Growth of reserved bytes.
     pub pinned_bytes_per_step: Option<Quantity>,
-    /// Growth of all memory of the process on the device, in a step.
+    /// Growth of all memory of the process on the device.
     pub device_bytes_per_step: Option<Quantity>,
-    /// Growth of live bytes beside what leaked, in a step.
+    /// Growth of allocated bytes without the leaks.
     pub other_growth_bytes_per_step: Option<Quantity>,
-    /// Growth of what tensors hold by PyTorch's own account, in a step; known only where it was sampled in every step.
+    /// Growth of PyTorch's own counter; known only if it was sampled in every step.
     pub sampled_tensor_bytes_per_step: Option<Quantity>,
-    /// Pinned over leaked.
+    /// Pinned bytes divided by leaked bytes.
     pub amplification: Option<Quantity>,
-    /// One segment less and one more.
+    /// The amplification with one segment less and one more.
     pub amplification_interval: Option<[Quantity; 2]>,
-    /// Why it is not known.
-    pub unknown: Option<&'static str>,
+    /// Why the amplification is unknown; `null` if it is known.
+    pub unknown: Option<AmplificationGap>,
 }
 
-/// A line that leaks on one of them, or on both.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// Why an amplification is unknown.
+    enum AmplificationGap {
+        /// No steps were found.
+        NoSteps = "no_steps",
+        /// There are too few steps.
+        TooFewSteps = "too_few_steps",
+        /// The reserved bytes are unknown.
+        ReservedUnknown = "reserved_unknown",
+        /// No leak was found.
+        NoLeak = "no_leak",
+        /// The leaking call sites did not grow over these steps.
+        NoLeakGrowth = "no_leak_growth",
+        /// Nothing new was reserved: the leak used memory that was already reserved.
+        NothingReserved = "nothing_reserved",
+    }
+}
+
+/// A call site that leaks in one of the runs, or in both.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LineOnBoth {
-    /// In the first run.
+    /// The leak in the first run.
     pub before: Option<LeakingLine>,
-    /// In the second run.
+    /// The leak in the second run.
     pub after: Option<LeakingLine>,
 }
 
-/// A finding.
-#[derive(Clone, Debug, Serialize)]
+/// A leak in one run.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeakingLine {
-    /// Whose.
+    /// The call site that leaks.
     pub site: Site,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
     /// As in the report.
-    pub shape: &'static str,
-    /// Growth.
+    pub shape: LeakShape,
+    /// Growth in bytes.
     pub bytes_per_step: Option<Quantity>,
-    /// Growth.
+    /// Growth in blocks.
     pub blocks_per_step: Option<Quantity>,
-    /// At the end of the last complete step.
+    /// Bytes at the end of the last complete step.
     pub bytes: u64,
 }
 
 impl BackendComparison {
-    /// Every site of one of the runs: 0 or 1.
+    /// All sites of run 0 or 1.
     pub(super) fn sites_of(&mut self, run: usize) -> impl Iterator<Item = &mut Site> {
         let sides = self.leaks.iter_mut();
         sides
@@ -99,15 +152,15 @@ impl BackendComparison {
     }
 }
 
-/// Only where the two runs are of different backends.
+/// `None` if both runs use the same backend.
 pub(super) fn across(
     before: &Profile<'_>,
     after: &Profile<'_>,
     names: &SharedLineIds<'_>,
 ) -> Option<BackendComparison> {
     let runs = [before, after];
-    let is_metal = runs.map(|run| run.analysis.vocabulary().is_metal);
-    if is_metal[0] == is_metal[1] {
+    let backends = runs.map(|run| Backend::of(run.analysis));
+    if backends[0] == backends[1] {
         return None;
     }
     let mut devices = runs.map(|run| pinned(run).into_iter());
@@ -119,7 +172,7 @@ pub(super) fn across(
         }
         rows.push(row);
     }
-    let cuda = usize::from(is_metal[0]);
+    let cuda = usize::from(backends[0] == Backend::Mps);
     let pinned_per_leaked_tensor_byte = match rows.as_slice() {
         [[Some(one), Some(other)]] => {
             let leaked = [one, other][cuda].leaked_bytes_per_step.filter(|leaked| leaked.0 > 0.0);
@@ -132,17 +185,17 @@ pub(super) fn across(
     };
     Some(BackendComparison {
         pinned_per_leaked_tensor_byte,
-        backends: is_metal.map(|is_metal| if is_metal { "mps" } else { "cuda" }),
+        backends,
         devices: rows,
         leaks: lines(before, after, names),
-        not_comparable: not_comparable(runs[usize::from(is_metal[1])]),
+        not_comparable: not_comparable(runs[1 - cuda]),
     })
 }
 
-/// Findings in tensors; the same line is one row, whichever device it is on.
+/// Leaks in PyTorch's blocks; the same call site is one row, whatever its device.
 fn lines(before: &Profile<'_>, after: &Profile<'_>, names: &SharedLineIds<'_>) -> Vec<LineOnBoth> {
     let tensors = |profile: &Profile<'_>| -> Vec<Leak> {
-        profile.leaks.iter().filter(|leak| leak.kind == TENSORS).cloned().collect()
+        profile.leaks.iter().filter(|leak| leak.kind == LeakKind::Tensors).cloned().collect()
     };
     let mut new = tensors(after);
     let mut rows = Vec::new();
@@ -184,7 +237,7 @@ fn pinned(profile: &Profile<'_>) -> Vec<PinnedByLeaks> {
 }
 
 fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedByLeaks {
-    let mut told = PinnedByLeaks {
+    let mut result = PinnedByLeaks {
         device: u32::from(ordinal),
         first_step: None,
         last_step: None,
@@ -195,13 +248,13 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
         sampled_tensor_bytes_per_step: None,
         amplification: None,
         amplification_interval: None,
-        unknown: Some("no steps were recognised"),
+        unknown: Some(AmplificationGap::NoSteps),
     };
-    let Some(steps) = profile.steps.and_then(ComparedRange::of_run) else { return told };
+    let Some(steps) = profile.steps.and_then(ComparedRange::of_run) else { return result };
     let live_set = state.main();
     let (live, unused, non_torch) = (live_set.series(), state.unused.unused(), state.unused.non_torch());
     let findings = profile.leaks.iter();
-    let found = findings.filter(|leak| leak.kind == TENSORS && leak.device == u32::from(ordinal));
+    let found = findings.filter(|leak| leak.kind == LeakKind::Tensors && leak.device == u32::from(ordinal));
     let mut sites: Vec<_> = found.flat_map(|leak| &leak.sites).map(|(site, _)| *site).collect();
     sites.sort_unstable();
     sites.dedup();
@@ -210,13 +263,13 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
         .filter(|(site, _)| sites.binary_search(site).is_ok())
         .map(|(_, one)| one.series())
         .collect();
-    // Where one of the series has not kept all steps, those that all of them have.
+    // Long series keep every n-th step only: compare at steps that all of them have.
     let all = leaking.iter().copied().chain([live, unused, non_torch]);
     let every = all.map(StepSeries::stride).max().unwrap_or(1);
     let (first, last) = (steps.first.next_multiple_of(every), steps.last() / every * every);
-    told.unknown = Some("too few steps");
-    let Some(count) = last.checked_sub(first).filter(|count| *count > 0) else { return told };
-    (told.first_step, told.last_step) = (Some(u64::from(first)), Some(u64::from(last)));
+    result.unknown = Some(AmplificationGap::TooFewSteps);
+    let Some(count) = last.checked_sub(first).filter(|count| *count > 0) else { return result };
+    (result.first_step, result.last_step) = (Some(u64::from(first)), Some(u64::from(last)));
     let grown = |of: &dyn Fn(u32) -> u64| of(last) as f64 - of(first) as f64;
     let bytes = |series: &StepSeries, step: u32| series.at(step).bytes;
     let sum = |step: u32| leaking.iter().fold(0u64, |sum, series| sum.saturating_add(bytes(series, step)));
@@ -224,48 +277,40 @@ fn of_device(profile: &Profile<'_>, ordinal: u8, state: &DeviceState) -> PinnedB
     let device = |step: u32| reserved(step).saturating_add(bytes(non_torch, step));
     let per_step = |grown: f64| Some(Quantity(grown / f64::from(count)));
     let (leaked, all_live) = (grown(&sum), grown(&|step| bytes(live, step)));
-    told.leaked_bytes_per_step = per_step(leaked).filter(|_| !leaking.is_empty());
-    told.other_growth_bytes_per_step = per_step(all_live - leaked);
+    result.leaked_bytes_per_step = per_step(leaked).filter(|_| !leaking.is_empty());
+    result.other_growth_bytes_per_step = per_step(all_live - leaked);
     let sampled = profile.analysis.mps_samples.at_steps(first, last);
-    told.sampled_tensor_bytes_per_step =
+    result.sampled_tensor_bytes_per_step =
         sampled.and_then(|[first, last]| per_step(last as f64 - first as f64));
     if !profile.analysis.knows_reserved() {
-        told.unknown = Some("what is reserved is not known");
-        return told;
+        result.unknown = Some(AmplificationGap::ReservedUnknown);
+        return result;
     }
     let held = grown(&reserved);
-    told.pinned_bytes_per_step = per_step(held);
-    told.device_bytes_per_step = per_step(grown(&device));
-    told.unknown = match (leaking.is_empty(), leaked > 0.0, held > 0.0) {
-        (true, ..) => Some("no leak was found"),
-        (_, false, _) => Some("what the leaking lines hold did not grow over these steps"),
-        (.., false) => Some("nothing new was reserved: what leaked went into memory that was there"),
+    result.pinned_bytes_per_step = per_step(held);
+    result.device_bytes_per_step = per_step(grown(&device));
+    result.unknown = match (leaking.is_empty(), leaked > 0.0, held > 0.0) {
+        (true, ..) => Some(AmplificationGap::NoLeak),
+        (_, false, _) => Some(AmplificationGap::NoLeakGrowth),
+        (.., false) => Some(AmplificationGap::NothingReserved),
         _ => None,
     };
-    if told.unknown.is_none() {
-        told.amplification = Some(Quantity(held / leaked));
+    if result.unknown.is_none() {
+        result.amplification = Some(Quantity(held / leaked));
         let segment = state.unused.largest_since(first).map(|bytes| bytes as f64);
         let bounds =
             |segment: f64| [held - segment, held + segment].map(|held| Quantity(held.max(0.0) / leaked));
-        told.amplification_interval = segment.map(bounds);
+        result.amplification_interval = segment.map(bounds);
     }
-    told
+    result
 }
 
-/// What the runs tell in different ways. `metal` is the one on Apple's GPU.
-fn not_comparable(metal: &Profile<'_>) -> Vec<String> {
-    let mut all = vec![
-        "peaks and what is retained: CUDA's are of tensors, Metal's of buffers, which PyTorch keeps when no tensor uses them".to_owned(),
-        "allocations and bytes allocated in a step: on Metal only new buffers are told, not tensors that get one that was kept".to_owned(),
-        "lines: on Metal a buffer has the line of the tensor that it was made for, also while a later tensor of another line holds it; a leak \
-         that takes a kept buffer then shows at the line that needed a new one"
-            .to_owned(),
-        "rounding: what was asked for is not told on Metal".to_owned(),
-    ];
+/// The quantities that cannot be compared with those of a Metal run.
+fn not_comparable(metal: &Profile<'_>) -> Vec<Worded<Incomparable>> {
+    let mut all =
+        vec![Incomparable::Peaks, Incomparable::Allocations, Incomparable::CallSites, Incomparable::Rounding];
     if metal.analysis.mps_samples.samples == 0 {
-        all.push(
-            "what tensors held on Metal: PyTorch was never asked (gpumemtrace.step() asks it)".to_owned(),
-        );
+        all.push(Incomparable::TensorBytes);
     }
-    all
+    all.into_iter().map(Worded::from).collect()
 }

@@ -1,63 +1,101 @@
-//! The comparison of two runs, as `--json` prints it. `docs/comparison.schema.json` is the same for other languages.
+//! The comparison of two runs. `docs/comparison.schema.json` is generated from these types.
 //!
-//! Constraint: as for [`mod@crate::report`]. Consequence: what is unknown is `null`, what does not differ is not there, and two runs
-//! that do not differ have four empty lists.
+//! Equal quantities are absent: two equal runs have four empty lists.
 
-use serde::Serialize;
+use std::fmt;
 
-use super::backends::BackendComparison;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+
+use super::backends::{Backend, BackendComparison};
 use super::profile::Profile;
-use crate::report::display::Vocabulary;
-use crate::report::{Leak, Quantity, Site};
+use crate::report::json_enum::json_enum;
+use crate::report::{
+    AmountUnit, CauseKind, Leak, LeakKind, LeakShape, PluggableMode, Quantity, Site, StepSource, TraceLoss,
+    Worded,
+};
 
-/// Two runs.
-#[derive(Clone, Debug, Serialize)]
+/// The result of `gpumemtrace compare --json`.
+///
+/// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(title = "gpumemtrace comparison")]
 pub struct Comparison {
-    /// Always `gpumemtrace.comparison`.
+    /// The name of this format.
+    #[schemars(extend("const" = "gpumemtrace.comparison"))]
     pub schema: &'static str,
-    /// Of this layout.
+    /// The version of this format.
+    #[schemars(extend("const" = 1))]
     pub version: u32,
-    /// The one before and the one after.
+    /// The first and the second run.
     pub runs: [ComparedRun; 2],
-    /// The steps that were held against each other; `null` where none were.
+    /// The steps that were compared; `null` if none were.
     pub steps: Option<ComparedSteps>,
-    /// What the reader should know: one sentence each.
-    pub notes: Vec<String>,
-    /// True if any of the lists below has something.
+    /// What was not compared, and why.
+    pub notes: Vec<Worded<ComparisonNote>>,
+    /// True if any of the lists below has an entry.
     pub differs: bool,
-    /// Quantities of the whole that differ.
+    /// Totals that differ.
     pub totals: Vec<TotalChange>,
-    /// Lines that differ, largest change first.
+    /// Call sites that differ, largest change first.
     pub lines: Vec<LineChange>,
-    /// Findings that appeared, went, or grow at another rate.
+    /// Leaks that are new, gone, or grow at another rate.
     pub leaks: Vec<LeakChange>,
-    /// Lines that ran out of memory more or less often.
+    /// Call sites with more or fewer out-of-memory errors.
     pub ooms: Vec<OomChange>,
-    /// What leaked and what was pinned; only where the runs are on different backends.
+    /// Leaks and reserved memory across backends; absent if both runs use the same backend.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub across: Option<BackendComparison>,
+    pub across_backends: Option<BackendComparison>,
 }
 
-/// One of them.
-#[derive(Clone, Debug, Serialize)]
+/// Something that was not compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ComparisonNote {
+    /// The runs find their steps in different ways, so steps were not compared.
+    StepSourcesDiffer {
+        /// The source of the first run.
+        before: StepSource,
+        /// The source of the second run.
+        after: StepSource,
+    },
+    /// Neither run has steps, so the runs were compared as a whole.
+    NoSteps,
+    /// One run has no steps, so steps were not compared.
+    NoStepsInRun {
+        /// The run without steps: 0 or 1.
+        run: usize,
+    },
+    /// Leaks of runs without steps depend on times and were not compared.
+    LeaksNotCompared {
+        /// The number of leaks in the first run.
+        before: usize,
+        /// The number of leaks in the second run.
+        after: usize,
+    },
+}
+
+/// One of the compared runs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ComparedRun {
-    /// As given.
+    /// The path as given.
     pub path: String,
-    /// Its command line.
+    /// The command line of the traced program.
     pub command: Option<Vec<String>>,
-    /// Version.
+    /// The version of PyTorch.
     pub torch: Option<String>,
-    /// How steps were told.
-    pub step_source: Option<&'static str>,
-    /// How many ended.
+    /// What begins a step; `null` without steps.
+    pub step_source: Option<StepSource>,
+    /// The number of steps that ended.
     pub steps: Option<u64>,
-    /// True when nothing is missing.
+    /// True if nothing is missing from the trace.
     pub complete: bool,
-    /// What is, one sentence each.
-    pub incomplete: Vec<String>,
-    /// What things are called in it.
-    #[serde(skip)]
-    pub words: Vocabulary,
+    /// What is missing from the trace.
+    pub incomplete: Vec<Worded<TraceLoss>>,
+    /// The backend of the run.
+    pub backend: Backend,
+    /// How gpumemtrace's pluggable allocator was used; `null` if it was not.
+    pub pluggable: Option<PluggableMode>,
 }
 
 impl ComparedRun {
@@ -67,55 +105,56 @@ impl ComparedRun {
             path: analysis.path.clone(),
             command: Some(analysis.meta.list("command").to_vec()).filter(|command| !command.is_empty()),
             torch: analysis.meta.text("torch").map(str::to_owned),
-            step_source: analysis.step_source.name(),
+            step_source: analysis.step_source(),
             steps: profile.steps.map(u64::from),
             complete: analysis.incomplete.is_empty(),
-            incomplete: analysis.incomplete.clone(),
-            words: analysis.vocabulary(),
+            incomplete: analysis.incomplete.iter().cloned().map(Worded::from).collect(),
+            backend: Backend::of(analysis),
+            pluggable: analysis.pluggable(),
         }
     }
 }
 
 /// The steps that were compared, counted from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ComparedSteps {
-    /// The first.
+    /// The first step.
     pub first: u64,
-    /// The last.
+    /// The last step.
     pub last: u64,
-    /// How many.
+    /// The number of steps.
     pub count: u64,
 }
 
-/// What became of a line or a finding. Findings are listed in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeStatus {
-    /// Only the second run has it.
-    Appeared,
-    /// More in the second run.
-    Grew,
-    /// Neither more nor less, and not the same.
-    Changed,
-    /// Less in the second run.
-    Shrank,
-    /// Only the first run has it.
-    Disappeared,
+json_enum! {
+    /// How a call site or a leak changed. Leaks are listed in this order.
+    enum ChangeStatus {
+        /// Only the second run has it.
+        Appeared = "appeared",
+        /// The second run has more.
+        Grew = "grew",
+        /// The runs differ, and neither has more.
+        Changed = "changed",
+        /// The second run has less.
+        Shrank = "shrank",
+        /// Only the first run has it.
+        Disappeared = "disappeared",
+    }
 }
 
-/// A number in both runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// An amount in both runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct AmountChange {
-    /// In the first.
+    /// The amount in the first run.
     pub before: u64,
-    /// In the second.
+    /// The amount in the second run.
     pub after: u64,
-    /// Second minus first.
+    /// The second minus the first.
     pub change: i64,
 }
 
 impl AmountChange {
-    /// From one to the other.
+    /// The change from one amount to the other; saturates.
     pub(crate) fn new(before: u64, after: u64) -> Self {
         let change = i128::from(after) - i128::from(before);
         let change = change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64;
@@ -123,78 +162,154 @@ impl AmountChange {
     }
 }
 
-/// A quantity of the whole run or of a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A total that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TotalChange {
-    /// Ordinal; `null` for the whole run.
+    /// Ordinal of the GPU; `null` for the whole run.
     pub device: Option<u32>,
-    /// `peak_live_bytes`, `peak_reserved_bytes`, `peak_device_bytes`, `held_by.*` (at the peak of device bytes), `gap_bytes` and
-    /// `gap.*` (at the peak of reserved bytes), `retained_bytes`, `peak_bytes_per_step`, `bytes_per_step`, `allocations_per_step`,
-    /// `steps`, `ooms`.
-    pub name: String,
-    /// `bytes`, `blocks` or `count`.
-    pub unit: &'static str,
-    /// In the first run; `null` where it is not known.
+    /// The quantity.
+    pub name: TotalQuantity,
+    /// The unit of the amounts.
+    pub unit: AmountUnit,
+    /// The amount in the first run; `null` if it is unknown.
     pub before: Option<u64>,
-    /// In the second.
+    /// The amount in the second run; `null` if it is unknown.
     pub after: Option<u64>,
-    /// Second minus first.
+    /// The second minus the first.
     pub change: Option<i64>,
 }
 
+/// A quantity of the whole run or of one device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TotalQuantity {
+    /// The number of steps that ended.
+    Steps,
+    /// The number of out-of-memory errors.
+    Ooms,
+    /// Peak allocated bytes.
+    PeakLive,
+    /// Peak reserved bytes.
+    PeakReserved,
+    /// Unused reserved bytes at the peak of reserved bytes.
+    Gap,
+    /// The part of the gap with one cause.
+    GapCause(CauseKind),
+    /// Peak bytes of the driver.
+    PeakDevice,
+    /// The bytes of one owner at the peak of the driver's bytes.
+    HeldBy(String),
+    /// Live bytes at the end of the last compared step; without steps, at the end.
+    Retained,
+    /// The peak of the median step.
+    PeakPerStep,
+    /// Bytes allocated in the median step.
+    BytesPerStep,
+    /// Allocations in the median step.
+    AllocationsPerStep,
+}
+
+impl fmt::Display for TotalQuantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Steps => "steps",
+            Self::Ooms => "ooms",
+            Self::PeakLive => "peak_live_bytes",
+            Self::PeakReserved => "peak_reserved_bytes",
+            Self::Gap => "gap_bytes",
+            Self::GapCause(cause) => return write!(f, "gap.{}", cause.name()),
+            Self::PeakDevice => "peak_device_bytes",
+            Self::HeldBy(owner) => return write!(f, "held_by.{owner}"),
+            Self::Retained => "retained_bytes",
+            Self::PeakPerStep => "peak_bytes_per_step",
+            Self::BytesPerStep => "bytes_per_step",
+            Self::AllocationsPerStep => "allocations_per_step",
+        })
+    }
+}
+
+impl Serialize for TotalQuantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for TotalQuantity {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TotalQuantity".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "string",
+            "description": "`steps`, `ooms`, `peak_live_bytes`, `peak_reserved_bytes`, `gap_bytes` and `gap.CAUSE` (at the peak of \
+                reserved bytes), `peak_device_bytes` and `held_by.OWNER` (at that peak), `retained_bytes`, `peak_bytes_per_step`, \
+                `bytes_per_step` or `allocations_per_step`."
+        })
+    }
+}
+
+impl TotalQuantity {
+    fn unit(&self) -> AmountUnit {
+        match self {
+            Self::Steps | Self::Ooms => AmountUnit::Count,
+            Self::AllocationsPerStep => AmountUnit::Blocks,
+            _ => AmountUnit::Bytes,
+        }
+    }
+}
+
 impl TotalChange {
-    /// `None` where nothing differs.
+    /// `None` for equal amounts.
     pub(super) fn of(
         device: Option<u8>,
-        name: &str,
-        unit: &'static str,
+        name: TotalQuantity,
         before: Option<u64>,
         after: Option<u64>,
     ) -> Option<Self> {
         let change = before.zip(after).map(|(before, after)| AmountChange::new(before, after).change);
-        let device = device.map(u32::from);
-        (before != after).then(|| Self { device, name: name.to_owned(), unit, before, after, change })
+        let (device, unit) = (device.map(u32::from), name.unit());
+        (before != after).then_some(Self { device, name, unit, before, after, change })
     }
 
-    /// True for what is no part of another quantity.
+    /// False for a part of another quantity.
     pub(crate) fn is_whole(&self) -> bool {
-        !self.name.contains('.')
+        !matches!(self.name, TotalQuantity::GapCause(_) | TotalQuantity::HeldBy(_))
     }
 }
 
-/// A line on a device.
-#[derive(Clone, Debug, Serialize)]
+/// A call site that differs on one device.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LineChange {
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// By the first of the quantities below, in their order, of which there is more or less.
+    /// The change of the first amount below that differs.
     pub status: ChangeStatus,
-    /// In the first run.
+    /// The call site in the first run.
     pub before: Option<Site>,
-    /// In the second run.
+    /// The call site in the second run.
     pub after: Option<Site>,
-    /// Held at the device's peak of live bytes.
+    /// Bytes at the device's peak of allocated bytes.
     pub at_peak_bytes: AmountChange,
-    /// In so many blocks.
+    /// Blocks at that peak.
     pub at_peak_blocks: AmountChange,
-    /// Live at the end of the last step that is compared; without steps, at the end.
+    /// Live bytes at the end of the last compared step; without steps, at the end.
     pub retained_bytes: AmountChange,
-    /// In so many blocks.
+    /// Live blocks at that moment.
     pub retained_blocks: AmountChange,
-    /// Growth of what it holds, in bytes per step: before and after.
+    /// The growth of its live bytes in each run.
     pub growth_bytes_per_step: Option<[Quantity; 2]>,
-    /// Allocated in a step: the median.
+    /// Bytes allocated in the median step.
     pub bytes_per_step: Option<AmountChange>,
-    /// In so many allocations.
+    /// Allocations in the median step.
     pub allocations_per_step: Option<AmountChange>,
-    /// In the whole run; only where there are no steps.
+    /// Allocations in the whole run; `null` with steps.
     pub allocations: Option<AmountChange>,
-    /// In how many steps it does not allocate the same.
+    /// The number of steps with different allocations.
     pub steps_that_differ: Option<u64>,
 }
 
 impl LineChange {
-    /// What it is called: in the second run, if it is there.
+    /// The call site in the second run, else in the first.
     pub fn site(&self) -> Option<&Site> {
         self.after.as_ref().or(self.before.as_ref())
     }
@@ -213,7 +328,7 @@ impl LineChange {
         }
     }
 
-    /// By what it is sorted: bytes that stay go before bytes that come and go.
+    /// The sort key: bytes that stay weigh more than bytes that are freed in their step.
     pub(super) fn weight(&self) -> (u64, u64) {
         let lasting = self.at_peak_bytes.change.unsigned_abs().max(self.retained_bytes.change.unsigned_abs());
         (lasting, self.bytes_per_step.map_or(0, |change| change.change.unsigned_abs()))
@@ -226,18 +341,18 @@ impl LineChange {
     }
 }
 
-/// A finding in one of the runs.
-#[derive(Clone, Debug, Serialize)]
+/// A leak in one of the runs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeakSide {
-    /// Whose.
+    /// The call site that leaks.
     pub site: Site,
     /// As in the report.
-    pub shape: &'static str,
-    /// At the end of the last complete step of that run.
+    pub shape: LeakShape,
+    /// Bytes at the end of the last complete step of that run.
     pub bytes: u64,
-    /// Growth.
+    /// Growth in bytes.
     pub bytes_per_step: Option<Quantity>,
-    /// Growth.
+    /// Growth in blocks.
     pub blocks_per_step: Option<Quantity>,
 }
 
@@ -257,18 +372,18 @@ impl LeakSide {
     }
 }
 
-/// A finding that is not the same in both.
-#[derive(Clone, Debug, Serialize)]
+/// A leak that differs.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LeakChange {
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// `tensors`, `device`, `pinned_host` or `reserved`.
-    pub kind: &'static str,
-    /// By its rate.
+    /// The memory that leaks.
+    pub kind: LeakKind,
+    /// The change of its rate.
     pub status: ChangeStatus,
-    /// In the first run.
+    /// The leak in the first run.
     pub before: Option<LeakSide>,
-    /// In the second run.
+    /// The leak in the second run.
     pub after: Option<LeakSide>,
 }
 
@@ -278,31 +393,31 @@ impl LeakChange {
     }
 }
 
-/// A line that ran out of memory more or less often.
-#[derive(Clone, Debug, Serialize)]
+/// A call site with more or fewer out-of-memory errors.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct OomChange {
-    /// In the first run.
+    /// The call site in the first run.
     pub before: Option<Site>,
-    /// In the second run.
+    /// The call site in the second run.
     pub after: Option<Site>,
-    /// How often, of the first ones of each run.
+    /// The number of errors, among the first 64 of each run.
     pub count: AmountChange,
 }
 
 impl Comparison {
-    pub(super) fn new(runs: [ComparedRun; 2], notes: Vec<String>) -> Self {
+    pub(super) fn new(runs: [ComparedRun; 2], notes: Vec<ComparisonNote>) -> Self {
         Self {
             schema: "gpumemtrace.comparison",
             version: 1,
             runs,
             steps: None,
-            notes,
+            notes: notes.into_iter().map(Worded::from).collect(),
             differs: false,
             totals: Vec::new(),
             lines: Vec::new(),
             leaks: Vec::new(),
             ooms: Vec::new(),
-            across: None,
+            across_backends: None,
         }
     }
 
@@ -312,7 +427,7 @@ impl Comparison {
         self.differs = !is_empty;
     }
 
-    /// All sites of one of the runs: 0 or 1.
+    /// All sites of run 0 or 1.
     pub fn sites_of(&mut self, run: usize) -> impl Iterator<Item = &mut Site> {
         fn side<'a, T>(run: usize, before: &'a mut Option<T>, after: &'a mut Option<T>) -> Option<&'a mut T> {
             if run == 0 { before.as_mut() } else { after.as_mut() }
@@ -322,7 +437,7 @@ impl Comparison {
         let leaks =
             self.leaks.iter_mut().filter_map(move |leak| side(run, &mut leak.before, &mut leak.after));
         let ooms = self.ooms.iter_mut().filter_map(move |oom| side(run, &mut oom.before, &mut oom.after));
-        let across = self.across.iter_mut().flat_map(move |across| across.sites_of(run));
+        let across = self.across_backends.iter_mut().flat_map(move |across| across.sites_of(run));
         lines.chain(leaks.map(|leak| &mut leak.site)).chain(ooms).chain(across)
     }
 
@@ -331,25 +446,34 @@ impl Comparison {
         self.leaks.iter().any(|leak| matches!(leak.status, ChangeStatus::Appeared | ChangeStatus::Grew))
     }
 
-    /// True if the program ran out of memory more often.
+    /// True if there are more out-of-memory errors.
     pub fn has_more_ooms(&self) -> bool {
-        self.grew(|name| name == "ooms")
+        self.grew(|quantity| *quantity == TotalQuantity::Ooms)
     }
 
     /// True if a peak of a device is higher.
     pub fn has_higher_peak(&self) -> bool {
-        self.grew(|name| name.starts_with("peak_"))
+        self.grew(|quantity| {
+            matches!(
+                quantity,
+                TotalQuantity::PeakLive
+                    | TotalQuantity::PeakReserved
+                    | TotalQuantity::PeakDevice
+                    | TotalQuantity::PeakPerStep
+            )
+        })
     }
 
-    /// True if any of that, or another quantity of the whole is larger. More steps are no growth, and neither is a larger gap in
-    /// no more reserved bytes.
+    /// True if there are more leaks, or a total is larger. More steps are no growth, and neither is a larger gap within the same
+    /// reserved bytes.
     pub fn has_growth(&self) -> bool {
-        self.has_more_leaks() || self.grew(|name| name != "steps" && name != "gap_bytes")
+        self.has_more_leaks()
+            || self.grew(|quantity| !matches!(quantity, TotalQuantity::Steps | TotalQuantity::Gap))
     }
 
-    fn grew(&self, which: impl Fn(&str) -> bool) -> bool {
+    fn grew(&self, which: impl Fn(&TotalQuantity) -> bool) -> bool {
         let whole = self.totals.iter().filter(|total| total.is_whole() && which(&total.name));
-        // What was not there before and is now, is more too.
+        // An unknown amount is less than any known one.
         whole.into_iter().any(|total| total.after > total.before)
     }
 }

@@ -28,10 +28,12 @@ pub(crate) mod profile;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::{
-    backends::{BackendComparison, LeakingLine, LineOnBoth, PinnedByLeaks},
+    backends::{
+        AmplificationGap, Backend, BackendComparison, Incomparable, LeakingLine, LineOnBoth, PinnedByLeaks,
+    },
     difference::{
-        AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, LeakChange, LeakSide, LineChange,
-        OomChange, TotalChange,
+        AmountChange, ChangeStatus, ComparedRun, ComparedSteps, Comparison, ComparisonNote, LeakChange,
+        LeakSide, LineChange, OomChange, TotalChange, TotalQuantity,
     },
     per_step::{PerStepTotals, analyse_by_steps},
     profile::Profile,
@@ -134,39 +136,38 @@ pub fn compare(before: &Profile<'_>, after: &Profile<'_>) -> Comparison {
     comparison.totals = totals(before, after, steps);
     comparison.lines = lines::compare_lines(before, after, steps, &aligned);
     let names = SharedLineIds::new(before, after, &aligned);
-    comparison.across = backends::across(before, after, &names);
+    comparison.across_backends = backends::across(before, after, &names);
     if before.steps.is_some() && after.steps.is_some() {
         comparison.leaks = leaks(before, after, &names);
     } else if !(before.leaks.is_empty() && after.leaks.is_empty()) {
         let (old, new) = (before.leaks.len(), after.leaks.len());
-        comparison.notes.push(format!(
-            "leaks found: {old} in the first run, {new} in the second; without steps that depends on times, and they are not compared"
-        ));
+        comparison.notes.push(ComparisonNote::LeaksNotCompared { before: old, after: new }.into());
     }
     comparison.ooms = ooms(before, after, &aligned);
     comparison.conclude();
     comparison
 }
 
-fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<String>) -> Option<ComparedRange> {
-    let source = |profile: &Profile<'_>| profile.analysis.step_source.name();
+fn common_steps(
+    before: &Profile<'_>,
+    after: &Profile<'_>,
+    notes: &mut Vec<ComparisonNote>,
+) -> Option<ComparedRange> {
+    let source = |profile: &Profile<'_>| profile.analysis.step_source();
     match (source(before), source(after)) {
         (Some(one), Some(other)) if one == other => {
             ComparedRange::common_to(before.steps.unwrap_or(0), after.steps.unwrap_or(0))
         }
         (Some(one), Some(other)) => {
-            notes.push(format!(
-                "steps are told by {one} in the first run and by {other} in the second: not compared by steps"
-            ));
+            notes.push(ComparisonNote::StepSourcesDiffer { before: one, after: other });
             None
         }
         (None, None) => {
-            notes.push("no steps were recognised: compared as a whole".to_owned());
+            notes.push(ComparisonNote::NoSteps);
             None
         }
         (one, _) => {
-            let which = if one.is_none() { "first" } else { "second" };
-            notes.push(format!("no steps were recognised in the {which} run: not compared by steps"));
+            notes.push(ComparisonNote::NoStepsInRun { run: usize::from(one.is_some()) });
             None
         }
     }
@@ -175,41 +176,41 @@ fn common_steps(before: &Profile<'_>, after: &Profile<'_>, notes: &mut Vec<Strin
 fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange>) -> Vec<TotalChange> {
     let mut all = Vec::new();
     let counts = [
-        ("steps", before.steps.map(u64::from), after.steps.map(u64::from)),
-        ("ooms", Some(before.analysis.oom_count), Some(after.analysis.oom_count)),
+        (TotalQuantity::Steps, before.steps.map(u64::from), after.steps.map(u64::from)),
+        (TotalQuantity::Ooms, Some(before.analysis.oom_count), Some(after.analysis.oom_count)),
     ];
     for (name, before, after) in counts {
-        all.extend(TotalChange::of(None, name, "count", before, after));
+        all.extend(TotalChange::of(None, name, before, after));
     }
     let ordinals: BTreeSet<u8> = before.devices.keys().chain(after.devices.keys()).copied().collect();
     let none = DeviceProfile::default();
     for ordinal in ordinals {
         let (old, new) =
             (before.devices.get(&ordinal).unwrap_or(&none), after.devices.get(&ordinal).unwrap_or(&none));
-        let mut add = |name: &str, unit, before, after| {
-            all.extend(TotalChange::of(Some(ordinal), name, unit, before, after));
-        };
-        let names: BTreeSet<&String> = old.totals.keys().chain(new.totals.keys()).collect();
+        let mut add = |name, before, after| all.extend(TotalChange::of(Some(ordinal), name, before, after));
+        let names: BTreeSet<&TotalQuantity> = old.totals.keys().chain(new.totals.keys()).collect();
+        let mut names: Vec<&TotalQuantity> = names.into_iter().collect();
+        names.sort_by_cached_key(ToString::to_string);
         for name in names {
             // An owner that is not listed held nothing.
             let known = |profile: &DeviceProfile| {
-                let is_part =
-                    name.starts_with("held_by.") && profile.totals.contains_key("peak_device_bytes");
+                let is_part = matches!(name, TotalQuantity::HeldBy(_))
+                    && profile.totals.contains_key(&TotalQuantity::PeakDevice);
                 profile.totals.get(name).copied().or(is_part.then_some(0))
             };
-            add(name, "bytes", known(old), known(new));
+            add(name.clone(), known(old), known(new));
         }
         let Some(steps) = steps else {
-            add("retained_bytes", "bytes", Some(old.end.bytes), Some(new.end.bytes));
+            add(TotalQuantity::Retained, Some(old.end.bytes), Some(new.end.bytes));
             continue;
         };
         let (old_end, new_end) = steps.retained(&old.held, &new.held);
-        add("retained_bytes", "bytes", Some(old_end.bytes), Some(new_end.bytes));
+        add(TotalQuantity::Retained, Some(old_end.bytes), Some(new_end.bytes));
         let (old_peak, new_peak) = steps.medians(&old.peak, &new.peak);
-        add("peak_bytes_per_step", "bytes", Some(old_peak.bytes), Some(new_peak.bytes));
+        add(TotalQuantity::PeakPerStep, Some(old_peak.bytes), Some(new_peak.bytes));
         let (old, new) = steps.medians(&old.allocated, &new.allocated);
-        add("bytes_per_step", "bytes", Some(old.bytes), Some(new.bytes));
-        add("allocations_per_step", "blocks", Some(old.blocks), Some(new.blocks));
+        add(TotalQuantity::BytesPerStep, Some(old.bytes), Some(new.bytes));
+        add(TotalQuantity::AllocationsPerStep, Some(old.blocks), Some(new.blocks));
     }
     all
 }

@@ -129,7 +129,7 @@ pub fn analyse_by_steps(
     let open = input.open;
     let (mut analysis, head) =
         analyse_with_head(input, AnalysisOptions { own, ..AnalysisOptions::default() })?;
-    if analysis.step_source.name().is_none() {
+    if analysis.step_rule.source().is_none() {
         return Ok((analysis, PerStepTotals::default()));
     }
     let mut pass = PerStepPass::new(&analysis);
@@ -170,7 +170,7 @@ impl PerStepPass {
         });
         Self {
             names: StepRangeNames::new(analysis.symbols.definitions().codes.values()),
-            clock: StepClock::new(analysis.step_source),
+            clock: StepClock::new(analysis.step_rule),
             backward: AutogradTracker::default(),
             driver: DriverState::default(),
             driver_blocks: SeededMap::default(),

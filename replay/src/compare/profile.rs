@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::align::AlignLine;
+use super::difference::TotalQuantity;
 use super::files;
 use super::per_step::PerStepTotals;
 use crate::callsite::site_key::SiteKey;
@@ -45,7 +46,7 @@ pub struct Profile<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceProfile {
     /// Totals of the device in bytes, by name. Unknown ones are missing.
-    pub(crate) totals: BTreeMap<String, u64>,
+    pub(crate) totals: BTreeMap<TotalQuantity, u64>,
     /// Live blocks at step ends.
     pub(crate) held: StepSeries,
     /// Live blocks at the end of the run.
@@ -131,7 +132,7 @@ impl<'a> Profile<'a> {
         }
         Self {
             analysis,
-            steps: analysis.step_source.name().map(|_| analysis.steps),
+            steps: analysis.step_rule.source().map(|_| analysis.steps),
             devices,
             lines: lines.into_values().collect(),
             leaks,
@@ -214,19 +215,19 @@ fn profile_device(
 ) -> DeviceProfile {
     let mut totals = BTreeMap::new();
     if state.has_torch() {
-        totals.insert("peak_live_bytes".to_owned(), state.torch.peak().live);
-        totals.insert("peak_reserved_bytes".to_owned(), state.reserved_peak.reserved);
+        totals.insert(TotalQuantity::PeakLive, state.torch.peak().live);
+        totals.insert(TotalQuantity::PeakReserved, state.reserved_peak.reserved);
     }
     if !state.driver.is_empty() {
-        totals.insert("peak_device_bytes".to_owned(), state.peak_device);
+        totals.insert(TotalQuantity::PeakDevice, state.peak_device);
         for (owner, bytes) in state.attribution.entries(&analysis.owners) {
-            totals.insert(format!("held_by.{owner}"), bytes);
+            totals.insert(TotalQuantity::HeldBy(owner), bytes);
         }
     }
     if let Some((_, _, gap)) = &state.gap_at_peak {
-        totals.insert("gap_bytes".to_owned(), gap.bytes);
+        totals.insert(TotalQuantity::Gap, gap.bytes);
         for (cause, bytes) in gap.bytes_by_cause() {
-            totals.insert(format!("gap.{cause}"), bytes);
+            totals.insert(TotalQuantity::GapCause(cause), bytes);
         }
     }
     DeviceProfile {

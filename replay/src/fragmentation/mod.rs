@@ -42,6 +42,7 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::Detail;
 
 use crate::callsite::symbols::SiteId;
+use crate::report::CauseKind;
 use crate::state::driver::{MemoryPlace, MemoryRange};
 use crate::state::live_set::LiveBlock;
 use crate::state::segments::Segment;
@@ -168,13 +169,20 @@ pub(crate) struct Gap {
     pub groups: Vec<PoolTotals>,
 }
 
-/// Names of the causes in reports, in the order of [`Gap::bytes_by_cause`].
-pub(crate) const CAUSES: [&str; 7] =
-    ["rounding", "pending_free", "stranded_stream", "stranded_pool", "pinned", "cache", "unexplained"];
+/// All causes, in the order of [`Gap::bytes_by_cause`].
+pub(crate) const CAUSES: [CauseKind; 7] = [
+    CauseKind::Rounding,
+    CauseKind::PendingFree,
+    CauseKind::StrandedStream,
+    CauseKind::StrandedPool,
+    CauseKind::Pinned,
+    CauseKind::Cache,
+    CauseKind::Unexplained,
+];
 
 impl Gap {
     /// Bytes of each cause. They sum to `bytes`.
-    pub(crate) fn bytes_by_cause(&self) -> [(&'static str, u64); 7] {
+    pub(crate) fn bytes_by_cause(&self) -> [(CauseKind, u64); 7] {
         let bytes = [
             self.rounding.bytes,
             self.pending.bytes,

@@ -1,4 +1,4 @@
-//! What was reserved and not used, as a report has it, and the moments that were asked for.
+//! From gaps, driver pools and snapshots to their sections of the report.
 
 use gpumemtrace_format::event::NO_POOL;
 
@@ -6,13 +6,14 @@ use crate::callsite::symbols::SiteId;
 use crate::fragmentation::{CAUSES, FitForSize, Gap, GapCause, MAX_CULPRITS, PoolKey, PoolTotals};
 use crate::pass::Analysis;
 use crate::report::{
-    AsyncPool, AsyncPoolSample, Cause, FitRow, Fragmentation, FragmentationOverTime, GapMoment, GapSample,
-    PinningSite, PoolRow, SiteBytes, SiteShare, Snapshot,
+    AsyncPool, AsyncPoolSample, Cause, CauseKind, FitRow, Fragmentation, FragmentationOverTime, GapMoment,
+    GapReason, GapSample, MemoryLayer, PinningSite, PoolBlocks, PoolInfo, PoolRow, SiteBytes, SiteShare,
+    Snapshot,
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState};
 use crate::state::device::DeviceState;
 
-/// Every moment of every device.
+/// The gaps of all described moments, by device.
 pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
     let mut all = Vec::new();
     if !analysis.knows_reserved() {
@@ -26,20 +27,20 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
             all.push(moment(trace, analysis, (ordinal, state), at, reserved, gap));
         };
         if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
-            add("peak_reserved", (*time_ns, state.step_at_peak_reserved()), *reserved, gap);
+            add(GapReason::PeakReserved, (*time_ns, state.step_at_peak_reserved()), *reserved, gap);
         }
         for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
             let event = &record.event;
-            add("oom", (event.time_ns, Some(record.step)), event.aux[1], &record.gap);
+            add(GapReason::Oom, (event.time_ns, Some(record.step)), event.aux[1], &record.gap);
         }
-        for instant in &analysis.snapshots {
-            let here = instant.devices.iter().find(|(device, _)| *device == ordinal);
+        for snapshot in &analysis.snapshots {
+            let here = snapshot.devices.iter().find(|(device, _)| *device == ordinal);
             if let Some((reserved, gap)) = here.and_then(|(_, at)| Some((at.reserved, at.gap.as_ref()?))) {
-                add("at", (instant.time_ns, Some(instant.step)), reserved, gap);
+                add(GapReason::At, (snapshot.time_ns, Some(snapshot.step)), reserved, gap);
             }
         }
         if let Some((time_ns, reserved, gap)) = &state.gap_at_end {
-            add("end", (*time_ns, Some(analysis.steps)), *reserved, gap);
+            add(GapReason::End, (*time_ns, Some(analysis.steps)), *reserved, gap);
         }
     }
     all
@@ -62,24 +63,24 @@ fn moment(
         requested_bytes: gap.requested,
         gap_bytes: gap.bytes,
         causes: causes(analysis, gap),
-        wanted: gap.request.map(pool_info),
+        request: gap.request.map(pool_info),
         pools: gap.groups.iter().map(pool_row).collect(),
-        usable: state.fit_for_sizes(gap).iter().map(usable_size).collect(),
+        common_sizes: state.fit_for_sizes(gap).iter().map(fit_row).collect(),
     }
 }
 
-fn pool_info(pool: PoolKey) -> crate::report::PoolInfo {
-    crate::report::PoolInfo {
+fn pool_info(pool: PoolKey) -> PoolInfo {
+    PoolInfo {
         stream: pool.stream,
         pool: (pool.pool != NO_POOL).then_some([pool.pool >> 32, pool.pool & 0xffff_ffff]),
-        blocks: if pool.is_small { "small" } else { "large" },
+        blocks: if pool.is_small { PoolBlocks::Small } else { PoolBlocks::Large },
     }
 }
 
 fn pool_row(group: &PoolTotals) -> PoolRow {
     PoolRow {
-        serves: pool_info(group.pool),
-        expandable: group.is_expandable,
+        key: pool_info(group.pool),
+        is_expandable: group.is_expandable,
         segments: group.segments,
         reserved_bytes: group.reserved,
         allocated_bytes: group.allocated,
@@ -90,17 +91,17 @@ fn pool_row(group: &PoolTotals) -> PoolRow {
     }
 }
 
-fn usable_size(usable: &FitForSize) -> FitRow {
+fn fit_row(size: &FitForSize) -> FitRow {
     FitRow {
-        block_bytes: usable.request.bytes,
-        serves: pool_info(usable.request.pool_key()),
-        times: usable.times,
-        free_bytes: usable.free,
-        fit: usable.fit,
+        block_bytes: size.request.bytes,
+        key: pool_info(size.request.pool_key()),
+        requests: size.times,
+        free_bytes: size.free,
+        fitting_blocks: size.fit,
     }
 }
 
-/// The parts of a gap that are not nothing.
+/// The causes of a gap with their call sites, without causes of 0 bytes.
 pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
     let culprits = |sites: &[(SiteId, u64)]| {
         let named = sites.iter().take(MAX_CULPRITS);
@@ -112,16 +113,16 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
         cause,
         bytes: part.bytes,
         culprits: culprits(&part.culprits),
-        left_out: None,
+        omitted: None,
     };
     let causes = [
-        part("rounding", &gap.rounding),
-        part("pending_free", &gap.pending),
-        part("stranded_stream", &gap.stranded_stream),
-        part("stranded_pool", &gap.stranded_pool),
-        part("pinned", &gap.pinned),
-        Cause { cause: "cache", bytes: gap.cache, culprits: Vec::new(), left_out: None },
-        Cause { cause: "unexplained", bytes: gap.unexplained, culprits: Vec::new(), left_out: None },
+        part(CauseKind::Rounding, &gap.rounding),
+        part(CauseKind::PendingFree, &gap.pending),
+        part(CauseKind::StrandedStream, &gap.stranded_stream),
+        part(CauseKind::StrandedPool, &gap.stranded_pool),
+        part(CauseKind::Pinned, &gap.pinned),
+        Cause { cause: CauseKind::Cache, bytes: gap.cache, culprits: Vec::new(), omitted: None },
+        Cause { cause: CauseKind::Unexplained, bytes: gap.unexplained, culprits: Vec::new(), omitted: None },
     ];
     causes.into_iter().filter(|cause| cause.bytes > 0).collect()
 }
@@ -130,8 +131,8 @@ pub(crate) fn causes(analysis: &Analysis, gap: &Gap) -> Vec<Cause> {
 pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationOverTime> {
     let all = analysis.visible_devices().filter(|(_, state)| state.has_torch() && analysis.knows_reserved());
     all.map(|(ordinal, state)| {
-        let course = &state.gap_history;
-        let look = |look: &crate::fragmentation::history::GapObservation| GapSample {
+        let history = &state.gap_history;
+        let sample = |look: &crate::fragmentation::history::GapObservation| GapSample {
             time_ns: look.time_ns.saturating_sub(analysis.start_ns),
             step: analysis.reported_step(look.step),
             reserved_bytes: look.reserved,
@@ -139,8 +140,8 @@ pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationO
             gap_bytes: look.gap,
             causes: CAUSES.into_iter().zip(look.causes).filter(|(_, bytes)| *bytes > 0).collect(),
         };
-        let span_ns = course.span_ns();
-        let keeper = |(site, cost): (SiteId, crate::fragmentation::history::PinnedCost)| PinningSite {
+        let span_ns = history.span_ns();
+        let pinning_site = |(site, cost): (SiteId, crate::fragmentation::history::PinnedCost)| PinningSite {
             site: analysis.symbols.site(site, None),
             mean_bytes: cost.byte_ns.checked_div(u128::from(span_ns)).unwrap_or(0) as u64,
             most_bytes: cost.peak_bytes,
@@ -150,23 +151,23 @@ pub(crate) fn over_time(trace: usize, analysis: &Analysis) -> Vec<FragmentationO
         FragmentationOverTime {
             trace,
             device: u32::from(ordinal),
-            looks: course.count(),
+            observations: history.count(),
             span_ns,
-            points: course.observations().iter().map(look).collect(),
-            kept_by: course.costs().into_iter().take(MAX_CULPRITS).map(keeper).collect(),
-            left_out: None,
+            points: history.observations().iter().map(sample).collect(),
+            pinned_by: history.costs().into_iter().take(MAX_CULPRITS).map(pinning_site).collect(),
+            omitted: None,
         }
     })
     .collect()
 }
 
-/// The driver's pools.
+/// The memory pools of the driver.
 pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
-    let answer = |answer: AsyncPoolReading| AsyncPoolSample {
-        time_ns: answer.time_ns.saturating_sub(analysis.start_ns),
-        reserved_bytes: answer.reserved,
-        allocated_bytes: answer.allocated,
-        unused_bytes: answer.unused(),
+    let sample = |reading: AsyncPoolReading| AsyncPoolSample {
+        time_ns: reading.time_ns.saturating_sub(analysis.start_ns),
+        reserved_bytes: reading.reserved,
+        allocated_bytes: reading.allocated,
+        unused_bytes: reading.unused(),
     };
     let row = |((device, handle), pool): (AsyncPoolKey, &AsyncPoolState)| AsyncPool {
         trace,
@@ -174,20 +175,20 @@ pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
         pool: (handle != 0).then_some(handle),
         allocated_bytes: pool.allocated,
         peak_allocated_bytes: pool.peak_allocated,
-        keeps_bytes: pool.keeps,
-        answers: pool.answers,
-        last: pool.last.map(answer),
-        worst: pool.worst.map(answer),
+        release_threshold_bytes: pool.keeps,
+        samples: pool.answers,
+        last: pool.last.map(sample),
+        most_unused: pool.worst.map(sample),
     };
     analysis.async_pools.used().map(row).collect()
 }
 
-/// Every device at every moment that was asked for; of one that had not been used by then, that nothing was held.
-pub(crate) fn instants(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
-    let on_device = |instant: &crate::pass::snapshot_schedule::SnapshotRecord,
+/// Every device at every requested moment; a device that was unused by then has 0 bytes.
+pub(crate) fn snapshots(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
+    let on_device = |record: &crate::pass::snapshot_schedule::SnapshotRecord,
                      ordinal: u8,
                      state: &DeviceState| {
-        let at = instant.devices.iter().find(|(device, _)| *device == ordinal).map(|(_, at)| at);
+        let at = record.devices.iter().find(|(device, _)| *device == ordinal).map(|(_, at)| at);
         let share = |(id, held): &(SiteId, crate::util::block_totals::BlockTotals)| SiteShare {
             site: analysis.symbols.site(*id, None),
             bytes: held.bytes,
@@ -199,19 +200,19 @@ pub(crate) fn instants(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
         Snapshot {
             trace,
             device: u32::from(ordinal),
-            asked: instant.asked.to_string(),
-            time_ns: instant.time_ns.saturating_sub(analysis.start_ns),
-            step: analysis.reported_step(instant.step),
-            layer: if has_torch { "torch" } else { "device" },
+            when: record.asked.to_string(),
+            time_ns: record.time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(record.step),
+            layer: if has_torch { MemoryLayer::Torch } else { MemoryLayer::Device },
             live_bytes: has_torch.then(|| at.map_or(0, |at| at.live)),
             reserved_bytes: (has_torch && analysis.knows_reserved()).then(|| at.map_or(0, |at| at.reserved)),
-            // Of one stream nobody knows it.
+            // Driver memory belongs to no stream.
             device_bytes: analysis.stream.is_none().then(|| at.map_or(0, |at| at.device_bytes)),
             sites: at.map_or_else(Vec::new, |at| at.sites.iter().map(share).collect()),
-            left_out: None,
+            omitted: None,
         }
     };
     let of =
-        |instant| analysis.visible_devices().map(move |(ordinal, state)| on_device(instant, ordinal, state));
+        |record| analysis.visible_devices().map(move |(ordinal, state)| on_device(record, ordinal, state));
     analysis.snapshots.iter().flat_map(of).collect()
 }

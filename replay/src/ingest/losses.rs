@@ -1,15 +1,15 @@
 //! Losses of a trace: missing events, damage and calls in flight at exit.
 //!
 //! [`count_missing_events`] separates lost events from calls in flight, and
-//! [`describe_incompleteness`] writes one sentence for each reason. Both run once per trace, after
+//! [`find_losses`] lists everything that is missing. Both run once per trace, after
 //! the second reading. `replay/tests/damage.rs` checks them against traces with known damage.
 
 use gpumemtrace_format::Counter;
-use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::CorruptRegion;
 
-use super::trace_head::DroppedParts;
+use super::trace_head::{DroppedParts, RingProblem};
 use super::{TraceBody, TraceHead};
+use crate::report::TraceLoss;
 
 /// Damaged regions that are described one by one.
 const MAX_DESCRIBED_DAMAGE: usize = 3;
@@ -50,110 +50,86 @@ pub fn count_missing_events(head: &TraceHead, body: &TraceBody, threads: u64) ->
     }
 }
 
-/// The reasons why the trace is incomplete, one sentence each; empty for a complete trace.
-/// `dropped` is the number of events that the recorder dropped by its own count.
-pub fn describe_incompleteness(
+/// Everything that is missing from the trace; empty for a complete trace. `dropped` is the number
+/// of events that the recorder dropped by its own count.
+pub fn find_losses(
     head: &TraceHead,
     body: &TraceBody,
     missing: MissingEvents,
     dropped: u64,
-) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let has_all_records = head.ring.is_some() || head.end.is_some();
-    if dropped > 0 {
-        reasons.push(format!("the recorder dropped {dropped} events"));
-    }
-    if missing.lost > 0 {
-        reasons.push(format!("{} events are missing from the file", missing.lost));
-    }
+) -> Vec<TraceLoss> {
+    let mut losses = Vec::new();
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    add_count(dropped, TraceLoss::DroppedEvents { events: dropped });
+    add_count(missing.lost, TraceLoss::MissingEvents { events: missing.lost });
     let DroppedParts { parts, events } = head.dropped_parts();
-    if parts > 0 {
-        reasons.push(format!(
-            "the oldest {parts} parts with {events} events were dropped to stay within the total size limit; \
-             blocks allocated in them have no call site"
-        ));
-    }
-    reasons.extend(head.absent.iter().cloned());
-    let mut damage: Vec<&CorruptRegion> = head.damage.first.iter().chain(&body.damage.first).collect();
-    damage.sort_by_key(|damage| damage.offset);
-    for damage in damage.iter().take(MAX_DESCRIBED_DAMAGE) {
-        let offset = head.format_offset(damage.offset);
-        reasons.push(format!("damage at byte {offset} ({} bytes): {}", damage.len, damage.why));
-    }
-    let more = (head.damage.count + body.damage.count).saturating_sub(MAX_DESCRIBED_DAMAGE as u64);
-    if more > 0 {
-        reasons.push(format!("{more} more damaged regions"));
-    }
+    add_count(parts, TraceLoss::DroppedParts { parts, events });
+    losses.extend(head.absent.iter().map(|detail| TraceLoss::AbsentFiles { detail: detail.clone() }));
+    losses.extend(find_damage(head, body));
     // While the recorder runs, the block that it is writing is incomplete.
     let is_being_written = head.is_locked && head.ring.is_some();
     if let Some(end) =
         head.truncated_end.filter(|end| head.ring.is_none() || !(end.is_in_ring() || is_being_written))
     {
-        let content = match end.kind {
-            Some(BlockKind::META) => " of metadata",
-            Some(BlockKind::MODULES) => " of modules",
-            _ => "",
-        };
-        let offset = head.format_offset(end.offset);
-        reasons.push(format!("the file ends inside the block{content} at byte {offset}"));
+        let (file, offset_bytes) = head.find_offset(end.offset);
+        losses.push(TraceLoss::CutBlock { file, offset_bytes });
     }
-    if head.unknown_blocks > 0 {
-        let blocks = head.unknown_blocks;
-        reasons.push(format!("{blocks} blocks of a newer recorder were skipped; use a newer gpumemtrace"));
-    }
-    if body.unknown_events > 0 {
-        let events = body.unknown_events;
-        reasons.push(format!(
-            "{events} events of an unknown kind are not included in the numbers; use a newer gpumemtrace"
-        ));
-    }
-    if body.misdated_events > 0 {
-        let events = body.misdated_events;
-        reasons.push(format!(
-            "{events} events have a time outside of the run; each is shown at the time of the event before it"
-        ));
-    }
-    let needs_ring = head.end.is_none() || missing.lost > 0 || !head.has_separated_ring();
-    if let Some(why) = head.ring_problem.as_ref().filter(|_| needs_ring) {
-        reasons.push(format!("the ring file beside the trace {why}"));
-    }
-    if !has_all_records && head.ring_problem.is_none() {
-        reasons.push(
-            "the process did not close the trace, and its ring file (the trace's name plus .ring) is missing: \
-             the last events are lost"
-                .to_owned(),
-        );
-    }
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    add_count(head.unknown_blocks, TraceLoss::UnknownBlocks { blocks: head.unknown_blocks });
+    add_count(body.unknown_events, TraceLoss::UnknownEvents { events: body.unknown_events });
+    add_count(body.misdated_events, TraceLoss::MisdatedEvents { events: body.misdated_events });
+    losses.extend(find_ring_loss(head, missing));
     if head.has_stopped_early() {
-        let message = head.end.as_ref().map(|end| end.message.as_str()).unwrap_or_default();
-        let why = if message.is_empty() { String::new() } else { format!(": {message}") };
-        reasons.push(format!("recording stopped before the program did{why}"));
+        let message = head.end.as_ref().map(|end| end.message.clone());
+        losses.push(TraceLoss::StoppedEarly { reason: message.filter(|message| !message.is_empty()) });
     }
-    if head.truncated_bytes() > 0 {
-        let (bytes, truncated) = (head.last_file_bytes, head.truncated_bytes());
-        reasons.push(format!("the file ends at byte {bytes}, but {truncated} more bytes had been written"));
-    }
-    if head.malformed_ring_records() > 0 {
-        reasons.push(format!("{} records of the ring file are malformed", head.malformed_ring_records()));
-    }
+    let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
+    let (file_bytes, missing_bytes) = (head.last_file_bytes, head.truncated_bytes());
+    add_count(missing_bytes, TraceLoss::TruncatedFile { file_bytes, missing_bytes });
+    let records = head.malformed_ring_records();
+    add_count(records, TraceLoss::MalformedRingRecords { records });
     // The process takes a sequence number before it writes the event, so the ring's count is never
     // lower than the trace's. A running process is exempt: its ring was read before its trace.
-    let issued = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
-    if issued < body.order.next_seq {
-        reasons.push(format!(
-            "the ring file counts {issued} events, but the trace contains {}",
-            body.order.next_seq
-        ));
+    let ring_events = head.ring.as_ref().filter(|_| !head.is_locked).map_or(u64::MAX, |ring| ring.next_seq);
+    let trace_events = body.order.next_seq;
+    add_count(
+        u64::from(ring_events < trace_events),
+        TraceLoss::RingBehindTrace { ring_events, trace_events },
+    );
+    let counter = |counter| head.counters().map_or(0, |counters| counters.get(counter));
+    let writes = counter(Counter::WriteErrors);
+    add_count(writes, TraceLoss::WriteErrors { writes });
+    let threads = counter(Counter::ThreadsWithoutRing);
+    add_count(threads, TraceLoss::ThreadsWithoutRing { threads });
+    let errors = counter(Counter::InternalErrors);
+    add_count(errors, TraceLoss::InternalErrors { errors });
+    losses
+}
+
+/// The first damaged regions, and the number of the others.
+fn find_damage(head: &TraceHead, body: &TraceBody) -> Vec<TraceLoss> {
+    let mut regions: Vec<&CorruptRegion> = head.damage.first.iter().chain(&body.damage.first).collect();
+    regions.sort_by_key(|region| region.offset);
+    let described = regions.iter().take(MAX_DESCRIBED_DAMAGE).map(|region| {
+        let (file, offset_bytes) = head.find_offset(region.offset);
+        TraceLoss::Damage { file, offset_bytes, bytes: region.len, detail: region.why.clone() }
+    });
+    let mut losses: Vec<TraceLoss> = described.collect();
+    let regions = (head.damage.count + body.damage.count).saturating_sub(MAX_DESCRIBED_DAMAGE as u64);
+    if regions > 0 {
+        losses.push(TraceLoss::MoreDamage { regions });
     }
-    for (counter, failure) in [
-        (Counter::WriteErrors, "writes to the trace file failed"),
-        (Counter::ThreadsWithoutRing, "threads were not recorded: they got no ring buffer"),
-        (Counter::InternalErrors, "internal errors in the recorder"),
-    ] {
-        let count = head.counters().map_or(0, |counters| counters.get(counter));
-        if count > 0 {
-            reasons.push(format!("{count} {failure}"));
+    losses
+}
+
+/// The loss if a ring file that the trace needs is missing or cannot be used.
+fn find_ring_loss(head: &TraceHead, missing: MissingEvents) -> Option<TraceLoss> {
+    let needs_ring = head.end.is_none() || missing.lost > 0 || !head.has_separated_ring();
+    match &head.ring_problem {
+        Some(RingProblem::Foreign) => needs_ring.then_some(TraceLoss::RingForeign),
+        Some(RingProblem::Unusable(detail)) => {
+            needs_ring.then(|| TraceLoss::RingUnusable { detail: detail.clone() })
         }
+        None => (head.ring.is_none() && head.end.is_none()).then_some(TraceLoss::RingMissing),
     }
-    reasons
 }

@@ -20,9 +20,9 @@ use gpumemtrace_format::ring::RingImage;
 pub use self::{
     definitions::Definitions,
     event_reader::{OpenTrace, TraceBody, read_events},
-    losses::{MissingEvents, count_missing_events, describe_incompleteness},
+    losses::{MissingEvents, count_missing_events, find_losses},
     merger::OrderSummary,
-    trace_head::{DroppedParts, TraceHead},
+    trace_head::{DroppedParts, RingProblem, TraceHead},
 };
 pub(crate) use crate::ingest::event_reader::read_event_slices;
 

@@ -18,8 +18,15 @@ use crate::report::Ending;
 const TIME_SLACK_NS: u64 = 100_000_000;
 /// Assumed maximum length of a run without a known end: ten years.
 const MAX_RUN_NS: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
-/// The problem of a ring file with a different trace id.
-const FOREIGN_RING: &str = "belongs to another trace";
+
+/// Why a ring file beside the trace is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RingProblem {
+    /// It has a different trace id.
+    Foreign,
+    /// It cannot be read or decoded. The text completes "the ring file ...".
+    Unusable(String),
+}
 
 /// Everything in a trace but the events.
 #[derive(Debug)]
@@ -32,8 +39,8 @@ pub struct TraceHead {
     pub definitions: Definitions,
     /// The ring file, if it belongs to this trace.
     pub ring: Option<RingImage>,
-    /// Why an existing ring file was not used. Completes "the ring file beside the trace ...".
-    pub ring_problem: Option<String>,
+    /// Why an existing ring file was not used.
+    pub ring_problem: Option<RingProblem>,
     /// The recorder still holds its lock on the trace.
     pub is_locked: bool,
     /// Damaged regions outside event blocks.
@@ -108,7 +115,7 @@ impl TraceHead {
     pub fn attach_ring(&mut self, ring: RingFile) {
         match ring {
             RingFile::Absent => {}
-            RingFile::Unusable(problem) => self.ring_problem = Some(problem),
+            RingFile::Unusable(problem) => self.ring_problem = Some(RingProblem::Unusable(problem)),
             RingFile::Loaded(ring) => {
                 let id = format!("{:032x}", u128::from_be_bytes(ring.trace_id));
                 if self.meta.text("trace_id") == Some(&id) {
@@ -117,7 +124,7 @@ impl TraceHead {
                     }
                     self.ring = Some(*ring);
                 } else {
-                    self.ring_problem = Some(FOREIGN_RING.to_owned());
+                    self.ring_problem = Some(RingProblem::Foreign);
                 }
             }
         }
@@ -126,7 +133,7 @@ impl TraceHead {
     /// True if a ring file beside this closed trace cannot hold late events of it: the file belongs
     /// to another trace, or the recorder had switched to rings in memory.
     pub(super) fn has_separated_ring(&self) -> bool {
-        self.ring_problem.as_deref() == Some(FOREIGN_RING) || self.meta.text("rings") == Some("memory")
+        self.ring_problem == Some(RingProblem::Foreign) || self.meta.text("rings") == Some("memory")
     }
 
     /// The recorder's counters, from the end block or else from the ring.
@@ -134,11 +141,12 @@ impl TraceHead {
         self.end.as_ref().map(|end| &end.counters).or(self.ring.as_ref().map(|ring| &ring.counters))
     }
 
-    /// Formats an offset in the concatenated trace: `123`, or `123 of FILE` for a trace in parts.
-    pub(super) fn format_offset(&self, offset: u64) -> String {
+    /// Splits an offset in the concatenated trace into a file name and the offset in that file. The
+    /// name is `None` for a trace in one file.
+    pub(super) fn find_offset(&self, offset: u64) -> (Option<String>, u64) {
         match self.files.iter().rfind(|file| file.start <= offset).filter(|_| self.files.len() > 1) {
-            Some(file) => format!("{} of {}", offset - file.start + file.skipped, file.name),
-            None => offset.to_string(),
+            Some(file) => (Some(file.name.clone()), offset - file.start + file.skipped),
+            None => (None, offset),
         }
     }
 
@@ -197,7 +205,7 @@ impl TraceHead {
             Some((EndReason::Stopped, message)) => {
                 let why = if message.is_empty() { String::new() } else { format!(": {message}") };
                 let end = if self.is_locked { Ending::Running } else { Ending::Exit };
-                (end, Some(format!("recording stopped before the program did{why}")))
+                (end, Some(format!("stopped{why}")))
             }
             None if self.is_locked => (Ending::Running, None),
             None => (Ending::Killed, None),

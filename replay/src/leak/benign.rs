@@ -12,7 +12,7 @@
 use crate::leak::candidates::BenignCandidate;
 use crate::leak::growth::GrowthRule;
 use crate::leak::report::LeakReporter;
-use crate::report::BenignGrowth;
+use crate::report::{BenignGrowth, BenignRule};
 
 /// Bytes of PyTorch's cuBLAS workspace: two buffers of 4 MiB and eight of 16 KiB, or 32 MiB from
 /// Hopper on.
@@ -40,7 +40,7 @@ pub(super) fn report_benign(
     largest.into_iter().take(MAX_LISTED).map(row).collect()
 }
 
-fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> &'static str {
+fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> BenignRule {
     let BenignCandidate { site, rule, held, is_by_size } = *candidate;
     let LeakReporter { analysis, live_set, .. } = *reporter;
     let is_workspace = |size: &u64| held.blocks > 0 && held.blocks.checked_mul(*size) == Some(held.bytes);
@@ -50,12 +50,12 @@ fn name_rule(reporter: &LeakReporter<'_>, candidate: &BenignCandidate) -> &'stat
         main.is_some_and(|stack| analysis.symbols.stack_info(stack).optimizer != 0)
     };
     match rule {
-        GrowthRule::TooEarly => "too_early",
-        _ if WORKSPACE_BYTES.iter().any(is_workspace) => "library_workspace",
-        GrowthRule::WarmUp | GrowthRule::OneOff if is_below_optimizer() => "optimizer_state",
-        GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => "ratchet",
-        GrowthRule::WarmUp => "warm_up",
-        GrowthRule::OneOff => "one_off",
-        GrowthRule::Saturating => "saturating",
+        GrowthRule::TooEarly => BenignRule::TooEarly,
+        _ if WORKSPACE_BYTES.iter().any(is_workspace) => BenignRule::LibraryWorkspace,
+        GrowthRule::WarmUp | GrowthRule::OneOff if is_below_optimizer() => BenignRule::OptimizerState,
+        GrowthRule::OneOff | GrowthRule::Saturating if is_by_size => BenignRule::Ratchet,
+        GrowthRule::WarmUp => BenignRule::WarmUp,
+        GrowthRule::OneOff => BenignRule::OneOff,
+        GrowthRule::Saturating => BenignRule::Saturating,
     }
 }

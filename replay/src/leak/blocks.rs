@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::TENSORS;
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
+use crate::report::LeakKind;
 use crate::state::live_set::LiveSet;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 
 /// Blocks listed per site. Of more, so many are picked evenly from oldest to newest.
 const MAX_BLOCKS: usize = 4096;
@@ -51,9 +51,9 @@ pub struct BlocksOfSite {
 /// Lists the blocks of all leaks in tensors, as of the end of the trace. Repeats the leak analysis.
 pub fn blocks_of_leaks(analysis: &Analysis) -> Vec<BlocksOfLeak> {
     let leaks = super::find_leaks(0, analysis).leaks;
-    let has_steps = !matches!(analysis.step_source, StepSource::Time { .. });
+    let has_steps = !matches!(analysis.step_rule, StepRule::Time { .. });
     let mut listed = Vec::new();
-    for leak in leaks.iter().filter(|leak| leak.kind == TENSORS) {
+    for leak in leaks.iter().filter(|leak| leak.kind == LeakKind::Tensors) {
         let Some((_, device)) =
             analysis.devices.iter().find(|(ordinal, _)| u32::from(*ordinal) == leak.device)
         else {

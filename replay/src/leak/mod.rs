@@ -38,7 +38,7 @@ use crate::leak::growth::{SurvivorEvidence, judge_series};
 use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::pass::Analysis;
-use crate::report::{BenignGrowth, Leak};
+use crate::report::{BenignGrowth, Leak, LeakKind};
 use crate::state::device::DeviceState;
 use crate::timeline::step_series::StepSeries;
 use report::LeakReporter;
@@ -51,15 +51,6 @@ const MAX_FINDINGS: usize = 200;
 const MIN_RISES: usize = 6;
 /// Sites under one line that grow in the same steps and need no more than four growth steps.
 const MIN_LOCKSTEP_SITES: usize = 3;
-
-/// Kind of a finding: blocks of PyTorch's allocator.
-pub(crate) const TENSORS: &str = "tensors";
-/// Kind of a finding: driver memory.
-pub(crate) const DEVICE: &str = "device";
-/// Kind of a finding: pinned host memory.
-pub(crate) const PINNED_HOST: &str = "pinned_host";
-/// Kind of a finding: memory that PyTorch reserved and no tensor uses.
-pub(crate) const RESERVED: &str = "reserved";
 
 /// Result of the leak analysis of one trace.
 #[derive(Default)]
@@ -80,8 +71,14 @@ pub(crate) fn find_leaks(trace: usize, analysis: &Analysis) -> LeakFindings {
         found.leaks.extend(leaks);
     }
     let host = find_candidates_of_all_sites(&analysis.host);
-    let reporter =
-        LeakReporter { trace, analysis, ordinal: 0, live_set: &analysis.host, kind: PINNED_HOST, room: None };
+    let reporter = LeakReporter {
+        trace,
+        analysis,
+        ordinal: 0,
+        live_set: &analysis.host,
+        kind: LeakKind::PinnedHost,
+        room: None,
+    };
     found.benign.extend(benign::report_benign(&reporter, &host.benign));
     found.leaks.extend(report_candidates(&reporter, host.growing));
     found.leaks.sort_by_key(|leak: &Leak| std::cmp::Reverse(leak.bytes));
@@ -97,20 +94,20 @@ fn find_device_leaks(
 ) -> Vec<Leak> {
     let room = Headroom::of_device(analysis, ordinal, device);
     let has_torch = device.has_torch();
-    let kind = if has_torch { TENSORS } else { DEVICE };
+    let kind = if has_torch { LeakKind::Tensors } else { LeakKind::Device };
     let reporter = LeakReporter { trace, analysis, ordinal, live_set: device.main(), kind, room };
     let candidates = find_candidates_of_all_sites(reporter.live_set);
     benign_growth.extend(benign::report_benign(&reporter, &candidates.benign));
     let mut leaks = report_candidates(&reporter, candidates.growing);
     if has_torch {
         let tensor_bytes = leaks.iter().fold(0u64, |sum, leak| sum.saturating_add(leak.bytes));
-        let non_torch = LeakReporter { live_set: &device.driver, kind: DEVICE, ..reporter };
+        let non_torch = LeakReporter { live_set: &device.driver, kind: LeakKind::Device, ..reporter };
         let candidates = find_non_torch_candidates(analysis, device);
         benign_growth.extend(benign::report_benign(&non_torch, &candidates.benign));
         leaks.extend(report_candidates(&non_torch, candidates.growing));
         if analysis.knows_reserved() {
             leaks.extend(reserved_growth::find_reserved_leak(
-                &LeakReporter { kind: RESERVED, ..reporter },
+                &LeakReporter { kind: LeakKind::Reserved, ..reporter },
                 device,
                 tensor_bytes,
             ));
@@ -127,7 +124,7 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     let bytes: Vec<u64> = non_torch.iter().map(|held| held.bytes).collect();
     let non_torch_grows = judge_series(&bytes, SurvivorEvidence::NOTHING_FREED).growth().is_some();
     // Metal's heaps are recorded as segments and excluded as such, whatever their owner.
-    let is_metal = analysis.vocabulary().is_metal;
+    let is_metal = analysis.is_metal();
     let owner = |stack: StackId| {
         let native = analysis.symbols.stack_info(stack).native;
         analysis.owners.name(analysis.owners.known(native))

@@ -1,6 +1,4 @@
-//! A finding as the report tells it.
-
-use serde_json::json;
+//! From candidates to the leaks of the report.
 
 use crate::callsite::symbols::SiteId;
 use crate::leak::blame::BlamedLine;
@@ -10,30 +8,32 @@ use crate::leak::oom_forecast::Headroom;
 use crate::leak::rate::GrowthRate;
 use crate::leak::retained_graph::RetainedGraph;
 use crate::pass::Analysis;
-use crate::report::{FreedSiblings, Leak, Quantity, Site, Survival};
+use crate::report::{
+    AmountUnit, FreedSiblings, GrowsBy, Leak, LeakEvidence, LeakKind, LeakShape, Quantity, Site, Survival,
+};
 use crate::state::live_set::LiveSet;
 use crate::timeline::step_series::StepSeries;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededSet;
 
-/// Most members named in one finding.
+/// Most members of one leak.
 const MAX_MEMBERS: usize = 100;
-/// Highest confidence in what grows without a period: a cache that is still filling does so too.
+/// Highest confidence in growth without a period, because a cache that is still filling grows like that, too.
 const MAX_IRREGULAR_CONFIDENCE: f64 = 0.9;
 
-/// Whose findings, and of what kind.
+/// Builds the leaks of one live set.
 #[derive(Clone, Copy)]
 pub(super) struct LeakReporter<'a> {
     pub(super) trace: usize,
     pub(super) analysis: &'a Analysis,
     pub(super) ordinal: u8,
     pub(super) live_set: &'a LiveSet,
-    pub(super) kind: &'static str,
+    pub(super) kind: LeakKind,
     pub(super) room: Option<Headroom>,
 }
 
-/// What a finding is made of, whatever grew.
+/// The facts of a leak, whether blocks or reserved memory grow.
 pub(super) struct LeakFacts<'a> {
     pub(super) site: Site,
     pub(super) held: BlockTotals,
@@ -46,22 +46,22 @@ pub(super) struct LeakFacts<'a> {
     pub(super) q: f64,
     /// Growth from the end of this step on.
     pub(super) after_warm_up: GrowthAfterWarmUp,
-    /// All growth of its kind.
+    /// The series of all memory of this kind.
     pub(super) total: &'a StepSeries,
 }
 
 impl LeakReporter<'_> {
     pub(super) fn has_steps(&self) -> bool {
-        !matches!(self.analysis.step_source, StepSource::Time { .. })
+        !matches!(self.analysis.step_rule, StepRule::Time { .. })
     }
 
-    /// Sites that stand under one line and grow in the same steps.
+    /// Sites below one line that grow in the same steps.
     pub(super) fn sites(&self, place: BlamedLine, members: &[Candidate]) -> Leak {
         let symbols = &self.analysis.symbols;
         let main = &members[0];
         let mut leak = self.of(symbols.site(place.line, place.stack), members);
         if main.growth().accelerates {
-            leak.shape = "accelerating";
+            leak.shape = LeakShape::Accelerating;
         }
         if place.line != main.site {
             leak.leaf = Some(symbols.site(main.site, place.stack));
@@ -75,7 +75,7 @@ impl LeakReporter<'_> {
     pub(super) fn graph(&self, graph: &RetainedGraph) -> Leak {
         let symbols = &self.analysis.symbols;
         let mut leak = self.of(symbols.site(graph.line, Some(graph.stack)), &graph.members);
-        leak.shape = "retained_graph";
+        leak.shape = LeakShape::RetainedGraph;
         let named = graph.sources.iter().take(MAX_MEMBERS);
         leak.members = named.map(|(site, stack)| symbols.site(*site, Some(*stack))).collect();
         leak
@@ -109,12 +109,12 @@ impl LeakReporter<'_> {
         });
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
-        if self.kind == super::TENSORS
-            && let Some((holders, seen)) =
+        if self.kind == LeakKind::Tensors
+            && let Some((holders, coverage)) =
                 self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
-            leak.holders_seen = Some(seen);
+            leak.holder_coverage = Some(coverage);
         }
         leak
     }
@@ -123,18 +123,19 @@ impl LeakReporter<'_> {
         let symbols = &self.analysis.symbols;
         let main = &members[0];
         let all = |of: fn(&Candidate) -> u64| saturating_sum(members.iter().map(of));
-        let (born, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
+        let (allocated, freed) = (all(|one| one.outcomes.allocated), all(|one| one.outcomes.freed));
         let free_site = members.iter().max_by_key(|one| one.outcomes.freed).and_then(|one| one.free_site);
-        leak.grows_by = if main.block_growth.is_some() { "blocks" } else { "size" };
+        let grows_by = if main.block_growth.is_some() { GrowsBy::Blocks } else { GrowsBy::Size };
+        leak.grows_by = grows_by;
         leak.freed_siblings = FreedSiblings {
-            share: if born == 0 { 0.0 } else { freed as f64 / born as f64 },
+            share: if allocated == 0 { 0.0 } else { freed as f64 / allocated as f64 },
             site: free_site.map(|site| symbols.site(site, None)),
         };
         leak.survivors = Some(all(|one| one.cohort.survivors));
         leak.generations = self.has_steps().then_some(main.cohort.generations);
         if self.has_steps() {
-            let told = main.cohort.survival.iter();
-            leak.cohort_survival = told
+            let survival = main.cohort.survival.iter();
+            leak.cohort_survival = survival
                 .map(|(after_steps, share)| Survival { after_steps: *after_steps, share: *share })
                 .collect();
         }
@@ -146,19 +147,16 @@ impl LeakReporter<'_> {
                 .map(|site| symbols.site(site, None))
                 .collect();
         }
-        if let Some(evidence) = leak.evidence.as_object_mut() {
-            evidence.insert(
-                "slope_of".to_owned(),
-                json!(if main.block_growth.is_some() { "blocks" } else { "bytes" }),
-            );
-            evidence.insert("blocks_allocated".to_owned(), json!(born));
-            evidence.insert("blocks_freed".to_owned(), json!(freed));
-            let late = all(|one| one.outcomes.freed_after_step);
-            evidence.insert("blocks_freed_in_a_later_step".to_owned(), json!(late));
-        }
+        leak.evidence.slope_unit = match grows_by {
+            GrowsBy::Blocks => AmountUnit::Blocks,
+            GrowsBy::Size => AmountUnit::Bytes,
+        };
+        leak.evidence.blocks_allocated = Some(allocated);
+        leak.evidence.blocks_freed = Some(freed);
+        leak.evidence.blocks_freed_in_later_step = Some(all(|one| one.outcomes.freed_after_step));
     }
 
-    /// What is told of every finding.
+    /// The parts that all leaks have.
     pub(super) fn leak(&self, facts: LeakFacts<'_>) -> Leak {
         let LeakFacts { growth, held, stride, blocks_per_step, .. } = facts;
         let GrowthRate { expected: rate, least, most } = facts.bytes_per_step;
@@ -182,14 +180,13 @@ impl LeakReporter<'_> {
         let kept = 1.0 - growth.undone as f64 / growth.rise.max(1) as f64;
         let highest = if growth.period.is_some() { 0.999 } else { MAX_IRREGULAR_CONFIDENCE };
         let confidence = (certainty * repeated * kept * 1000.0).round() / 1000.0;
-        let layer = if self.kind == super::TENSORS { "torch" } else { self.kind };
         Leak {
             trace: self.trace,
             kind: self.kind,
             site: facts.site,
             leaf: None,
             device: u32::from(self.ordinal),
-            shape: "linear",
+            shape: LeakShape::Linear,
             confidence: confidence.clamp(0.0, highest),
             blocks: held.blocks,
             bytes: held.bytes,
@@ -199,7 +196,7 @@ impl LeakReporter<'_> {
             period_steps: period,
             first_step: has_steps.then_some(facts.first_step),
             last_step: has_steps.then_some(u64::from(last)),
-            grows_by: "size",
+            grows_by: GrowsBy::Size,
             is_regular: growth.period.is_some(),
             share_of_growth: share,
             steps_to_oom: alone.map(|steps| steps.expected),
@@ -213,19 +210,23 @@ impl LeakReporter<'_> {
             backward_calls: Vec::new(),
             members: Vec::new(),
             holders: None,
-            holders_seen: None,
+            holder_coverage: None,
             sites: Vec::new(),
-            evidence: json!({
-                "judged_at_step": has_steps.then_some(steps),
-                "growth_steps": growth.rising_steps,
-                "regularity": growth.regularity,
-                "kendall_tau": growth.tau,
-                "theil_sen_slope": growth.slope.per_value / f64::from(stride),
-                "theil_sen_interval": growth.slope.interval.map(|bound| bound / f64::from(stride)),
-                "slope_of": "bytes",
-                "largest_undone_rise": growth.undone,
-                "layer": layer,
-            }),
+            evidence: LeakEvidence {
+                judged_at_step: has_steps.then_some(steps),
+                growth_steps: growth.rising_steps,
+                regularity: growth.regularity,
+                kendall_tau: growth.tau,
+                theil_sen_slope: growth.slope.per_value / f64::from(stride),
+                theil_sen_interval: growth.slope.interval.map(|bound| bound / f64::from(stride)),
+                slope_unit: AmountUnit::Bytes,
+                largest_drawdown: growth.undone,
+                blocks_allocated: None,
+                blocks_freed: None,
+                blocks_freed_in_later_step: None,
+                stream: None,
+                pool: None,
+            },
         }
     }
 }

@@ -5,15 +5,13 @@
 //! [`MIN_IRREGULAR_STEPS`] growth steps. The finding names the lines that requested the segments.
 //! `tests/leak_population.rs` checks that healthy runs with fragmentation have no such finding.
 
-use serde_json::{Value, json};
-
 use super::report::{LeakFacts, LeakReporter};
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::leak::blame::SHARE;
 use crate::leak::candidates::{GrowthAfterWarmUp, MAX_FALSE_DISCOVERIES, MIN_IRREGULAR_STEPS};
 use crate::leak::growth::{Growth, SurvivorEvidence, judge_series};
 use crate::leak::rate::GrowthRate;
-use crate::report::Leak;
+use crate::report::{Leak, LeakShape};
 use crate::state::device::DeviceState;
 use crate::state::unused_reserved::ReservedGroupKey;
 use crate::timeline::step_series::StepSeries;
@@ -102,12 +100,10 @@ impl GrowingReserve<'_> {
             .map(|(stack, _)| symbols.site(symbols.stack_info(*stack).site, None))
             .collect();
         if growth.accelerates {
-            leak.shape = "accelerating";
+            leak.shape = LeakShape::Accelerating;
         }
-        if let Value::Object(evidence) = &mut leak.evidence {
-            evidence.insert("stream".to_owned(), json!(group.map(|(stream, _)| stream)));
-            evidence.insert("pool".to_owned(), json!(group.map(|(_, pool)| pool)));
-        }
+        leak.evidence.stream = Some(group.map(|(stream, _)| stream));
+        leak.evidence.pool = Some(group.map(|(_, pool)| pool));
         leak
     }
 }

@@ -10,9 +10,7 @@ use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
 use crate::pass::snapshot_schedule::SnapshotRecord;
 use crate::pass::stream_filter::StreamTotals;
-use crate::report::Ending;
-use crate::report::Losses;
-use crate::report::display::Vocabulary;
+use crate::report::{Ending, Losses, PluggableMode, StepSource, TraceLoss, TraceNote};
 use crate::state::async_pools::AsyncPools;
 use crate::state::device::DeviceState;
 use crate::state::holder_scans::HolderScans;
@@ -20,11 +18,12 @@ use crate::state::live_set::LiveSet;
 use crate::state::mps_samples::MpsSamples;
 use crate::timeline::marks::MarkLog;
 use crate::timeline::phases::PhaseRecord;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::seeded_map::SeededMap;
 use gpumemtrace_format::NodeId;
 use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, TrackerState};
+
 /// A trace, analysed.
 #[derive(Debug)]
 pub struct Analysis {
@@ -44,14 +43,14 @@ pub struct Analysis {
     pub counts: Vec<(EventKind, u64)>,
     /// What is missing.
     pub losses: Losses,
-    /// Why it is incomplete; empty when it is not.
-    pub incomplete: Vec<String>,
-    /// Good to know.
-    pub notes: Vec<String>,
+    /// What is missing from the trace; empty if it is complete.
+    pub incomplete: Vec<TraceLoss>,
+    /// Caveats and other facts about the recording.
+    pub notes: Vec<TraceNote>,
     /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
     pub tracker: Option<TrackerState>,
     /// How steps were told.
-    pub(crate) step_source: StepSource,
+    pub(crate) step_rule: StepRule,
     /// The name of the ranges that are steps, where ranges are.
     pub(crate) step_range: Option<String>,
     /// Steps begun.
@@ -112,14 +111,19 @@ impl Analysis {
         self.marks.first.iter().map(|mark| mark.name.as_str())
     }
 
-    /// Name of the rule that found the steps, as `steps.source` of the report has it; `None` without steps.
-    pub fn step_source_name(&self) -> Option<&'static str> {
-        self.step_source.name()
+    /// What begins a step; `None` without steps.
+    pub fn step_source(&self) -> Option<StepSource> {
+        self.step_rule.source()
     }
 
-    /// What things are called.
-    pub(crate) fn vocabulary(&self) -> Vocabulary {
-        Vocabulary::of(self.meta.text("pluggable"), metal_totals::is_metal(&self.meta))
+    /// True for a trace of Metal instead of CUDA.
+    pub(crate) fn is_metal(&self) -> bool {
+        metal_totals::is_metal(&self.meta)
+    }
+
+    /// How gpumemtrace's pluggable allocator was used; `None` if it was not.
+    pub(crate) fn pluggable(&self) -> Option<PluggableMode> {
+        self.meta.text("pluggable").and_then(PluggableMode::from_name)
     }
 
     /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
@@ -142,6 +146,6 @@ impl Analysis {
 
     /// A step in reports; of equal times nothing is said.
     pub(crate) fn reported_step(&self, step: u32) -> Option<u64> {
-        self.step_source.name().map(|_| u64::from(step))
+        self.step_rule.source().map(|_| u64::from(step))
     }
 }

@@ -1,16 +1,17 @@
-//! What the pass leaves when everything is read: its books closed, and what a reader must be told of the trace.
+//! The end of the pass: closes the live sets and collects losses and notes.
 
-use gpumemtrace_format::{Counter, EventKind};
+use gpumemtrace_format::{Counter, EventKind, Meta};
 
 use super::{Analysis, ReplayPass};
-use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, describe_incompleteness};
-use crate::report::Losses;
+use crate::ingest::{MissingEvents, TraceBody, TraceHead, count_missing_events, find_losses, metal_totals};
+use crate::report::{Losses, PluggableMode, TraceLoss, TraceNote};
 use crate::state::driver::MemoryPlace;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
+use crate::timeline::time_spec::TimeSpec;
 
 impl ReplayPass {
     pub(super) fn finish(mut self, path: String, head: &TraceHead, body: &TraceBody) -> Analysis {
-        // What was asked for of the time after the last event is as that left it.
+        // Snapshots requested after the last event show the state that it left.
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
         let come = self.schedule.due_at(end_ns.saturating_add(1));
         self.take_snapshots(&come);
@@ -42,91 +43,32 @@ impl ReplayPass {
             in_flight_calls: in_flight + body.order.unplaced.len() as u64,
             tracker_mismatches: counter(Counter::TrackerMismatches),
         };
-        let mut incomplete = describe_incompleteness(head, body, MissingEvents { lost, in_flight }, dropped);
+        let mut incomplete = find_losses(head, body, MissingEvents { lost, in_flight }, dropped);
         let undefined = symbols.undefined_frames();
         if undefined > 0 {
-            incomplete.push(format!(
-                "{undefined} stack frames are used and not defined in the file: whose lines they are is not known"
-            ));
+            incomplete.push(TraceLoss::UndefinedFrames { frames: undefined });
         }
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
-        let mut notes: Vec<String> = head.meta.list("notes").to_vec();
-        let uncovered = head.meta.list("uncovered");
+        let unreached_snapshots = std::mem::take(&mut self.schedule).unreached();
+        let mut notes = metadata_notes(&head.meta);
         notes.extend(self.backward.notes(events));
-        if !uncovered.is_empty() {
-            notes.push(format!(
-                "driver functions that were called and are not recorded: {}",
-                uncovered.join(", ")
-            ));
-        }
-        if head.meta.list("mode").iter().any(|mode| mode == "started") {
-            notes.push(
-                if crate::ingest::metal_totals::is_metal(&head.meta) {
-                    "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what Metal had handed out by then is not known"
-                } else {
-                    "the program started the recording itself (gpumemtrace.start()): what it did before is missing, and what PyTorch held by then is shown at that line"
-                }
-                .to_owned(),
-            );
-        }
-        if head.meta.text("attached") == Some("late") {
-            notes.push(
-                "recording began after the program had loaded the driver: calls through addresses that it had by then are missing"
-                    .to_owned(),
-            );
-        }
-        if crate::ingest::metal_totals::is_metal(&head.meta) {
-            notes.push(
-                "recorded from Metal: what is called a tensor is a buffer or a texture in a heap, and what is called reserved are the heaps. \
-                 PyTorch keeps buffers that no tensor uses and gives them to later ones, which Metal is not told"
-                    .to_owned(),
-            );
-        }
-        match head.meta.text("pluggable") {
-            Some("caching") => notes.push(
-                "tensors were served by gpumemtrace's own caching allocator: what is said of reserved memory and of fragmentation is \
-                 about that one, not about PyTorch's"
-                    .to_owned(),
-            ),
-            Some("uncached") => notes.push(
-                "each tensor was a call of the driver, through gpumemtrace_malloc: nothing is said about PyTorch's own allocator"
-                    .to_owned(),
-            ),
-            _ => {}
-        }
         for (place, _) in self.non_device.iter() {
-            let peak = self.non_device_peaks.get(&place).copied().unwrap_or(0);
+            let peak_bytes = self.non_device_peaks.get(&place).copied().unwrap_or(0);
             match place {
-                MemoryPlace::Managed => notes.push(format!(
-                    "managed memory of up to {peak} bytes is not counted: no call tells on which device or host it lies"
-                )),
-                MemoryPlace::Foreign => notes.push(format!(
-                    "memory of other processes or APIs of up to {peak} bytes was mapped, and is not counted as this process's"
-                )),
+                MemoryPlace::Managed => notes.push(TraceNote::ManagedMemory { peak_bytes }),
+                MemoryPlace::Foreign => notes.push(TraceNote::ForeignMemory { peak_bytes }),
                 MemoryPlace::Host | MemoryPlace::Device(_) | MemoryPlace::UnknownDevice => {}
             }
         }
-        let unreached_snapshots = self.schedule.unreached();
-        for when in &unreached_snapshots {
-            notes.push(format!("--at {when} never came in this trace"));
-        }
-        if losses.in_flight_calls > 0 {
-            let calls = losses.in_flight_calls;
-            notes.push(format!(
-                "{calls} calls had not returned when the process ended; nobody knows how they went"
-            ));
-        }
-        let unlisted = self.marks.count - self.marks.first.len() as u64;
-        if unlisted > 0 {
-            notes.push(format!("{unlisted} marks of the program are not listed: only the first of them are"));
-        }
-        if losses.tracker_mismatches > 0 {
-            let blocks = losses.tracker_mismatches;
-            notes.push(format!(
-                "{blocks} times PyTorch's tracker and its allocator did not say the same; what those blocks asked for is not known"
-            ));
-        }
+        let unreached = unreached_snapshots.iter().map(TimeSpec::to_string);
+        notes.extend(unreached.map(|when| TraceNote::UnreachedSnapshot { when }));
+        let counts_of_notes = [
+            (losses.in_flight_calls, TraceNote::CallsInFlight { calls: losses.in_flight_calls }),
+            (self.marks.unlisted(), TraceNote::UnlistedMarks { marks: self.marks.unlisted() }),
+            (losses.tracker_mismatches, TraceNote::TrackerMismatches { blocks: losses.tracker_mismatches }),
+        ];
+        notes.extend(counts_of_notes.into_iter().filter(|(count, _)| *count > 0).map(|(_, note)| note));
         Analysis {
             path,
             meta: head.meta.clone(),
@@ -139,9 +81,9 @@ impl ReplayPass {
             incomplete,
             notes,
             tracker: self.tracker,
-            step_source: self.clock.step_source(),
-            step_range: match self.clock.step_source() {
-                StepSource::Range(name) => self.names.name(name).map(str::to_owned),
+            step_rule: self.clock.step_rule(),
+            step_range: match self.clock.step_rule() {
+                StepRule::Range(name) => self.names.name(name).map(str::to_owned),
                 _ => None,
             },
             steps: self.step,
@@ -168,4 +110,30 @@ impl ReplayPass {
             stream: self.scope.stream.map(|stream| stream.facts),
         }
     }
+}
+
+/// The notes that follow from the metadata.
+fn metadata_notes(meta: &Meta) -> Vec<TraceNote> {
+    let recorder = meta.list("notes").iter().map(|text| TraceNote::Recorder { text: text.clone() });
+    let mut notes: Vec<TraceNote> = recorder.collect();
+    let functions = meta.list("uncovered");
+    if !functions.is_empty() {
+        notes.push(TraceNote::UncoveredFunctions { functions: functions.to_vec() });
+    }
+    if meta.list("mode").iter().any(|mode| mode == "started") {
+        notes.push(TraceNote::StartedByProgram);
+    }
+    if meta.text("attached") == Some("late") {
+        notes.push(TraceNote::AttachedLate);
+    }
+    if metal_totals::is_metal(meta) {
+        notes.push(TraceNote::Metal);
+    }
+    match meta.text("pluggable").and_then(PluggableMode::from_name) {
+        Some(mode @ (PluggableMode::Caching | PluggableMode::Uncached)) => {
+            notes.push(TraceNote::PluggableAllocator { mode });
+        }
+        Some(PluggableMode::Segments) | None => {}
+    }
+    notes
 }

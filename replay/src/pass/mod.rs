@@ -161,7 +161,7 @@ impl ReplayPass {
     #[inline(never)] // As below.
     fn from_prescan(mut ahead: Prescan, schedule: SnapshotSchedule, span_ns: u64, scope: PassScope) -> Self {
         let kept = ahead.take_events();
-        let clock = StepClock::new(ahead.detector.step_source());
+        let clock = StepClock::new(ahead.detector.step_rule());
         let mut pass = Self { scope, ..Self::new(ahead.symbols, (clock, ahead.names), schedule, span_ns) };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
         for events in &kept {

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 
 use crate::callsite::symbols::SiteId;
 use crate::pass::Analysis;
-use crate::peak::category::rules::{Category, Confidence};
+use crate::peak::category::rules::{Category, CategoryRule, Confidence};
 use crate::peak::category::{CategorizedBlock, categorize_blocks};
 use crate::report::{
-    CategoryBytes, CategoryShare, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite, RuleShare,
-    SincePreviousStep, SiteShare,
+    CategoryBytes, CategoryShare, MemoryLayer, PassBytes, Peak, PeakBlockRow, PhaseBytes, RiseOfSite,
+    RuleShare, SincePreviousStep, SiteShare, TrainingPass,
 };
 use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
@@ -54,10 +54,10 @@ fn list_blocks(analysis: &Analysis, ordinal: u8, state: &DeviceState) -> Vec<Pea
             bytes: block.bytes,
             requested_bytes: block.requested_bytes,
             step: analysis.reported_step(block.step),
-            born: block.born,
-            pass: one.allocated_in.name(),
-            category: one.verdict.category.name(),
-            confidence: one.verdict.confidence.map(Confidence::name),
+            allocated_at_event: block.born,
+            pass: one.allocated_in.pass(),
+            category: one.verdict.category,
+            confidence: one.verdict.confidence,
             rule: one.verdict.rule,
             site: analysis.symbols.stable_id(one.site),
         }
@@ -90,14 +90,14 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
             phases: phases(blocks),
         }
     };
-    let has_steps = analysis.step_source.name().is_some() && live_set.peak().live > 0;
+    let has_steps = analysis.step_rule.source().is_some() && live_set.peak().live > 0;
     // With `--since`, steps before that moment are not reported.
     let step_before =
         live_set.step_before_peak().filter(|(before, _)| has_steps && before.step >= live_set.first_step);
     Peak {
         trace,
         device: u32::from(ordinal),
-        layer: if state.has_torch() { "torch" } else { "device" },
+        layer: if state.has_torch() { MemoryLayer::Torch } else { MemoryLayer::Device },
         time_ns: live_set.peak().time_ns.saturating_sub(analysis.start_ns),
         step: analysis.reported_step(live_set.peak().step),
         live_bytes: live_set.peak().live,
@@ -105,7 +105,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
         passes: sum_by_pass(&categorized),
         phases: phases(&categorized.iter().collect::<Vec<_>>()),
         sites: sites.into_iter().map(share).collect(),
-        left_out: None,
+        omitted: None,
         since_previous_step: step_before.map(|(before, blocks)| {
             let blocks_before = categorize_blocks(analysis, ordinal, state, &blocks);
             compare_with_step_before(analysis, live_set, before, (&categorized, &blocks_before))
@@ -116,7 +116,7 @@ fn report_peak(trace: usize, analysis: &Analysis, ordinal: u8, state: &DeviceSta
 
 /// Categories with the rules that decided them, most bytes first.
 fn share_of_categories(categorized: &[CategorizedBlock]) -> Vec<CategoryShare> {
-    type RuleUsed = (&'static str, Option<Confidence>);
+    type RuleUsed = (CategoryRule, Option<Confidence>);
     let mut all: BTreeMap<Category, (BlockTotals, BTreeMap<RuleUsed, u64>)> = BTreeMap::new();
     for CategorizedBlock { block, verdict, .. } in categorized {
         let (held, rules) = all.entry(verdict.category).or_default();
@@ -130,16 +130,11 @@ fn share_of_categories(categorized: &[CategorizedBlock]) -> Vec<CategoryShare> {
             let confidence = overall_confidence(held.bytes, &rules);
             let mut rules: Vec<RuleShare> = rules
                 .into_iter()
-                .map(|((rule, confidence), bytes)| RuleShare {
-                    rule,
-                    confidence: confidence.map(Confidence::name),
-                    bytes,
-                })
+                .map(|((rule, confidence), bytes)| RuleShare { rule, confidence, bytes })
                 .collect();
             rules.sort_by_key(|share| Reverse(share.bytes));
             let BlockTotals { bytes, blocks } = held;
-            let confidence = confidence.map(Confidence::name);
-            (category, CategoryShare { category: category.name(), bytes, blocks, confidence, rules })
+            (category, CategoryShare { category, bytes, blocks, confidence, rules })
         })
         .collect();
     shares.sort_by_key(|(category, share)| (Reverse(share.bytes), *category));
@@ -150,7 +145,7 @@ fn share_of_categories(categorized: &[CategorizedBlock]) -> Vec<CategoryShare> {
 /// `None` if no rule has a confidence.
 fn overall_confidence(
     bytes: u64,
-    rules: &BTreeMap<(&'static str, Option<Confidence>), u64>,
+    rules: &BTreeMap<(CategoryRule, Option<Confidence>), u64>,
 ) -> Option<Confidence> {
     let bytes_up_to = |limit: Confidence| {
         let decided = rules.iter().filter(|((_, own), _)| own.is_none_or(|own| own <= limit));
@@ -172,7 +167,7 @@ fn sum_by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
     let mut all: Vec<(Category, BlockTotals)> = all.into_iter().collect();
     all.sort_by_key(|(category, held)| (Reverse(held.bytes), *category));
     let bytes = |(category, held): (Category, BlockTotals)| CategoryBytes {
-        category: category.name(),
+        category,
         bytes: held.bytes,
         blocks: held.blocks,
     };
@@ -180,9 +175,9 @@ fn sum_by_category(blocks: &[&CategorizedBlock]) -> Vec<CategoryBytes> {
 }
 
 fn sum_by_pass(categorized: &[CategorizedBlock]) -> Vec<PassBytes> {
-    let mut all: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut all: BTreeMap<TrainingPass, u64> = BTreeMap::new();
     for one in categorized {
-        let bytes = all.entry(one.allocated_in.name()).or_default();
+        let bytes = all.entry(one.allocated_in.pass()).or_default();
         *bytes = bytes.saturating_add(one.block.block.bytes);
     }
     let mut all: Vec<PassBytes> = all.into_iter().map(|(pass, bytes)| PassBytes { pass, bytes }).collect();
@@ -242,7 +237,7 @@ fn compare_with_step_before(
         .filter(|(_, bytes)| bytes.peak != bytes.step_before)
         .map(|((site, category), bytes)| RiseOfSite {
             site: analysis.symbols.site(site, live_set.main_stack_at_peak(site)),
-            category: category.name(),
+            category,
             bytes: bytes.peak,
             before_bytes: bytes.step_before,
             rise_bytes: saturating_difference(bytes.peak, bytes.step_before),

@@ -1,198 +1,244 @@
-//! Reserved and unused memory: see [`crate::fragmentation`].
+//! Unused reserved memory by cause: see [`crate::fragmentation`].
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::json_enum::json_enum;
 use super::{Omitted, Site, SiteBytes};
 
-/// Reserved bytes that no tensor uses.
-#[derive(Clone, Debug, Serialize)]
+/// The unused reserved memory of one device at one moment.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Fragmentation {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// When.
+    /// The moment, and why the report describes it.
     pub at: GapMoment,
-    /// Held by PyTorch.
+    /// PyTorch's `memory_reserved()` at that moment.
     pub reserved_bytes: u64,
-    /// Handed to tensors.
+    /// PyTorch's `memory_allocated()` at that moment.
     pub live_bytes: u64,
-    /// What the tensors asked for.
+    /// The requested sizes of the live blocks; `null` unless the size of every block is known.
     pub requested_bytes: Option<u64>,
-    /// `reserved_bytes` minus `requested_bytes`, or minus `live_bytes` where the former is unknown.
+    /// `reserved_bytes` minus `requested_bytes`, or minus `live_bytes` if the former is unknown.
     pub gap_bytes: u64,
-    /// They sum to `gap_bytes` exactly.
+    /// The causes of the gap; they sum to `gap_bytes` exactly.
     pub causes: Vec<Cause>,
-    /// For which request it is seen: what is free elsewhere is stranded. `null` where no request is meant.
-    pub wanted: Option<PoolInfo>,
-    /// PyTorch's memory by what it serves, largest first; empty where its tracker did not tell.
+    /// The request for which free memory counts as stranded or pinned; `null` if there was none.
+    pub request: Option<PoolInfo>,
+    /// Reserved memory by stream and pool, largest first; empty without PyTorch's trace tracker.
     pub pools: Vec<PoolRow>,
-    /// The sizes for which the run asks most, and what is free for them.
-    pub usable: Vec<FitRow>,
+    /// The sizes that the run requests most, and the free memory for each.
+    pub common_sizes: Vec<FitRow>,
 }
 
-/// When and why.
-#[derive(Clone, Debug, Serialize)]
+/// A moment at which the gap is described.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct GapMoment {
-    /// From the start of recording.
+    /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// `peak_reserved`, `oom`, `at` (a moment that was asked for) or `end`.
-    pub why: &'static str,
+    /// Why the report describes this moment.
+    pub why: GapReason,
 }
 
-/// A part of the gap.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// Why the report describes the gap at a moment.
+    enum GapReason {
+        /// Reserved memory was at its peak.
+        PeakReserved = "peak_reserved",
+        /// The program ran out of memory.
+        Oom = "oom",
+        /// The user requested the moment with `--at`.
+        At = "at",
+        /// The recording ended.
+        End = "end",
+    }
+}
+
+json_enum! {
+    /// Why reserved memory is unused.
+    enum CauseKind {
+        /// Blocks are larger than requested.
+        Rounding = "rounding",
+        /// Freed blocks wait for another stream (`record_stream`).
+        PendingFree = "pending_free",
+        /// Free memory is cached for another stream than that of the request.
+        StrandedStream = "stranded_stream",
+        /// Free memory is in another pool than that of the request.
+        StrandedPool = "stranded_pool",
+        /// Free memory is in segments that live blocks pin.
+        Pinned = "pinned",
+        /// Segments, or pages of expandable segments, are fully free.
+        Cache = "cache",
+        /// The trace does not contain the segments.
+        Unexplained = "unexplained",
+    }
+}
+
+/// A part of the gap with one cause.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Cause {
-    /// `pinned`, `cache`, `unexplained`, ...
-    pub cause: &'static str,
-    /// How much.
+    /// Why these bytes are unused.
+    pub cause: CauseKind,
+    /// The size of the part.
     pub bytes: u64,
-    /// Who keeps it from being given back.
+    /// The call sites of the blocks behind it, largest share first; the largest 20.
     pub culprits: Vec<SiteBytes>,
-    /// Those that a filter left out, and those beyond the largest.
+    /// The call sites that a filter removed, and those beyond the largest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<Omitted>,
+    pub omitted: Option<Omitted>,
 }
 
-/// Which requests memory serves.
-#[derive(Clone, Copy, Debug, Serialize)]
+json_enum! {
+    /// The size class of a pool.
+    enum PoolBlocks {
+        /// Blocks of at most 1 MiB.
+        Small = "small",
+        /// Blocks above 1 MiB.
+        Large = "large",
+    }
+}
+
+/// The key by which PyTorch's caching allocator separates memory.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct PoolInfo {
-    /// PyTorch's stream, as the handle's number; 0 is the default stream.
+    /// The handle of the CUDA stream; 0 is the default stream.
     pub stream: u64,
-    /// PyTorch's id of the pool, `[0, 0]` for the default; `null` where its version does not tell.
+    /// PyTorch's id of the pool, `[0, 0]` for the default; `null` if its version does not report it.
     pub pool: Option<[u64; 2]>,
-    /// `small` (up to 1 MiB) or `large`.
-    pub blocks: &'static str,
+    /// The size class of its blocks.
+    pub blocks: PoolBlocks,
 }
 
-/// Segments that serve the same requests.
-#[derive(Clone, Debug, Serialize)]
+/// The segments of one pool, summed.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PoolRow {
-    /// Which.
+    /// Stream, pool and size class.
     #[serde(flatten)]
-    pub serves: PoolInfo,
-    /// They grow and shrink by pages (PyTorch's `expandable_segments`).
-    pub expandable: bool,
-    /// How many; of expandable ones, pieces without a hole.
+    pub key: PoolInfo,
+    /// True for PyTorch's `expandable_segments`, which grow and shrink by pages.
+    pub is_expandable: bool,
+    /// The number of segments; of expandable ones, the number of mapped ranges.
     pub segments: u64,
-    /// All of it.
+    /// Bytes of the segments.
     pub reserved_bytes: u64,
-    /// In live blocks.
+    /// Bytes in live blocks.
     pub allocated_bytes: u64,
-    /// Requested back, and another stream still uses it.
+    /// Bytes of freed blocks that wait for another stream.
     pub pending_bytes: u64,
-    /// The rest.
+    /// Bytes that are free.
     pub free_bytes: u64,
-    /// Of it in whole segments, or whole pages of expandable ones.
+    /// Free bytes in fully free segments, or in fully free pages of expandable ones.
     pub releasable_bytes: u64,
-    /// The largest piece of it.
+    /// The largest contiguous free range.
     pub largest_free_bytes: u64,
 }
 
-/// A size that the run asks for.
-#[derive(Clone, Debug, Serialize)]
+/// A block size that the run requests often.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FitRow {
-    /// The block that a request takes.
+    /// The size of the block, rounded as PyTorch does.
     pub block_bytes: u64,
-    /// Where it is taken from.
+    /// Stream, pool and size class that serve the request.
     #[serde(flatten)]
-    pub serves: PoolInfo,
-    /// How often in the run.
-    pub times: u64,
-    /// Free there.
+    pub key: PoolInfo,
+    /// The number of such requests in the run.
+    pub requests: u64,
+    /// Free bytes in that pool.
     pub free_bytes: u64,
-    /// How many would find room at once without the driver.
-    pub fit: u64,
+    /// The number of such blocks that fit at once without a new `cudaMalloc`.
+    pub fitting_blocks: u64,
 }
 
-/// The gap of a device over the run.
-#[derive(Clone, Debug, Serialize)]
+/// The gap of one device over the run.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FragmentationOverTime {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// How often it was looked at, at even distances as far as possible.
-    pub looks: u64,
-    /// From the first look to the end.
+    /// The number of observations, at even distances as far as possible.
+    pub observations: u64,
+    /// Nanoseconds from the first observation to the end.
     pub span_ns: u64,
-    /// Of the looks at most 256.
+    /// At most 256 of the observations.
     pub points: Vec<GapSample>,
-    /// Lines whose live blocks kept free memory from use, by bytes and time, most first.
-    pub kept_by: Vec<PinningSite>,
-    /// Those that a filter left out.
+    /// Call sites with live blocks that pinned or stranded free memory, by bytes and time, most first.
+    pub pinned_by: Vec<PinningSite>,
+    /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<Omitted>,
+    pub omitted: Option<Omitted>,
 }
 
-/// One look.
-#[derive(Clone, Debug, Serialize)]
+/// One observation of the gap.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct GapSample {
-    /// From the start of recording.
+    /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// Held by PyTorch.
+    /// PyTorch's `memory_reserved()`.
     pub reserved_bytes: u64,
-    /// Handed to tensors.
+    /// PyTorch's `memory_allocated()`.
     pub live_bytes: u64,
-    /// As in `fragmentation`.
+    /// The gap, as in `fragmentation`.
     pub gap_bytes: u64,
-    /// By cause; they sum to `gap_bytes` exactly. Those that are 0 are left out.
-    pub causes: BTreeMap<&'static str, u64>,
+    /// Bytes by cause; they sum to `gap_bytes` exactly. Causes of 0 bytes are absent.
+    pub causes: BTreeMap<CauseKind, u64>,
 }
 
-/// What a line's blocks kept from use.
-#[derive(Clone, Debug, Serialize)]
+/// The free memory that the blocks of one call site kept from use.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PinningSite {
-    /// Whose.
+    /// The call site of the blocks.
     pub site: Site,
-    /// On average from the first look to the end.
+    /// The average from the first observation to the end.
     pub mean_bytes: u64,
-    /// Most at a look.
+    /// The maximum of all observations.
     pub most_bytes: u64,
-    /// When that was first.
+    /// The time of the first maximum, from the start of the recording.
     pub most_time_ns: u64,
-    /// The share of the time in which it kept any.
+    /// The share of the time in which it was above 0.
     pub share_of_time: f64,
 }
 
-/// A pool of the driver from which streams allocate (`cudaMallocAsync`). Pieces inside it nobody can see.
-#[derive(Clone, Debug, Serialize)]
+/// A memory pool of the CUDA driver (`cudaMallocAsync`). The ranges inside it are not observable.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AsyncPool {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// Its handle; `null` for the device's own.
+    /// The handle of the pool; `null` for the default pool of the GPU.
     pub pool: Option<u64>,
-    /// In blocks at the end.
+    /// Bytes in live blocks at the end.
     pub allocated_bytes: u64,
-    /// Most of it.
+    /// The maximum of bytes in live blocks.
     pub peak_allocated_bytes: u64,
-    /// What it keeps when its blocks are free, if somebody told it; 2^64 - 1 is everything.
-    pub keeps_bytes: Option<u64>,
-    /// How often somebody asked what it holds; what it held in between is unknown.
-    pub answers: u64,
-    /// The last answer.
+    /// The release threshold, if the program set one; 2^64 - 1 keeps everything.
+    pub release_threshold_bytes: Option<u64>,
+    /// How often the program queried the reserved bytes; between two queries they are unknown.
+    pub samples: u64,
+    /// The last query.
     pub last: Option<AsyncPoolSample>,
-    /// The answer with most unused bytes.
-    pub worst: Option<AsyncPoolSample>,
+    /// The query with the most unused bytes.
+    pub most_unused: Option<AsyncPoolSample>,
 }
 
-/// What a pool held, and what of it was in no block.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// The result of one query of a driver pool.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct AsyncPoolSample {
-    /// From the start of recording.
+    /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
-    /// As the driver said.
+    /// The reserved bytes that the driver reported.
     pub reserved_bytes: u64,
-    /// In blocks then.
+    /// Bytes in live blocks at that moment.
     pub allocated_bytes: u64,
-    /// In none.
+    /// `reserved_bytes` minus `allocated_bytes`.
     pub unused_bytes: u64,
 }

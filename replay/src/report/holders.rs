@@ -1,78 +1,114 @@
-//! Who holds what leaks, as the program found it out, in the form of `--json`. `docs/analyses.md` has the definitions.
+//! References to leaking blocks, as the traced program found them. `docs/analyses.md` has the definitions.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// One look of the program at who holds its blocks.
-#[derive(Clone, Debug, Serialize)]
+use super::json_enum::json_enum;
+
+/// One scan of the program for the holders of its blocks.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct HolderScan {
     /// Index in `traces`.
     pub trace: usize,
-    /// Its number, from 0.
-    pub look: u64,
-    /// `exit`, `oom`, `signal` or `call`.
-    pub when: Option<String>,
-    /// From the start of recording, when it was over.
+    /// The number of the scan in its trace, from 0.
+    pub scan: u64,
+    /// Why the program scanned; `null` if the trace does not tell.
+    pub trigger: Option<ScanTrigger>,
+    /// The end of the scan, from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// Leaks in tensors that there were then.
+    /// The number of leaks in PyTorch's blocks at that moment.
     pub leaks: Option<u64>,
-    /// What it took to find them.
+    /// Time to find the leaks.
     pub report_ns: Option<u64>,
-    /// What the walk through the program's objects took.
+    /// Time to walk the objects of the program.
     pub walk_ns: Option<u64>,
-    /// What it was given.
+    /// The time limit of the walk.
     pub limit_ns: Option<u64>,
-    /// Objects that it came to.
+    /// The number of objects visited.
     pub objects: Option<u64>,
-    /// True where the time was up before all was found.
+    /// True if the time limit ended the walk.
     pub is_cut: Option<bool>,
-    /// Blocks of which nobody knows whose they are: freed in the meantime, or beyond what a look writes and a reader keeps.
+    /// Blocks without a result: freed meanwhile, or beyond the limits of the scan and of the reader.
     pub lost_blocks: u64,
-    /// Why there was no walk.
+    /// Why there was no walk; `null` if there was one.
     pub failed: Option<String>,
 }
 
-/// A name that holds blocks of a leak.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+json_enum! {
+    /// Why the program scanned for holders.
+    enum ScanTrigger {
+        /// The process exited.
+        Exit = "exit",
+        /// The program ran out of memory.
+        Oom = "oom",
+        /// The process received the signal for it.
+        Signal = "signal",
+        /// The program called `gpumemtrace.holders()`.
+        Call = "call",
+    }
+}
+
+/// A name in the program that holds blocks of a leak.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Holder {
-    /// As a user would write it: `train._val_cache`, `train.model.layer1.weight`.
+    /// The name as Python code: `train._val_cache`, `train.model.layer1.weight`.
     pub name: String,
-    /// What it is.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// How many things are in it, where it is a container.
+    /// The type of the object behind the name.
+    pub type_name: Option<String>,
+    /// The number of items, if the object is a container.
     pub items: Option<u64>,
-    /// What lies between it and the block, from outside in.
+    /// The objects between the name and the block, outermost first.
     pub chain: Vec<String>,
-    /// So many blocks.
+    /// The number of blocks it holds.
     pub blocks: u64,
-    /// Of so many bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
 }
 
-/// How much of a leak was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// How many blocks of a leak a scan examined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct HolderCoverage {
-    /// The look, by its number.
-    pub look: u64,
-    /// Blocks of the leak that were live then: of its lines, come since the growth began, in a step that had ended.
+    /// The number of the scan.
+    pub scan: u64,
+    /// Blocks of the leak that were live: of its call sites, allocated since the growth began, in a step that had ended.
     pub blocks: u64,
-    /// Their bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
-    /// Those that a holder was found for.
+    /// Blocks with a known holder.
     pub named_blocks: u64,
-    /// The others, by the reason.
+    /// The other blocks, by reason.
     pub unresolved: Vec<UnresolvedBlocks>,
 }
 
-/// Blocks that no holder was found for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// Blocks without a known holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct UnresolvedBlocks {
-    /// `no_tensor`, `no_name`, `saved_unread`, `out_of_time`, `not_looked_at`, `not_listed` or `unreadable`.
-    pub why: String,
-    /// So many.
+    /// Why their holder is unknown.
+    pub why: UnresolvedReason,
+    /// The number of blocks.
     pub blocks: u64,
-    /// Of so many bytes.
+    /// The bytes of these blocks.
     pub bytes: u64,
+}
+
+json_enum! {
+    /// Why the holder of a block is unknown.
+    enum UnresolvedReason {
+        /// The tensor has no name that leads to it.
+        NoName = "no_name",
+        /// No Python tensor has the block.
+        NoTensor = "no_tensor",
+        /// There are more holders than the report lists.
+        NotListed = "not_listed",
+        /// There were more blocks than one scan examines.
+        NotLookedAt = "not_looked_at",
+        /// The time limit ended the walk.
+        OutOfTime = "out_of_time",
+        /// A saved tensor of the autograd graph may have it, and this PyTorch does not expose those.
+        SavedUnread = "saved_unread",
+        /// The trace contains no readable name.
+        Unreadable = "unreadable",
+    }
 }

@@ -1,125 +1,231 @@
-//! What grows, and what has grown and is silent, as `--json` prints them. `docs/analyses.md` has the definitions.
+//! Growing call sites: leaks, and growth that is not a leak. `docs/analyses.md` has the definitions.
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
+use super::json_enum::json_enum;
 use super::{Holder, HolderCoverage, Quantity, Site};
 use crate::callsite::symbols::SiteId;
 
-/// A site that grows.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// The memory that grows.
+    enum LeakKind {
+        /// Blocks of PyTorch's allocator; on Metal, buffers in heaps.
+        Tensors = "tensors",
+        /// Memory of the CUDA driver, beside PyTorch's.
+        Device = "device",
+        /// Pinned host memory.
+        PinnedHost = "pinned_host",
+        /// Memory that PyTorch reserves and does not use.
+        Reserved = "reserved",
+    }
+}
+
+json_enum! {
+    /// How a leak grows.
+    enum LeakShape {
+        /// At a constant rate.
+        Linear = "linear",
+        /// The second half of the run grew more than 1.6 times as much as the first.
+        Accelerating = "accelerating",
+        /// Many call sites grow in the same steps: an autograd graph is kept.
+        RetainedGraph = "retained_graph",
+    }
+}
+
+json_enum! {
+    /// What increases in a leak.
+    enum GrowsBy {
+        /// The number of blocks.
+        Blocks = "blocks",
+        /// The size of the blocks.
+        Size = "size",
+    }
+}
+
+json_enum! {
+    /// The unit of an amount.
+    enum AmountUnit {
+        /// Bytes.
+        Bytes = "bytes",
+        /// Blocks.
+        Blocks = "blocks",
+        /// A plain number.
+        Count = "count",
+        /// Bytes in each step.
+        BytesPerStep = "bytes_per_step",
+    }
+}
+
+/// A call site whose live memory grows from step to step.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Leak {
     /// Index in `traces`.
     pub trace: usize,
-    /// `tensors`, `device` (driver memory), `pinned_host` or `reserved` (by PyTorch, and used by no tensor).
-    pub kind: &'static str,
-    /// The deepest user line that holds nine tenths of the growth and nothing healthy.
+    /// The memory that grows.
+    pub kind: LeakKind,
+    /// The deepest user frame that holds at least 90% of the growth and nothing else that is freed.
     pub site: Site,
-    /// Where it is allocated, if that is another line.
+    /// The call site of the allocation, if it differs.
     pub leaf: Option<Site>,
-    /// On what.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// `linear`, `accelerating`, `retained_graph` or `one_off`.
-    pub shape: &'static str,
-    /// 0 to 1.
+    /// How it grows.
+    pub shape: LeakShape,
+    /// From 0 to 1.
     pub confidence: f64,
-    /// Survivors at the end of the last complete step; where one block gets larger, the blocks there are.
+    /// Blocks that survive at the end of the last complete step; if the size grows, the blocks there are.
     pub blocks: u64,
-    /// Their bytes; where one block gets larger, what it grew by.
+    /// Their bytes; if the size grows, the growth.
     pub bytes: u64,
-    /// Growth.
+    /// Growth in blocks; `null` without steps.
     pub blocks_per_step: Option<Quantity>,
-    /// Growth.
+    /// Growth in bytes; `null` without steps.
     pub bytes_per_step: Option<Quantity>,
-    /// Bounds of that: 95 % by Theil and Sen, or twice the same where the growth is exact.
+    /// The 95% interval of Theil and Sen for `bytes_per_step`; twice the same value if the growth is exact.
     pub bytes_per_step_interval: Option<[Quantity; 2]>,
-    /// Steps after which the growth repeats.
+    /// The number of steps after which the growth repeats; `null` if it does not.
     pub period_steps: Option<u64>,
-    /// First step that left something behind, counted from 0.
+    /// The first step with a surviving block, counted from 0.
     pub first_step: Option<u64>,
     /// The last complete step: `blocks` and `bytes` are as of its end.
     pub last_step: Option<u64>,
-    /// `blocks`: there are more and more; `size`: they get larger and larger.
-    pub grows_by: &'static str,
-    /// False where growth comes without a period: a cache that is still filling cannot be told from a leak then.
+    /// Whether the number of blocks or their size increases.
+    pub grows_by: GrowsBy,
+    /// False for growth without a period. A cache that is still filling grows like that, too.
     pub is_regular: bool,
-    /// Of all growth on this device in the same time.
+    /// The share of all growth on this device in the same time.
     pub share_of_growth: Option<f64>,
-    /// At this rate alone (see `docs/analyses.md`).
+    /// Steps until the device is full at this rate alone (see `docs/analyses.md`).
     pub steps_to_oom: Option<u64>,
-    /// When the device is full if all its leaks go on.
+    /// The step at which the device is full if all its leaks continue.
     pub oom_step: Option<OomForecast>,
-    /// Blocks of the same lines that were live at the last step end.
+    /// Blocks of the same call sites that were live at the last step end.
     pub survivors: Option<u64>,
-    /// Steps that those of the main line come from.
+    /// The number of steps that allocated the survivors of the main call site.
     pub generations: Option<u64>,
-    /// How many of the main line's blocks live how long (`crate::leak::cohorts`).
+    /// The lifetimes of the main call site's blocks.
     pub cohort_survival: Vec<Survival>,
-    /// Chance of such a trend without growth: Mann-Kendall with Hamed and Rao's correction.
+    /// The probability of such a trend without growth: Mann-Kendall with the correction of Hamed and Rao.
     pub p_value: f64,
-    /// Share of false discoveries among what is as certain as this, of all sites: Benjamini and Hochberg.
+    /// The false discovery rate among all call sites at this certainty: Benjamini and Hochberg.
     pub q_value: f64,
-    /// What became of the other blocks of the same line.
+    /// The blocks of the same call sites that were freed.
     pub freed_siblings: FreedSiblings,
-    /// Where threads of autograd allocated it: the calls of `backward()` that they work for.
+    /// The calls of `backward()` for which autograd threads allocated it.
     pub backward_calls: Vec<Site>,
-    /// Of a retained graph: the lines its blocks come from; where that is one line, the functions of the library below it. Of several
-    /// lines under one: these.
+    /// The call sites below `site`, if there are several; of a retained graph, the origins of its blocks.
     pub members: Vec<Site>,
-    /// Who holds its blocks, largest first; `None` where the program did not look.
+    /// What holds its blocks, largest first; `null` if the program did not scan.
     pub holders: Option<Vec<Holder>>,
-    /// How much of it was looked at.
-    pub holders_seen: Option<HolderCoverage>,
-    /// The numbers behind it.
-    pub evidence: Value,
-    /// The sites that grow, and the step at whose end that of each had not begun.
+    /// How many of its blocks the scan examined.
+    pub holder_coverage: Option<HolderCoverage>,
+    /// The statistics behind the finding.
+    pub evidence: LeakEvidence,
+    /// The growing sites, and the last step before the growth of each.
     #[serde(skip)]
     pub(crate) sites: Vec<(SiteId, Option<u32>)>,
 }
 
-/// When a device will be full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The statistics behind a leak.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct LeakEvidence {
+    /// The number of steps at the time of judgement; `null` without steps.
+    pub judged_at_step: Option<u32>,
+    /// The number of steps with growth that stayed.
+    pub growth_steps: usize,
+    /// The share of differences that follow the period.
+    pub regularity: f64,
+    /// Kendall's tau.
+    pub kendall_tau: f64,
+    /// The Theil-Sen slope per step, in `slope_unit`.
+    pub theil_sen_slope: f64,
+    /// The 95% interval of the slope.
+    pub theil_sen_interval: [f64; 2],
+    /// The unit of the slope and of `largest_drawdown`.
+    pub slope_unit: AmountUnit,
+    /// The largest rise that was undone.
+    pub largest_drawdown: u64,
+    /// Blocks that its call sites allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_allocated: Option<u64>,
+    /// Blocks of its call sites that were freed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_freed: Option<u64>,
+    /// Blocks that were freed in a later step than they were allocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_freed_in_later_step: Option<u64>,
+    /// For reserved memory, the stream that reserves it; `null` for all streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<Option<u64>>,
+    /// For reserved memory, the pool that reserves it; `null` for all pools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<Option<u64>>,
+}
+
+/// The step at which a device is expected to be full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct OomForecast {
-    /// Most likely.
+    /// The most likely step.
     pub expected: u64,
-    /// With nothing of PyTorch's cache, at the highest rate.
+    /// With none of PyTorch's cache and the highest rate.
     pub earliest: u64,
-    /// With all of it, at the lowest rate.
+    /// With all of PyTorch's cache and the lowest rate; `null` if never.
     pub latest: Option<u64>,
 }
 
-/// How many blocks live how long.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// The share of blocks that live for some number of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Survival {
-    /// After the step that they were allocated in; each value ends a class of ages, twice as wide as the one before.
+    /// Steps after the allocation. Each value ends a class of ages, twice as wide as the one before.
     pub after_steps: u32,
-    /// Of those that were watched so long.
+    /// The share among the blocks that could be observed for that long.
     pub share: f64,
 }
 
-/// A site that holds more than it did and is no leak.
-#[derive(Clone, Debug, Serialize)]
+/// A call site that holds more than before and does not leak.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct BenignGrowth {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// As of [`Leak::kind`].
-    pub kind: &'static str,
-    /// Whose.
+    /// The memory that grew.
+    pub kind: LeakKind,
+    /// The call site that grew.
     pub site: Site,
-    /// `warm_up`, `one_off`, `saturating`, `ratchet`, `optimizer_state`, `library_workspace` or `too_early`.
-    pub rule: &'static str,
-    /// What it grew by.
+    /// Why it is not a leak.
+    pub rule: BenignRule,
+    /// The growth in bytes.
     pub bytes: u64,
-    /// In so many blocks.
+    /// The growth in blocks.
     pub blocks: u64,
 }
 
-/// Blocks of the same line that were freed.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// Why growth is not a leak.
+    enum BenignRule {
+        /// Allocated by an optimizer's first steps, and not again.
+        OptimizerState = "optimizer_state",
+        /// Blocks of the size of cuBLAS workspaces.
+        LibraryWorkspace = "library_workspace",
+        /// It grew a few times only.
+        OneOff = "one_off",
+        /// Reallocated for the longest batch so far.
+        Ratchet = "ratchet",
+        /// It stopped growing, or slows down.
+        Saturating = "saturating",
+        /// The run has too few steps to judge it.
+        TooEarly = "too_early",
+        /// It grew in the first steps only.
+        WarmUp = "warm_up",
+    }
+}
+
+/// The freed blocks of the same call site.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FreedSiblings {
-    /// Of all blocks of the line.
+    /// The share of all blocks of the call site.
     pub share: f64,
     /// Where most of them were freed.
     pub site: Option<Site>,

@@ -1,58 +1,60 @@
-//! What PyTorch said of its own memory, as sampled ([`crate::state::mps_samples`]).
+//! PyTorch's own memory counters on Metal, as sampled ([`crate::state::mps_samples`]).
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Of a trace of Metal.
-#[derive(Clone, Debug, Serialize)]
+/// The sampled counters of one trace.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TorchMemory {
     /// Index in `traces`.
     pub trace: usize,
-    /// Who was asked: `torch.mps`.
+    /// The module that reported the counters: `torch.mps`.
+    #[schemars(extend("const" = "torch.mps"))]
     pub source: &'static str,
-    /// Of which device the exact numbers are; `null` where several had memory, or nothing was sampled.
+    /// The GPU of the exact numbers; `null` if several had memory, or nothing was sampled.
     pub device: Option<u32>,
-    /// How often; 0: nothing of all this is known.
+    /// The number of samples; with 0, all ranges are unknown.
     pub samples: u64,
-    /// What tensors held, by `current_allocated_memory()`.
+    /// Allocated bytes, by `current_allocated_memory()`.
     pub tensor_bytes: Option<SampledRange<u64>>,
-    /// What the driver held for the process, by `driver_allocated_memory()`.
+    /// Bytes that the driver holds for the process, by `driver_allocated_memory()`.
     pub driver_bytes: Option<SampledRange<u64>>,
-    /// The driver's number minus what recorded calls of Metal held then. Above 0: held by what no recorded call shows. Below 0:
-    /// handed out, and not counted by the driver.
-    pub beyond_metal_bytes: Option<SampledRange<i64>>,
-    /// Bytes of buffers and textures in heaps minus those of tensors: in buffers that no tensor used then.
-    pub kept_bytes: Option<SampledRange<i64>>,
-    /// Samples in their order: all, or evenly picked, and the last one.
+    /// `driver_bytes` minus the bytes of recorded Metal calls. Above 0: not in any recorded call. Below 0: not counted by the driver.
+    pub unrecorded_bytes: Option<SampledRange<i64>>,
+    /// Bytes of buffers and textures in heaps, minus `tensor_bytes`: buffers that PyTorch keeps for reuse.
+    pub unused_buffer_bytes: Option<SampledRange<i64>>,
+    /// Samples in time order: all, or evenly picked ones and the last.
     pub points: Vec<SampledPoint>,
 }
 
-/// A number over all samples that have it.
-#[derive(Clone, Debug, Serialize)]
+/// The range of a sampled number.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SampledRange_{T}")]
 pub struct SampledRange<T> {
-    /// How many.
+    /// The number of samples that have it.
     pub samples: u64,
-    /// Of all.
+    /// The minimum.
     pub least: T,
-    /// Of all.
+    /// The maximum.
     pub most: T,
-    /// Of the last.
+    /// The value of the last sample.
     pub last: T,
 }
 
 /// One sample.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SampledPoint {
-    /// From the start of recording.
+    /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// As PyTorch said.
+    /// PyTorch's `current_allocated_memory()`.
     pub tensor_bytes: Option<u64>,
-    /// As PyTorch said.
+    /// PyTorch's `driver_allocated_memory()`.
     pub driver_bytes: Option<u64>,
-    /// What recorded calls of Metal held then, exactly.
+    /// Bytes of recorded Metal calls at that moment, exact.
     pub metal_bytes: Option<u64>,
-    /// Of it heaps.
+    /// The part of `metal_bytes` in heaps.
     pub heap_bytes: Option<u64>,
     /// Buffers and textures in heaps.
     pub buffer_bytes: Option<u64>,

@@ -1,167 +1,235 @@
-//! What filled a device when it was fullest.
+//! The memory at the peak, by category and call site.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Omitted, Site};
+use super::json_enum::json_enum;
+use super::{CategoryRule, MemoryLayer, Omitted, Site};
 
-/// What filled a device at its peak.
-#[derive(Clone, Debug, Serialize)]
+/// The memory of one device at its peak.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Peak {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// `torch` (blocks of its allocator), or `device` (driver allocations) for a program without PyTorch.
-    pub layer: &'static str,
-    /// From the start of recording.
+    /// The layer that the lists describe.
+    pub layer: MemoryLayer,
+    /// Nanoseconds from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
     /// The peak.
     pub live_bytes: u64,
-    /// What it was for; they sum to `live_bytes` exactly. Largest first.
+    /// Memory by category, largest first; sums to `live_bytes` exactly.
     pub categories: Vec<CategoryShare>,
-    /// By the pass in which the blocks came: `forward`, `backward`, ...; they sum to `live_bytes`. Largest first.
+    /// Memory by the pass that allocated it, largest first; sums to `live_bytes`.
     pub passes: Vec<PassBytes>,
-    /// By the parts of the run that the program named, in which the blocks came: they sum to `live_bytes`. Left out where it
-    /// named none, and where they were not asked for.
+    /// Memory by the named phase that allocated it; sums to `live_bytes`. Absent unless `--peak` and phases are there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<Vec<PhaseBytes>>,
-    /// They sum to `live_bytes` exactly.
+    /// Memory by call site, largest first; sums to `live_bytes` exactly.
     pub sites: Vec<SiteShare>,
-    /// Those that a filter left out.
+    /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<Omitted>,
-    /// Against the peak of the step before; `null` where there is none, and where it was not asked for.
+    pub omitted: Option<Omitted>,
+    /// The change since the peak of the previous step; `null` without one, and without `--peak`.
     pub since_previous_step: Option<SincePreviousStep>,
-    /// Each block, in the order in which they came, where they were asked for.
+    /// Every block in the order of allocation; absent without `--blocks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocks: Option<Vec<PeakBlockRow>>,
 }
 
-/// A site's share in bytes and blocks.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// The purpose of a block.
+    enum Category {
+        /// Parameters and buffers of modules.
+        Parameters = "parameters",
+        /// Gradients that the backward pass leaves.
+        Gradients = "gradients",
+        /// State that an optimizer keeps between steps.
+        OptimizerState = "optimizer_state",
+        /// Results of the forward pass that the backward pass needs.
+        Activations = "activations",
+        /// Blocks that are freed in the pass that allocates them.
+        Temporaries = "temporaries",
+        /// Workspaces of libraries.
+        Workspaces = "workspaces",
+        /// Input batches.
+        Inputs = "inputs",
+        /// No rule applies.
+        Unknown = "unknown",
+    }
+}
+
+json_enum! {
+    /// How certain a statement is.
+    enum Confidence {
+        /// Other answers are almost as likely.
+        Low = "low",
+        /// One observation supports it and none contradicts.
+        Medium = "medium",
+        /// Several observations support it.
+        High = "high",
+    }
+}
+
+json_enum! {
+    /// The pass of a training loop in which a block is allocated.
+    enum TrainingPass {
+        /// The backward pass.
+        Backward = "backward",
+        /// Fetching a batch.
+        Data = "data",
+        /// The forward pass.
+        Forward = "forward",
+        /// Reading weights from a file.
+        Loading = "loading",
+        /// Building, moving or copying a module.
+        Module = "module",
+        /// The step of an optimizer.
+        Optimizer = "optimizer",
+        /// Other Python code.
+        Program = "program",
+        /// No Python frames.
+        Unknown = "unknown",
+        /// `zero_grad()`.
+        ZeroGrad = "zero_grad",
+    }
+}
+
+/// The memory of one call site.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SiteShare {
-    /// Whose.
+    /// The call site.
     pub site: Site,
-    /// How much.
+    /// Its live bytes.
     pub bytes: u64,
-    /// How many.
+    /// Its live blocks.
     pub blocks: u64,
-    /// What for; they sum to `bytes`. Only at the peak.
+    /// Its bytes by category; sums to `bytes`. Only at the peak.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub categories: Option<Vec<CategoryBytes>>,
-    /// As `phases` of the peak; they sum to `bytes`.
+    /// Its bytes by named phase; sums to `bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<Vec<PhaseBytes>>,
 }
 
-/// What all blocks of a category hold.
-#[derive(Clone, Debug, Serialize)]
-pub struct CategoryShare {
-    /// `parameters`, `gradients`, ..., `unknown`.
-    pub category: &'static str,
-    /// How much.
+/// Bytes of one call site.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct SiteBytes {
+    /// The call site.
+    pub site: Site,
+    /// The bytes.
     pub bytes: u64,
-    /// How many.
+}
+
+/// The blocks of one category.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct CategoryShare {
+    /// The purpose of the blocks.
+    pub category: Category,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their number.
     pub blocks: u64,
-    /// `high`, `medium`, `low`: the lowest of all that told at least a tenth of the bytes; `null` of what is unknown.
-    pub confidence: Option<&'static str>,
-    /// What told it, most bytes first; they sum to `bytes`.
+    /// The lowest confidence of the rules that found at least a tenth of the bytes; `null` for `unknown`.
+    pub confidence: Option<Confidence>,
+    /// The rules that found them, most bytes first; sums to `bytes`.
     pub rules: Vec<RuleShare>,
 }
 
-/// What a rule told.
-#[derive(Clone, Debug, Serialize)]
+/// The blocks that one rule assigned to a category.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RuleShare {
-    /// `docs/analyses.md` has the list.
-    pub rule: &'static str,
-    /// How sure it is of these.
-    pub confidence: Option<&'static str>,
-    /// How much.
+    /// The rule (see `docs/analyses.md`).
+    pub rule: CategoryRule,
+    /// The confidence of the rule for these blocks.
+    pub confidence: Option<Confidence>,
+    /// Their bytes.
     pub bytes: u64,
 }
 
-/// A category's share of a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// The blocks of one call site in one category.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CategoryBytes {
-    /// What for.
-    pub category: &'static str,
-    /// How much.
+    /// The purpose of the blocks.
+    pub category: Category,
+    /// Their bytes.
     pub bytes: u64,
-    /// How many.
+    /// Their number.
     pub blocks: u64,
 }
 
-/// What came in a pass.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// The memory that one pass allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PassBytes {
-    /// Which.
-    pub pass: &'static str,
-    /// How much.
+    /// The pass.
+    pub pass: TrainingPass,
+    /// The bytes.
     pub bytes: u64,
 }
 
-/// What came in a part of the run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// The memory that one named phase allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PhaseBytes {
-    /// Its name; `null` outside of all, or where the trace does not have the name.
+    /// The name of the phase; `null` outside of all phases, or if the trace does not contain the name.
     pub phase: Option<String>,
-    /// How much.
+    /// The bytes.
     pub bytes: u64,
 }
 
-/// The peak against that of the step before.
-#[derive(Clone, Debug, Serialize)]
+/// The peak compared with the peak of the previous step.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct SincePreviousStep {
-    /// That step.
+    /// The previous step.
     pub step: u64,
-    /// When its peak was.
+    /// The time of its peak, from the start of the recording.
     pub time_ns: u64,
     /// Its peak.
     pub live_bytes: u64,
-    /// The peak minus that.
+    /// The peak minus that of the previous step.
     pub rise_bytes: i64,
-    /// What was not the same, largest rise first; their rises sum to `rise_bytes`.
+    /// The differences, largest rise first; they sum to `rise_bytes`.
     pub changes: Vec<RiseOfSite>,
 }
 
-/// What a line held more, or less, of a category.
-#[derive(Clone, Debug, Serialize)]
+/// The difference of one call site in one category.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RiseOfSite {
-    /// Whose.
+    /// The call site.
     pub site: Site,
-    /// What for.
-    pub category: &'static str,
-    /// At the peak.
+    /// The purpose of the blocks.
+    pub category: Category,
+    /// Bytes at the peak.
     pub bytes: u64,
-    /// At that of the step before.
+    /// Bytes at the peak of the previous step.
     pub before_bytes: u64,
-    /// The one minus the other.
+    /// `bytes` minus `before_bytes`.
     pub rise_bytes: i64,
 }
 
-/// A block that was there at the peak.
-#[derive(Clone, Debug, Serialize)]
+/// One block at the peak.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PeakBlockRow {
-    /// Where it begins.
+    /// Its address.
     pub addr: u64,
-    /// How large it is.
+    /// Its size.
     pub bytes: u64,
-    /// What was asked for, where that is known.
+    /// The requested size, if it is known.
     pub requested_bytes: Option<u64>,
-    /// Steps begun when it was allocated.
+    /// The number of steps begun when it was allocated; `null` without steps.
     pub step: Option<u64>,
-    /// Which event of the allocator on this device brought it, counted from 1.
-    pub born: u64,
-    /// In which pass it came.
-    pub pass: &'static str,
-    /// What for.
-    pub category: &'static str,
-    /// How sure that is.
-    pub confidence: Option<&'static str>,
-    /// What told it.
-    pub rule: &'static str,
-    /// `id` of its site.
+    /// The number of the allocator event on this device that allocated it, from 1.
+    pub allocated_at_event: u64,
+    /// The pass that allocated it.
+    pub pass: TrainingPass,
+    /// Its purpose.
+    pub category: Category,
+    /// The confidence of the category.
+    pub confidence: Option<Confidence>,
+    /// The rule that found the category.
+    pub rule: CategoryRule,
+    /// The `id` of its call site.
     pub site: String,
 }

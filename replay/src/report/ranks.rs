@@ -1,84 +1,86 @@
-//! Ranks, or devices, side by side: see [`crate::ranks`].
+//! Ranks, or devices of one process, side by side: see [`crate::ranks`].
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Quantity, Site};
+use super::json_enum::json_enum;
+use super::{Confidence, Quantity, Site, SiteBytes};
 
-/// All units of a report.
-#[derive(Clone, Debug, Serialize)]
+/// All devices of all traces, side by side.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Ranks {
-    /// By rank, trace and device.
+    /// One row per trace and device, by rank.
     pub rows: Vec<RankRow>,
-    /// `step` if the units' steps can be laid side by side.
-    pub aligned_by: Option<&'static str>,
-    /// Ranks that the traces say there are and of which there is none here; unknown where they do not say.
+    /// How the rows are aligned in time; `null` if their steps cannot be aligned.
+    pub aligned_by: Option<RankAlignment>,
+    /// Ranks without a trace; `null` if the traces do not contain the world size.
     pub missing_ranks: Option<u64>,
-    /// The middle one of the peaks.
+    /// The median of the peaks.
     pub median_peak_live_bytes: u64,
-    /// Index in `rows` of the unit with the highest peak.
+    /// Index in `rows` of the highest peak.
     pub worst: u64,
-    /// Its peak over the median, less 1.
+    /// The highest peak divided by the median, minus 1.
     pub excess: Quantity,
-    /// What it held more at its peak than a unit of about the median, if its excess is worth it; most first.
-    pub more_by_site: Vec<SiteDifference>,
-    /// Where growth began.
+    /// Call sites that held more there at the peak than on the row closest to the median, most first.
+    /// Empty unless the excess is large enough to matter.
+    pub more_by_site: Vec<SiteBytes>,
+    /// The row where growth began first; `null` if no row grows or the rows are not aligned.
     pub first_cause: Option<FirstCause>,
 }
 
-/// A device of a process.
-#[derive(Clone, Debug, Serialize)]
+json_enum! {
+    /// How ranks are aligned in time.
+    enum RankAlignment {
+        /// By step numbers.
+        Step = "step",
+    }
+}
+
+/// One device of one process.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RankRow {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// As the launcher numbers it.
+    /// The rank of the process in the distributed job.
     pub rank: Option<u64>,
-    /// Where it ran.
+    /// The host name.
     pub host: Option<String>,
-    /// Process.
+    /// The process id.
     pub pid: Option<u64>,
-    /// Size of the device.
+    /// The memory of the GPU.
     pub total_bytes: Option<u64>,
-    /// Most bytes of tensors.
+    /// The maximum of `memory_allocated()`.
     pub peak_live_bytes: u64,
-    /// Most bytes reserved by PyTorch.
+    /// The maximum of `memory_reserved()`.
     pub peak_reserved_bytes: u64,
-    /// Bytes of tensors at the end.
+    /// `memory_allocated()` at the end.
     pub end_live_bytes: u64,
-    /// Steps begun, if they are known.
+    /// The number of steps begun; `null` without steps.
     pub steps: Option<u64>,
-    /// The first step of its first leak; `null` where nothing leaks.
+    /// The first step of its first leak; `null` without leaks.
     pub first_growth_step: Option<u64>,
-    /// Of all its leaks.
+    /// The growth of all its leaks; `null` without leaks.
     pub bytes_per_step: Option<Quantity>,
-    /// Its size is what Metal recommends.
+    /// `total_bytes` is what Metal recommends, not a limit.
     #[serde(skip)]
     pub is_metal: bool,
 }
 
-/// A line and what is more by it.
-#[derive(Clone, Debug, Serialize)]
-pub struct SiteDifference {
-    /// The line.
-    pub site: Site,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-/// Where growth began.
-#[derive(Clone, Debug, Serialize)]
+/// The row where growth began first.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct FirstCause {
     /// Index in `rows`.
     pub row: u64,
-    /// In which step.
+    /// The first step of the growth.
     pub step: u64,
-    /// Steps until another unit's began; `null` if none did.
+    /// Steps until growth began on another row; `null` if it never did.
     pub lead_steps: Option<u64>,
-    /// Its line.
+    /// The call site that grows.
     pub site: Site,
-    /// At which rate.
+    /// Its growth.
     pub bytes_per_step: Option<Quantity>,
-    /// `high`; `medium` if others began in the same step; `low` if ranks are missing.
-    pub confidence: &'static str,
+    /// `medium` if other rows began in the same step; `low` if ranks are missing.
+    pub confidence: Confidence,
 }

@@ -1,13 +1,13 @@
-//! The parts that a report can be asked for.
+//! The sections that a report can be limited to.
 
-/// A part of the report.
+/// A section of the report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Section {
-    /// `leaks`.
+    /// `leaks`, `benign_growth` and `holders`.
     Leaks,
-    /// `timeline`.
+    /// `timeline`, `timelines`, `marks` and `torch_memory`.
     Timeline,
-    /// `fragmentation`.
+    /// `fragmentation`, `fragmentation_over_time` and `async_pools`.
     Fragmentation,
     /// `peak`.
     Peak,

@@ -1,79 +1,102 @@
-//! Sites and frames, as `--json` prints them.
+//! Call sites and stack frames.
 
 use gpumemtrace_format::FrameLink;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// A user line.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+use super::json_enum::json_enum;
+
+/// A call site: the innermost frame outside frameworks and installed libraries.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Site {
-    /// The same in every run.
+    /// Identifies the call site; the same in every run.
     pub id: String,
-    /// Source file.
+    /// The source file.
     pub file: Option<String>,
-    /// Line in it.
+    /// The line in the source file.
     pub line: Option<u32>,
-    /// Qualified name.
+    /// The qualified name of the function.
     pub function: Option<String>,
-    /// Shared library, where there is no Python frame.
+    /// The shared library, for a site without Python frames.
     pub module: Option<String>,
-    /// Return address in it.
+    /// The return address in the shared library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<u64>,
-    /// The line did it in the forward pass only indirectly: a thread of autograd's did, in the backward pass, for the node that
-    /// the line had created.
-    #[serde(rename = "backward", skip_serializing_if = "is_false")]
+    /// True if an autograd thread allocated it in the backward pass, for the node that this line created.
+    #[serde(skip_serializing_if = "is_false")]
     pub is_backward: bool,
-    /// Innermost first; the stack that holds most of what is reported.
+    /// The stack with most of the reported bytes, innermost frame first; empty where the report shows none.
     pub stack: Vec<StackFrame>,
-    /// Where native frames stand among Python frames: `exact` or `approximate`. Only where there are both.
+    /// Whether the order of native and Python frames is known; absent unless the stack has both.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub stack_order: Option<&'static str>,
+    pub stack_order: Option<StackOrder>,
     /// Return address of a native site; 0 for none.
     #[serde(skip)]
     pub(crate) address: u64,
 }
 
-/// Python or native.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FrameKind {
-    /// Interpreted.
-    Python,
-    /// Machine code.
-    Native,
+/// Where a site is: file, line, function, library, offset, and whether in the backward pass.
+pub(crate) type SitePlace = (Option<String>, Option<u32>, Option<String>, Option<String>, Option<u64>, bool);
+
+impl Site {
+    /// Orders sites by source, and is equal for the same place in other traces.
+    pub(crate) fn place(&self) -> SitePlace {
+        let Self { file, line, function, module, offset, is_backward, .. } = self.clone();
+        (file, line, function, module, offset, is_backward)
+    }
 }
 
-/// One frame.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+json_enum! {
+    /// Whether the order of native and Python frames in a stack is known.
+    enum StackOrder {
+        /// Every native frame is between the right Python frames.
+        Exact = "exact",
+        /// Some native frames may be between other Python frames.
+        Approximate = "approximate",
+    }
+}
+
+json_enum! {
+    /// The language of a frame.
+    enum FrameKind {
+        /// Interpreted Python code.
+        Python = "python",
+        /// Machine code.
+        Native = "native",
+    }
+}
+
+/// One frame of a stack.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct StackFrame {
     /// Python or native.
     pub kind: FrameKind,
-    /// Source file.
+    /// The source file.
     pub file: Option<String>,
-    /// Line in it.
+    /// The line in the source file.
     pub line: Option<u32>,
-    /// Qualified name.
+    /// The qualified name of the function.
     pub function: Option<String>,
-    /// Shared library.
+    /// The shared library of a native frame.
     pub module: Option<String>,
-    /// Return address in it.
+    /// The return address in the shared library.
     pub offset: Option<u64>,
-    /// Was inlined into the next frame, which has the same offset.
-    #[serde(rename = "inlined", skip_serializing_if = "is_false")]
+    /// True if it was inlined into the next frame, which has the same offset.
+    #[serde(skip_serializing_if = "is_false")]
     pub is_inlined: bool,
-    /// Neither framework nor installed library (see `crate::callsite::code_origin`).
-    #[serde(rename = "own", skip_serializing_if = "is_false")]
+    /// True for user code: neither a framework nor an installed library (`crate::callsite::code_origin`).
+    #[serde(skip_serializing_if = "is_false")]
     pub is_own: bool,
     /// Return address of a native frame; 0 for none.
     #[serde(skip)]
     pub(crate) address: u64,
-    /// How a Python frame came to be under its caller.
+    /// How a Python frame was called.
     #[serde(skip)]
     pub(crate) link: FrameLink,
 }
 
 impl StackFrame {
-    /// True for what stands between the frames of a backward thread and those of the forward line that it works for.
+    /// True for the marker between the frames of an autograd thread and those of the forward line it works for.
     pub fn is_backward(&self) -> bool {
         self.link == FrameLink::Backward
     }

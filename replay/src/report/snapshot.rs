@@ -1,33 +1,45 @@
-//! A moment that was asked for: see [`crate::pass::snapshot_schedule`].
+//! Snapshots that `--at` requested: see [`crate::pass::snapshot_schedule`].
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::json_enum::json_enum;
 use super::{Omitted, SiteShare};
 
-/// A device at that moment. What it had reserved and not used is in `fragmentation`, where `at.why` is `at`.
-#[derive(Clone, Debug, Serialize)]
+/// One device at a requested moment. Its gap is in `fragmentation`, where `at.why` is `at`.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Snapshot {
     /// Index in `traces`.
     pub trace: usize,
-    /// Ordinal.
+    /// Ordinal of the GPU.
     pub device: u32,
-    /// As it was asked for.
-    pub asked: String,
-    /// Of the last event up to then, from the start of recording.
+    /// The moment as requested: `step:40`, `12.5s`, `mark:NAME`.
+    pub when: String,
+    /// The time of the last event before it, from the start of the recording.
     pub time_ns: u64,
-    /// Steps begun.
+    /// The number of steps begun; `null` without steps.
     pub step: Option<u64>,
-    /// `torch` or `device`: whose bytes `sites` are.
-    pub layer: &'static str,
-    /// Handed to tensors.
+    /// The layer that `sites` describe.
+    pub layer: MemoryLayer,
+    /// PyTorch's `memory_allocated()`.
     pub live_bytes: Option<u64>,
-    /// Held by PyTorch.
+    /// PyTorch's `memory_reserved()`.
     pub reserved_bytes: Option<u64>,
-    /// Handed out by the driver.
+    /// Bytes that the driver handed to the process.
     pub device_bytes: Option<u64>,
-    /// Most first; they sum to `live_bytes`, or to `device_bytes` where the layer is `device`.
+    /// Call sites, most bytes first. They sum to `live_bytes`, or to `device_bytes` if the layer is `device`.
     pub sites: Vec<SiteShare>,
-    /// Those that a filter left out.
+    /// The call sites that a filter removed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub left_out: Option<Omitted>,
+    pub omitted: Option<Omitted>,
+}
+
+json_enum! {
+    /// The layer of allocations that a list describes.
+    enum MemoryLayer {
+        /// Blocks of PyTorch's allocator.
+        Torch = "torch",
+        /// Allocations from the driver, by a program without PyTorch.
+        Device = "device",
+    }
 }

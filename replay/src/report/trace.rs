@@ -1,118 +1,161 @@
-//! What is said of a file itself: what it is of, and what is missing.
+//! What a trace is of, and what it lacks.
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use gpumemtrace_format::TrackerState;
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 
-use super::{Ending, SinceMoment, StreamPart};
-use crate::report::display::Vocabulary;
+use super::json_enum::json_enum;
+use super::{SinceMoment, StreamPart, TraceLoss, TraceNote, Worded};
+use crate::callsite::UnnamedReason;
 
 /// One trace.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TraceInfo {
-    /// As given.
+    /// The path as given.
     pub path: String,
-    /// Of the traced process.
+    /// The process id of the traced program.
     pub pid: Option<u64>,
-    /// Where it ran.
+    /// The host name.
     pub host: Option<String>,
-    /// In a distributed job.
+    /// The rank of the process in a distributed job.
     pub rank: Option<u64>,
-    /// Of a distributed job.
+    /// The number of ranks of the distributed job.
     pub world_size: Option<u64>,
-    /// Its command line.
+    /// The command line of the traced program.
     pub command: Option<Vec<String>>,
-    /// Wall clock.
+    /// The start of the recording by the wall clock, in nanoseconds since the Unix epoch.
     pub started_unix_ns: Option<u64>,
-    /// From the start of recording to the end, or to the last event.
+    /// Time from the start of the recording to its end, or to the last event.
     pub duration_ns: Option<u64>,
-    /// What recorded.
+    /// How the program was recorded: `preload`, `started`, `pluggable`, `metal`, ...
     pub mode: Option<Vec<String>>,
-    /// How gpumemtrace was PyTorch's pluggable allocator: `caching` and `uncached`, its tensors; `segments`, only the
-    /// segments of PyTorch's own. `null` where it was not.
-    pub pluggable: Option<String>,
-    /// Version.
+    /// How gpumemtrace's pluggable allocator was used; `null` if it was not.
+    pub pluggable: Option<PluggableMode>,
+    /// The version of PyTorch.
     pub torch: Option<String>,
-    /// How far PyTorch's own tracker was of help: `attached`, or why not. `null` where no PyTorch was met.
-    pub torch_tracker: Option<&'static str>,
-    /// Version.
+    /// Whether PyTorch's trace tracker was attached, or why not; `null` without PyTorch.
+    #[serde(serialize_with = "tracker_word")]
+    #[schemars(schema_with = "tracker_schema")]
+    pub torch_tracker: Option<TrackerState>,
+    /// The version of Python.
     pub python: Option<String>,
-    /// Version.
+    /// The version of the CUDA driver.
     pub cuda_driver: Option<String>,
-    /// Version.
+    /// The version of the CUDA runtime.
     pub cuda_runtime: Option<String>,
-    /// As set in the environment.
+    /// The value of `PYTORCH_ALLOC_CONF` in the environment.
     pub allocator_conf: Option<String>,
-    /// Where the part begins that the numbers are of; only where one was asked for.
+    /// The start of the analysed part; absent for a whole run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<SinceMoment>,
-    /// The stream that the numbers are of; only where one was asked for.
+    /// The analysed stream; absent for all streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream: Option<StreamPart>,
-    /// How it ended.
+    /// How the process ended, as far as the file shows.
     pub end: Ending,
-    /// What is known beyond that: status, signal, why recording stopped.
+    /// Details of the end: `exit 0`, `signal 9`, `_exit(3)`, or `stopped: ` and the reason.
     pub end_detail: Option<String>,
-    /// Recorded events by kind.
+    /// The number of recorded events by kind.
     pub events: BTreeMap<String, u64>,
-    /// What is missing.
+    /// The number of losses by kind.
     pub losses: Losses,
-    /// How far native addresses have names; only where the report shows some.
+    /// Native addresses with and without names; absent if the report shows none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbols: Option<Naming>,
-    /// True when nothing is missing.
+    /// True if nothing is missing.
     pub complete: bool,
-    /// What the reader should know: one sentence each.
-    pub notes: Vec<String>,
+    /// What is missing; empty if `complete` is true.
+    pub incomplete: Vec<Worded<TraceLoss>>,
+    /// Caveats and other facts about the recording.
+    pub notes: Vec<Worded<TraceNote>>,
 }
 
 impl TraceInfo {
-    /// What things are called in a report of it.
-    pub fn vocabulary(&self) -> Vocabulary {
-        let is_metal = self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE);
-        Vocabulary::of(self.pluggable.as_deref(), is_metal)
+    /// True for a trace of Metal instead of CUDA.
+    pub fn is_metal(&self) -> bool {
+        self.mode.iter().flatten().any(|mode| mode == crate::ingest::metal_totals::MODE)
     }
 }
 
-/// What is missing from a trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+json_enum! {
+    /// How gpumemtrace was PyTorch's pluggable allocator.
+    enum PluggableMode {
+        /// Its caching allocator served all tensors.
+        Caching = "caching",
+        /// Each tensor was a call of the driver.
+        Uncached = "uncached",
+        /// It served the segments of a `torch.cuda.MemPool`.
+        Segments = "segments",
+    }
+}
+
+json_enum! {
+    /// How the process ended.
+    enum Ending {
+        /// It exited.
+        Exit = "exit",
+        /// It was killed, or ended without closing the trace.
+        Killed = "killed",
+        /// It crashed.
+        Crashed = "crashed",
+        /// It is still running.
+        Running = "running",
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde passes references")]
+fn tracker_word<S: Serializer>(state: &Option<TrackerState>, serializer: S) -> Result<S::Ok, S::Error> {
+    state.map(TrackerState::name).serialize(serializer)
+}
+
+fn tracker_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    let mut words: Vec<Option<&str>> =
+        (0..=16).filter_map(TrackerState::from_number).map(|state| Some(state.name())).collect();
+    words.push(None);
+    schemars::json_schema!({ "enum": words })
+}
+
+/// The number of losses by kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Losses {
-    /// Not recorded, or lost from the file.
+    /// Events that were not recorded, or lost from the file.
     pub dropped_events: u64,
-    /// Places in the file that could not be used.
+    /// Damaged regions of the file.
     pub corrupt_blocks: u64,
-    /// Cut at the maximum depth.
+    /// Stacks that were cut at the maximum depth.
     pub truncated_stacks: u64,
-    /// Python frames without a name, native frames without a module.
+    /// Python frames without a name, and native frames without a module.
     pub unresolved_frames: u64,
-    /// Entry points that allocate and are not watched.
+    /// Calls of allocation functions that are not intercepted.
     pub uncovered_calls: u64,
-    /// Calls that had not returned when the process died. Not a loss: nobody knows how they ended.
+    /// Calls in flight when the process died. Their outcome is unknown; they are no loss.
     pub in_flight_calls: u64,
-    /// Blocks of which PyTorch's tracker and its report did not say the same; what they asked for is not known.
+    /// Blocks for which PyTorch's trace tracker and its allocator disagreed. Their requested size is unknown.
     pub tracker_mismatches: u64,
 }
 
-/// How far the native addresses that a report shows have names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+/// Native addresses in a report, with and without names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Naming {
     /// Distinct addresses.
     pub addresses: u64,
-    /// Those of them without a name; shown as module and offset.
+    /// Addresses without a name; they are shown as module and offset.
     pub unresolved: u64,
-    /// Why, by module; most addresses first. They sum to `unresolved`.
+    /// Reasons by module, most addresses first. They sum to `unresolved`.
     pub reasons: Vec<NamingReason>,
-    /// Stacks in which it is not certain where native frames stand among Python frames.
+    /// Stacks in which the order of native and Python frames is uncertain.
     pub approximate_stacks: u64,
 }
 
 /// Why addresses of a module have no names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NamingReason {
-    /// Its path; `null` for addresses in no module.
+    /// The path of the module; `null` for addresses in no module.
     pub module: Option<String>,
-    /// `file_missing`, `other_build`, `no_build_id`, `no_symbols`, `unreadable` or `no_module`.
-    pub why: &'static str,
-    /// How many.
+    /// Why they have no names.
+    pub why: UnnamedReason,
+    /// The number of addresses.
     pub addresses: u64,
 }

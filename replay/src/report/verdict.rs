@@ -1,31 +1,247 @@
-//! What to know before anything else, as `--json` prints it: see [`crate::verdicts`].
+//! Verdicts: the findings of the summary. See [`crate::verdicts`].
 
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
-/// A finding in one sentence.
-#[derive(Clone, Debug, Serialize)]
+use super::json_enum::json_enum;
+use super::{Losses, OomForecast, ResidualSource, Site, SiteBytes};
+
+/// One finding.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Verdict {
     /// Index in `traces`.
     pub trace: usize,
-    /// `leak`, `oom`, `incomplete`, `total_mismatch`, ...
-    pub kind: &'static str,
-    /// How bad.
+    /// How severe it is.
     pub severity: Severity,
-    /// One sentence.
+    /// The finding in one sentence.
     pub summary: String,
-    /// The numbers behind it.
-    pub evidence: Value,
+    /// The kind of the finding, and the numbers behind it.
+    #[serde(flatten)]
+    pub evidence: VerdictEvidence,
 }
 
-/// How bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Good to know.
-    Info,
-    /// Look at it.
-    Warning,
-    /// It will end or has ended the run.
-    Critical,
+json_enum! {
+    /// How severe a finding is.
+    enum Severity {
+        /// Good to know.
+        Info = "info",
+        /// Worth a look.
+        Warning = "warning",
+        /// It ended the run, or will end it.
+        Critical = "critical",
+    }
+}
+
+/// The kind of a finding, with its numbers.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(tag = "kind", content = "evidence", rename_all = "snake_case")]
+pub enum VerdictEvidence {
+    /// A call site leaks.
+    Leak {
+        /// The call site.
+        site: Box<Site>,
+        /// As in `leaks`.
+        confidence: f64,
+        /// As in `leaks`.
+        blocks: u64,
+        /// As in `leaks`.
+        bytes: u64,
+        /// As in `leaks`.
+        bytes_per_step: Option<super::Quantity>,
+        /// As in `leaks`.
+        grows_by: super::GrowsBy,
+        /// As in `leaks`.
+        is_regular: bool,
+    },
+    /// The program ran out of memory.
+    Oom {
+        /// The number of errors.
+        count: u64,
+        /// The call site of the first error.
+        site: Box<Site>,
+        /// The GPU of the first error.
+        device: u32,
+        /// The request of the first error.
+        requested_bytes: u64,
+    },
+    /// The trace is incomplete.
+    Incomplete(Losses),
+    /// The sum of live blocks differs from PyTorch's total.
+    TotalMismatch {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The number of events with a difference.
+        events: u64,
+        /// The sequence number of the first.
+        first_seq: u64,
+        /// The sum of live blocks at the first.
+        sum_bytes: u64,
+        /// PyTorch's total at the first.
+        torch_bytes: u64,
+    },
+    /// The recorded segments do not sum to PyTorch's reserved bytes.
+    SegmentMismatch {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The number of events with a difference.
+        events: u64,
+    },
+    /// Blocks without a matching allocation or free.
+    UnmatchedBlocks {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// Frees without an allocation.
+        unmatched_frees: u64,
+        /// Allocations at an address that was never freed.
+        lost_frees: u64,
+    },
+    /// Calls of allocation functions that are not intercepted.
+    UncoveredCalls {
+        /// The number of calls; on Metal, of methods and objects.
+        entry_points: u64,
+    },
+    /// Driver calls returned errors.
+    FailedCalls {
+        /// The number of calls.
+        calls: u64,
+        /// Calls that failed for lack of memory; `null` on Metal, which returns no reason.
+        out_of_memory: Option<u64>,
+        /// The call site of the first, on Metal.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        site: Option<Box<Site>>,
+    },
+    /// The GPU was nearly full of allocated memory.
+    HighPressure(PressureEvidence),
+    /// The GPU was nearly full, mostly of PyTorch's cache.
+    CachePressure(PressureEvidence),
+    /// Reserved memory was fragmented.
+    FragmentationLike {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// Peak reserved bytes.
+        reserved_bytes: u64,
+        /// Bytes that were free and not usable for requests.
+        unusable_bytes: u64,
+        /// `unusable_bytes` divided by `reserved_bytes`.
+        share: f64,
+        /// True if an allocation failed although enough was free in total.
+        oom: bool,
+    },
+    /// PyTorch's cache was much larger than its allocated memory.
+    ReservedOverhang {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// Peak reserved bytes.
+        reserved_bytes: u64,
+        /// Peak allocated bytes.
+        live_bytes: u64,
+        /// Bytes in fully free segments.
+        cache_bytes: u64,
+    },
+    /// Other owners than PyTorch held much memory.
+    HiddenMemory {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The bytes of all of them.
+        bytes: u64,
+        /// The memory of the GPU.
+        total_bytes: u64,
+        /// Owners and their bytes, most first.
+        owners: Vec<HiddenOwner>,
+    },
+    /// Allocated memory peaked far above its usual level for a short time.
+    TransientSpike {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The peak.
+        peak_bytes: u64,
+        /// The level that 95% of the run stays below.
+        usual_bytes: u64,
+        /// The step of the peak; `null` without steps.
+        step: Option<u64>,
+        /// Call sites that held more at the peak, most first.
+        more_by_site: Vec<SiteBytes>,
+    },
+    /// Memory outside recorded calls rises.
+    PersistentDrift {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The first measurement.
+        first_bytes: u64,
+        /// The last measurement.
+        last_bytes: u64,
+        /// The number of measurements.
+        samples: usize,
+        /// Kendall's tau.
+        tau: f64,
+        /// The probability of such a trend by chance.
+        p_value: f64,
+        /// What measured it.
+        source: ResidualSource,
+    },
+    /// Leaks of one GPU, summed.
+    CreepConfirmed {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The bytes of all leaks.
+        bytes: u64,
+        /// Their growth.
+        bytes_per_step: f64,
+        /// The number of leaks.
+        findings: usize,
+        /// The step at which the GPU is full.
+        oom_step: Option<OomForecast>,
+    },
+    /// Growth that the run is too short to judge.
+    CreepEarly {
+        /// Ordinal of the GPU.
+        device: u32,
+        /// The growth in bytes.
+        bytes: u64,
+        /// The number of call sites.
+        lines: usize,
+        /// The call site that grew most.
+        site: Box<Site>,
+    },
+    /// One rank uses much more memory than the others.
+    Imbalance {
+        /// The rank of the process.
+        rank: Option<u64>,
+        /// Ordinal of the GPU.
+        device: u32,
+        /// Its peak.
+        peak_live_bytes: u64,
+        /// The median of all peaks.
+        median_peak_live_bytes: u64,
+        /// Its peak divided by the median, minus 1.
+        excess: f64,
+        /// Its peak divided by the memory of the GPU.
+        share_of_device: f64,
+    },
+}
+
+/// How full a GPU was.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PressureEvidence {
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The memory of the GPU.
+    pub total_bytes: u64,
+    /// Peak allocated bytes.
+    pub live_bytes: u64,
+    /// Bytes of other owners than PyTorch at that moment.
+    pub non_torch_bytes: u64,
+    /// Peak reserved bytes.
+    pub reserved_bytes: u64,
+    /// The share of the GPU in use; for `cache_pressure` with the cache.
+    pub share: f64,
+}
+
+/// An owner of memory outside PyTorch.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct HiddenOwner {
+    /// The shared library; `null` for memory in no recorded call.
+    pub owner: Option<String>,
+    /// Its bytes.
+    pub bytes: u64,
 }

@@ -12,6 +12,7 @@ use gpumemtrace_format::Event;
 use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
 
 use crate::callsite::module_owner::{ModuleOwners, OwnerId};
+use crate::report::ResidualSource;
 
 /// The library of PyTorch's allocator.
 pub(crate) const TORCH: &str = "libc10_cuda";
@@ -23,28 +24,6 @@ pub(crate) struct TorchLevels {
     pub reserved: u64,
     /// Handed to tensors.
     pub live: u64,
-}
-
-/// Who said how much is in use.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum ResidualSource {
-    /// NVML, of this process alone.
-    Nvml,
-    /// The driver, asked by the recorder: all processes.
-    Recorder,
-    /// The driver, asked by the program: all processes.
-    Program,
-}
-
-impl ResidualSource {
-    /// The report's name.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Nvml => "nvml",
-            Self::Recorder => "driver",
-            Self::Program => "program",
-        }
-    }
 }
 
 /// One sample.

@@ -41,6 +41,11 @@ impl MarkLog {
             self.first.push(mark);
         }
     }
+
+    /// The number of marks beyond the first ones.
+    pub(crate) fn unlisted(&self) -> u64 {
+        self.count - self.first.len() as u64
+    }
 }
 
 /// The name of a mark; `None` if the event is not a named mark.

@@ -10,7 +10,7 @@ use gpumemtrace_format::Event;
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::timeline::nvtx_ranges::StepRangeNames;
-use crate::timeline::steps::{StepClock, StepDetector, StepSource};
+use crate::timeline::steps::{StepClock, StepDetector, StepRule};
 
 /// Limit of buffered events.
 const MAX_BUFFERED_EVENTS: usize = 256 << 10;
@@ -71,8 +71,8 @@ impl StepCounter {
             hints.push((stack, hint));
             is_sure |= detector.on_event(event, stack, hint).is_break();
         }
-        let source = detector.step_source();
-        if matches!(source, StepSource::Time { .. }) {
+        let source = detector.step_rule();
+        if matches!(source, StepRule::Time { .. }) {
             self.has_no_steps = is_final;
             if is_final {
                 self.buffered = Vec::new();

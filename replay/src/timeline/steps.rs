@@ -18,7 +18,7 @@
 //! iteration, so the forward pass before it belongs to the previous step.
 //!
 //! The pass needs a fixed rule from its first event on. A [`StepDetector`] reads ahead to choose
-//! the [`StepSource`], and the pass then counts boundaries with a [`StepClock`], at one comparison
+//! the [`StepRule`], and the pass then counts boundaries with a [`StepClock`], at one comparison
 //! for most events. The tests below check each source.
 
 use std::ops::ControlFlow;
@@ -28,6 +28,7 @@ use gpumemtrace_format::{Event, EventKind, ThreadId};
 
 use crate::callsite::code_origin::OptimizerCall;
 use crate::callsite::symbols::{OptimizerLine, StackId};
+use crate::report::StepSource;
 use crate::timeline::nvtx_ranges::RangeDetector;
 use crate::util::seeded_map::SeededMap;
 
@@ -53,7 +54,7 @@ pub(crate) struct StepToken {
 
 /// The rule for step boundaries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StepSource {
+pub(crate) enum StepRule {
     /// Marks of the program.
     Marks,
     /// Ranges with this name, numbered by [`crate::timeline::nvtx_ranges::StepRangeNames`].
@@ -67,14 +68,14 @@ pub(crate) enum StepSource {
     Time { start_ns: u64, width_ns: u64 },
 }
 
-impl StepSource {
-    /// The name in reports; `None` for a run without steps.
-    pub(crate) fn name(self) -> Option<&'static str> {
+impl StepRule {
+    /// The source of steps that reports show; `None` for a run without steps.
+    pub(crate) fn source(self) -> Option<StepSource> {
         match self {
-            Self::Marks => Some("marks"),
-            Self::Range(_) => Some("nvtx"),
-            Self::Optimizer(_) => Some("optimizer"),
-            Self::Period(_) => Some("period"),
+            Self::Marks => Some(StepSource::Marks),
+            Self::Range(_) => Some(StepSource::Nvtx),
+            Self::Optimizer(_) => Some(StepSource::Optimizer),
+            Self::Period(_) => Some(StepSource::Period),
             Self::Time { .. } => None,
         }
     }
@@ -107,17 +108,17 @@ impl OptimizerBursts {
 /// Counts step boundaries by a fixed [`StepSource`].
 #[derive(Clone, Debug)]
 pub(crate) struct StepClock {
-    source: StepSource,
+    source: StepRule,
     bursts: OptimizerBursts,
     boundaries: u32,
 }
 
 impl StepClock {
-    pub(crate) fn new(source: StepSource) -> Self {
+    pub(crate) fn new(source: StepRule) -> Self {
         Self { source, bursts: OptimizerBursts::default(), boundaries: 0 }
     }
 
-    pub(crate) fn step_source(&self) -> StepSource {
+    pub(crate) fn step_rule(&self) -> StepRule {
         self.source
     }
 
@@ -126,7 +127,7 @@ impl StepClock {
     #[inline]
     pub(crate) fn count_begins(&mut self, event: &Event, stack: StackId, hint: u16, time_ns: u64) -> u32 {
         // The common case: the event is neither in an optimizer call nor the first after one.
-        if let StepSource::Optimizer(line) = self.source
+        if let StepRule::Optimizer(line) = self.source
             && hint != line
             && self.bursts.inside != Some(event.thread)
         {
@@ -134,15 +135,15 @@ impl StepClock {
         }
         let is_block = matches!(event.kind, EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE);
         let begin = match self.source {
-            StepSource::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
-            StepSource::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && hint == name),
-            StepSource::Optimizer(line) => {
+            StepRule::Marks => u32::from(event.kind == EventKind::MARK && event.aux[0] == MARK_STEP),
+            StepRule::Range(name) => u32::from(event.kind == EventKind::RANGE_BEGIN && hint == name),
+            StepRule::Optimizer(line) => {
                 u32::from(is_block && self.bursts.observe(event.thread, hint == line))
             }
-            StepSource::Period(token) => {
+            StepRule::Period(token) => {
                 u32::from(StepToken { kind: event.kind, stack, size: event.size } == token)
             }
-            StepSource::Time { start_ns, width_ns } => {
+            StepRule::Time { start_ns, width_ns } => {
                 let bin = time_ns.saturating_sub(start_ns) / width_ns.max(1);
                 (bin.min(2 * TIME_BINS) as u32).saturating_sub(self.boundaries)
             }
@@ -272,12 +273,12 @@ impl StepDetector {
     }
 
     /// The step source for the whole run, by the events so far.
-    pub(crate) fn step_source(&self) -> StepSource {
+    pub(crate) fn step_rule(&self) -> StepRule {
         if self.has_marks {
-            return StepSource::Marks;
+            return StepRule::Marks;
         }
         if let Some(name) = self.ranges.find_step_name() {
-            return StepSource::Range(name);
+            return StepRule::Range(name);
         }
         let most_frequent = |call: OptimizerCall| {
             let lines = self.lines.iter().zip(&self.bursts).zip(1u16..);
@@ -295,12 +296,12 @@ impl StepDetector {
             (None, zero_grad) => zero_grad,
         };
         match (chosen, self.find_period()) {
-            (Some((count, index)), period) if count >= 3 || period.is_none() => StepSource::Optimizer(index),
-            (_, Some(token)) => StepSource::Period(token),
+            (Some((count, index)), period) if count >= 3 || period.is_none() => StepRule::Optimizer(index),
+            (_, Some(token)) => StepRule::Period(token),
             _ => {
                 let start_ns = self.first_ns.unwrap_or(0);
                 let end_ns = self.end_ns.unwrap_or(self.last_ns);
-                StepSource::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
+                StepRule::Time { start_ns, width_ns: (end_ns.saturating_sub(start_ns) / TIME_BINS).max(1) }
             }
         }
     }
@@ -335,13 +336,13 @@ mod tests {
 
     /// The step source and the number of steps of a run. `events` has thread, optimizer line and
     /// size of allocations.
-    fn detect(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepSource, u32) {
+    fn detect(lines: &[OptimizerLine], events: &[(u32, u16, u64)]) -> (StepRule, u32) {
         let mut detector = StepDetector::new(lines, Some(1));
         let kind = EventKind::BLOCK_ALLOC;
         for (thread, optimizer, size) in events {
             let _ = detector.on_event(&event(*thread, kind, *size), StackId(0), *optimizer);
         }
-        let source = detector.step_source();
+        let source = detector.step_rule();
         let mut clock = StepClock::new(source);
         let mut steps = 0;
         for (thread, optimizer, size) in events {
@@ -354,7 +355,7 @@ mod tests {
     fn events_of_other_threads_do_not_split_a_step() {
         let iteration = [(1, 0, 8), (2, 0, 8), (1, 1, 8), (2, 0, 8), (1, 1, 8)];
         let events: Vec<_> = iteration.iter().cycle().take(50).copied().collect();
-        assert_eq!(detect(&[line(OptimizerCall::Step)], &events), (StepSource::Optimizer(1), 10));
+        assert_eq!(detect(&[line(OptimizerCall::Step)], &events), (StepRule::Optimizer(1), 10));
     }
 
     #[test]
@@ -364,7 +365,7 @@ mod tests {
             events.extend([(1, 0, 8), (1, 2, 8)]);
         }
         let lines = [line(OptimizerCall::Step), line(OptimizerCall::ZeroGrad)];
-        assert_eq!(detect(&lines, &events), (StepSource::Optimizer(2), 10));
+        assert_eq!(detect(&lines, &events), (StepRule::Optimizer(2), 10));
     }
 
     #[test]
@@ -375,7 +376,7 @@ mod tests {
             events.extend([(1, 0, 7); 6]);
         }
         let (source, steps) = detect(&[], &events);
-        assert_eq!((source.name(), steps), (Some("period"), 20));
+        assert_eq!((source.source(), steps), (Some(StepSource::Period), 20));
     }
 
     #[test]
@@ -387,14 +388,14 @@ mod tests {
         for event in &events {
             let _ = detector.on_event(event, StackId(0), 0);
         }
-        let mut clock = StepClock::new(detector.step_source());
+        let mut clock = StepClock::new(detector.step_rule());
         let steps: u32 = events.iter().map(|event| clock.count_begins(event, StackId(0), 0, 0)).sum();
-        assert_eq!((clock.step_source().name(), steps), (Some("period"), 20));
+        assert_eq!((clock.step_rule().source(), steps), (Some(StepSource::Period), 20));
     }
 
     #[test]
     fn irregular_allocations_have_no_steps() {
         let events: Vec<_> = (0..200u64).map(|i| (1, 0, i.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 7)).collect();
-        assert_eq!(detect(&[], &events).0.name(), None);
+        assert_eq!(detect(&[], &events).0.source(), None);
     }
 }

@@ -1,41 +1,42 @@
-//! Whether a device was short of room, and who took it.
+//! Verdicts on how full a device was, and of what.
 //!
-//! Definitions, in docs/analyses.md with where the thresholds come from. *Beside* is what the device held that was not PyTorch's:
-//! other libraries, and what no call shows. All of it is of the moment at which tensors were most, or reserved bytes were.
-
-use serde_json::json;
+//! docs/analyses.md defines the verdicts and gives the sources of the thresholds. *Non-torch* memory belongs to other
+//! owners than PyTorch: other libraries, and memory outside recorded calls. It is taken at the peak of allocated memory
+//! and at the peak of reserved memory.
 
 use super::VerdictDraft;
-use crate::report::Severity;
-use crate::report::display::format_bytes;
+use crate::report::{HiddenOwner, PressureEvidence, Severity, VerdictEvidence};
 
-/// Shares of a device that tensors and what is beside them may take: from here on one more batch may not fit.
+/// From these shares of a device on, allocated and non-torch memory leave no room for another batch.
 const PRESSURE: [f64; 2] = [0.92, 0.97];
-/// Shares of reserved bytes that no tensor could use.
+/// Least share of reserved bytes that is unusable.
 const FRAGMENTED: f64 = 0.3;
-/// What is less than this share of the device is no matter.
+/// Shares of a device below this are not reported.
 const MATTERS: f64 = 0.05;
-/// PyTorch's cache is large if it has so many times what tensors use, and this share of the device.
+/// PyTorch's cache is large at so many times the allocated memory, and this share of the device.
 const OVERHANG: (u64, f64) = (2, 0.3);
 
-/// What is known of a device.
+/// The levels of one device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CapacityFacts {
     pub(super) ordinal: u8,
+    /// The memory of the device; 0 if it is unknown.
     pub(super) capacity: u64,
-    /// Most bytes of tensors, and what was beside PyTorch then.
+    /// Peak allocated bytes.
     pub(super) live: u64,
+    /// Non-torch bytes at that peak.
     pub(super) non_torch: u64,
-    /// Most bytes reserved, and what was beside then.
+    /// Peak reserved bytes.
     pub(super) reserved: u64,
+    /// Non-torch bytes at that peak.
     pub(super) non_torch_at_reserved_peak: u64,
-    /// Free then, and of use to nobody who asked.
+    /// Bytes that were pinned, stranded or pending at the peak of reserved bytes.
     pub(super) unusable: u64,
-    /// Free then, in whole segments.
+    /// Bytes in fully free segments at the peak of reserved bytes.
     pub(super) cache: u64,
-    /// An allocation failed for which there would have been room in these pieces.
-    pub(super) has_failed_for_it: bool,
-    /// Owners beside PyTorch at the peak of the driver's bytes, most first; those whom no call shows are `None`.
+    /// A request failed although enough reserved bytes were free in total.
+    pub(super) has_failed_request: bool,
+    /// Non-torch owners at the peak of the driver's bytes, most first; `None` for memory outside recorded calls.
     pub(super) owners: Vec<(Option<String>, u64)>,
 }
 
@@ -44,65 +45,35 @@ impl CapacityFacts {
         bytes as f64 / self.capacity as f64
     }
 
-    fn percent(&self, bytes: u64) -> String {
-        format!("{:.0} %", 100.0 * self.share(bytes))
-    }
-
-    /// All there is to say. Nothing where the size of the device is not known.
-    pub(super) fn findings(&self) -> Vec<VerdictDraft> {
+    /// All verdicts on the device; none if its size is unknown.
+    pub(super) fn verdicts(&self) -> Vec<VerdictDraft> {
         if self.capacity == 0 {
             return Vec::new();
         }
-        [self.pressure(), self.fragmentation(), self.overhang(), self.hidden()]
-            .into_iter()
-            .flatten()
-            .collect()
+        let all = [self.pressure(), self.fragmentation(), self.overhang(), self.hidden_memory()];
+        all.into_iter().flatten().collect()
     }
 
     fn pressure(&self) -> Option<VerdictDraft> {
         let needed = self.live.saturating_add(self.non_torch);
         let held = self.reserved.saturating_add(self.non_torch_at_reserved_peak);
-        let (kind, severity, summary) = if self.share(needed) >= PRESSURE[0] {
-            let severity =
-                if self.share(needed) >= PRESSURE[1] { Severity::Critical } else { Severity::Warning };
-            let non_torch = if self.non_torch > 0 {
-                format!(", and {} beside them", format_bytes(self.non_torch))
-            } else {
-                String::new()
-            };
-            let summary = if self.live == 0 {
-                format!(
-                    "device {} was nearly full: {} were held, {} of it",
-                    self.ordinal,
-                    format_bytes(needed),
-                    self.percent(needed)
-                )
-            } else {
-                format!(
-                    "device {} was nearly full: tensors needed {}{non_torch}, {} of it",
-                    self.ordinal,
-                    format_bytes(self.live),
-                    self.percent(needed)
-                )
-            };
-            ("high_pressure", severity, summary)
-        } else if self.share(held) >= PRESSURE[0] {
-            let summary = format!(
-                "device {} looked full ({}), but tensors needed no more than {}: the rest is PyTorch's cache, which it gives back before it fails",
-                self.ordinal,
-                self.percent(held),
-                self.percent(needed)
-            );
-            ("cache_pressure", Severity::Info, summary)
-        } else {
-            return None;
+        let evidence = |share| PressureEvidence {
+            device: u32::from(self.ordinal),
+            total_bytes: self.capacity,
+            live_bytes: self.live,
+            non_torch_bytes: self.non_torch,
+            reserved_bytes: self.reserved,
+            share,
         };
-        let evidence = json!({
-            "device": self.ordinal, "total_bytes": self.capacity, "live_bytes": self.live,
-            "beside_bytes": self.non_torch, "reserved_bytes": self.reserved,
-            "share": self.share(needed.max(if kind == "cache_pressure" { held } else { 0 })),
-        });
-        Some(VerdictDraft { kind, severity, summary, evidence })
+        if self.share(needed) >= PRESSURE[0] {
+            let is_critical = self.share(needed) >= PRESSURE[1];
+            let severity = if is_critical { Severity::Critical } else { Severity::Warning };
+            Some((severity, VerdictEvidence::HighPressure(evidence(self.share(needed)))))
+        } else if self.share(held) >= PRESSURE[0] {
+            Some((Severity::Info, VerdictEvidence::CachePressure(evidence(self.share(needed.max(held))))))
+        } else {
+            None
+        }
     }
 
     fn is_fragmented(&self) -> bool {
@@ -110,22 +81,18 @@ impl CapacityFacts {
     }
 
     fn fragmentation(&self) -> Option<VerdictDraft> {
-        if !self.is_fragmented() && !self.has_failed_for_it {
+        if !self.is_fragmented() && !self.has_failed_request {
             return None;
         }
-        let severity = if self.has_failed_for_it { Severity::Critical } else { Severity::Warning };
-        let failed = if self.has_failed_for_it { ", and an allocation failed for it" } else { "" };
-        let summary = format!(
-            "memory of device {} was fragmented: of {} reserved, {} were free in pieces between tensors{failed} (--fragmentation says whose)",
-            self.ordinal,
-            format_bytes(self.reserved),
-            format_bytes(self.unusable)
-        );
-        let evidence = json!({
-            "device": self.ordinal, "reserved_bytes": self.reserved, "unusable_bytes": self.unusable,
-            "share": self.unusable as f64 / self.reserved.max(1) as f64, "oom": self.has_failed_for_it,
-        });
-        Some(VerdictDraft { kind: "fragmentation_like", severity, summary, evidence })
+        let severity = if self.has_failed_request { Severity::Critical } else { Severity::Warning };
+        let evidence = VerdictEvidence::FragmentationLike {
+            device: u32::from(self.ordinal),
+            reserved_bytes: self.reserved,
+            unusable_bytes: self.unusable,
+            share: self.unusable as f64 / self.reserved.max(1) as f64,
+            oom: self.has_failed_request,
+        };
+        Some((severity, evidence))
     }
 
     fn overhang(&self) -> Option<VerdictDraft> {
@@ -133,108 +100,91 @@ impl CapacityFacts {
             && self.reserved >= self.live.saturating_mul(OVERHANG.0)
             && self.share(self.reserved) >= OVERHANG.1
             && !self.is_fragmented();
-        let summary = format!(
-            "PyTorch reserved {} of device {}, and tensors never used more than {}; {} were in whole segments, which empty_cache() gives back",
-            format_bytes(self.reserved),
-            self.ordinal,
-            format_bytes(self.live),
-            format_bytes(self.cache)
-        );
-        let evidence = json!({
-            "device": self.ordinal, "reserved_bytes": self.reserved, "live_bytes": self.live, "cache_bytes": self.cache,
-        });
-        is_large.then_some(VerdictDraft {
-            kind: "reserved_overhang",
-            severity: Severity::Info,
-            summary,
-            evidence,
-        })
+        let evidence = VerdictEvidence::ReservedOverhang {
+            device: u32::from(self.ordinal),
+            reserved_bytes: self.reserved,
+            live_bytes: self.live,
+            cache_bytes: self.cache,
+        };
+        is_large.then_some((Severity::Info, evidence))
     }
 
-    fn hidden(&self) -> Option<VerdictDraft> {
+    fn hidden_memory(&self) -> Option<VerdictDraft> {
         let bytes = self.owners.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         if self.live == 0 || self.share(bytes) < MATTERS {
             return None;
         }
-        let named = self.owners.iter().take(3).map(|(owner, bytes)| match owner {
-            Some(owner) => format!("{} {owner}", format_bytes(*bytes)),
-            None => format!("{} that no recorded call shows", format_bytes(*bytes)),
-        });
-        let summary = format!(
-            "{} of device {} ({}) were held outside PyTorch when most was held: {}",
-            format_bytes(bytes),
-            self.ordinal,
-            self.percent(bytes),
-            named.collect::<Vec<_>>().join(", ")
-        );
-        let owners: Vec<_> =
-            self.owners.iter().map(|(owner, bytes)| json!({ "owner": owner, "bytes": bytes })).collect();
-        let evidence = json!({ "device": self.ordinal, "bytes": bytes, "owners": owners });
-        Some(VerdictDraft { kind: "hidden_memory", severity: Severity::Info, summary, evidence })
+        let owner =
+            |(owner, bytes): &(Option<String>, u64)| HiddenOwner { owner: owner.clone(), bytes: *bytes };
+        let evidence = VerdictEvidence::HiddenMemory {
+            device: u32::from(self.ordinal),
+            bytes,
+            total_bytes: self.capacity,
+            owners: self.owners.iter().map(owner).collect(),
+        };
+        Some((Severity::Info, evidence))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use VerdictEvidence as V;
 
     const GIB: u64 = 1 << 30;
 
-    fn room() -> CapacityFacts {
+    fn half_full() -> CapacityFacts {
         CapacityFacts { capacity: 100 * GIB, live: 40 * GIB, reserved: 50 * GIB, ..CapacityFacts::default() }
     }
 
-    fn kinds(room: &CapacityFacts) -> Vec<(&'static str, Severity)> {
-        room.findings().iter().map(|finding| (finding.kind, finding.severity)).collect()
+    fn only_verdict(facts: &CapacityFacts) -> VerdictDraft {
+        let mut all = facts.verdicts();
+        assert_eq!(all.len(), 1, "{all:?}");
+        all.remove(0)
     }
 
     #[test]
-    fn a_device_with_room_has_nothing_to_say() {
-        assert_eq!(kinds(&room()), []);
-        assert_eq!(
-            kinds(&CapacityFacts { capacity: 0, live: u64::MAX, ..room() }),
-            [],
-            "nobody knows its size"
-        );
+    fn half_full_device_has_no_verdict() {
+        assert!(half_full().verdicts().is_empty());
+        let unknown_size = CapacityFacts { capacity: 0, live: u64::MAX, ..half_full() };
+        assert!(unknown_size.verdicts().is_empty());
     }
 
     #[test]
-    fn tensors_press_and_the_cache_does_not() {
-        assert_eq!(
-            kinds(&CapacityFacts { live: 92 * GIB, reserved: 93 * GIB, ..room() }),
-            [("high_pressure", Severity::Warning)]
-        );
-        let non_torch = CapacityFacts { live: 90 * GIB, non_torch: 7 * GIB, reserved: 91 * GIB, ..room() };
-        assert_eq!(kinds(&non_torch), [("high_pressure", Severity::Critical)]);
-        assert!(non_torch.findings()[0].summary.contains("7.00 GiB beside them, 97 % of it"));
-        let cached = CapacityFacts { live: 60 * GIB, reserved: 95 * GIB, ..room() };
-        assert_eq!(kinds(&cached), [("cache_pressure", Severity::Info)]);
+    fn allocated_memory_is_pressure_and_cache_is_not() {
+        let full = CapacityFacts { live: 92 * GIB, reserved: 93 * GIB, ..half_full() };
+        assert!(matches!(only_verdict(&full), (Severity::Warning, V::HighPressure(_))));
+        let non_torch =
+            CapacityFacts { live: 90 * GIB, non_torch: 7 * GIB, reserved: 91 * GIB, ..half_full() };
+        let (severity, evidence) = only_verdict(&non_torch);
+        let V::HighPressure(pressure) = evidence else { panic!("{evidence:?}") };
+        assert_eq!((severity, pressure.non_torch_bytes, pressure.share), (Severity::Critical, 7 * GIB, 0.97));
+        let cached = CapacityFacts { live: 60 * GIB, reserved: 95 * GIB, ..half_full() };
+        assert!(matches!(only_verdict(&cached), (Severity::Info, V::CachePressure(_))));
     }
 
     #[test]
-    fn pieces_that_nobody_can_use_matter_from_a_share_of_the_device_on_or_when_something_failed() {
-        let pieces = CapacityFacts { unusable: 16 * GIB, ..room() };
-        assert_eq!(kinds(&pieces), [("fragmentation_like", Severity::Warning)]);
-        assert_eq!(kinds(&CapacityFacts { unusable: 14 * GIB, ..room() }), [], "less than a third");
-        let small = CapacityFacts { live: GIB, reserved: 3 * GIB, unusable: 2 * GIB, ..room() };
-        assert_eq!(kinds(&small), [], "two of a hundred");
-        assert_eq!(
-            kinds(&CapacityFacts { has_failed_for_it: true, ..small }),
-            [("fragmentation_like", Severity::Critical)]
-        );
+    fn fragmentation_verdict_needs_share_of_device_or_failed_request() {
+        let pieces = CapacityFacts { unusable: 16 * GIB, ..half_full() };
+        assert!(matches!(only_verdict(&pieces), (Severity::Warning, V::FragmentationLike { .. })));
+        let less_than_a_third = CapacityFacts { unusable: 14 * GIB, ..half_full() };
+        assert!(less_than_a_third.verdicts().is_empty());
+        let small = CapacityFacts { live: GIB, reserved: 3 * GIB, unusable: 2 * GIB, ..half_full() };
+        assert!(small.verdicts().is_empty());
+        let failed = CapacityFacts { has_failed_request: true, ..small };
+        assert!(matches!(
+            only_verdict(&failed),
+            (Severity::Critical, V::FragmentationLike { oom: true, .. })
+        ));
     }
 
     #[test]
-    fn a_large_cache_and_what_is_beside_pytorch_are_told() {
-        let large = CapacityFacts { live: 20 * GIB, cache: 25 * GIB, ..room() };
-        assert_eq!(kinds(&large), [("reserved_overhang", Severity::Info)]);
+    fn large_cache_and_non_torch_owners_are_reported() {
+        let large = CapacityFacts { live: 20 * GIB, cache: 25 * GIB, ..half_full() };
+        assert!(matches!(only_verdict(&large), (Severity::Info, V::ReservedOverhang { .. })));
         let owners = vec![(Some("libnccl.so.2".to_owned()), 4 * GIB), (None, GIB)];
-        let non_torch = CapacityFacts { owners, ..room() };
-        assert_eq!(kinds(&non_torch), [("hidden_memory", Severity::Info)]);
-        assert!(
-            non_torch.findings()[0]
-                .summary
-                .ends_with("4.00 GiB libnccl.so.2, 1.00 GiB that no recorded call shows")
-        );
+        let (_, evidence) = only_verdict(&CapacityFacts { owners, ..half_full() });
+        let V::HiddenMemory { bytes, owners, .. } = evidence else { panic!("{evidence:?}") };
+        assert_eq!((bytes, owners.len(), owners[1].owner.as_deref()), (5 * GIB, 2, None));
     }
 }

@@ -50,7 +50,7 @@ fn describe_value(key: &str, value: &MetaValue, is_verbose: bool) -> String {
         MetaValue::Number(ns) if key == "started_unix_ns" => format_utc(*ns),
         MetaValue::Number(ns) if key == "started_ns" => format!("{ns} ns"),
         MetaValue::Number(bytes) if split_device_key(key).is_some_and(|(_, what)| what == "total_bytes") => {
-            format!("{} ({bytes} bytes)", gpumemtrace_replay::report::display::format_bytes(*bytes))
+            format!("{} ({bytes} bytes)", crate::terminal::units::format_bytes(*bytes))
         }
         MetaValue::Number(number) => number.to_string(),
         MetaValue::Text(text) => text.clone(),

@@ -14,13 +14,15 @@ use gpumemtrace_format::index::IndexTotals;
 use gpumemtrace_format::{Counter, EventKind};
 use gpumemtrace_replay::RingFile;
 use gpumemtrace_replay::ingest::OrderSummary;
+use gpumemtrace_replay::ingest::RingProblem;
 use gpumemtrace_replay::ingest::TraceBody;
 use gpumemtrace_replay::ingest::TraceHead;
 use gpumemtrace_replay::ingest::count_missing_events;
-use gpumemtrace_replay::ingest::describe_incompleteness;
+use gpumemtrace_replay::ingest::find_losses;
 use gpumemtrace_replay::ingest::read_events;
 
 use crate::exit::{CliExit, UnreadableInput};
+use crate::render::wording::describe_loss;
 use crate::terminal::marks::sanitize;
 use crate::terminal::stdout::print_text;
 use crate::trace::open::TraceSource;
@@ -130,7 +132,8 @@ impl TraceContents {
 
 fn incomplete_reasons(head: &TraceHead, body: &TraceBody, threads: u64) -> Vec<String> {
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    describe_incompleteness(head, body, count_missing_events(head, body, threads), dropped)
+    let missing = count_missing_events(head, body, threads);
+    find_losses(head, body, missing, dropped).iter().map(describe_loss).collect()
 }
 
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
@@ -150,7 +153,8 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<CliExit> {
     writeln!(out, "  recording closed by: {}", sanitize(&ending))?;
     writeln!(out, "  being written: {}", if file.is_locked() { "yes" } else { "no" })?;
     let ring = match (&head.ring_problem, head.ring.is_some()) {
-        (Some(why), _) => why.clone(),
+        (Some(RingProblem::Foreign), _) => "belongs to another trace".to_owned(),
+        (Some(RingProblem::Unusable(why)), _) => why.clone(),
         (None, true) => "used".to_owned(),
         (None, false) if has_ring => "not used".to_owned(),
         (None, false) => "none".to_owned(),

@@ -107,7 +107,7 @@ impl FilterArgs {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
-            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source_name().is_none() {
+            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source().is_none() {
                 return Err(UsageError(format!(
                     "{path}: cannot find {}, because no steps were detected",
                     since.asked
@@ -116,7 +116,7 @@ impl FilterArgs {
             if since.come.is_none() {
                 let span = format_duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
-                    .step_source_name()
+                    .step_source()
                     .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
                 return Err(UsageError(format!(
                     "{path}: {} was not reached; the trace covers {span}{}{}",

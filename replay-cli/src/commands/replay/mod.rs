@@ -23,6 +23,7 @@ use gpumemtrace_replay::truncate_lists;
 use super::display_args::DisplayArgs;
 use crate::exit::{CliExit, UsageError};
 use crate::follow;
+use crate::render::wording::fill_report;
 use crate::render::{
     REPORT_RENDERERS, RenderContext, ReportRenderer, format_parser, print_document, select_format,
 };
@@ -124,6 +125,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     if !args.filters.has_lines() {
         symbolize_report(&mut shown, &analyses, needs.names, &mut resolver);
     }
+    fill_report(&mut shown);
     if let Some(top) = args.display.top().filter(|_| needs.truncated_lists) {
         truncate_lists(&mut shown, top);
     }
@@ -186,7 +188,7 @@ fn check_moments_exist(analyses: &[Analysis], at: &[TimeSpec]) -> Result<(), Usa
     let (last_ns, last_step) = analyses.iter().fold((0, 0), |(ns, step), analysis| {
         (ns.max(analysis.end_ns.saturating_sub(analysis.start_ns)), step.max(analysis.steps))
     });
-    let has_steps = analyses.iter().any(|analysis| analysis.step_source_name().is_some());
+    let has_steps = analyses.iter().any(|analysis| analysis.step_source().is_some());
     let steps = if has_steps { format!("at step {last_step}") } else { "without steps".to_owned() };
     Err(UsageError(format!(
         "--at {when} was not reached: the recording ends after {}, {steps}{}",

@@ -1,13 +1,15 @@
 //! One program on two backends: what leaks, and what is pinned by it, side by side.
 
+use crate::terminal::units::format_bytes;
+use gpumemtrace_replay::compare::Backend;
 use gpumemtrace_replay::compare::BackendComparison;
 use gpumemtrace_replay::compare::LeakingLine;
 use gpumemtrace_replay::compare::LineOnBoth;
 use gpumemtrace_replay::compare::PinnedByLeaks;
 use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::render::text::sites::short_site;
+use crate::render::wording::explain_unknown_amplification;
 use crate::terminal::format::{format_number, put_line};
 use crate::terminal::marks::HANG;
 use crate::terminal::style::Style;
@@ -16,7 +18,10 @@ use crate::terminal::style::Style;
 const MOST: usize = 10;
 
 pub(super) fn render_backends(out: &mut String, across: &BackendComparison, style: Style) {
-    let names = across.backends.map(|backend| if backend == "mps" { "MPS" } else { "CUDA" });
+    let names = across.backends.map(|backend| match backend {
+        Backend::Mps => "MPS",
+        Backend::Cuda => "CUDA",
+    });
     for row in &across.devices {
         render_device(out, row, names, style);
         out.push('\n');
@@ -34,7 +39,7 @@ pub(super) fn render_backends(out: &mut String, across: &BackendComparison, styl
     render_leaking_lines(out, &across.leaks, names, style);
     put_line(out, format_args!("{}", style.bold("What the two do not tell in the same way")));
     for sentence in &across.not_comparable {
-        put_line(out, format_args!("  - {HANG}{sentence}"));
+        put_line(out, format_args!("  - {HANG}{}", sentence.message));
     }
     out.push('\n');
 }
@@ -72,7 +77,13 @@ fn render_device(out: &mut String, row: &[Option<PinnedByLeaks>; 2], names: [&st
             .map_or_else(|| "unknown".to_owned(), |[least, most]| format!("{:.2} to {:.2}", least.0, most.0))
     });
     for (name, why) in names.iter().zip(row).filter_map(|(name, one)| Some((name, one.as_ref()?.unknown?))) {
-        put_line(out, format_args!("  {HANG}{name}: the amplification is unknown: {why}."));
+        put_line(
+            out,
+            format_args!(
+                "  {HANG}{name}: the amplification is unknown: {}.",
+                explain_unknown_amplification(why)
+            ),
+        );
     }
 }
 

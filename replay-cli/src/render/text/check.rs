@@ -29,7 +29,7 @@ pub(super) fn render_check(check: &BudgetCheck, style: Style) -> String {
         );
     }
     for reason in &check.incomplete {
-        put_line(&mut out, format_args!("  - {}", sanitize(reason)));
+        put_line(&mut out, format_args!("  - {}", sanitize(&reason.message)));
     }
     put_line(&mut out, format_args!("  {}: {}", check.budget, summarize_check(check)));
     out.push('\n');

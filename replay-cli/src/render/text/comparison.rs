@@ -1,5 +1,7 @@
 //! Two runs side by side, as a table of what differs.
 
+use crate::render::wording::Vocabulary;
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::compare::AmountChange;
 use gpumemtrace_replay::compare::ChangeStatus;
 use gpumemtrace_replay::compare::ComparedRun;
@@ -8,9 +10,9 @@ use gpumemtrace_replay::compare::LeakChange;
 use gpumemtrace_replay::compare::LeakSide;
 use gpumemtrace_replay::compare::LineChange;
 use gpumemtrace_replay::compare::TotalChange;
+use gpumemtrace_replay::compare::TotalQuantity;
+use gpumemtrace_replay::report::AmountUnit;
 use gpumemtrace_replay::report::Quantity;
-use gpumemtrace_replay::report::display::Vocabulary;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use super::backends;
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -25,7 +27,7 @@ pub(super) fn render_comparison(comparison: &Comparison, most: usize, style: Sty
     let mut out = String::new();
     render_run_headers(&mut out, comparison, style);
     out.push('\n');
-    if let Some(across) = &comparison.across {
+    if let Some(across) = &comparison.across_backends {
         backends::render_backends(&mut out, across, style);
     }
     if !comparison.differs {
@@ -69,12 +71,13 @@ fn render_run_headers(out: &mut String, comparison: &Comparison, style: Style) {
             put_line(out, format_args!("  {}", style.warn("Incomplete; its numbers are lower bounds:")));
         }
         for reason in &run.incomplete {
-            put_line(out, format_args!("  - {}", sanitize(reason)));
+            put_line(out, format_args!("  - {}", sanitize(&reason.message)));
         }
     }
     if let Some(steps) = &comparison.steps {
         let [before, after] = &comparison.runs;
-        let told = before.step_source.map(|source| format!(" (told by {source})")).unwrap_or_default();
+        let told =
+            before.step_source.map(|source| format!(" (told by {})", source.name())).unwrap_or_default();
         put_line(
             out,
             format_args!(
@@ -98,7 +101,7 @@ fn render_run_headers(out: &mut String, comparison: &Comparison, style: Style) {
         }
     }
     for note in &comparison.notes {
-        put_line(out, format_args!("  - {note}"));
+        put_line(out, format_args!("  - {}", note.message));
     }
 }
 
@@ -106,54 +109,33 @@ fn render_run_headers(out: &mut String, comparison: &Comparison, style: Style) {
 fn describe_total(total: &TotalChange, runs: &[Vocabulary; 2]) -> String {
     let is_metal = runs.iter().any(|words| words.is_metal);
     let is_other = runs.iter().any(|words| !words.is_metal);
-    let words = match &*total.name {
-        "peak_live_bytes" if is_metal && is_other => "peak of tensors, buffers",
-        "peak_live_bytes" => "peak of tensors",
-        "peak_reserved_bytes" if is_metal && is_other => "peak reserved, in heaps",
-        "peak_reserved_bytes" if is_metal => "peak of Metal heaps",
-        "peak_reserved_bytes" => "peak reserved by PyTorch",
-        "peak_device_bytes" if is_metal && is_other => "peak from the driver, Metal",
-        "peak_device_bytes" if is_metal => "peak from Metal",
-        "peak_device_bytes" => "peak from the driver",
-        "gap_bytes" => "reserved and unused",
-        "retained_bytes" => "retained at the last step end",
-        "peak_bytes_per_step" => "peak of a step",
-        "bytes_per_step" => "allocated in a step",
-        "allocations_per_step" => "allocations in a step",
-        "ooms" => "times out of memory",
-        name => match name.split_once('.') {
-            Some(("gap", cause)) => return format!("  of it {}", cause.replace('_', " ")),
-            Some(("held_by", owner)) => return format!("  of it {owner}"),
-            _ => name,
-        },
-    };
-    words.to_owned()
-}
-
-/// In the order in which they are read: the parts of a quantity behind it.
-fn total_order(total: &TotalChange) -> usize {
-    let order = [
-        "steps",
-        "ooms",
-        "peak_live_bytes",
-        "peak_reserved_bytes",
-        "gap_bytes",
-        "gap.",
-        "peak_device_bytes",
-        "held_by.",
-        "retained_bytes",
-        "peak_bytes_per_step",
-        "bytes_per_step",
-        "allocations_per_step",
-    ];
-    let is_it = |name: &str| total.name == name || name.ends_with('.') && total.name.starts_with(name);
-    order.iter().position(|name| is_it(name)).unwrap_or(order.len())
+    match &total.name {
+        TotalQuantity::PeakLive if is_metal && is_other => "peak of tensors, buffers",
+        TotalQuantity::PeakLive => "peak of tensors",
+        TotalQuantity::PeakReserved if is_metal && is_other => "peak reserved, in heaps",
+        TotalQuantity::PeakReserved if is_metal => "peak of Metal heaps",
+        TotalQuantity::PeakReserved => "peak reserved by PyTorch",
+        TotalQuantity::PeakDevice if is_metal && is_other => "peak from the driver, Metal",
+        TotalQuantity::PeakDevice if is_metal => "peak from Metal",
+        TotalQuantity::PeakDevice => "peak from the driver",
+        TotalQuantity::Gap => "reserved and unused",
+        TotalQuantity::Retained => "retained at the last step end",
+        TotalQuantity::PeakPerStep => "peak of a step",
+        TotalQuantity::BytesPerStep => "allocated in a step",
+        TotalQuantity::AllocationsPerStep => "allocations in a step",
+        TotalQuantity::Steps => "steps",
+        TotalQuantity::Ooms => "times out of memory",
+        TotalQuantity::GapCause(cause) => return format!("  of it {}", cause.name().replace('_', " ")),
+        TotalQuantity::HeldBy(owner) => return format!("  of it {owner}"),
+    }
+    .to_owned()
 }
 
 fn render_totals(out: &mut String, comparison: &Comparison, style: Style) {
     let mut sorted: Vec<&TotalChange> = comparison.totals.iter().collect();
-    let words = comparison.runs.each_ref().map(|run| run.words);
-    sorted.sort_by_key(|total| (total.device, total_order(total)));
+    let words = comparison.runs.each_ref().map(Vocabulary::of_run);
+    // The quantities are declared in the order of the table.
+    sorted.sort_by(|a, b| (a.device, &a.name).cmp(&(b.device, &b.name)));
     for (at, total) in sorted.iter().enumerate() {
         if at == 0 || sorted[at - 1].device != total.device {
             if at > 0 {
@@ -164,13 +146,13 @@ fn render_totals(out: &mut String, comparison: &Comparison, style: Style) {
             let title = style.bold(&format!("{title:<32}"));
             put_line(out, format_args!("{title}{:>14}{:>14}{:>14}", "before", "after", "change"));
         }
-        let number = |value: Option<u64>| match (value, total.unit) {
-            (None, _) => "unknown".to_owned(),
-            (Some(value), "bytes") => format_bytes(value),
-            (Some(value), _) => format_number(value),
+        let is_bytes = total.unit == AmountUnit::Bytes;
+        let number = |value: Option<u64>| match value {
+            None => "unknown".to_owned(),
+            Some(value) if is_bytes => format_bytes(value),
+            Some(value) => format_number(value),
         };
-        let change =
-            total.change.map(|change| format_change(change, total.unit == "bytes")).unwrap_or_default();
+        let change = total.change.map(|change| format_change(change, is_bytes)).unwrap_or_default();
         put_line(
             out,
             format_args!(

@@ -1,11 +1,14 @@
 //! What was traced, how it ended, and what is missing: before any number.
 
+use crate::terminal::units::format_bytes;
+use gpumemtrace_format::TrackerState;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::StreamId;
+use gpumemtrace_replay::callsite::UnnamedReason;
 use gpumemtrace_replay::report::Ending;
 use gpumemtrace_replay::report::Naming;
+use gpumemtrace_replay::report::PluggableMode;
 use gpumemtrace_replay::report::TraceInfo;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 pub(super) use crate::terminal::marks::sanitize;
@@ -42,8 +45,11 @@ pub(super) fn render_header(out: &mut String, report: &Report, trace: usize, sty
     for line in info.symbols.iter().flat_map(unnamed_address_notes) {
         put_line(out, format_args!("  - {}", sanitize(&line)));
     }
+    for loss in &info.incomplete {
+        put_line(out, format_args!("  - {}", sanitize(&loss.message)));
+    }
     for note in &info.notes {
-        put_line(out, format_args!("  - {}", sanitize(note)));
+        put_line(out, format_args!("  - {}", sanitize(&note.message)));
     }
 }
 
@@ -58,7 +64,7 @@ fn partial_view_notes(report: &Report, info: &TraceInfo) -> Vec<String> {
         ));
     }
     if let Some(stream) = info.stream {
-        let reserved = if stream.reserved_is_known {
+        let reserved = if stream.is_reserved_known {
             "Reserved is what the segments of this stream have"
         } else {
             "What is reserved for it is not known"
@@ -91,7 +97,7 @@ fn environment_facts(info: &TraceInfo) -> Vec<String> {
     let mut facts = Vec::new();
     let torch = info.torch.as_deref().unwrap_or("unknown");
     facts.push(format!("PyTorch {torch}{}", tracker_note(info)));
-    if info.pluggable.as_deref() == Some("segments") {
+    if info.pluggable == Some(PluggableMode::Segments) {
         facts.push("segments of a torch.cuda.MemPool through gpumemtrace".to_owned());
     }
     facts.push(
@@ -109,19 +115,19 @@ fn environment_facts(info: &TraceInfo) -> Vec<String> {
 /// What PyTorch's allocator told beside blocks and totals, which are exact in any case.
 fn tracker_note(info: &TraceInfo) -> &'static str {
     match info.torch_tracker {
-        _ if info.pluggable.as_deref() == Some("uncached") => {
+        _ if info.pluggable == Some(PluggableMode::Uncached) => {
             " (not its own allocator: tensors are driver calls)"
         }
         None => "",
-        Some("own_allocator") => " (not its own allocator: gpumemtrace's caching one)",
-        Some("attached") => " (allocator tracker on)",
-        Some("unknown_version") => " (base hook only: this version's tracker is not known)",
-        Some("not_wanted") => " (base hook only, as asked)",
-        Some("no_tracker") => " (base hook only: this version has no tracker)",
-        Some("unreadable") => " (base hook only: its library could not be read)",
-        Some("other_allocator") => " (not its native allocator: tensors are driver calls)",
-        Some("cache_off") => " (cache off: tensors are driver calls)",
-        Some(_) => " (base hook only: its tracker did not say what its allocator did)",
+        Some(TrackerState::OwnAllocator) => " (not its own allocator: gpumemtrace's caching one)",
+        Some(TrackerState::Attached) => " (allocator tracker on)",
+        Some(TrackerState::UnknownVersion) => " (base hook only: this version's tracker is not known)",
+        Some(TrackerState::NotWanted) => " (base hook only, as asked)",
+        Some(TrackerState::NoTracker) => " (base hook only: this version has no tracker)",
+        Some(TrackerState::Unreadable) => " (base hook only: its library could not be read)",
+        Some(TrackerState::OtherAllocator) => " (not its native allocator: tensors are driver calls)",
+        Some(TrackerState::CacheOff) => " (cache off: tensors are driver calls)",
+        Some(TrackerState::Disagreed) => " (base hook only: its tracker did not say what its allocator did)",
     }
 }
 
@@ -147,7 +153,7 @@ fn describe_ending(info: &TraceInfo) -> String {
 
 /// What was recorded less well than it should be.
 fn recording_defects(info: &TraceInfo) -> Vec<String> {
-    let (losses, is_metal) = (&info.losses, info.vocabulary().is_metal);
+    let (losses, is_metal) = (&info.losses, crate::render::wording::Vocabulary::of_trace(info).is_metal);
     let all = [
         (
             losses.truncated_stacks,
@@ -203,18 +209,21 @@ fn unnamed_address_notes(naming: &Naming) -> Vec<String> {
 }
 
 /// In words, with what to do.
-pub(crate) fn explain_unnamed(why: &str) -> &str {
+pub(crate) fn explain_unnamed(why: UnnamedReason) -> &'static str {
     match why {
-        "file_missing" => "the file is not on this machine; run `gpumemtrace symbolize` where it is",
-        "other_build" => {
+        UnnamedReason::FileMissing => {
+            "the file is not on this machine; run `gpumemtrace symbolize` where it is"
+        }
+        UnnamedReason::OtherBuild => {
             "the file here is another build than the one that was traced; run `gpumemtrace symbolize` where that one is"
         }
-        "no_build_id" => "it was linked without a build id (ld --build-id), so no file is known to be it",
-        "no_symbols" => "it has no symbols there; install its debug symbols",
-        "unreadable" => {
+        UnnamedReason::NoBuildId => {
+            "it was linked without a build id (ld --build-id), so no file is known to be it"
+        }
+        UnnamedReason::NoSymbols => "it has no symbols there; install its debug symbols",
+        UnnamedReason::Unreadable => {
             "the file cannot be read, or is no ELF file (names from Mach-O files are not looked up)"
         }
-        "no_module" => "made at run time, or unloaded",
-        other => other,
+        UnnamedReason::NoModule => "made at run time, or unloaded",
     }
 }

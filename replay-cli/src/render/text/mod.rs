@@ -116,15 +116,15 @@ fn render_report(report: &Report, context: &RenderContext<'_>) -> String {
     finish_text(&out, style)
 }
 
-/// Rows beyond those that a list shows: how many, and their bytes. `left_out` were taken out of it before.
+/// Rows beyond those that a list shows: how many, and their bytes. `omitted` were taken out of it before.
 fn sum_hidden_rows<T>(
     rows: &[T],
     most: usize,
-    left_out: Option<Omitted>,
+    omitted: Option<Omitted>,
     bytes: impl Fn(&T) -> u64,
 ) -> (u64, u64) {
     let rest = rows.get(most..).unwrap_or_default();
-    let out = left_out.unwrap_or_default();
+    let out = omitted.unwrap_or_default();
     let sum = rest.iter().fold(out.bytes.unwrap_or(0), |sum, row| sum.saturating_add(bytes(row)));
     (rest.len() as u64 + out.count, sum)
 }

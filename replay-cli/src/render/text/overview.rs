@@ -3,10 +3,11 @@
 //! Constraint: who opens a report for the first time knows none of its words. Consequence: before any table, one sentence for each
 //! thing that is wrong, with where to look next; and where nothing is, that, with how sure it is.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Leak;
 use gpumemtrace_replay::report::Severity;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::VerdictEvidence;
 
 use super::sections::leaks;
 use crate::render::text::sites::short_site;
@@ -26,7 +27,7 @@ pub(super) fn render_overview(out: &mut String, report: &Report, trace: usize, s
             put_line(out, format_args!("  - {sentence}"));
         }
     }
-    let words = report.traces[trace].vocabulary();
+    let words = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]);
     let whose = if report.traces[trace].stream.is_some() { " of this stream" } else { "" };
     for device in report.devices.iter().filter(|device| device.trace == trace) {
         let Some(live) = device.peak.live_bytes else { continue };
@@ -81,12 +82,19 @@ fn problems(report: &Report, trace: usize) -> Vec<String> {
         ));
     }
     // What is of the whole run and not said above.
-    let said = ["leak", "oom", "creep_confirmed"];
     let verdicts = report.verdicts.iter().flatten().filter(|verdict| verdict.trace == trace);
-    let critical =
-        verdicts.filter(|verdict| verdict.severity == Severity::Critical && !said.contains(&verdict.kind));
+    let critical = verdicts
+        .filter(|verdict| verdict.severity == Severity::Critical && !is_shown_above(&verdict.evidence));
     problems.extend(critical.map(|verdict| format!("{}.", capitalize(&shorten_paths_in(&verdict.summary)))));
     problems
+}
+
+/// True for verdicts that the sentences above contain.
+fn is_shown_above(evidence: &VerdictEvidence) -> bool {
+    matches!(
+        evidence,
+        VerdictEvidence::Leak { .. } | VerdictEvidence::Oom { .. } | VerdictEvidence::CreepConfirmed { .. }
+    )
 }
 
 /// What it means that nothing is, and how sure that is.
@@ -99,11 +107,12 @@ fn all_clear(report: &Report, trace: usize) -> Vec<String> {
     let line = if filters.site.is_some() { "no such line" } else { "no line" };
     let part = if info.since.is_some() { " in this part of the run" } else { "" };
     // Of a stream, or of some lines, nothing is said of the whole device; of Metal nobody tells when PyTorch gives up.
-    let may_know = !info.vocabulary().is_metal;
+    let may_know = !crate::render::wording::Vocabulary::of_trace(info).is_metal;
     let is_of_all = may_know && report.oom.is_some() && filters.site.is_none();
     // A library that the driver refused, say: PyTorch was not asked, and did not give back what it caches.
     let was_refused = report.verdicts.iter().flatten().any(|verdict| {
-        verdict.trace == trace && verdict.evidence["out_of_memory"].as_u64().is_some_and(|calls| calls > 0)
+        verdict.trace == trace
+            && matches!(verdict.evidence, VerdictEvidence::FailedCalls { out_of_memory: Some(1..), .. })
     });
     let never = if is_of_all && !was_refused { ", and memory never ran out" } else { "" };
     let doubt = leaks::few_steps_note(report, trace);

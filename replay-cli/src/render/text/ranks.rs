@@ -1,8 +1,8 @@
 //! Ranks side by side, below all traces.
 
+use crate::render::wording::sites::format_rank;
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
-use gpumemtrace_replay::report::display::format_bytes;
-use gpumemtrace_replay::report::display::format_rank;
 
 use crate::render::text::sites::short_site;
 use crate::terminal::format::{format_count, format_number, put_line, size_column};
@@ -81,7 +81,7 @@ pub(super) fn render_ranks(out: &mut String, report: &Report, style: Style) {
                 format_rank(row, &ranks.rows),
                 format_number(first.step),
                 short_site(&first.site),
-                first.confidence
+                first.confidence.name()
             ),
         );
     } else if ranks.aligned_by.is_none() {

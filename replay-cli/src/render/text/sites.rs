@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
+use crate::render::wording::sites::format_function;
+use crate::render::wording::sites::format_native_frame;
+use crate::render::wording::sites::format_site;
 use gpumemtrace_replay::report::FrameKind;
 use gpumemtrace_replay::report::Site;
 use gpumemtrace_replay::report::StackFrame;
-use gpumemtrace_replay::report::display::format_function;
-use gpumemtrace_replay::report::display::format_native_frame;
-use gpumemtrace_replay::report::display::format_site;
+use gpumemtrace_replay::report::StackOrder;
 
 use crate::terminal::format::put_line;
 use crate::terminal::marks::HANG;
@@ -118,7 +119,7 @@ impl SiteFormatter {
         if native > 0 {
             put_line(out, format_args!("{indent}  (and {native} native frames: --stacks)"));
         }
-        if self.full_stacks && site.stack_order == Some("approximate") {
+        if self.full_stacks && site.stack_order == Some(StackOrder::Approximate) {
             put_line(
                 out,
                 format_args!("{indent}  (between which Python frames native ones stand is not certain here)"),

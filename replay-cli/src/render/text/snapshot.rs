@@ -1,8 +1,9 @@
 //! `--at`: what was held at a moment that was asked for.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::Section;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::GapReason;
 
 use super::sections::{fragmentation, peak};
 use crate::terminal::format::{format_duration, format_number, put_line};
@@ -19,17 +20,18 @@ pub(super) fn render_snapshots(
     sections: &[Section],
     style: Style,
 ) {
-    let words = report.traces[trace].vocabulary();
-    let gaps = report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == "at");
+    let words = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]);
+    let gaps =
+        report.fragmentation.iter().flatten().filter(|gap| gap.trace == trace && gap.at.why == GapReason::At);
     let gaps = gaps.filter(|_| !sections.contains(&Section::Fragmentation));
     let gaps: Vec<_> = gaps.collect();
-    for instant in report.instants.iter().flatten().filter(|instant| instant.trace == trace) {
+    for instant in report.snapshots.iter().flatten().filter(|instant| instant.trace == trace) {
         out.push('\n');
         let step = instant.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
         let title = format!(
             "Device {} at {} ({} in{step})",
             instant.device,
-            instant.asked,
+            instant.when,
             format_duration(instant.time_ns)
         );
         put_line(out, format_args!("{}", style.bold(&title)));
@@ -46,7 +48,7 @@ pub(super) fn render_snapshots(
             ),
         );
         let total = instant.live_bytes.or(instant.device_bytes).unwrap_or(0);
-        peak::render_site_table(out, &instant.sites, (total, instant.left_out), style.row_limit(MAX_SITES));
+        peak::render_site_table(out, &instant.sites, (total, instant.omitted), style.row_limit(MAX_SITES));
         let gap = gaps.iter().find(|gap| gap.device == instant.device && gap.at.time_ns == instant.time_ns);
         if let Some(gap) = gap {
             fragmentation::render_snapshot_gap(out, gap, &words, style);

@@ -2,12 +2,16 @@
 
 use std::fmt::Write as _;
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Device;
+use gpumemtrace_replay::report::GapReason;
+use gpumemtrace_replay::report::ResidualSource;
 use gpumemtrace_replay::report::Severity;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::StepSource;
+use gpumemtrace_replay::report::VerdictEvidence;
 
-use gpumemtrace_replay::report::display::Vocabulary;
+use crate::render::wording::Vocabulary;
 
 use super::overview;
 use super::sections::{SECTIONS, fragmentation, leaks, peak, torch_memory};
@@ -44,11 +48,10 @@ pub(super) fn render_summary(
             }
             (Some(source), None) => {
                 let source = match source {
-                    "marks" => "marks of the program; step 0 is what came before",
-                    "nvtx" => "NVTX ranges; step 0 is what came before",
-                    "period" => "the period of the allocations",
-                    "optimizer" => "the optimizer",
-                    other => other,
+                    StepSource::Marks => "marks of the program; step 0 is what came before",
+                    StepSource::Nvtx => "NVTX ranges; step 0 is what came before",
+                    StepSource::Period => "the period of the allocations",
+                    StepSource::Optimizer => "the optimizer",
                 };
                 put_line(
                     out,
@@ -71,7 +74,7 @@ pub(super) fn render_summary(
             format_duration(top.time_ns)
         );
         put_line(out, format_args!("{}", style.bold(&title)));
-        peak::render_site_table(out, &top.sites, (top.live_bytes, top.left_out), style.row_limit(MOST));
+        peak::render_site_table(out, &top.sites, (top.live_bytes, top.omitted), style.row_limit(MOST));
         if let Some(largest) =
             top.sites.first().filter(|largest| sites.full_stacks && !largest.site.stack.is_empty())
         {
@@ -86,7 +89,13 @@ pub(super) fn render_summary(
         .flatten()
         .filter(|verdict| {
             verdict.trace == trace
-                && !matches!(verdict.kind, "leak" | "creep_confirmed" | "oom" | "incomplete")
+                && !matches!(
+                    verdict.evidence,
+                    VerdictEvidence::Leak { .. }
+                        | VerdictEvidence::CreepConfirmed { .. }
+                        | VerdictEvidence::Oom { .. }
+                        | VerdictEvidence::Incomplete(_)
+                )
         })
         .collect();
     if !others.is_empty() {
@@ -114,7 +123,7 @@ fn render_devices(out: &mut String, report: &Report, trace: usize, style: Style)
     if devices.is_empty() {
         put_line(out, format_args!("{}", style.bold("No GPU memory was allocated.")));
     }
-    let words = report.traces[trace].vocabulary();
+    let words = Vocabulary::of_trace(&report.traces[trace]);
     let from = format!("from {}", words.source);
     for device in devices {
         let name = device.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
@@ -124,7 +133,7 @@ fn render_devices(out: &mut String, report: &Report, trace: usize, style: Style)
             .unwrap_or_default();
         put_line(out, format_args!("{}", style.bold(&format!("Device {}{name}{total}", device.device))));
         let known = |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), format_bytes);
-        let wide = gpumemtrace_replay::report::display::chosen_units().columns() + 3;
+        let wide = crate::terminal::units::chosen_units().columns() + 3;
         put_line(out, format_args!("  {:<22}{:>wide$}{:>wide$}", "", "peak", "end"));
         let rows = [
             ("tensors", device.peak.live_bytes, device.end.live_bytes),
@@ -159,7 +168,8 @@ fn render_attribution(out: &mut String, device: &Device, words: &Vocabulary, sty
         );
     }
     if let Some(residual) = residual {
-        let by = if residual.witness == "nvml" { "NVML" } else { "the driver, for all processes" };
+        let by =
+            if residual.source == ResidualSource::Nvml { "NVML" } else { "the driver, for all processes" };
         put_line(
             out,
             format_args!(
@@ -177,9 +187,9 @@ fn render_phases(out: &mut String, report: &Report, trace: usize, style: Style) 
     for phase in its.iter().take(most) {
         let name = phase.name.as_deref().unwrap_or("(a name that is not in the file)");
         let mut line =
-            format!("  {name}: {}, {}", format_count(phase.turns, "time"), format_duration(phase.time_ns));
+            format!("  {name}: {}, {}", format_count(phase.count, "time"), format_duration(phase.time_ns));
         for on in &phase.devices {
-            let (Some(peak), Some(left)) = (on.peak_live_bytes, on.left_bytes) else {
+            let (Some(peak), Some(left)) = (on.peak_live_bytes, on.net_bytes) else {
                 let _ = write!(line, "; device {}: what tensors held is unknown", on.device);
                 continue;
             };
@@ -244,7 +254,7 @@ fn render_oom_summary(out: &mut String, report: &Report, trace: usize, style: St
 
 fn render_gap_summary(out: &mut String, report: &Report, trace: usize, style: Style) {
     let moments = report.fragmentation.iter().flatten();
-    for moment in moments.filter(|moment| moment.trace == trace && moment.at.why == "peak_reserved") {
+    for moment in moments.filter(|moment| moment.trace == trace && moment.at.why == GapReason::PeakReserved) {
         out.push('\n');
         let title = format!(
             "Reserved and unused on device {}: {} of {} when most was reserved",
@@ -259,7 +269,7 @@ fn render_gap_summary(out: &mut String, report: &Report, trace: usize, style: St
                 format_args!(
                     "  {}  {HANG}{}",
                     size_column(cause.bytes),
-                    fragmentation::describe_cause(cause, &report.traces[trace].vocabulary())
+                    fragmentation::describe_cause(cause, &Vocabulary::of_trace(&report.traces[trace]))
                 ),
             );
         }

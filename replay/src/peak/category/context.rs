@@ -14,6 +14,7 @@ use gpumemtrace_format::{FrameLink, NodeId};
 use crate::callsite::code_origin::is_backward_call;
 use crate::callsite::code_origin::{OptimizerCall, optimizer_call};
 use crate::callsite::symbols::{StackId, StackSymbols};
+use crate::report::TrainingPass;
 use crate::util::dense_map::DenseMap;
 use crate::util::seeded_map::SeededSet;
 
@@ -47,18 +48,18 @@ pub(crate) enum CallContext {
 }
 
 impl CallContext {
-    /// Name of the pass in reports.
-    pub(crate) fn name(self) -> &'static str {
+    /// The pass that reports show.
+    pub(crate) fn pass(self) -> TrainingPass {
         match self {
-            Self::Backward | Self::Seed => "backward",
-            Self::Forward => "forward",
-            Self::Optimizer | Self::OptimizerState => "optimizer",
-            Self::ZeroGrad => "zero_grad",
-            Self::Module | Self::Initial => "module",
-            Self::Loading => "loading",
-            Self::Data => "data",
-            Self::Program => "program",
-            Self::Unknown => "unknown",
+            Self::Backward | Self::Seed => TrainingPass::Backward,
+            Self::Forward => TrainingPass::Forward,
+            Self::Optimizer | Self::OptimizerState => TrainingPass::Optimizer,
+            Self::ZeroGrad => TrainingPass::ZeroGrad,
+            Self::Module | Self::Initial => TrainingPass::Module,
+            Self::Loading => TrainingPass::Loading,
+            Self::Data => TrainingPass::Data,
+            Self::Program => TrainingPass::Program,
+            Self::Unknown => TrainingPass::Unknown,
         }
     }
 }

@@ -19,12 +19,12 @@ use crate::state::device::DeviceState;
 use crate::state::live_set::LiveSet;
 use crate::state::live_set::peak_blocks::PeakBlock;
 use crate::state::live_set::site_stats::SiteStats;
-use crate::timeline::steps::StepSource;
+use crate::timeline::steps::StepRule;
 use crate::util::seeded_map::SeededMap;
 use context::{CallContext, CallContexts};
 use rules::{
-    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryVerdict, Confidence, WorkspaceSize,
-    judge_block, unknown,
+    BlockEvidence, BlockFate, BlockLifetime, Category, CategoryRule, CategoryVerdict, Confidence,
+    WorkspaceSize, judge_block, unknown,
 };
 
 /// File name prefixes of libraries that request driver memory as workspaces.
@@ -90,9 +90,9 @@ fn judge_by_library(analysis: &Analysis, block: &PeakBlock) -> CategoryVerdict {
     let owner = analysis.owners.name(analysis.owners.known(native));
     if WORKSPACE_LIBRARIES.iter().any(|library| owner.starts_with(library)) {
         let (category, confidence) = (Category::Workspaces, Some(Confidence::High));
-        return CategoryVerdict { category, confidence, rule: "asked_by_library" };
+        return CategoryVerdict { category, confidence, rule: CategoryRule::AskedByLibrary };
     }
-    unknown("no_pytorch")
+    unknown(CategoryRule::NoPytorch)
 }
 
 /// Collects evidence about blocks from the analysis of the run.
@@ -114,8 +114,8 @@ impl<'a> EvidenceCollector<'a> {
             analysis,
             live_set,
             has_exact_steps: matches!(
-                analysis.step_source,
-                StepSource::Marks | StepSource::Range(_) | StepSource::Optimizer(_)
+                analysis.step_rule,
+                StepRule::Marks | StepRule::Range(_) | StepRule::Optimizer(_)
             ),
             ended_abnormally: analysis.ending != Ending::Exit,
             oom_steps: oom_steps.collect(),
@@ -146,7 +146,7 @@ impl<'a> EvidenceCollector<'a> {
             let (is_cut_short, lifetime) = (self.is_cut_short(one), self.lifetime(one));
             // The optimizer marks steps, and its call follows a backward pass.
             let saw_step = lifetime == BlockLifetime::NextStep
-                && matches!(self.analysis.step_source, StepSource::Optimizer(_));
+                && matches!(self.analysis.step_rule, StepRule::Optimizer(_));
             BlockEvidence {
                 allocated_in: allocated_in[at],
                 fate: fates[at],
@@ -169,7 +169,7 @@ impl<'a> EvidenceCollector<'a> {
     fn lifetime(&self, one: &PeakBlock) -> BlockLifetime {
         let end = one.death.map_or(self.analysis.steps, |death| death.step);
         match end.saturating_sub(one.block.step) {
-            _ if self.analysis.step_source.name().is_none() => {
+            _ if self.analysis.step_rule.source().is_none() => {
                 if one.death.is_none() {
                     BlockLifetime::Lasting
                 } else {

@@ -8,7 +8,7 @@
 //!
 //! The cost is one pass over the blocks. The tests below check each refinement.
 
-use super::rules::{CUT, Category, CategoryVerdict, Confidence, KEPT, WORKSPACE};
+use super::rules::{CUT, Category, CategoryRule, CategoryVerdict, Confidence, KEPT, WORKSPACE};
 use crate::util::seeded_map::SeededMap;
 
 /// Blocks of one size, by category.
@@ -30,7 +30,7 @@ impl SizeCounts {
                 Category::Parameters => counts.parameters += 1,
                 Category::Gradients => counts.gradients += 1,
                 Category::OptimizerState => counts.state += 1,
-                Category::Workspaces if may_be_gradient(verdict) => counts.ambiguous += 1,
+                Category::Workspaces if may_be_gradient(*verdict) => counts.ambiguous += 1,
                 _ => {}
             }
         }
@@ -38,7 +38,7 @@ impl SizeCounts {
     }
 }
 
-fn may_be_gradient(verdict: &CategoryVerdict) -> bool {
+fn may_be_gradient(verdict: CategoryVerdict) -> bool {
     verdict.rule == WORKSPACE && verdict.confidence == Some(Confidence::Low)
 }
 
@@ -52,15 +52,16 @@ pub(super) fn refine_by_size(blocks: &mut [(u64, CategoryVerdict)]) {
                 if verdict.rule == KEPT && counts.gradients.max(counts.state / 2) > counts.parameters =>
             {
                 counts.parameters += 1;
-                *verdict = decided(Category::Parameters, Confidence::Medium, "size_of_gradients");
+                *verdict = decided(Category::Parameters, Confidence::Medium, CategoryRule::SizeOfGradients);
             }
             // The workspace was allocated first. As many of the rest are gradients as parameters
             // lack one.
-            Category::Workspaces if may_be_gradient(verdict) => {
+            Category::Workspaces if may_be_gradient(*verdict) => {
                 if counts.parameters == 0 {
                     verdict.confidence = Some(Confidence::Medium);
                 } else if counts.gradients + counts.ambiguous <= counts.parameters {
-                    *verdict = decided(Category::Gradients, Confidence::Medium, "size_of_parameters");
+                    *verdict =
+                        decided(Category::Gradients, Confidence::Medium, CategoryRule::SizeOfParameters);
                 } else {
                     counts.ambiguous -= 1;
                 }
@@ -75,7 +76,7 @@ pub(super) fn refine_by_size(blocks: &mut [(u64, CategoryVerdict)]) {
     }
 }
 
-fn decided(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+fn decided(category: Category, confidence: Confidence, rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     fn medium(category: Category) -> CategoryVerdict {
-        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: "test" }
+        CategoryVerdict { category, confidence: Some(Confidence::Medium), rule: CategoryRule::BornInModule }
     }
 
     fn categories(mut blocks: Vec<(u64, CategoryVerdict)>) -> Vec<Category> {
@@ -102,7 +103,7 @@ mod tests {
         let found = categories(vec![(512, medium(Parameters)), (512, kept), (512, gradient)]);
         assert_eq!(found, [Parameters, Unknown, Gradients]);
         assert_eq!(
-            categories(vec![(512, unknown("kept_by_forward")), (512, gradient)]),
+            categories(vec![(512, unknown(CategoryRule::KeptByForward)), (512, gradient)]),
             [Unknown, Gradients]
         );
     }

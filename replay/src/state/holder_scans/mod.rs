@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
-use crate::report::{Holder, HolderCoverage, HolderScan, UnresolvedBlocks};
+use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
 
 /// Most looks that are kept: the last ones.
 const MAX_LOOKS: usize = 64;
@@ -110,12 +110,18 @@ impl HolderScans {
         if of_site.look != look.number {
             *of_site = SiteHolders { look: look.number, rows: Vec::new() };
         }
-        let unread = || HolderText { why: Some("unreadable".to_owned()), ..HolderText::default() };
+        let unread = || HolderText {
+            why: Some(UnresolvedReason::Unreadable.name().to_owned()),
+            ..HolderText::default()
+        };
         let text = text_of(event, definitions).unwrap_or_else(unread);
         if of_site.rows.len() < MAX_ROWS {
             of_site.rows.push(HolderRecord { text, blocks, bytes });
         } else if let Some(last) = of_site.rows.last_mut() {
-            let text = HolderText { why: Some("not_listed".to_owned()), ..HolderText::default() };
+            let text = HolderText {
+                why: Some(UnresolvedReason::NotListed.name().to_owned()),
+                ..HolderText::default()
+            };
             let (blocks, bytes) = (last.blocks.saturating_add(blocks), last.bytes.saturating_add(bytes));
             *last = HolderRecord { text, blocks, bytes };
         }
@@ -132,7 +138,8 @@ impl HolderScans {
             .filter(|of| !of.rows.is_empty())
             .collect();
         let look = of_sites.iter().map(|of| of.look).max()?;
-        let mut seen = HolderCoverage { look, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
+        let mut seen =
+            HolderCoverage { scan: look, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
         let mut holders: Vec<Holder> = Vec::new();
         for row in of_sites.iter().filter(|of| of.look == look).flat_map(|of| &of.rows) {
             seen.blocks = seen.blocks.saturating_add(row.blocks);
@@ -141,16 +148,17 @@ impl HolderScans {
                 seen.named_blocks = seen.named_blocks.saturating_add(row.blocks);
                 add_holder(&mut holders, name, row);
             } else {
-                let why = row.text.why.clone().unwrap_or_else(|| "unreadable".to_owned());
+                let why = row.text.why.as_deref().and_then(UnresolvedReason::from_name);
+                let why = why.unwrap_or(UnresolvedReason::Unreadable);
                 add_unresolved(&mut seen.unresolved, why, row.blocks, row.bytes);
             }
         }
         holders.sort_by(|a, b| (b.bytes, &a.name, &a.chain).cmp(&(a.bytes, &b.name, &b.chain)));
         for left in holders.drain(holders.len().min(MAX_HOLDERS)..) {
             seen.named_blocks = seen.named_blocks.saturating_sub(left.blocks);
-            add_unresolved(&mut seen.unresolved, "not_listed".to_owned(), left.blocks, left.bytes);
+            add_unresolved(&mut seen.unresolved, UnresolvedReason::NotListed, left.blocks, left.bytes);
         }
-        seen.unresolved.sort_by(|a, b| (b.blocks, &a.why).cmp(&(a.blocks, &b.why)));
+        seen.unresolved.sort_by(|a, b| (b.blocks, a.why).cmp(&(a.blocks, b.why)));
         Some((holders, seen))
     }
 
@@ -160,8 +168,8 @@ impl HolderScans {
             let text = look.text.clone().unwrap_or_default();
             HolderScan {
                 trace,
-                look: look.number,
-                when: text.when,
+                scan: look.number,
+                trigger: text.when.as_deref().and_then(ScanTrigger::from_name),
                 time_ns: look.time_ns.saturating_sub(start_ns),
                 step: has_steps.then_some(u64::from(look.step)),
                 leaks: text.leaks,
@@ -181,7 +189,7 @@ impl HolderScans {
 fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     let same = holders
         .iter_mut()
-        .find(|one| one.name == name && one.kind == row.text.kind && one.chain == row.text.chain);
+        .find(|one| one.name == name && one.type_name == row.text.kind && one.chain == row.text.chain);
     if let Some(one) = same {
         one.blocks = one.blocks.saturating_add(row.blocks);
         one.bytes = one.bytes.saturating_add(row.bytes);
@@ -189,7 +197,7 @@ fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     }
     holders.push(Holder {
         name: name.to_owned(),
-        kind: row.text.kind.clone(),
+        type_name: row.text.kind.clone(),
         items: row.text.items,
         chain: row.text.chain.clone(),
         blocks: row.blocks,
@@ -197,7 +205,7 @@ fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     });
 }
 
-fn add_unresolved(all: &mut Vec<UnresolvedBlocks>, why: String, blocks: u64, bytes: u64) {
+fn add_unresolved(all: &mut Vec<UnresolvedBlocks>, why: UnresolvedReason, blocks: u64, bytes: u64) {
     if let Some(one) = all.iter_mut().find(|one| one.why == why) {
         one.blocks = one.blocks.saturating_add(blocks);
         one.bytes = one.bytes.saturating_add(bytes);

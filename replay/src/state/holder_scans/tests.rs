@@ -35,20 +35,23 @@ fn a_leak_has_the_holders_of_all_its_sites_and_the_rest_is_told() {
     let (holders, seen) = looks.of_sites(0, [1, 2, 9].map(SiteId).into_iter()).unwrap();
     let kept = Holder {
         name: "train.kept".to_owned(),
-        kind: Some("list".to_owned()),
+        type_name: Some("list".to_owned()),
         items: Some(34),
         chain: vec!["tensor".to_owned()],
         blocks: 4,
         bytes: 400,
     };
     assert_eq!(holders, [kept]);
-    let of = |why: &str, blocks, bytes| UnresolvedBlocks { why: why.to_owned(), blocks, bytes };
-    assert_eq!(seen.unresolved, [of("no_tensor", 2, 20), of("unreadable", 1, 1)]);
-    assert_eq!((seen.look, seen.blocks, seen.bytes, seen.named_blocks), (0, 7, 421, 4));
+    let of = |why, blocks, bytes| UnresolvedBlocks { why, blocks, bytes };
+    assert_eq!(
+        seen.unresolved,
+        [of(UnresolvedReason::NoTensor, 2, 20), of(UnresolvedReason::Unreadable, 1, 1)]
+    );
+    assert_eq!((seen.scan, seen.blocks, seen.bytes, seen.named_blocks), (0, 7, 421, 4));
     assert!(looks.of_sites(1, [SiteId(1)].into_iter()).is_none(), "another device");
     let [look] = looks.report(0, 2, true).try_into().unwrap();
-    let HolderScan { when, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = look;
-    assert_eq!((when.as_deref(), time_ns, step, leaks), (Some("exit"), 5, Some(3), Some(2)));
+    let HolderScan { trigger, time_ns, step, leaks, limit_ns, is_cut, lost_blocks, failed, .. } = look;
+    assert_eq!((trigger, time_ns, step, leaks), (Some(ScanTrigger::Exit), 5, Some(3), Some(2)));
     assert_eq!((limit_ns, is_cut, lost_blocks, failed), (None, Some(false), 5, None));
 }
 
@@ -64,7 +67,7 @@ fn a_later_look_takes_the_place_of_an_earlier_one() {
         }
     }
     let (holders, seen) = looks.of_sites(0, [1, 2].map(SiteId).into_iter()).unwrap();
-    assert_eq!((holders[0].blocks, seen.look, seen.blocks), (20, 1, 20), "site 2 was not looked at again");
+    assert_eq!((holders[0].blocks, seen.scan, seen.blocks), (20, 1, 20), "site 2 was not looked at again");
     assert_eq!(looks.report(0, 0, false)[1].failed.as_deref(), Some("unreadable"));
 }
 
@@ -82,5 +85,5 @@ fn a_program_that_never_stops_saying_fills_no_memory() {
     }
     assert_eq!((looks.kept.len(), looks.sites[&(0, SiteId(1))].rows.len()), (MAX_LOOKS, MAX_ROWS));
     let (_, seen) = looks.of_sites(0, [SiteId(1)].into_iter()).unwrap();
-    assert_eq!((seen.look, seen.bytes, seen.blocks), (999, 1000, u64::MAX));
+    assert_eq!((seen.scan, seen.bytes, seen.blocks), (999, 1000, u64::MAX));
 }

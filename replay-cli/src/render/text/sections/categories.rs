@@ -1,11 +1,14 @@
 //! `--peak`: what the peak was for, what rose since the step before, and with `--blocks` every block.
 
+use crate::terminal::units::format_bytes;
+use gpumemtrace_replay::report::Category;
+use gpumemtrace_replay::report::CategoryRule;
 use gpumemtrace_replay::report::CategoryShare;
+use gpumemtrace_replay::report::Confidence;
 use gpumemtrace_replay::report::Peak;
 use gpumemtrace_replay::report::PeakBlockRow;
 use gpumemtrace_replay::report::PhaseBytes;
 use gpumemtrace_replay::report::SincePreviousStep;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::render::text::sites::short_site;
 use crate::terminal::format::{format_count, format_number, format_percent, put_line, size_column};
@@ -16,16 +19,16 @@ use crate::terminal::style::Style;
 const MAX_CHANGES: usize = 8;
 
 /// What a category is called, with what it means to somebody who has not met it.
-pub(in crate::render::text) fn category_label(category: &str) -> &str {
+pub(in crate::render::text) fn category_label(category: Category) -> &'static str {
     match category {
-        "parameters" => "parameters and buffers",
-        "optimizer_state" => "optimizer state",
-        "activations" => "activations (kept for backward)",
-        "temporaries" => "temporaries (gone after their pass)",
-        "workspaces" => "workspaces of libraries",
-        "inputs" => "inputs (batches)",
-        "unknown" => "not known",
-        other => other,
+        Category::Parameters => "parameters and buffers",
+        Category::Gradients => "gradients",
+        Category::OptimizerState => "optimizer state",
+        Category::Activations => "activations (kept for backward)",
+        Category::Temporaries => "temporaries (gone after their pass)",
+        Category::Workspaces => "workspaces of libraries",
+        Category::Inputs => "inputs (batches)",
+        Category::Unknown => "not known",
     }
 }
 
@@ -54,14 +57,14 @@ pub(in crate::render::text) fn render_categories(out: &mut String, peak: &Peak) 
 /// How sure that is, or why nothing is known of most of it.
 fn explain_category(share: &CategoryShare) -> String {
     if let Some(confidence) = share.confidence {
-        return format!(", confidence {confidence}");
+        return format!(", confidence {}", confidence.name());
     }
     let why = match share.rules.first().map(|first| first.rule) {
-        Some("kept_by_program") => "made by the program's own lines, and kept",
-        Some("kept_by_forward") => "made in a forward pass, and kept",
-        Some("cut_short") => "the run was broken off",
-        Some("no_python_stack") => "no Python stack tells",
-        Some("no_pytorch") => "no PyTorch, and no library that is known",
+        Some(CategoryRule::KeptByProgram) => "made by the program's own lines, and kept",
+        Some(CategoryRule::KeptByForward) => "made in a forward pass, and kept",
+        Some(CategoryRule::CutShort) => "the run was broken off",
+        Some(CategoryRule::NoPythonStack) => "no Python stack tells",
+        Some(CategoryRule::NoPytorch) => "no PyTorch, and no library that is known",
         _ => return String::new(),
     };
     format!(": {why}")
@@ -136,12 +139,13 @@ pub(in crate::render::text) fn render_blocks(out: &mut String, peak: &Peak) {
         put_line(
             out,
             format_args!(
-                "    {:<18} {:>15} {:>15} {:>7}  {category:<15} {:<10} {site}",
+                "    {:<18} {:>15} {:>15} {:>7}  {:<15} {:<10} {site}",
                 format!("{addr:#x}"),
                 format_number(*bytes),
                 requested_bytes.map_or_else(unknown, format_number),
                 step.map_or_else(unknown, format_number),
-                confidence.unwrap_or("-"),
+                category.name(),
+                confidence.map_or("-", Confidence::name),
             ),
         );
     }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use crate::render::wording::Vocabulary;
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::report::AsyncPool;
 use gpumemtrace_replay::report::Fragmentation;
 use gpumemtrace_replay::report::FragmentationOverTime;
 use gpumemtrace_replay::report::PoolInfo;
 use gpumemtrace_replay::report::PoolRow;
-use gpumemtrace_replay::report::display::Vocabulary;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::render::text::sites::short_site;
 use crate::terminal::format::{
@@ -27,7 +27,7 @@ const MAX_KEEPERS: usize = 8;
 
 /// `large blocks`, `small blocks, stream 0x7f..., pool 0:1`.
 fn format_pool(serves: &PoolInfo) -> String {
-    let mut place = format!("{} blocks", serves.blocks);
+    let mut place = format!("{} blocks", serves.blocks.name());
     if serves.stream != 0 {
         let _ = write!(place, ", stream {:#x}", serves.stream);
     }
@@ -63,7 +63,7 @@ pub(in crate::render::text) fn render_pools(
         ),
     );
     for pool in pools.iter().take(most) {
-        let kind = if pool.expandable { ", expandable" } else { "" };
+        let kind = if pool.is_expandable { ", expandable" } else { "" };
         put_line(
             out,
             format_args!(
@@ -72,7 +72,7 @@ pub(in crate::render::text) fn render_pools(
                 size_column(pool.allocated_bytes),
                 size_column(pool.free_bytes),
                 size_column(pool.largest_free_bytes),
-                format_pool(&pool.serves),
+                format_pool(&pool.key),
                 format_count(pool.segments, words.segment),
             ),
         );
@@ -93,7 +93,7 @@ pub(in crate::render::text) fn render_pools(
 
 /// The sizes that the run asks for most: would they have found room?
 pub(in crate::render::text) fn render_usable(out: &mut String, moment: &Fragmentation, words: &Vocabulary) {
-    if moment.usable.is_empty() {
+    if moment.common_sizes.is_empty() {
         return;
     }
     put_line(
@@ -103,16 +103,16 @@ pub(in crate::render::text) fn render_usable(out: &mut String, moment: &Fragment
             words.source
         ),
     );
-    for row in moment.usable.iter().take(MAX_SIZES) {
+    for row in moment.common_sizes.iter().take(MAX_SIZES) {
         put_line(
             out,
             format_args!(
                 "  {}  {:>14}  {HANG}{} of {} free ({})",
                 size_column(row.block_bytes),
-                format!("{} at once", format_number(row.fit)),
-                format_bytes(row.fit.saturating_mul(row.block_bytes)),
+                format!("{} at once", format_number(row.fitting_blocks)),
+                format_bytes(row.fitting_blocks.saturating_mul(row.block_bytes)),
                 format_bytes(row.free_bytes),
-                format_pool(&row.serves),
+                format_pool(&row.key),
             ),
         );
     }
@@ -137,19 +137,19 @@ pub(in crate::render::text) fn render_gap_over_time(
         format_args!(
             "  Device {}, over the run ({}): {} reserved and unused on average, {} at most ({} in)",
             course.device,
-            format_count(course.looks, "look"),
+            format_count(course.observations, "look"),
             format_bytes(mean),
             format_bytes(most.0),
             format_duration(most.1)
         ),
     );
-    if course.kept_by.is_empty() {
+    if course.pinned_by.is_empty() {
         return;
     }
     put_line(out, format_args!("  Lines whose tensors kept free memory from use:"));
     let title = |text: &str| format!("{text:>width$}", width = display_width(&size_column(0)));
     put_line(out, format_args!("  {}  {}  {:>11}", title("on average"), title("at most"), "of the time"));
-    for keeper in course.kept_by.iter().take(style.row_limit(MAX_KEEPERS)) {
+    for keeper in course.pinned_by.iter().take(style.row_limit(MAX_KEEPERS)) {
         put_line(
             out,
             format_args!(
@@ -175,7 +175,7 @@ pub(in crate::render::text) fn render_async_pool(out: &mut String, pool: &AsyncP
             format_bytes(pool.allocated_bytes)
         ),
     );
-    match (&pool.worst, &pool.last) {
+    match (&pool.most_unused, &pool.last) {
         (Some(worst), Some(last)) => {
             for (what, answer) in [("most", worst), ("when asked last", last)] {
                 put_line(
@@ -193,7 +193,7 @@ pub(in crate::render::text) fn render_async_pool(out: &mut String, pool: &AsyncP
                 out,
                 format_args!(
                     "  Known for {} at which the program asked; between them it is unknown.",
-                    format_count(pool.answers, "moment")
+                    format_count(pool.samples, "moment")
                 ),
             );
         }

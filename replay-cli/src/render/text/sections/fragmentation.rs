@@ -1,10 +1,12 @@
 //! `--fragmentation`: reserved bytes that no tensor uses, and who keeps them.
 
+use crate::render::wording::Vocabulary;
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Cause;
+use gpumemtrace_replay::report::CauseKind;
 use gpumemtrace_replay::report::Fragmentation;
-use gpumemtrace_replay::report::display::Vocabulary;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::GapReason;
 
 use super::cause_rows;
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -23,7 +25,7 @@ pub(super) fn render_fragmentation(
     style: Style,
     _sites: &mut SiteFormatter,
 ) {
-    let words = report.traces[trace].vocabulary();
+    let words = Vocabulary::of_trace(&report.traces[trace]);
     let moments: Vec<_> =
         report.fragmentation.iter().flatten().filter(|moment| moment.trace == trace).collect();
     let driver_pools: Vec<_> =
@@ -32,7 +34,7 @@ pub(super) fn render_fragmentation(
     put_line(out, format_args!("{}", style.bold(&heading)));
     if moments.is_empty() && driver_pools.is_empty() {
         let why = match report.traces[trace].stream {
-            Some(stream) if !stream.reserved_is_known => {
+            Some(stream) if !stream.is_reserved_known => {
                 "Not known of this stream alone: PyTorch's tracker did not tell all segments."
             }
             _ if words.is_metal => "No buffer in a heap was seen in this trace.",
@@ -47,7 +49,7 @@ pub(super) fn render_fragmentation(
         out.push('\n');
         render_snapshot_gap(out, moment, &words, style);
     }
-    for course in report.gap_over_time.iter().flatten().filter(|course| course.trace == trace) {
+    for course in report.fragmentation_over_time.iter().flatten().filter(|course| course.trace == trace) {
         cause_rows::render_gap_over_time(out, course, style);
     }
 }
@@ -60,10 +62,10 @@ pub(in crate::render::text) fn render_snapshot_gap(
     style: Style,
 ) {
     let when = match moment.at.why {
-        "peak_reserved" => "when most was reserved",
-        "oom" => "when memory ran out",
-        "at" => "at the moment asked for",
-        _ => "at the end",
+        GapReason::PeakReserved => "when most was reserved",
+        GapReason::Oom => "when memory ran out",
+        GapReason::At => "at the moment asked for",
+        GapReason::End => "at the end",
     };
     let share = moment.gap_bytes as f64 / moment.reserved_bytes.max(1) as f64;
     put_line(
@@ -88,7 +90,7 @@ pub(in crate::render::text) fn render_snapshot_gap(
                 format_args!("      {}  {HANG}{}", size_column(culprit.bytes), short_site(&culprit.site)),
             );
         }
-        let (lines, rest) = sum_hidden_rows(&cause.culprits, most, cause.left_out, |culprit| culprit.bytes);
+        let (lines, rest) = sum_hidden_rows(&cause.culprits, most, cause.omitted, |culprit| culprit.bytes);
         if lines > 0 && rest > 0 {
             put_line(out, format_args!("      {}  {HANG}other lines", size_column(rest)));
         }
@@ -101,18 +103,19 @@ pub(in crate::render::text) fn render_snapshot_gap(
 pub(in crate::render::text) fn describe_cause(cause: &Cause, words: &Vocabulary) -> String {
     let Vocabulary { segment, block, empty_cache, .. } = words;
     match cause.cause {
-        "pinned" => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),
-        "cache" => format!("in {segment}s without a live {block}: {empty_cache} would give it back"),
-        "rounding" => "lost to rounding".to_owned(),
-        "pending_free" => "given back, but another stream still uses it".to_owned(),
-        "stranded_stream" => {
+        CauseKind::Pinned => format!("free, but cannot be given back: in {segment}s that live {block}s keep"),
+        CauseKind::Cache => format!("in {segment}s without a live {block}: {empty_cache} would give it back"),
+        CauseKind::Rounding => "lost to rounding".to_owned(),
+        CauseKind::PendingFree => "given back, but another stream still uses it".to_owned(),
+        CauseKind::StrandedStream => {
             format!("free, but kept for another stream: in {segment}s that live {block}s keep")
         }
-        "stranded_pool" => "free, but kept for another pool (small blocks, a graph, a MemPool)".to_owned(),
-        "unexplained" if words.is_metal => {
+        CauseKind::StrandedPool => {
+            "free, but kept for another pool (small blocks, a graph, a MemPool)".to_owned()
+        }
+        CauseKind::Unexplained if words.is_metal => {
             "unexplained: where buffers lie in their heaps is not known".to_owned()
         }
-        "unexplained" => "unexplained: the allocator's segments are not known".to_owned(),
-        other => other.to_owned(),
+        CauseKind::Unexplained => "unexplained: the allocator's segments are not known".to_owned(),
     }
 }

@@ -4,6 +4,9 @@ use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Holder;
 use gpumemtrace_replay::report::HolderScan;
 use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::LeakKind;
+use gpumemtrace_replay::report::ScanTrigger;
+use gpumemtrace_replay::report::UnresolvedReason;
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 use crate::terminal::style::Style;
@@ -18,8 +21,8 @@ pub(in crate::render::text) fn render_holders(
     was_scanned: bool,
     style: Style,
 ) {
-    let (Some(holders), Some(seen)) = (&leak.holders, &leak.holders_seen) else {
-        if was_scanned && leak.kind == "tensors" {
+    let (Some(holders), Some(seen)) = (&leak.holders, &leak.holder_coverage) else {
+        if was_scanned && leak.kind == LeakKind::Tensors {
             put_line(
                 out,
                 format_args!(
@@ -43,7 +46,7 @@ pub(in crate::render::text) fn render_holders(
         let reasons: Vec<String> = seen
             .unresolved
             .iter()
-            .map(|one| format!("{} {}", format_count(one.blocks, "block"), explain_unresolved(&one.why)))
+            .map(|one| format!("{} {}", format_count(one.blocks, "block"), explain_unresolved(one.why)))
             .collect();
         put_line(out, format_args!("   Who holds the others is not known: {}.", reasons.join("; ")));
     }
@@ -52,7 +55,7 @@ pub(in crate::render::text) fn render_holders(
 /// `train.kept (list, 34 items) <- tensor <- grad_fn chain`.
 fn format_holder(holder: &Holder) -> String {
     let items = holder.items.map(|items| format_count(items, "item"));
-    let what: Vec<String> = holder.kind.iter().cloned().chain(items).collect();
+    let what: Vec<String> = holder.type_name.iter().cloned().chain(items).collect();
     let mut text = holder.name.clone();
     if !what.is_empty() {
         text = format!("{text} ({})", what.join(", "));
@@ -64,34 +67,33 @@ fn format_holder(holder: &Holder) -> String {
 }
 
 /// A reason in words.
-fn explain_unresolved(why: &str) -> &str {
+fn explain_unresolved(why: UnresolvedReason) -> &'static str {
     match why {
-        "no_tensor" => "no tensor of Python's has",
-        "no_name" => "are in tensors that no name leads to",
-        "saved_unread" => "may be in graphs that this version of PyTorch does not let be read",
-        "out_of_time" => "were not found before the time was up",
-        "not_looked_at" => "were not looked at, being so many",
-        "not_listed" => "have further names",
-        "unreadable" => "have a name that cannot be read",
-        other => other,
+        UnresolvedReason::NoTensor => "no tensor of Python's has",
+        UnresolvedReason::NoName => "are in tensors that no name leads to",
+        UnresolvedReason::SavedUnread => "may be in graphs that this version of PyTorch does not let be read",
+        UnresolvedReason::OutOfTime => "were not found before the time was up",
+        UnresolvedReason::NotLookedAt => "were not looked at, being so many",
+        UnresolvedReason::NotListed => "have further names",
+        UnresolvedReason::Unreadable => "have a name that cannot be read",
     }
 }
 
 /// What is to be known of the looks: which was the last, and why one found nothing.
 pub(in crate::render::text) fn render_last_scan(out: &mut String, report: &Report, trace: usize) {
     let scans = report.holders.iter().flatten().filter(|scan| scan.trace == trace);
-    let Some(scan) = scans.max_by_key(|scan| scan.look) else { return };
+    let Some(scan) = scans.max_by_key(|scan| scan.scan) else { return };
     out.push('\n');
     put_line(out, format_args!("{}", describe_scan(scan)));
 }
 
 fn describe_scan(look: &HolderScan) -> String {
-    let when = match look.when.as_deref() {
-        Some("exit") => "at its end",
-        Some("oom") => "when memory ran out",
-        Some("signal") => "at a signal",
-        Some("call") => "when it said so",
-        _ => "at a moment that is not known",
+    let when = match look.trigger {
+        Some(ScanTrigger::Exit) => "at its end",
+        Some(ScanTrigger::Oom) => "when memory ran out",
+        Some(ScanTrigger::Signal) => "at a signal",
+        Some(ScanTrigger::Call) => "when it said so",
+        None => "at a moment that is not known",
     };
     let step = look.step.map_or_else(String::new, |step| format!(", in step {}", format_number(step)));
     let mut text = format!("The program looked who holds its blocks {when}{step}");
@@ -116,14 +118,14 @@ mod tests {
     fn a_holder_is_told_from_the_name_to_the_block() {
         let holder = Holder {
             name: "train._val_cache".to_owned(),
-            kind: Some("list".to_owned()),
+            type_name: Some("list".to_owned()),
             items: Some(390),
             chain: vec!["tensor".to_owned(), "grad_fn chain".to_owned()],
             blocks: 1,
             bytes: 512,
         };
         assert_eq!(format_holder(&holder), "train._val_cache (list, 390 items) <- tensor <- grad_fn chain");
-        let plain = Holder { kind: None, items: None, chain: Vec::new(), ..holder };
+        let plain = Holder { type_name: None, items: None, chain: Vec::new(), ..holder };
         assert_eq!(format_holder(&plain), "train._val_cache");
     }
 }

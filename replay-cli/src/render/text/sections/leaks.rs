@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use crate::render::wording::Vocabulary;
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::BenignRule;
+use gpumemtrace_replay::report::GrowsBy;
 use gpumemtrace_replay::report::Leak;
+use gpumemtrace_replay::report::LeakKind;
+use gpumemtrace_replay::report::LeakShape;
 use gpumemtrace_replay::report::Omitted;
 use gpumemtrace_replay::report::OomForecast;
+use gpumemtrace_replay::report::StepSource;
 use gpumemtrace_replay::report::Steps;
-use gpumemtrace_replay::report::display::Vocabulary;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use super::holders::{render_holders, render_last_scan};
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -68,7 +73,10 @@ pub(super) fn render_leaks(
         if let Some(source) = sites.source_line(&leak.site) {
             put_line(out, format_args!("       {source}"));
         }
-        put_line(out, format_args!("   {}", explain_leak(leak, &report.traces[trace].vocabulary())));
+        put_line(
+            out,
+            format_args!("   {}", explain_leak(leak, &Vocabulary::of_trace(&report.traces[trace]))),
+        );
         if let Some(leaf) = &leak.leaf {
             put_line(
                 out,
@@ -101,7 +109,8 @@ pub(super) fn render_leaks(
             }
         }
         if !leak.site.stack.is_empty() {
-            let which = if leak.shape == "retained_graph" { "Most of it is allocated" } else { "Allocated" };
+            let which =
+                if leak.shape == LeakShape::RetainedGraph { "Most of it is allocated" } else { "Allocated" };
             put_line(out, format_args!("   {which} at (own lines marked with >):"));
             sites.write_stack(out, &leak.site, "     ", style);
         }
@@ -120,13 +129,13 @@ pub(super) fn render_leaks(
 
 /// Leaks that a filter left out; of the report, so they are told with its only trace or not at all.
 pub(in crate::render::text) fn filtered_leaks(report: &Report, trace: usize) -> Option<Omitted> {
-    report.left_out.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
+    report.omitted.and_then(|lists| lists.leaks).filter(|_| trace == 0 && report.traces.len() == 1)
 }
 
 /// What grew and is no leak, by rule: so that nobody looks for it.
 fn render_benign_growth(out: &mut String, report: &Report, trace: usize) {
-    let mut by_rule: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for one in report.silent_growth.iter().flatten().filter(|one| one.trace == trace) {
+    let mut by_rule: BTreeMap<BenignRule, (u64, u64)> = BTreeMap::new();
+    for one in report.benign_growth.iter().flatten().filter(|one| one.trace == trace) {
         let (lines, bytes) = by_rule.entry(one.rule).or_default();
         *lines += 1;
         *bytes = bytes.saturating_add(one.bytes);
@@ -140,7 +149,7 @@ fn render_benign_growth(out: &mut String, report: &Report, trace: usize) {
             format!(
                 "{} {} ({})",
                 format_bytes(*bytes),
-                explain_benign_rule(rule),
+                explain_benign_rule(*rule),
                 format_count(*lines, "line")
             )
         })
@@ -150,16 +159,15 @@ fn render_benign_growth(out: &mut String, report: &Report, trace: usize) {
 }
 
 /// A rule of silence in words.
-fn explain_benign_rule(rule: &str) -> &str {
+fn explain_benign_rule(rule: BenignRule) -> &'static str {
     match rule {
-        "warm_up" => "that came in the first steps",
-        "one_off" => "that came a few times",
-        "saturating" => "in what fills up or slows down",
-        "ratchet" => "in what is made anew for the longest batch so far",
-        "optimizer_state" => "of optimizer state",
-        "library_workspace" => "of cuBLAS workspaces",
-        "too_early" => "of which the steps are too few to tell",
-        other => other,
+        BenignRule::WarmUp => "that came in the first steps",
+        BenignRule::OneOff => "that came a few times",
+        BenignRule::Saturating => "in what fills up or slows down",
+        BenignRule::Ratchet => "in what is made anew for the longest batch so far",
+        BenignRule::OptimizerState => "of optimizer state",
+        BenignRule::LibraryWorkspace => "of cuBLAS workspaces",
+        BenignRule::TooEarly => "of which the steps are too few to tell",
     }
 }
 
@@ -169,7 +177,7 @@ pub(in crate::render::text) fn leak_headline(leak: &Leak) -> String {
         || "near the end".to_owned(),
         |step| format!("at the end of step {}", format_number(step)),
     );
-    let what = if leak.grows_by == "size" {
+    let what = if leak.grows_by == GrowsBy::Size {
         format!("{} larger {when}", format_bytes(leak.bytes))
     } else {
         format!("{} ({}) {when}", format_count(leak.blocks, "block"), format_bytes(leak.bytes))
@@ -236,20 +244,20 @@ fn format_growth(bytes: u64, blocks: u64) -> String {
 fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     let mut parts = Vec::new();
     match leak.kind {
-        "device" => parts.push(words.outside.to_owned()),
-        "pinned_host" => parts.push("This is pinned host memory.".to_owned()),
-        _ => {}
+        LeakKind::Device => parts.push(words.outside.to_owned()),
+        LeakKind::PinnedHost => parts.push("This is pinned host memory.".to_owned()),
+        LeakKind::Tensors | LeakKind::Reserved => {}
     }
     let share = leak.freed_siblings.share;
     let freed_at = leak.freed_siblings.site.as_ref().map(|site| format!(", mostly at {}", short_site(site)));
     let freed_at = freed_at.unwrap_or_default();
-    parts.push(if leak.kind == "reserved" {
+    parts.push(if leak.kind == LeakKind::Reserved {
         format!(
             "{} reserves more and more that no tensor uses: freed on a stream or in a pool that does not serve \
              what comes next, or in pieces that fit nobody. The line is the one that asked for most of it.",
             words.reserver
         )
-    } else if leak.grows_by == "size" {
+    } else if leak.grows_by == GrowsBy::Size {
         "Not more blocks but larger ones: a tensor that is extended (torch.cat), or a batch or sequence that \
          gets longer."
             .to_owned()
@@ -258,13 +266,13 @@ fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
     } else {
         "Nothing that this line allocated was ever freed.".to_owned()
     });
-    if words.is_metal && leak.kind == "tensors" {
+    if words.is_metal && leak.kind == LeakKind::Tensors {
         parts.push(
             "Buffers are made here; a tensor of another line that was given one may be what keeps it."
                 .to_owned(),
         );
     }
-    if leak.shape == "retained_graph" {
+    if leak.shape == LeakShape::RetainedGraph {
         let rate = leak
             .bytes_per_step
             .map_or_else(String::new, |rate| format!(", {} per step", format_bytes(rate.0.round() as u64)));
@@ -272,7 +280,7 @@ fn explain_leak(leak: &Leak, words: &Vocabulary) -> String {
         parts.push(format!(
             "Forward at line {line}, no backward{rate}: an autograd graph that is kept, whose tensors grow in the same steps."
         ));
-    } else if leak.shape == "accelerating" {
+    } else if leak.shape == LeakShape::Accelerating {
         parts.push("It speeds up.".to_owned());
     }
     if !leak.is_regular {
@@ -292,28 +300,30 @@ fn describe_step_basis(steps: Option<&Steps>) -> String {
     let Some(steps) = steps else { return String::new() };
     let number = steps.count.unwrap_or(0);
     match (steps.source, &steps.site) {
-        (Some("optimizer"), Some(site)) => {
+        (Some(StepSource::Optimizer), Some(site)) => {
             format!(
                 " (over {}, told by the optimizer call at {})",
                 format_count(number, "step"),
                 short_site(site)
             )
         }
-        (Some("marks"), _) => {
+        (Some(StepSource::Marks), _) => {
             format!(
                 " (over {} that the program marked; step 0 is what came before)",
                 format_count(number, "step")
             )
         }
-        (Some("period"), _) => {
+        (Some(StepSource::Period), _) => {
             format!(" (over {}, told by the period of the allocations)", format_count(number, "step"))
         }
-        (Some("nvtx"), _) => {
+        (Some(StepSource::Nvtx), _) => {
             let name = steps.range.as_deref().unwrap_or("unknown");
             let ranges = format!("told by the NVTX ranges \"{name}\"; step 0 is what came before");
             format!(" (over {}, {ranges})", format_count(number, "step"))
         }
-        (Some(source), _) => format!(" (over {}, told by {source})", format_count(number, "step")),
+        (Some(StepSource::Optimizer), None) => {
+            format!(" (over {}, told by the optimizer)", format_count(number, "step"))
+        }
         (None, _) => " (no steps were recognised: judged over equal times)".to_owned(),
     }
 }
@@ -329,9 +339,9 @@ mod tests {
             describe_step_basis(Some(&Steps { source: Some(source), count: Some(40), site: None, range }))
         };
         let marked = " (over 40 steps that the program marked; step 0 is what came before)";
-        assert_eq!(of("marks", None), marked);
+        assert_eq!(of(StepSource::Marks, None), marked);
         let ranges = " (over 40 steps, told by the NVTX ranges \"step #\"; step 0 is what came before)";
-        assert_eq!(of("nvtx", Some("step #")), ranges);
-        assert_eq!(of("period", None), " (over 40 steps, told by the period of the allocations)");
+        assert_eq!(of(StepSource::Nvtx, Some("step #")), ranges);
+        assert_eq!(of(StepSource::Period, None), " (over 40 steps, told by the period of the allocations)");
     }
 }

@@ -1,8 +1,9 @@
 //! `--oom`: why an allocation failed, and what would help.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Filters;
-use gpumemtrace_replay::report::display::format_bytes;
+use gpumemtrace_replay::report::VerdictEvidence;
 
 use super::{fragmentation, peak};
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -26,7 +27,7 @@ pub(super) fn render_oom(
     sites: &mut SiteFormatter,
 ) {
     let most = style.row_limit(MAX_TOLD);
-    let words = report.traces[trace].vocabulary();
+    let words = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]);
     let reserver = words.reserver;
     let ooms: Vec<_> = report.oom.iter().flatten().filter(|oom| oom.trace == trace).collect();
     put_line(out, format_args!("{}", style.bold("Out of memory")));
@@ -40,7 +41,7 @@ pub(super) fn render_oom(
         return;
     }
     if ooms.is_empty() {
-        let others = report.left_out.and_then(|lists| lists.oom).map_or(0, |out| out.count);
+        let others = report.omitted.and_then(|lists| lists.oom).map_or(0, |out| out.count);
         let says = match (others, &report.traces[trace].since) {
             (1.., _) => "Not at these lines; without --site there is more to tell.",
             _ if words.is_metal => {
@@ -51,9 +52,11 @@ pub(super) fn render_oom(
         };
         put_line(out, format_args!("  {says}"));
         let refused = report.verdicts.iter().flatten();
-        for verdict in
-            refused.filter(|one| words.is_metal && one.trace == trace && one.kind == "failed_calls")
-        {
+        for verdict in refused.filter(|one| {
+            words.is_metal
+                && one.trace == trace
+                && matches!(one.evidence, VerdictEvidence::FailedCalls { .. })
+        }) {
             put_line(out, format_args!("  {}.", verdict.summary));
         }
         return;
@@ -87,11 +90,11 @@ pub(super) fn render_oom(
         } else {
             put_line(out, format_args!("  What filled the device:"));
         }
-        peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.left_out), style.row_limit(MAX_SITES));
-        if !oom.unused.is_empty() {
+        peak::render_site_table(out, &oom.sites, (oom.live_bytes, oom.omitted), style.row_limit(MAX_SITES));
+        if !oom.unused_causes.is_empty() {
             put_line(out, format_args!("  What {reserver} held and no tensor used:"));
         }
-        for cause in &oom.unused {
+        for cause in &oom.unused_causes {
             put_line(
                 out,
                 format_args!(

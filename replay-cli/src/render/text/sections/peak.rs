@@ -1,9 +1,10 @@
 //! `--peak`: what filled the device when it was fullest.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::MemoryLayer;
 use gpumemtrace_replay::report::Omitted;
 use gpumemtrace_replay::report::SiteShare;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use super::categories;
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -33,8 +34,8 @@ pub(super) fn render_peak(
     }
     for peak in peaks {
         let step = peak.step.map(|step| format!(", step {}", format_number(step))).unwrap_or_default();
-        let source = report.traces[trace].vocabulary().source;
-        let what = if peak.layer == "torch" {
+        let source = crate::render::wording::Vocabulary::of_trace(&report.traces[trace]).source;
+        let what = if peak.layer == MemoryLayer::Torch {
             "held by tensors".to_owned()
         } else {
             format!("allocated from {source}")
@@ -52,7 +53,7 @@ pub(super) fn render_peak(
             put_line(out, format_args!("  By line:"));
         }
         let most = style.row_limit(MAX_SITES);
-        render_site_table(out, &peak.sites, (peak.live_bytes, peak.left_out), most);
+        render_site_table(out, &peak.sites, (peak.live_bytes, peak.omitted), most);
         categories::render_changes(out, peak, style);
         let with_stack = if sites.full_stacks { most } else { WITH_STACK.min(most) };
         for share in peak.sites.iter().take(with_stack).filter(|share| !share.site.stack.is_empty()) {
@@ -71,7 +72,7 @@ pub(super) fn render_peak(
 pub(in crate::render::text) fn render_site_table(
     out: &mut String,
     sites: &[SiteShare],
-    (total, left_out): (u64, Option<Omitted>),
+    (total, omitted): (u64, Option<Omitted>),
     most: usize,
 ) {
     let part = |bytes: u64| if total == 0 { 0.0 } else { bytes as f64 / total as f64 };
@@ -87,14 +88,14 @@ pub(in crate::render::text) fn render_site_table(
             ),
         );
     }
-    let (lines, bytes) = sum_hidden_rows(sites, most, left_out, |share| share.bytes);
+    let (lines, bytes) = sum_hidden_rows(sites, most, omitted, |share| share.bytes);
     if lines == 0 {
         return;
     }
     // How many blocks the lines had that were left out before, nobody has said.
     let rest = sites.get(most..).unwrap_or_default();
     let blocks = rest.iter().fold(0u64, |sum, share| sum.saturating_add(share.blocks));
-    let blocks = if left_out.is_some() { String::new() } else { format_count(blocks, "block") };
+    let blocks = if omitted.is_some() { String::new() } else { format_count(blocks, "block") };
     put_line(
         out,
         format_args!(

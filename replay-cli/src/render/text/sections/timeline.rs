@@ -1,12 +1,12 @@
 //! `--timeline`: memory over time, as a chart that fits the terminal.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::Mark;
 use gpumemtrace_replay::report::Timeline;
 use gpumemtrace_replay::report::TimelinePoint;
-use gpumemtrace_replay::report::display::format_bytes;
 
-use gpumemtrace_replay::report::display::Vocabulary;
+use crate::render::wording::Vocabulary;
 
 use super::torch_memory;
 use crate::render::text::sites::{SiteFormatter, short_site};
@@ -52,7 +52,7 @@ fn render_timelines(out: &mut String, report: &Report, trace: usize, style: Styl
         let ooms = ooms.filter(|oom| (oom.trace, oom.device) == (trace, timeline.device));
         let ooms: Vec<u64> = ooms.map(|oom| oom.time_ns).collect();
         let marks: Vec<&Mark> = report.marks.iter().filter(|mark| mark.trace == trace).collect();
-        render_timeline(out, timeline, (&ooms, &marks), &report.traces[trace].vocabulary(), style);
+        render_timeline(out, timeline, (&ooms, &marks), &Vocabulary::of_trace(&report.traces[trace]), style);
     }
 }
 
@@ -63,7 +63,7 @@ fn render_timeline(
     words: &Vocabulary,
     style: Style,
 ) {
-    let margin = gpumemtrace_replay::report::display::chosen_units().columns() + 1;
+    let margin = crate::terminal::units::chosen_units().columns() + 1;
     let width = style.width.saturating_sub(margin + 2).max(20);
     let points = &timeline.points;
     let has_torch = points.iter().any(|point| point.live_bytes.is_some());
@@ -230,9 +230,9 @@ fn render_bands(
             put_line(out, format_args!("{:margin$} |{line}", ""));
         }
     }
-    let left_out = timeline.left_out.map_or(0, |out| out.count);
-    let more = left_out + timeline.bands.len().saturating_sub(shown) as u64;
-    if left_out > 0 {
+    let omitted = timeline.omitted.map_or(0, |out| out.count);
+    let more = omitted + timeline.bands.len().saturating_sub(shown) as u64;
+    if omitted > 0 {
         put_line(
             out,
             format_args!("{:margin$}  {HANG}{} more among the largest", "", format_count(more, "other line")),

@@ -1,10 +1,10 @@
 //! What PyTorch said of its own memory on an Apple GPU: as it was sampled, beside what is exact.
 
+use crate::terminal::units::format_bytes;
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::SampledPoint;
 use gpumemtrace_replay::report::SampledRange;
 use gpumemtrace_replay::report::TorchMemory;
-use gpumemtrace_replay::report::display::format_bytes;
 
 use crate::terminal::format::{format_count, format_duration, format_number, put_line};
 use crate::terminal::marks::HANG;
@@ -67,7 +67,7 @@ fn format_missing<T>(memory: &TorchMemory, range: Option<&SampledRange<T>>) -> S
 }
 
 fn describe_unused_buffers(memory: &TorchMemory) -> String {
-    match &memory.kept_bytes {
+    match &memory.unused_buffer_bytes {
         Some(range) => format!(
             "in buffers that no tensor used at those moments: {}",
             format_range(range, "more by PyTorch's count than buffers held")
@@ -78,7 +78,7 @@ fn describe_unused_buffers(memory: &TorchMemory) -> String {
 
 /// What the two counts say of each other; no more can be known.
 fn describe_beyond_metal(memory: &TorchMemory) -> String {
-    let Some(range) = &memory.beyond_metal_bytes else {
+    let Some(range) = &memory.unrecorded_bytes else {
         return "held by what no recorded call of Metal shows: unknown".to_owned();
     };
     if (range.least, range.most) == (0, 0) {

@@ -10,65 +10,7 @@
 //! cases, and properties that hold for every possible evidence.
 
 use super::context::CallContext;
-
-/// What a block is used for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Category {
-    /// Parameters and buffers of modules.
-    Parameters,
-    /// Results of the backward pass that outlive it.
-    Gradients,
-    /// State that an optimizer keeps from step to step.
-    OptimizerState,
-    /// Results of the forward pass that outlive it, usually until the backward pass.
-    Activations,
-    /// Blocks that are freed in the pass that allocated them.
-    Temporaries,
-    /// Scratch memory of libraries such as cuBLAS.
-    Workspaces,
-    /// Batches of input data.
-    Inputs,
-    /// No rule applies to the block.
-    Unknown,
-}
-
-impl Category {
-    /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Parameters => "parameters",
-            Self::Gradients => "gradients",
-            Self::OptimizerState => "optimizer_state",
-            Self::Activations => "activations",
-            Self::Temporaries => "temporaries",
-            Self::Workspaces => "workspaces",
-            Self::Inputs => "inputs",
-            Self::Unknown => "unknown",
-        }
-    }
-}
-
-/// How certain the verdict of a rule is.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) enum Confidence {
-    /// The evidence is weak; this category is only the most likely one.
-    Low,
-    /// Allocation or free indicates the category, and the other does not contradict it.
-    Medium,
-    /// Allocation and free agree.
-    High,
-}
-
-impl Confidence {
-    /// The name in reports.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-}
+pub(crate) use crate::report::{Category, CategoryRule, Confidence};
 
 /// How a block ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,27 +78,27 @@ pub(crate) struct CategoryVerdict {
     pub category: Category,
     /// `None` for an unknown category.
     pub confidence: Option<Confidence>,
-    /// Name of the rule in reports.
-    pub rule: &'static str,
+    /// The rule that decided.
+    pub rule: CategoryRule,
 }
 
-const fn verdict(category: Category, confidence: Confidence, rule: &'static str) -> CategoryVerdict {
+const fn verdict(category: Category, confidence: Confidence, rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category, confidence: Some(confidence), rule }
 }
 
 /// A verdict of unknown; `rule` names the reason.
-pub(super) const fn unknown(rule: &'static str) -> CategoryVerdict {
+pub(super) const fn unknown(rule: CategoryRule) -> CategoryVerdict {
     CategoryVerdict { category: Category::Unknown, confidence: None, rule }
 }
 
 /// Lasting blocks of plain program code. [`super::sizes`] may refine the verdict.
-pub(super) const KEPT: &str = "kept_by_program";
+pub(super) const KEPT: CategoryRule = CategoryRule::KeptByProgram;
 
 /// Lasting blocks of a workspace's size. [`super::sizes`] may refine a verdict of low confidence.
-pub(super) const WORKSPACE: &str = "workspace_size";
+pub(super) const WORKSPACE: CategoryRule = CategoryRule::WorkspaceSize;
 
 /// The fate is unknown, since the run or the step ended abnormally.
-pub(super) const CUT: &str = "cut_short";
+pub(super) const CUT: CategoryRule = CategoryRule::CutShort;
 
 /// Decides the category of a block.
 pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
@@ -170,22 +112,24 @@ pub(crate) fn judge_block(evidence: BlockEvidence) -> CategoryVerdict {
     match allocated_in {
         CallContext::Module => {
             let is_moved = fate == BlockFate::FreedIn(CallContext::Module);
-            verdict(C::Parameters, if is_moved { Medium } else { High }, "born_in_module")
+            verdict(C::Parameters, if is_moved { Medium } else { High }, CategoryRule::BornInModule)
         }
-        CallContext::Initial if lasts => verdict(C::Parameters, Medium, "born_in_module"),
-        CallContext::Initial => verdict(C::Temporaries, Medium, "born_in_initialisation"),
+        CallContext::Initial if lasts => verdict(C::Parameters, Medium, CategoryRule::BornInModule),
+        CallContext::Initial => verdict(C::Temporaries, Medium, CategoryRule::BornInInitialisation),
         CallContext::Loading if fate == BlockFate::FreedIn(CallContext::Loading) && !lasts => {
-            verdict(C::Temporaries, Medium, "died_where_born")
+            verdict(C::Temporaries, Medium, CategoryRule::DiedWhereBorn)
         }
-        CallContext::Loading => verdict(C::Parameters, Medium, "born_while_loading"),
-        CallContext::Data => verdict(C::Inputs, if lasts { Medium } else { High }, "born_while_fetching"),
-        CallContext::Seed => verdict(C::Temporaries, High, "begins_backward"),
-        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, "born_in_zero_grad"),
+        CallContext::Loading => verdict(C::Parameters, Medium, CategoryRule::BornWhileLoading),
+        CallContext::Data => {
+            verdict(C::Inputs, if lasts { Medium } else { High }, CategoryRule::BornWhileFetching)
+        }
+        CallContext::Seed => verdict(C::Temporaries, High, CategoryRule::BeginsBackward),
+        CallContext::ZeroGrad => verdict(C::Temporaries, Medium, CategoryRule::BornInZeroGrad),
         CallContext::Optimizer | CallContext::OptimizerState => judge_optimizer_block(evidence),
         CallContext::Backward => judge_backward_block(evidence),
         CallContext::Forward => judge_forward_block(evidence),
         CallContext::Program => judge_program_block(evidence),
-        CallContext::Unknown => unknown("no_python_stack"),
+        CallContext::Unknown => unknown(CategoryRule::NoPythonStack),
     }
 }
 
@@ -213,15 +157,17 @@ fn judge_optimizer_block(evidence: BlockEvidence) -> CategoryVerdict {
         (
             BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::WithinStep,
-        ) => verdict(Category::Temporaries, High, "died_where_born"),
+        ) => verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn),
         (
             BlockFate::FreedIn(CallContext::Optimizer | CallContext::OptimizerState),
             BlockLifetime::Unknown,
-        ) if !makes_state => verdict(Category::Temporaries, Medium, "died_where_born"),
-        _ if makes_state => verdict(Category::OptimizerState, High, "born_as_state"),
+        ) if !makes_state => verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn),
+        _ if makes_state => verdict(Category::OptimizerState, High, CategoryRule::BornAsState),
         _ if evidence.is_cut_short => unknown(CUT),
-        (_, BlockLifetime::Lasting) => verdict(Category::OptimizerState, High, "outlived_optimizer"),
-        _ => verdict(Category::OptimizerState, Medium, "outlived_optimizer"),
+        (_, BlockLifetime::Lasting) => {
+            verdict(Category::OptimizerState, High, CategoryRule::OutlivedOptimizer)
+        }
+        _ => verdict(Category::OptimizerState, Medium, CategoryRule::OutlivedOptimizer),
     }
 }
 
@@ -229,17 +175,17 @@ fn judge_backward_block(evidence: BlockEvidence) -> CategoryVerdict {
     use Confidence::{High, Low, Medium};
     match (evidence.fate, evidence.lifetime) {
         (BlockFate::FreedIn(CallContext::ZeroGrad), _) => {
-            verdict(Category::Gradients, High, "died_in_zero_grad")
+            verdict(Category::Gradients, High, CategoryRule::DiedInZeroGrad)
         }
         (BlockFate::FreedIn(CallContext::Backward), BlockLifetime::WithinStep) => {
-            verdict(Category::Temporaries, High, "died_where_born")
+            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
         }
         (
             BlockFate::FreedIn(CallContext::Backward | CallContext::Unknown),
             BlockLifetime::WithinStep | BlockLifetime::Unknown,
-        ) => verdict(Category::Temporaries, Medium, "died_where_born"),
+        ) => verdict(Category::Temporaries, Medium, CategoryRule::DiedWhereBorn),
         _ if evidence.is_cut_short => verdict(Category::Temporaries, Low, CUT),
-        _ => verdict(Category::Gradients, Medium, "outlived_backward"),
+        _ => verdict(Category::Gradients, Medium, CategoryRule::OutlivedBackward),
     }
 }
 
@@ -248,19 +194,23 @@ fn judge_forward_block(evidence: BlockEvidence) -> CategoryVerdict {
     match evidence.fate {
         BlockFate::FreedIn(CallContext::Backward) => {
             let is_late = evidence.lifetime == BlockLifetime::Lasting;
-            verdict(Category::Activations, if is_late { Medium } else { High }, "died_in_backward")
+            verdict(Category::Activations, if is_late { Medium } else { High }, CategoryRule::DiedInBackward)
         }
         _ if evidence.is_cut_short => {
             let confidence = if evidence.line_is_freed_in_backward { Medium } else { Low };
             verdict(Category::Activations, confidence, CUT)
         }
-        _ if evidence.lifetime == BlockLifetime::Lasting => unknown("kept_by_forward"),
+        _ if evidence.lifetime == BlockLifetime::Lasting => unknown(CategoryRule::KeptByForward),
         // A block that is live at the end may also be leaked.
-        BlockFate::Live if evidence.saw_backward => verdict(Category::Activations, Low, "outlived_backward"),
-        _ if evidence.saw_backward => verdict(Category::Activations, Medium, "outlived_backward"),
-        BlockFate::FreedIn(CallContext::Forward) => verdict(Category::Temporaries, High, "died_where_born"),
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, "died_before_backward"),
-        BlockFate::Live | BlockFate::Unknown => unknown("kept_by_forward"),
+        BlockFate::Live if evidence.saw_backward => {
+            verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
+        }
+        _ if evidence.saw_backward => verdict(Category::Activations, Medium, CategoryRule::OutlivedBackward),
+        BlockFate::FreedIn(CallContext::Forward) => {
+            verdict(Category::Temporaries, High, CategoryRule::DiedWhereBorn)
+        }
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Medium, CategoryRule::DiedBeforeBackward),
+        BlockFate::Live | BlockFate::Unknown => unknown(CategoryRule::KeptByForward),
     }
 }
 
@@ -270,15 +220,15 @@ fn judge_program_block(evidence: BlockEvidence) -> CategoryVerdict {
         return unknown(KEPT);
     }
     match evidence.fate {
-        _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, "born_before_forward"),
+        _ if evidence.is_before_forward => verdict(Category::Inputs, Medium, CategoryRule::BornBeforeForward),
         BlockFate::FreedIn(CallContext::Backward) => {
-            verdict(Category::Activations, Medium, "died_in_backward")
+            verdict(Category::Activations, Medium, CategoryRule::DiedInBackward)
         }
         _ if evidence.is_cut_short => unknown(CUT),
         BlockFate::FreedIn(_) if evidence.saw_backward => {
-            verdict(Category::Activations, Low, "outlived_backward")
+            verdict(Category::Activations, Low, CategoryRule::OutlivedBackward)
         }
-        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, "died_before_backward"),
+        BlockFate::FreedIn(_) => verdict(Category::Temporaries, Low, CategoryRule::DiedBeforeBackward),
         BlockFate::Live | BlockFate::Unknown => unknown(KEPT),
     }
 }

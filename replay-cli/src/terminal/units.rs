@@ -1,16 +1,14 @@
-//! Sizes in the unit that whoever reads them wants.
+//! Formats sizes in the unit that the user chose.
 //!
-//! Constraint: sentences with sizes are made in many places here (why memory ran out, what is uneven), long before anything knows
-//! how it will be shown, and all numbers of one report should be comparable at a glance. Consequence: this is the one place that
-//! makes text of bytes, and the one choice of the whole process: made at most once, by the command, before the first report;
-//! nothing that is computed depends on it, and JSON numbers are bytes always.
+//! All sizes of one report use the same unit, so that they can be compared at a glance. The command chooses it once for
+//! the process, before it prints. JSON numbers are always bytes.
 
 use std::str::FromStr;
 use std::sync::OnceLock;
 
 /// A unit of sizes in text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Units {
+pub(crate) enum Units {
     /// The binary unit in which the number has at most four digits before the point.
     #[default]
     Auto,
@@ -29,8 +27,8 @@ pub enum Units {
 }
 
 impl Units {
-    /// All of them, as people write them.
-    pub const NAMED: [(&'static str, Self); 7] = [
+    /// All units by name.
+    pub(crate) const NAMED: [(&'static str, Self); 7] = [
         ("auto", Self::Auto),
         ("bytes", Self::Bytes),
         ("KiB", Self::KiB),
@@ -51,8 +49,8 @@ impl Units {
         }
     }
 
-    /// Bytes for people: `512 B`, `4.00 MiB`, `22.9 GiB`, or in this unit alone. A little is not nothing.
-    pub fn text(self, bytes: u64) -> String {
+    /// A size: `512 B`, `4.00 MiB`, `22.90 GiB`. A size above 0 never prints as 0.
+    pub(crate) fn text(self, bytes: u64) -> String {
         match (self, self.bytes_each()) {
             (_, Some(each)) => {
                 let name = Self::NAMED.iter().find(|(_, unit)| *unit == self).map_or("", |(name, _)| *name);
@@ -67,8 +65,8 @@ impl Units {
         }
     }
 
-    /// Columns that sizes of any device take in this unit.
-    pub fn columns(self) -> usize {
+    /// The width of a column of sizes up to the memory of any GPU.
+    pub(crate) fn columns(self) -> usize {
         match self {
             Self::Auto | Self::GiB | Self::GB => 11,
             Self::MiB | Self::MB => 14,
@@ -86,7 +84,7 @@ impl FromStr for Units {
     }
 }
 
-/// Thousands of what is before the point.
+/// Groups the digits before the point by thousands.
 fn grouped(number: &str) -> String {
     let (whole, fraction) = number.split_at(number.find('.').unwrap_or(number.len()));
     let mut text = String::new();
@@ -116,18 +114,18 @@ fn automatic(bytes: u64) -> String {
 
 static CHOSEN: OnceLock<Units> = OnceLock::new();
 
-/// From now on all texts of this process are in this unit, unless another was chosen before.
-pub fn choose_units(units: Units) {
+/// Sets the unit of all sizes in this process. Only the first call has an effect.
+pub(crate) fn choose_units(units: Units) {
     let _ = CHOSEN.set(units);
 }
 
-/// What was chosen.
-pub fn chosen_units() -> Units {
+/// The unit of this process.
+pub(crate) fn chosen_units() -> Units {
     CHOSEN.get().copied().unwrap_or_default()
 }
 
-/// Bytes for people, in the unit that was chosen.
-pub fn format_bytes(bytes: u64) -> String {
+/// A size in the unit of this process.
+pub(crate) fn format_bytes(bytes: u64) -> String {
     chosen_units().text(bytes)
 }
 
@@ -137,7 +135,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_read_well_at_every_border() {
+    fn sizes_at_unit_boundaries() {
         let cases = [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -167,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn something_is_never_written_as_nothing_and_sizes_of_devices_fit_their_column(bytes in 1u64..1 << 43) {
+        fn sizes_above_zero_do_not_print_as_zero_and_fit_their_column(bytes in 1u64..1 << 43) {
             for (name, units) in Units::NAMED {
                 let text = units.text(bytes);
                 prop_assert!(!text.starts_with("0 ") && !text.starts_with("0.00 "), "{name}: {text}");

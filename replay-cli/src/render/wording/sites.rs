@@ -1,18 +1,9 @@
-//! Sites, functions and sizes as text.
+//! Sites, frames and ranks as text.
 
-mod units;
-mod vocabulary;
+use gpumemtrace_replay::report::{RankRow, Site};
 
-use super::{RankRow, Site};
-
-pub use self::{
-    units::{Units, choose_units, chosen_units, format_bytes},
-    vocabulary::Vocabulary,
-};
-
-/// A site for people: `train.py:41 in hook()`; without Python `grow (pool.cpp:41)`, or as much of it as is known, down to
-/// `libpool.so+0x1234`.
-pub fn format_site(site: &Site) -> String {
+/// `train.py:41 in hook()`; of a native site `grow (pool.cpp:41)`, or the known part of it, down to `libpool.so+0x1234`.
+pub(crate) fn format_site(site: &Site) -> String {
     match (&site.file, &site.module) {
         (file, Some(module)) => {
             format_native_frame(module, site.offset, site.function.as_deref(), file.as_deref(), site.line)
@@ -24,20 +15,20 @@ pub fn format_site(site: &Site) -> String {
                 .as_deref()
                 .map(|name| format!(" in {}", format_function(name)))
                 .unwrap_or_default();
-            let backward = if site.is_backward { ", its backward" } else { "" };
+            let backward = if site.is_backward { " (backward)" } else { "" };
             format!("{file}:{line}{function}{backward}")
         }
-        (None, None) => "(no Python stack: a backward or native thread)".to_owned(),
+        (None, None) => "<no Python frame>".to_owned(),
     }
 }
 
-/// `f` becomes `f()`; `<module>` stays.
-pub fn format_function(function: &str) -> String {
+/// `f` as `f()`; `<module>` stays.
+pub(crate) fn format_function(function: &str) -> String {
     if function.ends_with('>') { function.to_owned() } else { format!("{function}()") }
 }
 
-/// A native frame for people: `grow (pool.cpp:41)`, or as much of it as is known, down to `libpool.so+0x1234`.
-pub fn format_native_frame(
+/// `grow (pool.cpp:41)`, or the known part of it, down to `libpool.so+0x1234`.
+pub(crate) fn format_native_frame(
     module: &str,
     offset: Option<u64>,
     function: Option<&str>,
@@ -54,14 +45,14 @@ pub fn format_native_frame(
     }
 }
 
-/// How a unit is called: `rank 3`, else `device 1`, else by process.
-pub fn format_rank(row: &RankRow, rows: &[RankRow]) -> String {
+/// `rank 3`, else `GPU 1`, else the process.
+pub(crate) fn format_rank(row: &RankRow, rows: &[RankRow]) -> String {
     let has_more_devices = rows.iter().any(|other| other.trace == row.trace && other.device != row.device);
     match (row.rank, row.pid) {
-        (Some(rank), _) if has_more_devices => format!("rank {rank}, device {}", row.device),
+        (Some(rank), _) if has_more_devices => format!("rank {rank}, GPU {}", row.device),
         (Some(rank), _) => format!("rank {rank}"),
-        (None, _) if rows.iter().all(|other| other.trace == row.trace) => format!("device {}", row.device),
-        (None, Some(pid)) => format!("process {pid}, device {}", row.device),
-        (None, None) => format!("trace {}, device {}", row.trace + 1, row.device),
+        (None, _) if rows.iter().all(|other| other.trace == row.trace) => format!("GPU {}", row.device),
+        (None, Some(pid)) => format!("process {pid}, GPU {}", row.device),
+        (None, None) => format!("trace {}, GPU {}", row.trace + 1, row.device),
     }
 }

@@ -1,0 +1,78 @@
+//! The sentences of all outputs, made from the typed values of the analyses.
+//!
+//! The analyses leave `summary`, `why`, `action` and `message` empty. [`fill_report`], [`fill_comparison`] and
+//! [`fill_check`] write them, before a document is rendered. Each sentence depends on its own value, the trace it
+//! belongs to and the ranks, and not on lists that a filter may shorten. `no_sentence_is_empty` in `tests/wording.rs`
+//! checks all outputs.
+
+mod budget_file;
+mod check;
+mod comparison;
+mod losses;
+mod notes;
+mod oom;
+pub(crate) mod sites;
+mod verdicts;
+mod vocabulary;
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::budget::BudgetCheck;
+use gpumemtrace_replay::compare::Comparison;
+use gpumemtrace_replay::report::{TraceLoss, Worded};
+
+pub(crate) use budget_file::write_budget_file;
+pub(crate) use check::contributor_name;
+pub(crate) use comparison::explain_unknown_amplification;
+pub(crate) use losses::describe_loss;
+pub(crate) use vocabulary::Vocabulary;
+
+/// Writes all sentences of a report. Native sites must have names by then.
+pub(crate) fn fill_report(report: &mut Report) {
+    for info in &mut report.traces {
+        fill_losses(&mut info.incomplete);
+        let words = Vocabulary::of_trace(info);
+        for note in &mut info.notes {
+            note.message = notes::describe_note(&note.fact, &words);
+        }
+    }
+    let words: Vec<Vocabulary> = report.traces.iter().map(Vocabulary::of_trace).collect();
+    for oom in report.oom.iter_mut().flatten() {
+        let words = &words[oom.trace];
+        oom.why = oom::explain_oom(oom, words);
+        for remedy in &mut oom.remedies {
+            remedy.action = oom::describe_remedy(&remedy.kind, words);
+        }
+    }
+    let summaries: Vec<String> =
+        report.verdicts.iter().flatten().map(|verdict| verdicts::summarize(verdict, report)).collect();
+    for (verdict, summary) in report.verdicts.iter_mut().flatten().zip(summaries) {
+        verdict.summary = summary;
+    }
+}
+
+/// Writes all sentences of a comparison.
+pub(crate) fn fill_comparison(comparison: &mut Comparison) {
+    for run in &mut comparison.runs {
+        fill_losses(&mut run.incomplete);
+    }
+    for note in &mut comparison.notes {
+        note.message = comparison::describe_note(note.fact);
+    }
+    for quantity in comparison.across_backends.iter_mut().flat_map(|across| &mut across.not_comparable) {
+        quantity.message = comparison::explain_incomparable(quantity.fact);
+    }
+}
+
+/// Writes all sentences of a check.
+pub(crate) fn fill_check(check: &mut BudgetCheck) {
+    fill_losses(&mut check.incomplete);
+    for why in check.budgets.iter_mut().filter_map(|limit| limit.why.as_mut()) {
+        why.message = check::explain_unknown(why.fact);
+    }
+}
+
+fn fill_losses(losses: &mut [Worded<TraceLoss>]) {
+    for loss in losses {
+        loss.message = describe_loss(&loss.fact);
+    }
+}

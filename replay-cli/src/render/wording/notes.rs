@@ -1,0 +1,71 @@
+//! Notes on a recording, as phrases without a full stop.
+
+use gpumemtrace_replay::report::{PluggableMode, TraceNote};
+
+use super::Vocabulary;
+use crate::terminal::format::{format_count, format_percent};
+use crate::terminal::units::format_bytes;
+
+/// One note as a phrase.
+pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
+    match note {
+        TraceNote::Recorder { text } => text.clone(),
+        TraceNote::BackwardAtForwardLine { events, all_events } => {
+            let share = format_percent(*events as f64 / (*all_events).max(1) as f64);
+            format!("{share} of the events are of autograd threads, shown at their forward line with \"(backward)\"")
+        }
+        TraceNote::BackwardAtCall { events, all_events } => {
+            let share = format_percent(*events as f64 / (*all_events).max(1) as f64);
+            format!("{share} of the events are of autograd threads, shown at backward(): their forward line is unknown")
+        }
+        TraceNote::UncoveredFunctions { functions } => {
+            format!("the program called driver functions that are not intercepted: {}", functions.join(", "))
+        }
+        TraceNote::StartedByProgram if words.is_metal => {
+            "the program started the recording (gpumemtrace.start()); earlier events and memory are missing".to_owned()
+        }
+        TraceNote::StartedByProgram => {
+            "the program started the recording (gpumemtrace.start()); earlier events are missing, \
+             and earlier memory is shown at that line"
+                .to_owned()
+        }
+        TraceNote::AttachedLate => {
+            "the recording attached after the driver was loaded; calls through older function pointers are missing"
+                .to_owned()
+        }
+        TraceNote::Metal => {
+            "recorded from Metal: allocated means buffers and textures in heaps, reserved means the heaps; \
+             PyTorch reuses buffers without a call of Metal"
+                .to_owned()
+        }
+        TraceNote::PluggableAllocator { mode: PluggableMode::Uncached } => {
+            "gpumemtrace_malloc served each tensor with a driver call; nothing is known about PyTorch's allocator"
+                .to_owned()
+        }
+        TraceNote::PluggableAllocator { mode: PluggableMode::Caching | PluggableMode::Segments } => {
+            "gpumemtrace's caching allocator served the tensors; reserved memory and fragmentation are its own, \
+             not PyTorch's"
+                .to_owned()
+        }
+        TraceNote::ManagedMemory { peak_bytes } => format!(
+            "managed memory (up to {}) is not counted, because its location is unknown",
+            format_bytes(*peak_bytes)
+        ),
+        TraceNote::ForeignMemory { peak_bytes } => format!(
+            "mapped memory of other processes or APIs (up to {}) is not counted",
+            format_bytes(*peak_bytes)
+        ),
+        TraceNote::UnreachedSnapshot { when } => format!("this trace ends before --at {when}"),
+        TraceNote::CallsInFlight { calls } => {
+            let (verb, outcome) = if *calls == 1 { ("was", "its outcome is") } else { ("were", "their outcome is") };
+            format!("{} {verb} in flight at exit; {outcome} unknown", format_count(*calls, "driver call"))
+        }
+        TraceNote::UnlistedMarks { marks } => {
+            format!("{} not listed", format_count(*marks, "further mark"))
+        }
+        TraceNote::TrackerMismatches { blocks } => format!(
+            "PyTorch's trace tracker and its allocator disagreed on {}; their requested sizes are unknown",
+            format_count(*blocks, "block")
+        ),
+    }
+}

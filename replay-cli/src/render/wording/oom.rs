@@ -1,0 +1,79 @@
+//! Why a request failed, and what to try, without a full stop.
+
+use gpumemtrace_replay::report::{Oom, OomCause, RemedyKind};
+
+use super::Vocabulary;
+use super::sites::format_site;
+use crate::terminal::units::format_bytes;
+
+/// Why a request failed, in one sentence.
+pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
+    let requested = format_bytes(oom.requested_bytes);
+    let unused_bytes = oom.reserved_bytes.saturating_sub(oom.live_bytes);
+    let (live, unused, reserver) = (format_bytes(oom.live_bytes), format_bytes(unused_bytes), words.reserver);
+    match oom.cause {
+        OomCause::ExceedsDevice => {
+            let total = format_bytes(oom.device_total_bytes.unwrap_or(0));
+            format!("The request of {requested} exceeds the GPU's {total}")
+        }
+        OomCause::NoFittingBlock => {
+            let largest = oom
+                .largest_free_block_bytes
+                .map(|bytes| format!(" (largest free block {})", format_bytes(bytes)));
+            let driver = oom.device_free_bytes.map(|free| format!(", the driver {}", format_bytes(free)));
+            format!(
+                "No free block fits the request of {requested}: {reserver} had {unused} unused{}{}",
+                largest.unwrap_or_default(),
+                driver.unwrap_or_default()
+            )
+        }
+        OomCause::DeviceFull => {
+            let free = oom.device_free_bytes.unwrap_or(0);
+            format!(
+                "The GPU was too full for {requested}: {live} were allocated, {} were free ({unused} in {reserver}, {} at the driver)",
+                format_bytes(unused_bytes.saturating_add(free)),
+                format_bytes(free)
+            )
+        }
+        OomCause::Unknown => {
+            let unknown = if words.is_metal { "which limit applied is" } else { "the size of the GPU is" };
+            format!(
+                "The request of {requested} failed with {live} allocated and {unused} unused in {reserver}; {unknown} unknown"
+            )
+        }
+    }
+}
+
+/// What to try, as an imperative.
+pub(super) fn describe_remedy(kind: &RemedyKind, words: &Vocabulary) -> String {
+    match kind {
+        RemedyKind::FixLeak { site, bytes } => {
+            format!("free what {} retains ({} by then)", format_site(site), format_bytes(*bytes))
+        }
+        RemedyKind::UseTorchAllocator => {
+            "use PyTorch's own allocator with PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned()
+        }
+        RemedyKind::RaiseMpsLimit => {
+            "raise PYTORCH_MPS_HIGH_WATERMARK_RATIO (the system may then run out of memory)".to_owned()
+        }
+        RemedyKind::ExpandableSegments => "set PYTORCH_ALLOC_CONF=expandable_segments:True".to_owned(),
+        RemedyKind::UseOneStream { bytes } => format!(
+            "allocate on one stream, or free memory before another stream needs it ({} are cached for other streams)",
+            format_bytes(*bytes)
+        ),
+        RemedyKind::ReleasePools { bytes } => {
+            format!("release CUDA graphs or memory pools ({} are free in other pools)", format_bytes(*bytes))
+        }
+        RemedyKind::EmptyCache => {
+            let allocator = if words.is_metal { "PyTorch" } else { words.reserver };
+            format!(
+                "call {} before the request: {allocator} does so itself before it fails",
+                words.empty_cache
+            )
+        }
+        RemedyKind::RequestLess => "request less: the GPU cannot hold it even when empty".to_owned(),
+        RemedyKind::HoldLess { bytes } => {
+            format!("free at least {} before the request", format_bytes(*bytes))
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Each verdict in one sentence, finding first, without a full stop.
+
+use gpumemtrace_replay::Report;
+use gpumemtrace_replay::report::{
+    GrowsBy, HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
+};
+
+use super::sites::{format_rank, format_site};
+use super::{Vocabulary, describe_loss};
+use crate::terminal::format::{format_count, format_number, format_percent};
+use crate::terminal::units::format_bytes;
+
+/// Most owners that a sentence names.
+const MAX_OWNERS: usize = 3;
+
+/// The sentence of a verdict of this report.
+pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
+    let info = &report.traces[verdict.trace];
+    let is_metal = Vocabulary::of_trace(info).is_metal;
+    match &verdict.evidence {
+        VerdictEvidence::Leak { site, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
+            let what = match (grows_by, is_regular) {
+                (GrowsBy::Size, _) => "Growing blocks",
+                (GrowsBy::Blocks, true) => "Likely leak",
+                (GrowsBy::Blocks, false) => "Possible leak (or a cache that is still filling)",
+            };
+            let rate = bytes_per_step.map(format_rate).unwrap_or_default();
+            let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
+            format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
+        }
+        VerdictEvidence::Oom { count, site, device, requested_bytes } => {
+            let more = if *count > 1 {
+                format!(" (the first of {} errors)", format_number(*count))
+            } else {
+                String::new()
+            };
+            let requested = format_bytes(*requested_bytes);
+            format!(
+                "Out of memory on GPU {device}: a request of {requested} failed at {}{more}",
+                format_site(site)
+            )
+        }
+        VerdictEvidence::Incomplete(_) => {
+            let first = info.incomplete.first().map(|loss| describe_loss(&loss.fact)).unwrap_or_default();
+            let more = match info.incomplete.len().saturating_sub(1) as u64 {
+                0 => String::new(),
+                more => format!(" (and {})", format_count(more, "more loss").replace("losss", "losses")),
+            };
+            format!("The trace is incomplete: {first}{more}")
+        }
+        VerdictEvidence::TotalMismatch { device, events, first_seq, sum_bytes, torch_bytes } => format!(
+            "GPU {device}: live blocks do not sum to PyTorch's total at {} (first at event {first_seq}: {} instead of {} bytes)",
+            format_count(*events, "event"),
+            format_number(*sum_bytes),
+            format_number(*torch_bytes)
+        ),
+        VerdictEvidence::SegmentMismatch { device, events } => format!(
+            "GPU {device}: the recorded segments do not sum to PyTorch's reserved bytes at {}",
+            format_count(*events, "event")
+        ),
+        VerdictEvidence::UnmatchedBlocks { device, unmatched_frees, lost_frees } => format!(
+            "GPU {device}: {} without a recorded allocation, {} of an address that was never freed",
+            format_count(*unmatched_frees, "free"),
+            format_count(*lost_frees, "allocation")
+        ),
+        VerdictEvidence::UncoveredCalls { entry_points } => {
+            let what = if is_metal {
+                "methods or objects of Metal"
+            } else {
+                "calls of driver functions that allocate"
+            };
+            format!(
+                "{} {what} were not intercepted; their memory is missing from this report",
+                format_number(*entry_points)
+            )
+        }
+        VerdictEvidence::FailedCalls { calls, out_of_memory, site } => {
+            let calls_text = format_count(*calls, if is_metal { "Metal allocation" } else { "driver call" });
+            let first = if *calls > 1 { "first at" } else { "at" };
+            let site =
+                site.as_ref().map(|site| format!(", {first} {}", format_site(site))).unwrap_or_default();
+            let retry = "; PyTorch retries after freeing its cache, other libraries do not";
+            match out_of_memory {
+                None => format!(
+                    "{calls_text} failed{site}; Metal returns no reason, memory may have been short{retry}"
+                ),
+                Some(0) => format!("{calls_text} failed, none for lack of memory"),
+                Some(refused) => {
+                    format!("{calls_text} failed, {} for lack of memory{retry}", format_number(*refused))
+                }
+            }
+        }
+        VerdictEvidence::HighPressure(pressure) => describe_pressure(pressure),
+        VerdictEvidence::CachePressure(pressure) => {
+            let PressureEvidence { device, total_bytes, live_bytes, non_torch_bytes, share, .. } = *pressure;
+            let needed = live_bytes.saturating_add(non_torch_bytes) as f64 / total_bytes.max(1) as f64;
+            format!(
+                "GPU {device} was {} full, mostly of PyTorch's cache; without the cache it was {} full",
+                format_percent(share),
+                format_percent(needed)
+            )
+        }
+        VerdictEvidence::FragmentationLike { device, reserved_bytes, unusable_bytes, oom, .. } => {
+            let failed = if *oom { ", and an allocation failed for it" } else { "" };
+            format!(
+                "GPU {device} was fragmented: {} of {} reserved were free but unusable{failed} (see --fragmentation)",
+                format_bytes(*unusable_bytes),
+                format_bytes(*reserved_bytes)
+            )
+        }
+        VerdictEvidence::ReservedOverhang { device, reserved_bytes, live_bytes, cache_bytes } => format!(
+            "GPU {device}: {} were reserved for at most {} allocated; {} returns {}",
+            format_bytes(*reserved_bytes),
+            format_bytes(*live_bytes),
+            Vocabulary::of_trace(info).empty_cache,
+            format_bytes(*cache_bytes)
+        ),
+        VerdictEvidence::HiddenMemory { device, bytes, total_bytes, owners } => format!(
+            "GPU {device}: {} ({}) were held outside PyTorch at the peak: {}",
+            format_bytes(*bytes),
+            format_percent(*bytes as f64 / (*total_bytes).max(1) as f64),
+            owners.iter().take(MAX_OWNERS).map(describe_owner).collect::<Vec<_>>().join(", ")
+        ),
+        VerdictEvidence::TransientSpike { device, peak_bytes, usual_bytes, step, more_by_site } => {
+            let step = step.map(|step| format!(" (step {})", format_number(step))).unwrap_or_default();
+            format!(
+                "GPU {device}: allocated memory peaked at {}{step}, but stayed below {} for 95% of the run{}",
+                format_bytes(*peak_bytes),
+                format_bytes(*usual_bytes),
+                describe_more(more_by_site)
+            )
+        }
+        VerdictEvidence::PersistentDrift { device, first_bytes, last_bytes, source, .. } => {
+            let processes = match source {
+                ResidualSource::Nvml => "",
+                ResidualSource::Recorder | ResidualSource::Program => {
+                    ", in this process or in others on the GPU"
+                }
+            };
+            format!(
+                "GPU {device}: memory outside recorded calls rose from {} to {}{processes}",
+                format_bytes(*first_bytes),
+                format_bytes(*last_bytes)
+            )
+        }
+        VerdictEvidence::CreepConfirmed { device, bytes_per_step, findings, oom_step, .. } => {
+            let expected = oom_step
+                .map(|oom| format!("; out of memory expected near step {}", format_number(oom.expected)));
+            format!(
+                "GPU {device}: allocated memory grows by {}/step at {}{}",
+                format_bytes(*bytes_per_step as u64),
+                format_count(*findings as u64, "call site"),
+                expected.unwrap_or_default()
+            )
+        }
+        VerdictEvidence::CreepEarly { device, bytes, lines, site } => {
+            let more = match (*lines as u64).saturating_sub(1) {
+                0 => String::new(),
+                more => format!(" and {}", format_count(more, "more call site")),
+            };
+            let holds = if more.is_empty() { "holds" } else { "hold" };
+            format!(
+                "GPU {device}: {}{more} {holds} {} more than before; the run is too short to judge it",
+                format_site(site),
+                format_bytes(*bytes)
+            )
+        }
+        VerdictEvidence::Imbalance { peak_live_bytes, median_peak_live_bytes, excess, .. } => {
+            let ranks = report.ranks.as_ref();
+            let name = ranks.map(|ranks| format_rank(&ranks.rows[ranks.worst as usize], &ranks.rows));
+            format!(
+                "Imbalance: {} peaked at {}, {} above the median of {} ({}){}",
+                name.unwrap_or_else(|| "one rank".to_owned()),
+                format_bytes(*peak_live_bytes),
+                format_percent(*excess),
+                ranks.map_or(0, |ranks| ranks.rows.len()),
+                format_bytes(*median_peak_live_bytes),
+                describe_more(ranks.map_or(&[], |ranks| ranks.more_by_site.as_slice()))
+            )
+        }
+    }
+}
+
+/// `+4.00 MiB/step; `.
+fn format_rate(rate: Quantity) -> String {
+    format!("+{}/step; ", format_bytes(rate.0.max(0.0) as u64))
+}
+
+fn describe_pressure(pressure: &PressureEvidence) -> String {
+    let PressureEvidence { device, live_bytes, non_torch_bytes, share, .. } = *pressure;
+    let used = match (live_bytes, non_torch_bytes) {
+        (0, used) => format!("{} in use", format_bytes(used)),
+        (live, 0) => format!("{} allocated", format_bytes(live)),
+        (live, other) => {
+            format!("{} allocated and {} outside PyTorch", format_bytes(live), format_bytes(other))
+        }
+    };
+    format!("GPU {device} was nearly full: {used}, {} of it", format_percent(share))
+}
+
+fn describe_owner(owner: &HiddenOwner) -> String {
+    let bytes = format_bytes(owner.bytes);
+    match &owner.owner {
+        Some(owner) => format!("{bytes} by {owner}"),
+        None => format!("{bytes} not in any recorded call"),
+    }
+}
+
+fn describe_more(more_by_site: &[SiteBytes]) -> String {
+    let first = more_by_site.first();
+    first.map_or_else(String::new, |more| {
+        format!("; {} held {} more", format_site(&more.site), format_bytes(more.bytes))
+    })
+}

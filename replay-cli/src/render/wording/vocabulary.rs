@@ -1,0 +1,76 @@
+//! The nouns that differ between CUDA and Metal.
+
+use gpumemtrace_replay::compare::{Backend, ComparedRun};
+use gpumemtrace_replay::report::{PluggableMode, TraceInfo};
+
+/// The nouns for one trace. Texts take them from here, so that a report on Metal does not mention CUDA calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vocabulary {
+    /// True for Metal.
+    pub(crate) is_metal: bool,
+    /// What reserves memory for tensors.
+    pub(crate) reserver: &'static str,
+    /// The table row of reserved memory.
+    pub(crate) reserved_row: &'static str,
+    /// What hands memory to the process.
+    pub(crate) source: &'static str,
+    /// The same in one word, for a legend.
+    pub(crate) source_short: &'static str,
+    /// A range of reserved memory.
+    pub(crate) segment: &'static str,
+    /// An allocation inside a segment.
+    pub(crate) block: &'static str,
+    /// The call that returns unused reserved memory.
+    pub(crate) empty_cache: &'static str,
+    /// A sentence on memory that is not reserved for tensors.
+    pub(crate) outside: &'static str,
+    /// What the size of a device stands for.
+    pub(crate) size_of_device: &'static str,
+}
+
+impl Vocabulary {
+    /// The nouns for a trace of a report.
+    pub(crate) fn of_trace(info: &TraceInfo) -> Self {
+        Self::new(info.is_metal(), info.pluggable)
+    }
+
+    /// The nouns for a run of a comparison.
+    pub(crate) fn of_run(run: &ComparedRun) -> Self {
+        Self::new(run.backend == Backend::Mps, run.pluggable)
+    }
+
+    fn new(is_metal: bool, pluggable: Option<PluggableMode>) -> Self {
+        if is_metal {
+            return Self {
+                is_metal,
+                reserver: "Metal heaps",
+                reserved_row: "in Metal heaps",
+                source: "Metal",
+                source_short: "Metal",
+                segment: "heap",
+                block: "buffer",
+                empty_cache: "torch.mps.empty_cache()",
+                outside: "This is memory of Metal in no heap: buffers and textures of their own.",
+                size_of_device: "recommended",
+            };
+        }
+        let (reserver, reserved_row) = match pluggable {
+            Some(PluggableMode::Caching | PluggableMode::Uncached) => {
+                ("gpumemtrace's allocator", "reserved by allocator")
+            }
+            Some(PluggableMode::Segments) | None => ("PyTorch", "reserved by PyTorch"),
+        };
+        Self {
+            is_metal,
+            reserver,
+            reserved_row,
+            source: "the driver",
+            source_short: "driver",
+            segment: "segment",
+            block: "block",
+            empty_cache: "torch.cuda.empty_cache()",
+            outside: "This is driver memory (cudaMalloc and its like).",
+            size_of_device: "in all",
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The totals of each device.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::json_enum::json_enum;
+
+/// The totals of one device.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Device {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// The name of the GPU.
+    pub name: Option<String>,
+    /// The memory of the GPU; on Metal, what the system recommends.
+    pub total_bytes: Option<u64>,
+    /// Peaks, each the maximum of its own series.
+    pub peak: DevicePeak,
+    /// The last values.
+    pub end: DeviceLevels,
+    /// The owners of the driver's memory when `peak.device_bytes` was reached; sums to it.
+    pub ledger: Vec<OwnerBytes>,
+    /// Bytes in use beyond the recorded calls, sampled nearest to that peak: contexts, code, driver pools.
+    pub residual_bytes: Option<u64>,
+    /// The measurement behind `residual_bytes`.
+    pub residual: Option<Residual>,
+}
+
+/// Memory in use that no recorded call allocated.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Residual {
+    /// Bytes in use minus the bytes of recorded calls.
+    pub bytes: u64,
+    /// What measured the bytes in use.
+    pub source: ResidualSource,
+    /// The time of the measurement, from the start of the recording.
+    pub time_ns: u64,
+    /// The measured bytes in use.
+    pub in_use_bytes: u64,
+    /// The number of measurements, of all sources.
+    pub samples: u64,
+    /// The smallest residual of this source.
+    pub least_bytes: u64,
+    /// The largest residual of this source.
+    pub most_bytes: u64,
+}
+
+json_enum! {
+    /// What measured the bytes in use, best first.
+    enum ResidualSource {
+        /// NVML, for this process alone.
+        Nvml = "nvml",
+        /// The CUDA driver, queried by the recorder, for all processes on the GPU.
+        Recorder = "driver",
+        /// The CUDA driver, queried by the program, for all processes on the GPU.
+        Program = "program",
+    }
+}
+
+/// The peaks of the three series.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DevicePeak {
+    /// The maximum of PyTorch's `memory_allocated()`.
+    pub live_bytes: Option<u64>,
+    /// The maximum of PyTorch's `memory_reserved()`.
+    pub reserved_bytes: Option<u64>,
+    /// The maximum of the bytes that the driver handed to the process.
+    pub device_bytes: Option<u64>,
+    /// The time of the peak of `live_bytes` (of `device_bytes` without PyTorch), from the start of the recording.
+    pub time_ns: Option<u64>,
+    /// The number of steps begun at that time; `null` without steps.
+    pub step: Option<u64>,
+}
+
+/// The three series at one moment.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct DeviceLevels {
+    /// PyTorch's `memory_allocated()`.
+    pub live_bytes: Option<u64>,
+    /// PyTorch's `memory_reserved()`.
+    pub reserved_bytes: Option<u64>,
+    /// Bytes that the driver handed to the process.
+    pub device_bytes: Option<u64>,
+}
+
+/// The driver memory of one owner.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct OwnerBytes {
+    /// `torch blocks`, `torch cache`, or a shared library such as `libnccl.so.2`.
+    pub owner: String,
+    /// Its bytes.
+    pub bytes: u64,
+}

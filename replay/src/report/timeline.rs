@@ -1,0 +1,114 @@
+//! Memory over time, with the steps, phases and marks of the run.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::json_enum::json_enum;
+use super::{Omitted, Site};
+
+/// How the steps of the first trace were found.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Steps {
+    /// What begins a step; `null` if no steps were found.
+    pub source: Option<StepSource>,
+    /// The number of steps begun.
+    pub count: Option<u64>,
+    /// The call site of the optimizer call that begins a step.
+    pub site: Option<Site>,
+    /// The name of the NVTX ranges that are steps. Numbers in it are `#`.
+    pub range: Option<String>,
+}
+
+json_enum! {
+    /// What begins a step.
+    enum StepSource {
+        /// A call of `gpumemtrace.step()`.
+        Marks = "marks",
+        /// An NVTX range.
+        Nvtx = "nvtx",
+        /// A call of an optimizer.
+        Optimizer = "optimizer",
+        /// An allocation that repeats periodically.
+        Period = "period",
+    }
+}
+
+/// A named phase of the run, over all its occurrences (`crate::timeline::phases`).
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Phase {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Its name; each number in it is `#`. `null` if the trace does not contain it.
+    pub name: Option<String>,
+    /// How often it began.
+    pub count: u64,
+    /// Its total duration.
+    pub time_ns: u64,
+    /// Memory on each device with allocated blocks.
+    pub devices: Vec<PhaseOnDevice>,
+}
+
+/// The memory of a phase on one device.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PhaseOnDevice {
+    /// Ordinal of the GPU.
+    pub device: u8,
+    /// The peak of `memory_allocated()` during the phase; `null` without PyTorch.
+    pub peak_live_bytes: Option<u64>,
+    /// `memory_allocated()` at its end minus that at its begin, summed over all occurrences.
+    pub net_bytes: Option<i64>,
+}
+
+/// A named moment of the run (`crate::timeline::marks`).
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Mark {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Its name; `null` if the trace does not contain it.
+    pub name: Option<String>,
+    /// Nanoseconds from the start of the recording.
+    pub time_ns: u64,
+    /// The number of steps begun; `null` without steps.
+    pub step: Option<u64>,
+}
+
+/// One device over time.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Timeline {
+    /// Index in `traces`.
+    pub trace: usize,
+    /// Ordinal of the GPU.
+    pub device: u32,
+    /// At most two per bin: its highest and its lowest live bytes. The other series have their own
+    /// maximum and minimum of the bin, so that no extreme is lost.
+    pub points: Vec<TimelinePoint>,
+    /// The largest call sites.
+    pub bands: Vec<TimelineBand>,
+    /// The bands that a filter removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub omitted: Option<Omitted>,
+}
+
+/// One moment of a timeline.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TimelinePoint {
+    /// Nanoseconds from the start of the recording.
+    pub time_ns: u64,
+    /// The number of steps begun; `null` without steps.
+    pub step: Option<u64>,
+    /// PyTorch's `memory_allocated()`.
+    pub live_bytes: Option<u64>,
+    /// PyTorch's `memory_reserved()`.
+    pub reserved_bytes: Option<u64>,
+    /// Bytes that the driver handed to the process.
+    pub device_bytes: Option<u64>,
+}
+
+/// One call site over time.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct TimelineBand {
+    /// The call site.
+    pub site: Site,
+    /// Its live bytes, one number per point.
+    pub bytes: Vec<u64>,
+}
