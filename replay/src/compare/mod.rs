@@ -181,7 +181,7 @@ fn totals(before: &Profile<'_>, after: &Profile<'_>, steps: Option<ComparedRange
         let mut add = |name, before, after| all.extend(TotalChange::of(Some(ordinal), name, before, after));
         let names: BTreeSet<&TotalQuantity> = old.totals.keys().chain(new.totals.keys()).collect();
         let mut names: Vec<&TotalQuantity> = names.into_iter().collect();
-        names.sort_by_cached_key(|name| name.to_string());
+        names.sort_by_cached_key(ToString::to_string);
         for name in names {
             // An owner that is not listed held nothing.
             let known = |profile: &DeviceProfile| {

@@ -1,11 +1,12 @@
 //! What is missing from a trace: lost events and damage, apart from calls in flight at the end.
 
 use gpumemtrace_format::Counter;
+use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::CorruptRegion;
 
 use super::trace_head::RingProblem;
 use super::{TraceBody, TraceHead};
-use crate::report::TraceLoss;
+use crate::report::{BlockContent, TraceLoss};
 
 /// Most damaged regions that are described one by one.
 const MAX_DAMAGE_DESCRIBED: usize = 3;
@@ -62,7 +63,12 @@ pub fn incompleteness(
     let is_being_written = head.is_locked && head.ring.is_some();
     if let Some(cut) = head.cut.filter(|cut| head.ring.is_none() || !(cut.is_in_ring() || is_being_written)) {
         let (file, offset_bytes) = head.place_of(cut.offset);
-        losses.push(TraceLoss::CutBlock { file, offset_bytes });
+        let content = match cut.kind {
+            Some(BlockKind::META) => BlockContent::Metadata,
+            Some(BlockKind::MODULES) => BlockContent::Modules,
+            _ => BlockContent::Other,
+        };
+        losses.push(TraceLoss::CutBlock { file, offset_bytes, content });
     }
     let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
     add_count(head.unknown_blocks, TraceLoss::UnknownBlocks { blocks: head.unknown_blocks });

@@ -105,7 +105,7 @@ json_enum! {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+#[allow(clippy::trivially_copy_pass_by_ref, clippy::ref_option, reason = "serde passes references")]
 fn tracker_word<S: Serializer>(state: &Option<TrackerState>, serializer: S) -> Result<S::Ok, S::Error> {
     state.map(TrackerState::name).serialize(serializer)
 }

@@ -26,7 +26,7 @@ impl SizeCounts {
                 Category::Parameters => counts.parameters += 1,
                 Category::Gradients => counts.gradients += 1,
                 Category::OptimizerState => counts.state += 1,
-                Category::Workspaces if may_be_gradient(verdict) => counts.either += 1,
+                Category::Workspaces if may_be_gradient(*verdict) => counts.either += 1,
                 _ => {}
             }
         }
@@ -34,7 +34,7 @@ impl SizeCounts {
     }
 }
 
-fn may_be_gradient(verdict: &CategoryVerdict) -> bool {
+fn may_be_gradient(verdict: CategoryVerdict) -> bool {
     verdict.rule == WORKSPACE && verdict.confidence == Some(Confidence::Low)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn compare(blocks: &mut [(u64, CategoryVerdict)]) {
                 *verdict = told(Category::Parameters, Confidence::Medium, CategoryRule::SizeOfGradients);
             }
             // The workspace came first; the rest are as many as there are parameters that lack a gradient.
-            Category::Workspaces if may_be_gradient(verdict) => {
+            Category::Workspaces if may_be_gradient(*verdict) => {
                 if counts.parameters == 0 {
                     verdict.confidence = Some(Confidence::Medium);
                 } else if counts.gradients + counts.either <= counts.parameters {
