@@ -132,7 +132,7 @@ fn unreadable_input_is_one_line_and_exit_code_5() {
         (&empty, "is empty"),
         (&foreign, "is not a gpumemtrace trace"),
         (&short, "is empty"),
-        (&newer, "use a newer one"),
+        (&newer, "use the gpumemtrace that recorded it"),
         (&missing, "does not exist"),
         (&directory, "is a directory"),
         (&"/dev/null".to_owned(), "is not a regular file"),
@@ -231,12 +231,12 @@ fn unknown_event_kinds_and_times_are_reported_as_losses() {
     let mut strange = leaky();
     strange.events[40].kind = EventKind(77);
     strange.events[41].kind = EventKind(78);
-    assert_incomplete(&folder.put("kinds.trace", &strange.file(100)), "2 events are of a kind that this");
+    assert_incomplete(&folder.put("kinds.trace", &strange.file(100)), "2 events are of unknown kinds");
     let mut late = leaky();
     late.events[40].time_ns += 3_600_000_000_000;
     late.events[41].time_ns = 5;
     let path = folder.put("times.trace", &late.file(100));
-    assert_incomplete(&path, "2 events have a time outside of the run");
+    assert_incomplete(&path, "2 events with times outside the run");
     let report: serde_json::Value =
         serde_json::from_slice(&run(&["replay", &path, "--timeline", "--json"]).stdout).unwrap();
     let times: Vec<u64> = report["timeline"]["points"]
@@ -256,7 +256,7 @@ fn undefined_frames_are_reported_as_losses() {
     let path = folder.put("run.trace", &run_.file(100));
     let output = run(&["replay", &path]);
     assert_eq!(output.status.code(), Some(6), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("1 stack frames are used and not defined in the file"));
+    assert!(text(&output.stdout).contains("1 stack frame is not defined in the file"));
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn pipes_are_refused_without_blocking() {
     let output =
         command().args(["replay", &path]).timeout(std::time::Duration::from_secs(20)).output().unwrap();
     assert_eq!(output.status.code(), Some(6));
-    assert!(text(&output.stdout).contains("the ring file beside the trace is not a regular file"));
+    assert!(text(&output.stdout).contains("the ring file is not a regular file"));
 }
 
 #[test]

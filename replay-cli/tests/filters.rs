@@ -123,20 +123,20 @@ fn piped_text_is_neither_wrapped_nor_shortened_without_columns() {
 fn filtered_reports_match_schema_and_add_up() {
     let folder = Folder::with(&[("a.trace", &named("model", "keep", 30))]);
     let whole = folder.json(&["replay", "a.trace"]);
-    assert!(whole.get("left_out").is_none() && whole.get("filters").is_none());
+    assert!(whole.get("omitted").is_none() && whole.get("filters").is_none());
     let peak = |report: &Value| report["peak"][0].clone();
     for args in [&["--top", "2"][..], &["--site", "model.py"], &["--site", "Net.*", "--top", "1"]] {
         let part = folder.json(&[&["replay", "a.trace"], args].concat());
         let shown: u64 =
             peak(&part)["sites"].as_array().unwrap().iter().map(|s| s["bytes"].as_u64().unwrap()).sum();
-        let out = peak(&part)["left_out"]["bytes"].as_u64().unwrap();
+        let out = peak(&part)["omitted"]["bytes"].as_u64().unwrap();
         assert_eq!(Some(shown + out), peak(&whole)["live_bytes"].as_u64(), "{args:?}");
         assert!(part["filters"].is_object());
     }
     let other = folder.json(&["replay", "a.trace", "--site", "Net.forward"]);
     assert_eq!(other["leaks"].as_array().unwrap().len(), 0);
-    assert_eq!(other["left_out"]["leaks"]["count"], 1);
-    assert_eq!(other["left_out"]["leaks"]["bytes"], whole["leaks"][0]["bytes"]);
+    assert_eq!(other["omitted"]["leaks"]["count"], 1);
+    assert_eq!(other["omitted"]["leaks"]["bytes"], whole["leaks"][0]["bytes"]);
     assert!(!other["verdicts"].as_array().unwrap().iter().any(|verdict| verdict["kind"] == "leak"));
     // --fail-on ignores findings that a filter hides.
     let fails = ["replay", "a.trace", "--fail-on", "leak"];

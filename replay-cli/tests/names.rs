@@ -100,7 +100,7 @@ fn report(args: &[&str]) -> Value {
 fn frames(site: &Value) -> Vec<(String, Option<String>, bool)> {
     let frame = |frame: &Value| {
         let function = frame["function"].as_str().map(str::to_owned);
-        (frame["kind"].as_str().unwrap().to_owned(), function, frame["inlined"] == true)
+        (frame["kind"].as_str().unwrap().to_owned(), function, frame["is_inlined"] == true)
     };
     site["stack"].as_array().unwrap().iter().map(frame).collect()
 }

@@ -65,7 +65,7 @@ def unheld_findings(report):
         names = {holder["name"] for holder in leak["holders"] or []}
         if names != {"train.kept"}:
             found.append(f"held by {sorted(names) or 'unknown'} instead of train.kept")
-        found += [f"{one['blocks']} blocks: {one['why']}" for one in (leak["holders_seen"] or {"unresolved": []})["unresolved"]]
+        found += [f"{one['blocks']} blocks: {one['why']}" for one in (leak["holder_coverage"] or {"unresolved": []})["unresolved"]]
     return found
 
 

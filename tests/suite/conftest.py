@@ -62,7 +62,7 @@ def assert_report_is_consistent(report):
     for peak in report.get("peak", []) + report.get("instants", []):
         whole = peak["live_bytes"] if peak["layer"] == "torch" else peak.get("device_bytes", peak["live_bytes"])
         assert sum(site["bytes"] for site in peak["sites"]) == whole
-    looks = [(course["trace"], look) for course in report.get("gap_over_time", []) for look in course["points"]]
+    looks = [(course["trace"], look) for course in report.get("fragmentation_over_time", []) for look in course["points"]]
     moments = [(gap["trace"], gap | {"causes": {cause["cause"]: cause["bytes"] for cause in gap["causes"]}})
                for gap in report.get("fragmentation", [])]
     for trace, gap in looks + moments:

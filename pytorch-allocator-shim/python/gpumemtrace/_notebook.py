@@ -78,7 +78,7 @@ def _cell_report(begin: str, end: str, cell_file: Optional[str]) -> str:
     except (CommandFailed, NotRecording, FileNotFoundError) as error:
         return f"gpumemtrace: no report on this cell: {error}"
     snapshots: Dict[Tuple[str, int], Dict[str, Any]] = {
-        (snapshot["asked"], snapshot["device"]): snapshot for snapshot in whole.get("instants", [])
+        (snapshot["when"], snapshot["device"]): snapshot for snapshot in whole.get("snapshots", [])
     }
     lines: List[str] = []
     for peak in whole.get("peak", []):
@@ -138,7 +138,7 @@ def _site_text(site: Dict[str, Any], cell_file: Optional[str]) -> str:
     file, line, function = site.get("file"), site.get("line"), site.get("function")
     if file is None:
         return str(site.get("module") or "<no Python frame>")
-    backward = " (backward)" if site.get("backward") else ""
+    backward = " (backward)" if site.get("is_backward") else ""
     if file == cell_file or _CELL_FILE.search(file):
         # IPython registers the code of cells with linecache.
         text = linecache.getline(file, line).strip() if line is not None else ""

@@ -141,7 +141,7 @@ class _MeasuredRun:
         if not all(trace["complete"] for trace in whole["traces"]):
             raise _Unknown(f"the trace is incomplete: see `gpumemtrace info {whole['traces'][0]['path']}`")
         phases = [found for found in whole.get("phases", []) if found["name"] == self.name]
-        if len(phases) != 1 or phases[0]["turns"] != 1:
+        if len(phases) != 1 or phases[0]["count"] != 1:
             raise _Unknown("the test is not in the trace")
         devices = {device["device"] for device in whole["devices"]}
         seen = {device["device"] for device in whole["devices"] if device["peak"]["live_bytes"] is not None}
@@ -149,7 +149,7 @@ class _MeasuredRun:
         none: Dict[str, int] = {}
         return {
             quantity: {device: in_phase.get(device, none).get(key, 0) if device in seen else None for device in sorted(devices)}
-            for quantity, key in (("peak", "peak_live_bytes"), ("net", "left_bytes"))
+            for quantity, key in (("peak", "peak_live_bytes"), ("net", "net_bytes"))
         }
 
 

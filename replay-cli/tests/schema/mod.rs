@@ -1,5 +1,5 @@
-//! The part of JSON Schema that `docs/report.schema.json` uses. A keyword that is not known here is
-//! a violation, so the schema cannot come to rely on something that is not checked.
+//! Validates JSON against the part of JSON Schema that the schemas in `docs/` use. An unknown
+//! keyword is a violation, so that the schemas cannot rely on a keyword that is not checked.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
     let rules = schema.as_object().unwrap_or(&none);
     for (keyword, rule) in rules {
         let holds = match keyword.as_str() {
-            "$schema" | "title" | "description" | "$defs" | "properties" | "items" => true,
+            "$schema" | "$id" | "title" | "description" | "format" | "$defs" | "properties" | "items" => true,
             "$ref" => {
                 let name = rule.as_str().unwrap_or_default().trim_start_matches('#');
                 let target = root.pointer(name).unwrap_or_else(|| panic!("no such definition: {rule}"));
@@ -40,13 +40,14 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
                 }
                 true
             }
-            "anyOf" => rule.as_array().is_some_and(|choices| {
-                choices.iter().any(|choice| {
-                    let mut inner = Vec::new();
-                    check(root, choice, value, at, &mut inner);
-                    inner.is_empty()
-                })
-            }),
+            "anyOf" => matching(root, rule, value, at) > 0,
+            "oneOf" => matching(root, rule, value, at) == 1,
+            "minItems" => {
+                value.as_array().is_none_or(|items| items.len() as u64 >= rule.as_u64().unwrap_or(0))
+            }
+            "maxItems" => {
+                value.as_array().is_none_or(|items| items.len() as u64 <= rule.as_u64().unwrap_or(0))
+            }
             _ => false,
         };
         if !holds {
@@ -63,6 +64,17 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str, found: &mut Vec<
             check(root, rule, member, &format!("{at}[{index}]"), found);
         }
     }
+}
+
+/// The number of choices that `value` satisfies.
+fn matching(root: &Value, choices: &Value, value: &Value, at: &str) -> usize {
+    let choices = choices.as_array().into_iter().flatten();
+    let holds = |choice: &&Value| {
+        let mut inner = Vec::new();
+        check(root, choice, value, at, &mut inner);
+        inner.is_empty()
+    };
+    choices.filter(holds).count()
 }
 
 fn is_type(value: &Value, name: &Value) -> bool {

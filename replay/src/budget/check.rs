@@ -16,7 +16,7 @@ use crate::report::{AmountUnit, CauseKind, Site, TraceLoss, Worded};
 ///
 /// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(title = "gpumemtrace check")]
+#[schemars(title = "gpumemtrace check", extend("$id" = "urn:gpumemtrace:check:1"))]
 pub struct BudgetCheck {
     /// The name of this format.
     #[schemars(extend("const" = "gpumemtrace.check"))]

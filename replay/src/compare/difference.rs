@@ -19,7 +19,7 @@ use crate::report::{
 ///
 /// Sizes are bytes, unknown values are `null` and never 0. Keys may be added.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(title = "gpumemtrace comparison")]
+#[schemars(title = "gpumemtrace comparison", extend("$id" = "urn:gpumemtrace:comparison:1"))]
 pub struct Comparison {
     /// The name of this format.
     #[schemars(extend("const" = "gpumemtrace.comparison"))]

@@ -5,11 +5,12 @@
 //! the second reading. `replay/tests/damage.rs` checks them against traces with known damage.
 
 use gpumemtrace_format::Counter;
+use gpumemtrace_format::block::BlockKind;
 use gpumemtrace_format::reader::CorruptRegion;
 
 use super::trace_head::{DroppedParts, RingProblem};
 use super::{TraceBody, TraceHead};
-use crate::report::TraceLoss;
+use crate::report::{BlockContent, TraceLoss};
 
 /// Damaged regions that are described one by one.
 const MAX_DESCRIBED_DAMAGE: usize = 3;
@@ -72,7 +73,12 @@ pub fn find_losses(
         head.truncated_end.filter(|end| head.ring.is_none() || !(end.is_in_ring() || is_being_written))
     {
         let (file, offset_bytes) = head.find_offset(end.offset);
-        losses.push(TraceLoss::CutBlock { file, offset_bytes });
+        let content = match end.kind {
+            Some(BlockKind::META) => BlockContent::Metadata,
+            Some(BlockKind::MODULES) => BlockContent::Modules,
+            _ => BlockContent::Other,
+        };
+        losses.push(TraceLoss::CutBlock { file, offset_bytes, content });
     }
     let mut add_count = |count: u64, loss: TraceLoss| losses.extend((count > 0).then_some(loss));
     add_count(head.unknown_blocks, TraceLoss::UnknownBlocks { blocks: head.unknown_blocks });

@@ -39,7 +39,7 @@ pub use self::{
         LeakShape, OomForecast, Survival,
     },
     mps_samples::{SampledPoint, SampledRange, TorchMemory},
-    note::{TraceLoss, TraceNote, Worded},
+    note::{BlockContent, TraceLoss, TraceNote, Worded},
     oom::{Oom, OomCause, Remedy, RemedyKind},
     peak::{
         Category, CategoryBytes, CategoryShare, Confidence, PassBytes, Peak, PeakBlockRow, PhaseBytes,
@@ -74,7 +74,7 @@ impl Serialize for Quantity {
 /// Sizes are bytes, times nanoseconds from the start of the recording, unknown values `null` and never 0. Steps are counted from 0.
 /// Keys may be added. A section is absent unless it was selected, or no section was.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-#[schemars(title = "gpumemtrace report")]
+#[schemars(title = "gpumemtrace report", extend("$id" = "urn:gpumemtrace:report:1"))]
 pub struct Report {
     /// The name of this format.
     #[schemars(extend("const" = "gpumemtrace.report"))]

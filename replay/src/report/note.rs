@@ -4,12 +4,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::PluggableMode;
+use super::json_enum::json_enum;
 
 /// A typed fact and the sentence that says it.
 ///
 /// The analyses leave `message` empty. The command fills it before it prints a document.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(rename = "{T}")]
+#[schemars(rename = "{T}", description = "A fact, and the sentence that says it.")]
 pub struct Worded<T> {
     /// The kind of the fact, with its numbers.
     #[serde(flatten)]
@@ -72,6 +73,8 @@ pub enum TraceLoss {
         file: Option<String>,
         /// The position of the block in the file.
         offset_bytes: u64,
+        /// What the block holds.
+        content: BlockContent,
     },
     /// The file has blocks of a newer recorder.
     UnknownBlocks {
@@ -141,6 +144,18 @@ pub enum TraceLoss {
         /// The number of frames.
         frames: u64,
     },
+}
+
+json_enum! {
+    /// What a block of the file holds.
+    enum BlockContent {
+        /// Metadata.
+        Metadata = "metadata",
+        /// The loaded libraries.
+        Modules = "modules",
+        /// Events, definitions, or unknown.
+        Other = "other",
+    }
 }
 
 /// A fact about a recording that is not a loss.

@@ -40,6 +40,8 @@ pub enum VerdictEvidence {
     Leak {
         /// The call site.
         site: Box<Site>,
+        /// The memory that leaks.
+        kind: super::LeakKind,
         /// As in `leaks`.
         confidence: f64,
         /// As in `leaks`.

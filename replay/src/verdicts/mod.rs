@@ -66,6 +66,7 @@ fn leak_verdict(leak: &Leak) -> VerdictDraft {
     };
     let evidence = VerdictEvidence::Leak {
         site: without_stack(&leak.site),
+        kind: leak.kind,
         confidence: leak.confidence,
         blocks: leak.blocks,
         bytes: leak.bytes,

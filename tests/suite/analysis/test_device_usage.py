@@ -49,7 +49,7 @@ def test_sample_equals_allocations_plus_context(run_python, torch_version, segme
 def test_nvml_reports_bytes_of_process(run_python, torch_version):
     run = run_python(torch_version, "memory/meminfo_samples.py", "--seconds", 2.5, SIMGPU_CONTEXT_BYTES=CONTEXT_BYTES, own_libraries=True)
     residual = run.report()["devices"][0]["residual"]
-    assert (residual["witness"], residual["bytes"]) == ("nvml", CONTEXT_BYTES)
+    assert (residual["source"], residual["bytes"]) == ("nvml", CONTEXT_BYTES)
 
 
 def test_text_shows_memory_outside_calls(run_python, torch_version):

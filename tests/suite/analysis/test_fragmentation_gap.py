@@ -19,8 +19,8 @@ def run_with_holes(run_python, torch_version, tmp_path, conf, *flags, **extra):
     moments = [flag for step in range(1, len(witness) + 1) for flag in ("--at", f"step:{step}")]
     report = run.report("--fragmentation", *moments)
     gaps = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "at"]
-    assert len(gaps) == len(report["instants"]) == len(witness) == STEPS
-    return run, report, list(zip(witness, gaps, report["instants"]))
+    assert len(gaps) == len(report["snapshots"]) == len(witness) == STEPS
+    return run, report, list(zip(witness, gaps, report["snapshots"]))
 
 
 def causes(gap):
@@ -54,7 +54,7 @@ def test_every_byte_of_the_gap_has_a_cause(run_python, torch_version, tmp_path, 
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf)
     emptied = 0
     for step, (seen, gap, instant) in enumerate(moments, start=1):
-        assert instant["asked"] == f"step:{step}" and instant["step"] == gap["at"]["step"] == step
+        assert instant["when"] == f"step:{step}" and instant["step"] == gap["at"]["step"] == step
         assert instant["live_bytes"] == gap["live_bytes"] == seen["allocated"]
         assert instant["reserved_bytes"] == gap["reserved_bytes"] == seen["reserved"]
         assert sum(site["bytes"] for site in instant["sites"]) == seen["allocated"]
@@ -73,14 +73,14 @@ def test_every_byte_of_the_gap_has_a_cause(run_python, torch_version, tmp_path, 
                 row["segments"], row["allocated"], row["largest"])
             assert ours["free_bytes"] == row["reserved"] - row["allocated"]
         if conf == "segments":
-            assert {cause: by_cause.get(cause, 0) for cause in KEPT} == pinned_by_hand(seen["groups"], gap["wanted"])
+            assert {cause: by_cause.get(cause, 0) for cause in KEPT} == pinned_by_hand(seen["groups"], gap["request"])
         if "emptied" in seen:
             emptied += seen["emptied"]
             assert by_cause.get("cache", 0) == seen["emptied"], (step, by_cause)
     assert emptied > 0
     found = {cause for _, gap, _ in moments for cause in causes(gap)}
     assert {"rounding", "stranded_stream", "stranded_pool", "pinned", "cache"} <= found
-    for point in report["gap_over_time"][0]["points"]:
+    for point in report["fragmentation_over_time"][0]["points"]:
         assert sum(point["causes"].values()) == point["gap_bytes"] and "unexplained" not in point["causes"]
 
 
@@ -99,7 +99,7 @@ def test_gap_without_tracker_is_almost_fully_explained(run_python, torch_version
     run, report, moments = run_with_holes(run_python, torch_version, tmp_path, conf, GPUMEMTRACE_TRACKER="off")
     for seen, gap, _ in moments:
         by_cause = causes(gap)
-        assert gap["requested_bytes"] is None and gap["pools"] == gap["usable"] == []
+        assert gap["requested_bytes"] is None and gap["pools"] == gap["common_sizes"] == []
         assert sum(by_cause.values()) == gap["gap_bytes"] == seen["reserved"] - seen["allocated"]
         assert by_cause.get("unexplained", 0) <= 0.01 * seen["reserved"]
         if conf == "segments" and "emptied" in seen:
@@ -116,7 +116,7 @@ def test_snapshots_by_time_add_up(run_python, torch_version, tmp_path):
     times = [flag for moment in moments for flag in ("--at", f"{moment}ns")]
     report = run.report("--fragmentation", *times)
     gaps = [gap for gap in report["fragmentation"] if gap["at"]["why"] == "at"]
-    assert len(report["instants"]) == 200 and len(gaps) > 190
+    assert len(report["snapshots"]) == 200 and len(gaps) > 190
     assert len({gap["gap_bytes"] for gap in gaps}) > 100
     for gap in gaps:
         assert sum(causes(gap).values()) == gap["gap_bytes"] and "unexplained" not in causes(gap)
@@ -133,11 +133,11 @@ def test_fit_of_common_sizes_into_free_blocks(run_python, torch_version, tmp_pat
             asked[event["size"]] = asked.get(event["size"], 0) + 1
     for seen, gap, _ in moments:
         largest = {name: row["largest"] for name, row in seen["groups"].items()}
-        for row in gap["usable"]:
+        for row in gap["common_sizes"]:
             mine = json.dumps([row["stream"], row["pool"], row["blocks"], False])
-            assert row["times"] <= asked[row["block_bytes"]]
-            assert (row["fit"] > 0) == (largest.get(mine, 0) >= row["block_bytes"])
-            assert row["fit"] * row["block_bytes"] <= row["free_bytes"]
+            assert row["requests"] <= asked[row["block_bytes"]]
+            assert (row["fitting_blocks"] > 0) == (largest.get(mine, 0) >= row["block_bytes"])
+            assert row["fitting_blocks"] * row["block_bytes"] <= row["free_bytes"]
 
 
 def test_unreached_snapshot_is_refused_in_one_line(run_python, torch_version, tmp_path):
@@ -163,6 +163,6 @@ def test_driver_pool_has_its_own_row(run_python, torch_version, tmp_path):
     assert pool["peak_allocated_bytes"] == said["peak"]
     assert pool["allocated_bytes"] == witness[-1][0] == pool["last"]["allocated_bytes"]
     assert pool["last"]["reserved_bytes"] == witness[-1][1]
-    assert pool["worst"]["unused_bytes"] == max(unused)
-    assert pool["answers"] >= len(witness)
+    assert pool["most_unused"]["unused_bytes"] == max(unused)
+    assert pool["samples"] >= len(witness)
     assert "reserved and unused" in gpumemtrace("replay", run.trace, "--fragmentation")

@@ -45,7 +45,7 @@ def held(run):
 
 
 def assert_leak_is_consistent(leak):
-    seen = leak["holders_seen"]
+    seen = leak["holder_coverage"]
     for what in ("blocks", "bytes"):
         assert sum(one[what] for one in leak["holders"] + seen["unresolved"]) == seen[what]
     assert sum(one["blocks"] for one in leak["holders"]) == seen["named_blocks"]
@@ -63,12 +63,12 @@ def test_leak_lab_holders(run_with_holders, pattern, fixed):
     run = run_with_holders(LAB / "train.py", pattern, *["--fixed"] * fixed, "--steps", 30, "--batch", 16, **lab.CONF)
     report = held(run)
     [look] = report["holders"]
-    assert (look["when"], look["failed"], look["leaks"]) == ("exit", None, len(report["leaks"]))
+    assert (look["trigger"], look["failed"], look["leaks"]) == ("exit", None, len(report["leaks"]))
     assert bool(report["leaks"]) != fixed
     for leak in report["leaks"]:
-        names = {(holder["name"], holder["type"]) for holder in leak["holders"]}
-        assert names == {("train.kept", "list")} and leak["holders_seen"]["unresolved"] == []
-        assert leak["holders_seen"]["blocks"] == leak["blocks"] and leak["holders_seen"]["bytes"] == leak["bytes"]
+        names = {(holder["name"], holder["type_name"]) for holder in leak["holders"]}
+        assert names == {("train.kept", "list")} and leak["holder_coverage"]["unresolved"] == []
+        assert leak["holder_coverage"]["blocks"] == leak["blocks"] and leak["holder_coverage"]["bytes"] == leak["bytes"]
     assert not lab.unheld_findings(report)
     if pattern == "retained_validation" and not fixed:
         assert "train.kept (list, 60 items) <- tensor <- grad_fn chain" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
@@ -89,7 +89,7 @@ def test_each_kind_of_reference_has_its_user_visible_name(run_with_holders, hold
     [leak] = held(run)["leaks"]
     assert leak["site"]["line"] == line_of("factor" if holder == "graph" else "new")
     [found] = leak["holders"]
-    assert (found["name"], found["type"], found["chain"], found["blocks"]) == (name, kind, chain, STEPS)
+    assert (found["name"], found["type_name"], found["chain"], found["blocks"]) == (name, kind, chain, STEPS)
     assert found["items"] == (None if kind == "Tensor" else STEPS)
     assert "done []" in run.process.stdout
 
@@ -98,7 +98,7 @@ def test_unreachable_blocks_are_reported(run_with_holders):
     run = run_with_holders(HELD, "unnamed", code=7)
     [leak] = held(run)["leaks"]
     assert leak["holders"] == []
-    assert leak["holders_seen"]["unresolved"] == [{"why": "no_name", "blocks": STEPS, "bytes": STEPS << 20}]
+    assert leak["holder_coverage"]["unresolved"] == [{"why": "no_name", "blocks": STEPS, "bytes": STEPS << 20}]
     assert "are in tensors that no name leads to" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
@@ -106,7 +106,7 @@ def test_blocks_freed_before_scan_are_reported(run_with_holders):
     """A local variable of a function that has returned."""
     run = run_with_holders(HELD, "local", code=7)
     [leak] = held(run)["leaks"]
-    assert leak["holders"] is None and leak["holders_seen"] is None
+    assert leak["holders"] is None and leak["holder_coverage"] is None
     assert "Who holds it is not known" in gpumemtrace("replay", run.trace, "--leaks")
 
 
@@ -114,7 +114,7 @@ def test_scan_calls_no_python_code_of_objects(run_with_holders):
     run = run_with_holders(HELD, "rude", code=7)
     [leak] = held(run)["leaks"]
     assert {holder["name"] for holder in leak["holders"]} == {"holders.rude['of']"}
-    assert leak["holders_seen"]["unresolved"] == []
+    assert leak["holder_coverage"]["unresolved"] == []
     assert "done []" in run.process.stdout, "the scan called an object"
 
 
@@ -128,7 +128,7 @@ def test_saved_tensor_hooks_are_not_called(run_with_holders, torch_version):
     if subprocess.run([python, "-c", asks]).returncode == 0:
         assert [holder["name"] for holder in leak["holders"]] == ["holders.total"]
     else:
-        assert [(one["why"], one["blocks"]) for one in leak["holders_seen"]["unresolved"]] == [("saved_unread", STEPS)]
+        assert [(one["why"], one["blocks"]) for one in leak["holder_coverage"]["unresolved"]] == [("saved_unread", STEPS)]
 
 
 def test_scan_stops_at_time_limit_and_reports_it(run_with_holders):
@@ -137,7 +137,7 @@ def test_scan_stops_at_time_limit_and_reports_it(run_with_holders):
     report = held(run)
     [look], [leak] = report["holders"], report["leaks"]
     assert look["is_cut"] is True and look["limit_ns"] == 100_000_000 and look["objects"] > 0
-    assert [(one["why"], one["blocks"]) for one in leak["holders_seen"]["unresolved"]] == [("out_of_time", STEPS)]
+    assert [(one["why"], one["blocks"]) for one in leak["holder_coverage"]["unresolved"]] == [("out_of_time", STEPS)]
     assert "ended at its limit of 100" in " ".join(gpumemtrace("replay", run.trace, "--leaks").split())
 
 
@@ -165,7 +165,7 @@ def test_scan_changes_nothing(run_with_holders, tmp_path, holder):
 def test_scan_at_oom_lets_program_continue(run_with_holders):
     run = run_with_holders(HELD, "oom", code=7)
     report = held(run)
-    assert [look["when"] for look in report["holders"]] == ["oom", "oom", "oom", "exit"], "three of five errors are scanned"
+    assert [look["trigger"] for look in report["holders"]] == ["oom", "oom", "oom", "exit"], "three of five errors are scanned"
     assert [holder["name"] for holder in report["leaks"][0]["holders"]] == ["holders.kept"]
     assert json.loads(run.process.stdout.split("done ")[1]) == ["oom"] * 5
     kinds = [event["kind"] for event in run.events() if event["kind"] in ("oom", "holders")]
@@ -183,7 +183,7 @@ def test_fatal_error_keeps_function_names(run_with_holders):
 
 def test_scan_at_signal(run_with_holders):
     run = run_with_holders(HELD, "signal", options=["--holders-signal", "usr2"], code=7)
-    assert [look["when"] for look in held(run)["holders"]] == ["signal", "exit"]
+    assert [look["trigger"] for look in held(run)["holders"]] == ["signal", "exit"]
     assert "done []" in run.process.stdout and "Traceback" not in run.process.stderr
 
 

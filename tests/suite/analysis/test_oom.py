@@ -38,13 +38,13 @@ def only(report, seen, reason):
     assert oom["reserved_bytes"] == seen["reserved"]
     assert oom["device_free_bytes"] >= seen["free_at_driver"]
     assert oom["largest_free_block_bytes"] == seen["largest_free"].get("0 (0, 0) large", 0)
-    assert sum(cause["bytes"] for cause in oom["unused"]) == oom["reserved_bytes"] - seen["allocated"] + rounding(oom)
+    assert sum(cause["bytes"] for cause in oom["unused_causes"]) == oom["reserved_bytes"] - seen["allocated"] + rounding(oom)
     return oom
 
 
 def rounding(oom):
     """Returns the rounding, which is part of the blocks."""
-    return sum(cause["bytes"] for cause in oom["unused"] if cause["cause"] == "rounding")
+    return sum(cause["bytes"] for cause in oom["unused_causes"] if cause["cause"] == "rounding")
 
 
 def remedy(oom, *words):
@@ -53,7 +53,7 @@ def remedy(oom, *words):
 
 
 def unused(oom):
-    return {cause["cause"]: cause["bytes"] for cause in oom["unused"]}
+    return {cause["cause"]: cause["bytes"] for cause in oom["unused_causes"]}
 
 
 def test_oom_by_leak_and_not_without_it(run_out):
@@ -74,7 +74,7 @@ def test_oom_by_fragmentation_suggests_expandable_segments(run_out):
     oom = only(report, seen, "pieces")
     assert oom["requested_bytes"] == 100 * MIB <= seen["reserved"] - seen["allocated"]
     assert unused(oom)["pinned"] == seen["reserved"] - seen["allocated"]
-    assert "that no tensor used" in oom["why"]
+    assert oom["cause"] == "no_fitting_block" and "No free block fits" in oom["why"]
     # Bytes alone do not prove it; in this run it does help.
     assert remedy(oom, "expandable_segments") is None
     assert run_out("pieces", **EXPANDABLE)[2] is None
@@ -106,6 +106,6 @@ def test_oom_by_free_bytes_among_small_blocks(run_out):
 def test_oom_by_request_larger_than_device(run_out):
     traced, report, seen = run_out("size")
     oom = only(report, seen, "size")
-    assert "more than the whole device has" in oom["why"]
+    assert oom["cause"] == "exceeds_device" and "exceeds the GPU" in oom["why"]
     assert not [one for one in oom["remedies"] if one["works"]]
     assert [verdict for verdict in traced.report()["verdicts"] if verdict["kind"] == "oom"]

@@ -71,7 +71,7 @@ def test_largest_rank_is_named_with_the_differing_line(runs, torch_version):
     assert (Path(most["site"]["file"]).name, most["site"]["line"]) == ("ranks.py", line_of("larger"))
     assert most["bytes"] == 128 << 20
     [verdict] = [verdict for verdict in report["verdicts"] if verdict["kind"] == "imbalance"]
-    assert "rank 2" in verdict["summary"]
+    assert "Imbalance: rank 2 peaked at" in verdict["summary"]
 
 
 def test_missing_rank_is_reported(runs, torch_version):

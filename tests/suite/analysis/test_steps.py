@@ -58,10 +58,10 @@ def test_phase_bytes_equal_pytorch(run_python, torch_version):
     assert [phase["name"] for phase in report["phases"]] == ["train", "eval of epoch #"]
     for phase in report["phases"]:
         own = [turn for turn in turns if turn[0].startswith(phase["name"].split()[0])]
-        assert phase["turns"] == len(own) == 3 and phase["time_ns"] > 0
+        assert phase["count"] == len(own) == 3 and phase["time_ns"] > 0
         peak, left = max(turn[2] for turn in own), sum(turn[3] - turn[1] for turn in own)
-        assert phase["devices"] == [{"device": 0, "peak_live_bytes": peak, "left_bytes": left}]
-    assert report["phases"][1]["devices"][0]["left_bytes"] > 0
+        assert phase["devices"] == [{"device": 0, "peak_live_bytes": peak, "net_bytes": left}]
+    assert report["phases"][1]["devices"][0]["net_bytes"] > 0
     text = gpumemtrace("replay", run.trace)
     assert "  train: 3 times, " in text and "  eval of epoch #: 3 times, " in text and "left behind" in text
 

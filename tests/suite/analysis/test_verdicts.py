@@ -45,7 +45,7 @@ def test_run_gets_exactly_its_verdicts(verdicts_on, way):
         spike = evidence["transient_spike"]
         lines = (WORKLOADS / "training/verdicts.py").read_text().splitlines()
         line = next(number for number, line in enumerate(lines, 1) if line.endswith("# line: spike"))
-        assert f"verdicts.py:{line} in" in spike["more_by_site"][0]["place"]
+        assert spike["more_by_site"][0]["site"]["line"] == line
         assert spike["peak_bytes"] == said["peak_live"] and spike["usual_bytes"] < said["peak_live"] - 3300 * MIB
         # Steps count from 0; the first mark begins step 1.
         assert spike["step"] == 121

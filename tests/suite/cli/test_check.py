@@ -48,7 +48,7 @@ def test_written_budget_passes_same_run_and_fails_leaky_one(demo, tmp_path):
     outcome = json.loads(gpumemtrace("check", leaky.trace, "--budget", budget, "--json", code=4))
     named = {one["name"]: one for one in outcome["budgets"]}
     assert named["leaks.bytes_per_step"]["over_by"] == LEAK_BYTES
-    assert named["leaks.bytes_per_step"]["of"][0]["site"]["line"] == LEAK_LINE
+    assert named["leaks.bytes_per_step"]["contributors"][0]["site"]["line"] == LEAK_LINE
     # The numbers are the report's; other suites compare those with PyTorch's.
     device = leaky.report()["devices"][0]
     assert named["peak.live"]["measured"] == device["peak"]["live_bytes"]

@@ -91,9 +91,9 @@ def test_filtered_reports_equal_pytorch(parts):
     for pattern in ("filtered_run.py:on_the_side_stream", "on_the_side_*", "*"):
         of = report(run.trace, "--site", pattern)
         for peak, all_of_it in zip(of["peak"], whole["peak"], strict=True):
-            assert peak["left_out"]["bytes"] + sum(site["bytes"] for site in peak["sites"]) == all_of_it["live_bytes"]
-            assert peak["left_out"]["count"] + len(peak["sites"]) == len(all_of_it["sites"])
-    assert all(peak["left_out"]["count"] == 0 for peak in of["peak"])
+            assert peak["omitted"]["bytes"] + sum(site["bytes"] for site in peak["sites"]) == all_of_it["live_bytes"]
+            assert peak["omitted"]["count"] + len(peak["sites"]) == len(all_of_it["sites"])
+    assert all(peak["omitted"]["count"] == 0 for peak in of["peak"])
     by_id = report(run.trace, "--peak", "--site", whole["peak"][0]["sites"][0]["site"]["id"])
     assert by_id["peak"][0]["sites"] == whole["peak"][0]["sites"][:1]
     shown, _ = replay(run.trace, "--peak", "--site", "on_the_side_stream")
@@ -104,8 +104,8 @@ def test_filtered_reports_equal_pytorch(parts):
     # A limited number of rows.
     top = report(run.trace, "--top", 1)
     assert [len(peak["sites"]) for peak in top["peak"]] == [1, 1]
-    assert top["peak"][0]["left_out"]["bytes"] + top["peak"][0]["sites"][0]["bytes"] == top["peak"][0]["live_bytes"]
-    assert "left_out" not in json.dumps(whole)
+    assert top["peak"][0]["omitted"]["bytes"] + top["peak"][0]["sites"][0]["bytes"] == top["peak"][0]["live_bytes"]
+    assert "omitted" not in json.dumps(whole)
 
 
 def test_unmatched_filter_is_refused_in_one_line(parts):

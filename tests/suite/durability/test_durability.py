@@ -159,7 +159,7 @@ def test_sigkill_at_random_time_loses_no_call(case, bin):
             continue
         calls += len(traced.log())
         missing += traced.missing()
-        assert traced.facts()["complete"], traced.facts()["notes"]
+        assert traced.facts()["complete"], traced.facts()["incomplete"]
         shutil.rmtree(traced.folder)
     print(f"{KILLS} kills, {calls} calls in the log, {missing} missing")
     assert missing == 0 and calls > 100 * KILLS
@@ -196,7 +196,7 @@ def test_block_cut_by_kill_is_recovered_from_ring(case, bin):
         report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
         facts = json.loads(report.stdout)["traces"][0]
         assert facts["complete"] == (report.returncode == 0) and report.returncode in (0, 6), "an incomplete trace is reported"
-        assert facts["complete"] or facts["notes"]
+        assert facts["complete"] or facts["incomplete"]
 
 
 def test_kernel_oom_kill(case, bin):
@@ -360,7 +360,7 @@ def test_rings_in_memory_if_files_cannot_be_mapped(case, bin):
     assert (traced.code, len(traced.lines())) == (0, 1), traced.said
     assert "cannot map" in traced.said
     facts = traced.check_all_there("exit")
-    assert any("in memory" in note for note in facts["notes"])
+    assert any("in memory" in note["message"] for note in facts["notes"])
     assert [path.name for path in traced.folder.iterdir() if path.name.startswith("run")] == ["run.trace"]
     killed = case("killed")
     with killed.start(bin / "process_ends", "forever", **how) as process:
@@ -368,7 +368,7 @@ def test_rings_in_memory_if_files_cannot_be_mapped(case, bin):
         time.sleep(0.3)
         process.kill()
     facts = killed.check_loss_is_reported()
-    assert any("in memory" in note for note in facts["notes"])
+    assert any("in memory" in note["message"] for note in facts["notes"])
     assert sum(facts["events"].values()) > 1000, "events written until shortly before the kill"
 
 
@@ -416,7 +416,7 @@ def test_ring_truncated_by_other_process(case, bin, cut):
     assert traced.held_up < 3
     assert len(traced.lines()) == 1 and "open for writing" in traced.said, traced.said
     facts = traced.check_all_there("exit")
-    assert any("in memory" in note for note in facts["notes"])
+    assert any("in memory" in note["message"] for note in facts["notes"])
 
 
 def test_ring_truncated_and_program_killed(case, bin):
@@ -488,7 +488,7 @@ def test_trace_truncated(case, bin, size):
     report = subprocess.run([COMMAND, "replay", traced.trace, "--json"], capture_output=True, text=True)
     assert report.returncode == 6, report.stderr
     facts = json.loads(report.stdout)["traces"][0]
-    assert any("cut" in note for note in facts["notes"]) and facts["notes"]
+    assert any("truncated" in loss["message"] for loss in facts["incomplete"])
 
 
 # Creation of the files.

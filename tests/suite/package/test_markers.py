@@ -12,9 +12,9 @@ def test_markers_before_first_gpu_call_are_recorded(torch_version, packaged):
     phases = {phase.pop("name"): phase for phase in report["phases"]}
     assert set(phases) == {"around", "of another thread", "turn"}, "phases before the first call held nothing"
     for name in ("around", "of another thread"):
-        assert phases[name]["turns"] == 1
+        assert phases[name]["count"] == 1
         assert phases[name]["devices"] == [{"device": 0} | told[name]], name
-    assert phases["turn"]["turns"] == 3
+    assert phases["turn"]["count"] == 3
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", told["step"]) == ("marks", 4)
     assert report["traces"][0]["complete"]
     # In call order.
@@ -38,7 +38,7 @@ def test_marks_select_points_in_time(torch_version, packaged):
     # Each mark by name, with PyTorch's bytes at that time.
     asked = ["mark:loaded 2", "mark:turn", "mark:turn#2", "mark:turn#3", "mark:the end: 100 %"]
     report = run.report(*(word for name in asked for word in ("--at", name)))
-    held = {instant["asked"]: instant["live_bytes"] for instant in report["instants"]}
+    held = {instant["when"]: instant["live_bytes"] for instant in report["snapshots"]}
     expected = [live for name, live, _ in told if name in ("turn", "the end: 100 %")]
     assert [held[name] for name in asked[1:]] == expected and not held.get("mark:loaded 2")
     # From one mark on.

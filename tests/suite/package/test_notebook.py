@@ -50,4 +50,4 @@ def test_each_cell_reports_peak_and_retained_bytes(torch_version, packaged, wher
     )
     assert asked == "0\n"
     [cell] = run.report()["phases"]
-    assert (cell["name"], cell["turns"]) == ("cell", 3), "the cell without a GPU call ended before the recording began"
+    assert (cell["name"], cell["count"]) == ("cell", 3), "the cell without a GPU call ended before the recording began"

@@ -87,7 +87,7 @@ def test_run_needs_no_variables(package, tmp_path):
     assert (half["traces"][0]["end"], whole["traces"][0]["end"]) == ("running", "exit")
     assert (half["steps"]["source"], half["steps"]["count"]) == ("marks", 3)
     assert (whole["steps"]["source"], whole["steps"]["count"]) == ("marks", 5)
-    turns = lambda report: {phase["name"]: phase["turns"] for phase in report["phases"]}
+    turns = lambda report: {phase["name"]: phase["count"] for phase in report["phases"]}
     assert turns(half) == {"turn #": 2, "inner": 2, "decorated": 2}
     assert turns(whole) == {"turn #": 5, "inner": 5, "decorated": 5}
     assert half["traces"][0]["events"]["device_alloc"] == said["allocated"]

@@ -13,7 +13,7 @@ SILENT = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 def phases_of(report):
     """Returns by phase name: count, peak of allocated bytes, and bytes left at its end."""
     return {
-        phase["name"]: {"turns": phase["turns"], **{key: value for key, value in phase["devices"][0].items() if key != "device"}}
+        phase["name"]: {"count": phase["count"], **{key: value for key, value in phase["devices"][0].items() if key != "device"}}
         for phase in report["phases"]
     }
 
@@ -27,9 +27,9 @@ def test_lightning_phases_match_pytorch(torch_version, packaged, name):
     assert said["global_steps"] == [12, 2] and seen["failed"]
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", 15) == ("marks", seen["batches"])
     phases = phases_of(report)
-    assert phases.pop("after")["turns"] == 1, "the failed training left no phase open"
+    assert phases.pop("after")["count"] == 1, "the failed training left no phase open"
     assert phases == seen["phases"]
-    assert {name: phase["turns"] for name, phase in phases.items()} == {
+    assert {name: phase["count"] for name, phase in phases.items()} == {
         "sanity check": 1, "train": 4, "validation": 3, "test": 1, "predict": 1}
 
 
@@ -40,7 +40,7 @@ def test_huggingface_phases_match_pytorch(torch_version, packaged):
     assert said["global_step"] == 6, "steps of two batches each"
     assert (report["steps"]["source"], report["steps"]["count"]) == ("marks", said["global_step"])
     phases = phases_of(report)
-    assert {name: phase["turns"] for name, phase in phases.items()} == {
+    assert {name: phase["count"] for name, phase in phases.items()} == {
         "train": 4, "evaluate": 3, "prediction": seen["evaluations"] - 3 + seen["predictions"]}
     assert phases["evaluate"]["peak_live_bytes"] == max(seen["peaks"][:3])
 

@@ -75,17 +75,17 @@ def test_gradients_are_attributed_to_forward_lines(run_python, torch_version, mo
     line = line_of("training/train.py", "criterion(model(")
     report = run.report()
     sites = next(peak for peak in report["peak"] if peak["layer"] == "torch")["sites"]
-    gradients = [share["site"] for share in sites if share["site"].get("backward")]
+    gradients = [share["site"] for share in sites if share["site"].get("is_backward")]
     assert gradients
     for site in gradients:
         assert site["stack"][0]["function"] == "<backward>"
-        own = next(frame for frame in site["stack"] if frame.get("own"))
+        own = next(frame for frame in site["stack"] if frame.get("is_own"))
         assert (own["file"], own["line"]) == (site["file"], site["line"])
         assert [frame["line"] for frame in site["stack"] if frame["file"] and frame["file"].endswith("train.py")] == line
     assert all(entry["site"]["file"] for entry in sites), "every byte has a line"
-    assert any("forward line" in note for note in report["traces"][0]["notes"])
+    assert any(note["kind"] == "backward_at_forward_line" for note in report["traces"][0]["notes"])
     text = gpumemtrace("replay", run.trace, "--peak")
-    assert ", its backward\n" in text
+    assert " (backward)\n" in text
 
 
 def test_exception_in_backward_propagates(run_python, torch_version):

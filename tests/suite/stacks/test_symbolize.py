@@ -268,7 +268,7 @@ def test_python_and_native_frames_interleave_in_call_order(run_python, torch_ver
         if is_backward:
             frames = (("?", 0, "?"),) + frames[1:]
         places = [(frame["module"], frame["offset"]) for frame in stack
-                  if frame["kind"] == "native" and not frame.get("inlined")]
+                  if frame["kind"] == "native" and not frame.get("is_inlined")]
         assert (frames, tuple(places)) in recorded, "each stack keeps its frames and their order"
         innermost = next(at for at, frame in enumerate(stack) if frame["kind"] == "python")
         if is_backward:
@@ -277,10 +277,10 @@ def test_python_and_native_frames_interleave_in_call_order(run_python, torch_ver
         inside = [os.path.basename(frame["module"]) for frame in stack[:innermost]]
         assert any(name.startswith("libtorch") for name in inside) and any(name.startswith("libc10") for name in inside), inside
         assert not any(is_loop(frame) for frame in stack[:innermost])
-        after = next(frame for frame in stack[innermost:] if frame["kind"] == "native" and not frame.get("inlined"))
+        after = next(frame for frame in stack[innermost:] if frame["kind"] == "native" and not frame.get("is_inlined"))
         assert is_loop(after), "the interpreter's loop runs the innermost Python frame"
         # Python frames appear only inside a run of the loop; frames inlined into it belong to it.
-        whole = [frame for frame in stack if not frame.get("inlined")]
+        whole = [frame for frame in stack if not frame.get("is_inlined")]
         for frame, caller in zip(whole, whole[1:]):
             assert frame["kind"] == "native" or caller["kind"] == "python" or is_loop(caller)
     text = gpumemtrace("replay", run.trace, "--peak", "--stacks")

@@ -97,7 +97,7 @@ class Case:
 
     def check_all_there(self, end=None, **which):
         facts = self.facts(trace=which.get("trace"))
-        assert facts["complete"], facts["notes"]
+        assert facts["complete"], facts["incomplete"]
         assert self.missing(**which) == 0
         if end:
             assert facts["end"] == end
@@ -106,7 +106,7 @@ class Case:
     def check_loss_is_reported(self, **which):
         """Checks that the report states the loss at its head."""
         facts = self.facts(code=6, trace=which.get("trace"))
-        assert not facts["complete"] and facts["notes"]
+        assert not facts["complete"] and facts["incomplete"]
         head = gpumemtrace("replay", which.get("trace") or self.trace, code=6)
         assert "Incomplete" in head
         return facts

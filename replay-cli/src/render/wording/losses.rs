@@ -1,6 +1,6 @@
 //! What is missing from a trace, as phrases without a full stop.
 
-use gpumemtrace_replay::report::TraceLoss;
+use gpumemtrace_replay::report::{BlockContent, TraceLoss};
 
 use crate::terminal::format::{format_count, format_number};
 use crate::terminal::units::format_bytes;
@@ -20,8 +20,13 @@ pub(crate) fn describe_loss(loss: &TraceLoss) -> String {
             format!("damage at {} ({}): {detail}", place(file.as_ref(), *offset_bytes), format_bytes(*bytes))
         }
         TraceLoss::MoreDamage { regions } => format_count(*regions, "more damaged region"),
-        TraceLoss::CutBlock { file, offset_bytes } => {
-            format!("the file ends inside the block at {}", place(file.as_ref(), *offset_bytes))
+        TraceLoss::CutBlock { file, offset_bytes, content } => {
+            let content = match content {
+                BlockContent::Metadata => " of metadata",
+                BlockContent::Modules => " of modules",
+                BlockContent::Other => "",
+            };
+            format!("the file ends inside the block{content} at {}", place(file.as_ref(), *offset_bytes))
         }
         TraceLoss::UnknownBlocks { blocks } => {
             format!("{} from a newer recorder and skipped", count_are(*blocks, "block"))

@@ -58,7 +58,7 @@ pub(super) fn describe_note(note: &TraceNote, words: &Vocabulary) -> String {
         TraceNote::UnreachedSnapshot { when } => format!("this trace ends before --at {when}"),
         TraceNote::CallsInFlight { calls } => {
             let (verb, outcome) = if *calls == 1 { ("was", "its outcome is") } else { ("were", "their outcome is") };
-            format!("{} {verb} in flight at exit; {outcome} unknown", format_count(*calls, "driver call"))
+            format!("{} {verb} in flight at exit; {outcome} unknown", format_count(*calls, if words.is_metal { "Metal call" } else { "driver call" }))
         }
         TraceNote::UnlistedMarks { marks } => {
             format!("{} not listed", format_count(*marks, "further mark"))

@@ -20,7 +20,8 @@ pub(super) fn explain_oom(oom: &Oom, words: &Vocabulary) -> String {
             let largest = oom
                 .largest_free_block_bytes
                 .map(|bytes| format!(" (largest free block {})", format_bytes(bytes)));
-            let driver = oom.device_free_bytes.map(|free| format!(", the driver {}", format_bytes(free)));
+            let driver =
+                oom.device_free_bytes.map(|free| format!(", and the driver had {} free", format_bytes(free)));
             format!(
                 "No free block fits the request of {requested}: {reserver} had {unused} unused{}{}",
                 largest.unwrap_or_default(),

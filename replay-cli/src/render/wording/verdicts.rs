@@ -2,7 +2,8 @@
 
 use gpumemtrace_replay::Report;
 use gpumemtrace_replay::report::{
-    GrowsBy, HiddenOwner, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict, VerdictEvidence,
+    GrowsBy, HiddenOwner, LeakKind, PressureEvidence, Quantity, ResidualSource, SiteBytes, Verdict,
+    VerdictEvidence,
 };
 
 use super::sites::{format_rank, format_site};
@@ -18,15 +19,21 @@ pub(super) fn summarize(verdict: &Verdict, report: &Report) -> String {
     let info = &report.traces[verdict.trace];
     let is_metal = Vocabulary::of_trace(info).is_metal;
     match &verdict.evidence {
-        VerdictEvidence::Leak { site, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
-            let what = match (grows_by, is_regular) {
-                (GrowsBy::Size, _) => "Growing blocks",
-                (GrowsBy::Blocks, true) => "Likely leak",
-                (GrowsBy::Blocks, false) => "Possible leak (or a cache that is still filling)",
+        VerdictEvidence::Leak { site, kind, blocks, bytes, bytes_per_step, grows_by, is_regular, .. } => {
+            let what = match (kind, grows_by, is_regular) {
+                (LeakKind::Reserved, _, _) => "Growing unused reserved memory",
+                (_, GrowsBy::Size, _) => "Growing blocks",
+                (_, GrowsBy::Blocks, true) => "Likely leak",
+                (_, GrowsBy::Blocks, false) => "Possible leak (or a cache that is still filling)",
+            };
+            let memory = match kind {
+                LeakKind::Tensors | LeakKind::Reserved => "",
+                LeakKind::Device => " of driver memory",
+                LeakKind::PinnedHost => " of pinned host memory",
             };
             let rate = bytes_per_step.map(format_rate).unwrap_or_default();
             let (blocks, bytes) = (format_count(*blocks, "block"), format_bytes(*bytes));
-            format!("{what}: {rate}{blocks}, {bytes} at {}", format_site(site))
+            format!("{what}{memory}: {rate}{blocks}, {bytes} at {}", format_site(site))
         }
         VerdictEvidence::Oom { count, site, device, requested_bytes } => {
             let more = if *count > 1 {
