@@ -121,7 +121,7 @@ fn incomplete_reasons(file: &TraceSource, head: &TraceHead) -> Result<Vec<String
     .map_err(|error| UnreadableInput(format!("{} {error}", file.name)))?;
     let missing = count_missing_events(head, &body, threads.len() as u64);
     let dropped = head.counters().map_or(0, |counters| counters.get(Counter::DroppedEvents));
-    Ok(describe_incompleteness(head, &body, count_missing_events, dropped))
+    Ok(describe_incompleteness(head, &body, missing, dropped))
 }
 
 /// The names of all native addresses of a trace, by build ID.

@@ -121,7 +121,7 @@ pub fn analyse_by_steps(
 ) -> Result<(Analysis, PerStepTotals), OpenError> {
     let open = input.open;
     let (mut analysis, head) =
-        analyse_with_head(input, AnalysisOptions { own, ..AnalysisOptions::default() })?;
+        analyse_with_head(input, AnalysisOptions { user_code: own, ..AnalysisOptions::default() })?;
     if analysis.step_source.name().is_none() {
         return Ok((analysis, PerStepTotals::default()));
     }
@@ -183,7 +183,7 @@ impl PerStepPass {
                 device.holds(event.aux[0]);
             }
             kind if kind.is_driver_call() => {
-                self.driver.event(event, stack);
+                self.driver.on_driver_call(event, stack);
                 for index in 0..self.driver.changes.len() {
                     self.driver_changed(self.driver.changes[index], facts.site);
                 }

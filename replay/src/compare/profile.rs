@@ -217,7 +217,8 @@ fn device(
             totals.insert(format!("held_by.{owner}"), bytes);
         }
     }
-    if let Some((_, _, gap)) = &state.gap_at_peak {
+    if let Some(at_peak) = &state.gap_at_peak {
+        let gap = &at_peak.gap;
         totals.insert("gap_bytes".to_owned(), gap.bytes);
         for (cause, bytes) in gap.parts() {
             totals.insert(format!("gap.{cause}"), bytes);

@@ -11,6 +11,7 @@ use crate::report::{
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState};
 use crate::state::device::DeviceState;
+use crate::state::device::TimedGap;
 
 /// Every moment of every device.
 pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
@@ -25,7 +26,7 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
                 GapMoment { time_ns, step: at_step.and_then(|at_step| analysis.reported_step(at_step)), why };
             all.push(moment(trace, analysis, (ordinal, state), at, reserved, gap));
         };
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
+        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_peak {
             add("peak_reserved", (*time_ns, state.step_at_peak_reserved()), *reserved, gap);
         }
         for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
@@ -38,7 +39,7 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
                 add("at", (instant.time_ns, Some(instant.step)), reserved, gap);
             }
         }
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_end {
+        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_end {
             add("end", (*time_ns, Some(analysis.steps)), *reserved, gap);
         }
     }
@@ -174,12 +175,12 @@ pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
         pool: (handle != 0).then_some(handle),
         allocated_bytes: pool.allocated,
         peak_allocated_bytes: pool.peak_allocated,
-        keeps_bytes: pool.keeps,
-        answers: pool.answers,
+        keeps_bytes: pool.release_threshold,
+        answers: pool.readings,
         last: pool.last.map(answer),
         worst: pool.worst.map(answer),
     };
-    analysis.async_pools.used().map(row).collect()
+    analysis.async_pools.used_pools().map(row).collect()
 }
 
 /// Every device at every moment that was asked for; of one that had not been used by then, that nothing was held.
@@ -199,7 +200,7 @@ pub(crate) fn instants(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
         Snapshot {
             trace,
             device: u32::from(ordinal),
-            asked: instant.asked.to_string(),
+            asked: instant.spec.to_string(),
             time_ns: instant.time_ns.saturating_sub(analysis.start_ns),
             step: analysis.reported_step(instant.step),
             layer: if has_torch { "torch" } else { "device" },

@@ -117,7 +117,7 @@ fn non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candidates
     };
     let counts = |stack: &StackId| match owner(*stack) {
         _ if is_metal => grows && !device.requested_segments(*stack),
-        name if name.starts_with(crate::state::attribution::TORCH) => false,
+        name if name.starts_with(crate::state::attribution::TORCH_ALLOCATOR) => false,
         crate::callsite::module_owner::UNKNOWN => grows,
         _ => true,
     };

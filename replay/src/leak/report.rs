@@ -108,8 +108,10 @@ impl LeakReporter<'_> {
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.from())).collect();
         if self.kind == super::TENSORS
-            && let Some((holders, seen)) =
-                self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+            && let Some((holders, seen)) = self
+                .analysis
+                .holder_scans
+                .holders_of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holders_seen = Some(seen);

@@ -21,7 +21,7 @@ use crate::util::seeded_map::SeededMap;
 pub fn analyse_for_peak(input: Input<'_>, asked: AnalysisOptions) -> Result<Analysis, OpenError> {
     let open = input.open;
     let mut one_stream = asked.stream.map(StreamFilter::new);
-    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before: true, ..asked })?;
+    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before_peak: true, ..asked })?;
     if analysis.phases.is_empty() {
         return Ok(analysis);
     }
@@ -31,7 +31,7 @@ pub fn analyse_for_peak(input: Input<'_>, asked: AnalysisOptions) -> Result<Anal
         // As the first pass was given them.
         match &mut one_stream {
             Some(stream) => {
-                let _ = stream.take(event, &mut own);
+                let _ = stream.filter_event(event, &mut own);
             }
             None => own.push(*event),
         }

@@ -180,7 +180,7 @@ fn of_device(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Vec<Verd
     let mut findings =
         if is_whole { room(analysis, (ordinal, capacity), device).findings() } else { Vec::new() };
     if let Some(sample) = device.attribution.nearest() {
-        findings.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.witness.name()));
+        findings.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.source.name()));
     }
     let live_set = &device.torch;
     let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
@@ -206,7 +206,7 @@ fn room(analysis: &Analysis, (ordinal, capacity): (u8, u64), device: &DeviceStat
         |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
     let peak = device.torch.peak();
     let ReservedPeakLevels { reserved, device: device_then, .. } = device.reserved_peak;
-    let gap = device.gap_at_peak.as_ref().map(|(.., gap)| gap);
+    let gap = device.gap_at_peak.as_ref().map(|at_peak| &at_peak.gap);
     let unusable = |gap: &Gap| {
         let parts = [&gap.pinned, &gap.stranded_stream, &gap.stranded_pool, &gap.pending];
         parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.bytes))
