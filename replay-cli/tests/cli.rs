@@ -231,7 +231,10 @@ fn unknown_event_kinds_and_times_are_reported_as_losses() {
     let mut strange = leaky();
     strange.events[40].kind = EventKind(77);
     strange.events[41].kind = EventKind(78);
-    assert_incomplete(&folder.put("kinds.trace", &strange.file(100)), "2 events of an unknown kind are not included");
+    assert_incomplete(
+        &folder.put("kinds.trace", &strange.file(100)),
+        "2 events of an unknown kind are not included",
+    );
     let mut late = leaky();
     late.events[40].time_ns += 3_600_000_000_000;
     late.events[41].time_ns = 5;

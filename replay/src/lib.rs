@@ -28,7 +28,7 @@ pub use crate::{
     ingest::{Input, RingFile},
     leak::blocks::{BlocksOfLeak, BlocksOfSite, blocks_of_leaks},
     pass::analysis::Analysis,
-    pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView, TorchBytes},
+    pass::follow::{DeviceBytes, GrownSite, RunFollower, RunView},
     pass::options::AnalysisOptions,
     pass::stream_filter::StreamId,
     pass::{analyse, analyse_with},

@@ -143,12 +143,8 @@ fn format_totals(view: &RunView) -> String {
     parts.extend(view.steps.map(|steps| format_count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
-        let torch = device.torch.map(|torch| {
-            format!(
-                "allocated {}, reserved {}, ",
-                format_bytes(torch.allocated),
-                format_bytes(torch.reserved)
-            )
+        let torch = device.allocated.zip(device.reserved).map(|(allocated, reserved)| {
+            format!("allocated {}, reserved {}, ", format_bytes(allocated), format_bytes(reserved))
         });
         let (torch, driver) = (torch.unwrap_or_default(), format_bytes(device.driver));
         clauses.push(format!("GPU {ordinal}: {torch}driver {driver}"));

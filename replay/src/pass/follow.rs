@@ -6,8 +6,8 @@
 //! on the whole trace after the run.
 //!
 //! *Growth* of a call site: the minimum of its bytes since the last view, minus its minimum between
-//! two earlier views, a quarter to a half of all views ago. Temporary blocks do not raise a
-//! minimum, and memory from the start of the run drops out after a while.
+//! two earlier views. Those are a quarter to a half of all views ago. Temporary blocks do not raise
+//! a minimum, and memory from the start of the run drops out after a while.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,24 +22,18 @@ use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::report::Site;
+use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// Bytes of PyTorch's allocator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TorchBytes {
-    /// Bytes in live blocks.
-    pub allocated: u64,
-    /// Bytes in segments, whether used or not.
-    pub reserved: u64,
-}
-
 /// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceBytes {
-    /// Bytes of PyTorch's allocator; `None` before its first block.
-    pub torch: Option<TorchBytes>,
+    /// Bytes in live blocks of PyTorch's allocator; `None` before its first block.
+    pub allocated: Option<u64>,
+    /// Bytes in segments of PyTorch's allocator; `None` before its first block.
+    pub reserved: Option<u64>,
     /// Bytes allocated from the driver.
     pub driver: u64,
 }
@@ -101,7 +95,7 @@ struct FollowedState {
     autograd: AutogradTracker,
     driver: DriverState,
     totals: PlaceTotals,
-    torch: BTreeMap<u8, TorchBytes>,
+    torch: BTreeMap<u8, TorchLevels>,
     /// PyTorch's blocks by device and address; without PyTorch, driver allocations by key.
     blocks: SeededMap<(u8, u64), (StackId, u64)>,
     /// Minima by stack id.
@@ -198,7 +192,8 @@ impl RunFollower {
             }
         }
         for (ordinal, torch) in state.torch.iter().filter(|(ordinal, _)| **ordinal != NO_DEVICE) {
-            devices.entry(*ordinal).or_default().torch = Some(*torch);
+            let device = devices.entry(*ordinal).or_default();
+            (device.allocated, device.reserved) = (Some(torch.live), Some(torch.reserved));
         }
         let steps = state.steps.count_steps(&mut self.symbols);
         let view = RunView { events: state.events, span_ns, steps, devices, grown: self.find_grown_site() };
@@ -255,8 +250,8 @@ impl FollowedState {
                     self.blocks.clear();
                     self.minima.clear();
                 }
-                let [allocated, reserved] = event.aux;
-                self.torch.insert(event.device, TorchBytes { allocated, reserved });
+                let [live, reserved] = event.aux;
+                self.torch.insert(event.device, TorchLevels { reserved, live });
                 let key = (event.device, event.addr);
                 // Before an allocation, this removes a block with a lost free.
                 self.remove_block(key);

@@ -4,8 +4,8 @@
 //! bytes that each library held then, by [`crate::callsite::module_owner`], with the bytes that
 //! PyTorch reserved split into blocks and cache. They sum exactly to the device bytes of the peak.
 //! The *residual* of a sample is the memory in use according to the driver or NVML, minus the bytes
-//! allocated by recorded calls: contexts, code, rounding and memory that pools keep. Samples of the
-//! driver also include other processes.
+//! allocated by recorded calls. It consists of contexts, code, rounding and memory that pools keep.
+//! Samples of the driver also include other processes.
 //!
 //! PyTorch requests a segment from the driver before it counts the segment as reserved. If
 //! PyTorch's allocator caused the peak (or may have, without stacks), reserved and live bytes of

@@ -1,12 +1,12 @@
 //! Unused reserved memory (reserved minus live) at step ends, by stream and pool.
 //!
-//! Unused reserved memory can fill a device although tensors do not grow: memory freed on one
+//! Unused reserved memory can fill a device although tensors do not grow. Memory freed on one
 //! stream does not serve another, an idle pool keeps its segments, and unsuitable sizes leave free
 //! pieces. [`UnusedReserved`] records it as a series for the device and for each group (stream and
 //! pool), and the leak analysis judges these like other series.
 //!
-//! Live bytes change with every event, so the first group, which mostly has most of the blocks, is
-//! not counted: its live bytes are the total minus those of the other groups. A block of that group
+//! Live bytes change with every event. The first group mostly has most of the blocks, so it is not
+//! counted: its live bytes are the total minus those of the other groups. A block of that group
 //! costs one comparison.
 
 use gpumemtrace_format::{Event, EventKind};

@@ -1,7 +1,7 @@
 //! Driver memory: the allocations of a process by address and handle, and their lifetimes.
 //!
 //! Constraint: the driver allocates memory in several ways, and the call that frees memory does not
-//! always name it. Physical memory lives until its last reference and mapping are gone, a destroyed
+//! always name it. Physical memory lives until its last reference and mapping are gone. A destroyed
 //! context frees its blocks, and a graph node holds memory only after a launch. Consequence:
 //! [`DriverState`] has one table for each way ([`blocks`], [`physical`], [`graphs`]), and
 //! [`DriverState::on_driver_call`] lists the resulting [`DriverChange`]s.

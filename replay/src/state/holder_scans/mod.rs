@@ -2,8 +2,8 @@
 //! --holders`).
 //!
 //! Definitions. A *scan* is one `holders` event and the `holder` events that follow it. Each
-//! `holder` event names a block by address and belongs to the call site of the live block there;
-//! without a live block, its blocks count as lost. A leak has the holders of the last scan that
+//! `holder` event names a block by address and belongs to the call site of the live block there.
+//! Without a live block, its blocks count as lost. A leak has the holders of the last scan that
 //! names any of its sites, over all its sites. Their bytes are as of that scan, not as of the end
 //! of the run.
 //!

@@ -1,7 +1,7 @@
 //! A counter that remembers its values at past moments.
 //!
 //! Constraint: the composition of memory at the peak must be exact, but the peak is known only at
-//! the end, and copying every site at every new maximum costs sites x maxima. Consequence: setting
+//! the end. Copying every site at every new maximum would cost sites x maxima. Consequence: setting
 //! a checkpoint only advances a clock ([`Checkpoints`]). A [`LazyCounter`] saves its old value on
 //! its first change after that. A checkpoint costs one addition and a change one comparison. The
 //! property test below compares the values with copies.

@@ -3,7 +3,7 @@
 //! Constraint: the peak is known only at the end, and copying all blocks at every new maximum costs
 //! maxima x blocks. Consequence: each block stores the event that allocated it. The blocks of the
 //! peak are the present blocks allocated before it, plus the blocks allocated before it and freed
-//! since; only the latter are stored, at most as many as were live. The free of any other block
+//! since. Only the latter are stored, at most as many as were live. The free of any other block
 //! costs one comparison. [`crate::fragmentation`] does the same for the peak of reserved bytes.
 
 use crate::callsite::symbols::StackId;

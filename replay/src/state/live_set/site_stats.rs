@@ -1,8 +1,9 @@
 //! Statistics of one call site and of one stack in a live set.
 //!
 //! A step end or a new peak concerns every site and stack, but most do not change around it. Each
-//! therefore defers its work (saving its value, adding a point to its series, filling its bins) to
-//! its next change or to the end of the run. A site that is not touched costs nothing per step.
+//! therefore defers its work to its next change or to the end of the run. It then saves its value,
+//! adds a point to its series and fills its bins. A site that is not touched costs nothing per
+//! step.
 
 use crate::callsite::symbols::SiteId;
 use crate::state::live_set::lazy_counter::{Checkpoints, LazyCounter};

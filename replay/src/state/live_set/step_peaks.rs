@@ -3,8 +3,8 @@
 //! Definition: the peak of a step is the first moment of its highest live bytes, including blocks
 //! allocated before it.
 //!
-//! Constraint: the step of the run's peak is known only at the end, and copying the blocks at the
-//! peak of every step costs steps x blocks. Consequence: [`StepPeaks`] tracks the peaks of the
+//! Constraint: the step of the run's peak is known only at the end. Copying the blocks at the peak
+//! of every step would cost steps x blocks. Consequence: [`StepPeaks`] tracks the peaks of the
 //! current and the previous step like the peak of the run ([`PeakBlocks`]). When a step with a new
 //! peak of the run ends, it keeps the peak of the step before. This is enabled on demand and costs
 //! three comparisons per event. `replay/tests/peaks.rs` checks it.
