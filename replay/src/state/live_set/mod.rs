@@ -5,7 +5,7 @@
 //! state; the budget is about 50 ns. Analyses that need a past state (the peak, the last step end,
 //! the high and low of a timeline bin) do not copy the set. Each total is a
 //! [`lazy_counter::LazyCounter`], which saves its value on the first change after a checkpoint.
-//! `replay/tests/exactness.rs` checks every total against a naive model.
+//! `replay/tests/exactness.rs` checks peaks and timelines against a plain recount.
 
 pub(crate) mod block_map;
 pub(crate) mod lazy_counter;
