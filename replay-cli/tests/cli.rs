@@ -132,7 +132,7 @@ fn unreadable_input_is_one_line_and_exit_code_5() {
         (&empty, "is empty"),
         (&foreign, "is not a gpumemtrace trace"),
         (&short, "is empty"),
-        (&newer, "use the gpumemtrace that recorded it"),
+        (&newer, "use a newer one"),
         (&missing, "does not exist"),
         (&directory, "is a directory"),
         (&"/dev/null".to_owned(), "is not a regular file"),

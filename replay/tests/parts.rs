@@ -252,11 +252,11 @@ fn a_moment_that_never_comes_is_told_as_such() {
     let run = leaks_from(40);
     for when in ["step:1000", "100s"] {
         let analysis = since(&run, when);
-        assert_eq!(analysis.since.as_ref().unwrap().come, None, "{when}");
-        assert_eq!(analysis.since.as_ref().unwrap().asked, when.parse::<TimeSpec>().unwrap());
+        assert_eq!(analysis.since.as_ref().unwrap().reached, None, "{when}");
+        assert_eq!(analysis.since.as_ref().unwrap().spec, when.parse::<TimeSpec>().unwrap());
     }
-    let step = since(&run, "step:7").since.unwrap().come.unwrap();
-    assert_eq!(step.1, 7);
+    let step = since(&run, "step:7").since.unwrap().reached.unwrap();
+    assert_eq!(step.step, 7);
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn a_mark_is_a_moment_by_its_name() {
     run.alloc(line, 1 << 20);
     let asked = ["mark:loaded", "mark:epoch#3", "mark:epoch", "mark:epoch#4"];
     let at = asked.map(|when| when.parse::<TimeSpec>().unwrap()).to_vec();
-    let analysis = analyse_part(&run, AnalysisOptions { at, ..AnalysisOptions::default() });
+    let analysis = analyse_part(&run, AnalysisOptions { snapshot_times: at, ..AnalysisOptions::default() });
     let snapshots = report(std::slice::from_ref(&analysis), &[]).snapshots.unwrap();
     let held: Vec<(String, u64)> =
         snapshots.iter().map(|at| (at.when.clone(), at.live_bytes.unwrap() >> 20)).collect();
@@ -294,7 +294,7 @@ fn a_mark_is_a_moment_by_its_name() {
     let report = report(&[part], &[]);
     assert_eq!(report.traces[0].since.as_ref().unwrap().time_ns, report.marks[0].time_ns);
     assert_eq!(report.peak.unwrap()[0].live_bytes, 5 << 20);
-    assert_eq!(since(&run, "mark:nobody").since.unwrap().come, None);
+    assert_eq!(since(&run, "mark:nobody").since.unwrap().reached, None);
 }
 
 #[test]

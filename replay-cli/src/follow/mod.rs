@@ -91,7 +91,7 @@ fn follow(
                 }
             }
             Item::End(_) => ended = Some(Instant::now()),
-            item => live.take(item),
+            item => live.add_item(item),
         })?;
         match found {
             TailChange::Replaced | TailChange::Truncated | TailChange::Gone => {
@@ -104,7 +104,7 @@ fn follow(
         if let RingFile::Loaded(ring) = ring
             && trace_id.as_ref() == Some(&format!("{:032x}", u128::from_be_bytes(ring.trace_id)))
         {
-            live.take_ring(&ring);
+            live.add_ring(&ring);
         }
         if trace.take_gap() {
             live.skip_missing_events();
@@ -114,7 +114,7 @@ fn follow(
             None => quiet_polls >= MAX_QUIET_POLLS,
         };
         if is_over || printed.0.elapsed() >= PRINT_INTERVAL {
-            let view = live.look();
+            let view = live.take_view();
             if view != printed.1 {
                 print_totals(&format_totals(&view));
             }
@@ -143,8 +143,8 @@ fn format_totals(view: &RunView) -> String {
     parts.extend(view.steps.map(|steps| format_count(u64::from(steps), "step")));
     let mut clauses = vec![parts.join(", ")];
     for (ordinal, device) in &view.devices {
-        let torch = device.torch.map(|(live, reserved)| {
-            format!("allocated {}, reserved {}, ", format_bytes(live), format_bytes(reserved))
+        let torch = device.allocated.zip(device.reserved).map(|(allocated, reserved)| {
+            format!("allocated {}, reserved {}, ", format_bytes(allocated), format_bytes(reserved))
         });
         let (torch, driver) = (torch.unwrap_or_default(), format_bytes(device.driver));
         clauses.push(format!("GPU {ordinal}: {torch}driver {driver}"));

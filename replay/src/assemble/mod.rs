@@ -182,9 +182,9 @@ fn trace_info(analysis: &Analysis) -> TraceInfo {
         cuda_driver: version(meta.get("cuda_driver")),
         cuda_runtime: version(meta.get("cuda_runtime")),
         allocator_conf: text("allocator_conf"),
-        since: analysis.since.as_ref().and_then(|since| since.come).map(|(time_ns, begun)| SinceMoment {
-            time_ns: time_ns.saturating_sub(analysis.start_ns),
-            step: analysis.reported_step(begun),
+        since: analysis.since.as_ref().and_then(|since| since.reached).map(|reached| SinceMoment {
+            time_ns: reached.time_ns.saturating_sub(analysis.start_ns),
+            step: analysis.reported_step(reached.step),
         }),
         stream: analysis.stream.as_ref().map(|facts| StreamPart {
             stream: facts.stream.0,
@@ -271,7 +271,7 @@ fn residual(analysis: &Analysis, state: &DeviceState) -> Option<Residual> {
     let (least_bytes, most_bytes) = state.attribution.extremes.unwrap_or((bytes, bytes));
     Some(Residual {
         bytes,
-        source: sample.witness,
+        source: sample.source,
         time_ns: sample.time_ns.saturating_sub(analysis.start_ns),
         in_use_bytes: sample.in_use,
         samples: state.attribution.samples,

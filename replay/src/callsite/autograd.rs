@@ -110,8 +110,8 @@ mod tests {
 
     const AUTOGRAD: &str = "/v/lib/python3.12/site-packages/torch/autograd/__init__.py";
 
-    /// Node 1 is the user's line, 2 the `backward` that it calls, 3 a callee of 2, and 4 the stack
-    /// of an autograd thread that computes a node of line 1.
+    /// Node 1 is the user's line, 2 the `backward` that it calls, and 3 a callee of 2. Node 4 is
+    /// the stack of an autograd thread that computes a node of line 1.
     fn symbols() -> StackSymbols {
         let code = |id: u32, file: &str, name: &str| CodeDef {
             id: CodeId(id),

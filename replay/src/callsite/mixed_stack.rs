@@ -2,13 +2,13 @@
 //!
 //! The recorder walks the two stacks separately, so neither has pointers into the other. The merge
 //! relies on CPython's structure instead. Its evaluation loop (`_PyEval_EvalFrameDefault`) runs the
-//! Python frames, so each native frame of the loop stands for a group of Python frames: one that
-//! was entered from C ([`FrameLink::C`] in the trace) and the frames that it calls, up to the next
-//! one entered from C. The numbers of loops and groups must be equal. If they differ, because the
-//! interpreter has no symbols or a stack was truncated, the innermost frames are in their place and
-//! the order of the others is marked approximate.
+//! Python frames. Each native frame of the loop stands for a group of them. A group is a frame
+//! entered from C ([`FrameLink::C`]) and the frames that it calls, up to the next one entered from
+//! C. The numbers of loops and groups must be equal. They differ if the interpreter has no symbols
+//! or a stack was truncated. The innermost frames are then in their place, and the order of the
+//! others is marked approximate.
 //!
-//! An autograd thread with a forward line has two stacks that never called each other: its own
+//! An autograd thread with a forward line has two stacks that never called each other. Its own
 //! native stack comes first, then the stack of the forward line. The merge is linear in the number
 //! of frames and runs only for stacks that a report shows.
 

@@ -128,7 +128,7 @@ pub fn analyse_by_steps(
 ) -> Result<(Analysis, PerStepTotals), OpenError> {
     let open = input.open;
     let (mut analysis, head) =
-        analyse_with_head(input, AnalysisOptions { own, ..AnalysisOptions::default() })?;
+        analyse_with_head(input, AnalysisOptions { user_code: own, ..AnalysisOptions::default() })?;
     if analysis.step_rule.source().is_none() {
         return Ok((analysis, PerStepTotals::default()));
     }
@@ -197,7 +197,7 @@ impl PerStepPass {
                 device.set_live(event.aux[0]);
             }
             kind if kind.is_driver_call() => {
-                self.driver.event(event, stack);
+                self.driver.on_driver_call(event, stack);
                 for index in 0..self.driver.changes.len() {
                     self.account_driver_change(self.driver.changes[index], facts.site);
                 }

@@ -224,7 +224,8 @@ fn profile_device(
             totals.insert(TotalQuantity::HeldBy(owner), bytes);
         }
     }
-    if let Some((_, _, gap)) = &state.gap_at_peak {
+    if let Some(at_peak) = &state.gap_at_peak {
+        let gap = &at_peak.gap;
         totals.insert(TotalQuantity::Gap, gap.bytes);
         for (cause, bytes) in gap.bytes_by_cause() {
             totals.insert(TotalQuantity::GapCause(cause), bytes);

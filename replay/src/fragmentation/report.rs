@@ -12,6 +12,7 @@ use crate::report::{
 };
 use crate::state::async_pools::{AsyncPoolKey, AsyncPoolReading, AsyncPoolState};
 use crate::state::device::DeviceState;
+use crate::state::device::TimedGap;
 
 /// The gaps of all described moments, by device.
 pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentation> {
@@ -26,7 +27,7 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
                 GapMoment { time_ns, step: at_step.and_then(|at_step| analysis.reported_step(at_step)), why };
             all.push(moment(trace, analysis, (ordinal, state), at, reserved, gap));
         };
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_peak {
+        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_peak {
             add(GapReason::PeakReserved, (*time_ns, state.step_at_peak_reserved()), *reserved, gap);
         }
         for record in analysis.ooms.iter().filter(|record| record.event.device == ordinal) {
@@ -39,7 +40,7 @@ pub(crate) fn fragmentation(trace: usize, analysis: &Analysis) -> Vec<Fragmentat
                 add(GapReason::At, (snapshot.time_ns, Some(snapshot.step)), reserved, gap);
             }
         }
-        if let Some((time_ns, reserved, gap)) = &state.gap_at_end {
+        if let Some(TimedGap { time_ns, reserved, gap }) = &state.gap_at_end {
             add(GapReason::End, (*time_ns, Some(analysis.steps)), *reserved, gap);
         }
     }
@@ -175,12 +176,12 @@ pub(crate) fn async_pools(trace: usize, analysis: &Analysis) -> Vec<AsyncPool> {
         pool: (handle != 0).then_some(handle),
         allocated_bytes: pool.allocated,
         peak_allocated_bytes: pool.peak_allocated,
-        release_threshold_bytes: pool.keeps,
-        samples: pool.answers,
+        release_threshold_bytes: pool.release_threshold,
+        samples: pool.readings,
         last: pool.last.map(sample),
         most_unused: pool.worst.map(sample),
     };
-    analysis.async_pools.used().map(row).collect()
+    analysis.async_pools.used_pools().map(row).collect()
 }
 
 /// Every device at every requested moment; a device that was unused by then has 0 bytes.
@@ -200,7 +201,7 @@ pub(crate) fn snapshots(trace: usize, analysis: &Analysis) -> Vec<Snapshot> {
         Snapshot {
             trace,
             device: u32::from(ordinal),
-            when: record.asked.to_string(),
+            when: record.spec.to_string(),
             time_ns: record.time_ns.saturating_sub(analysis.start_ns),
             step: analysis.reported_step(record.step),
             layer: if has_torch { MemoryLayer::Torch } else { MemoryLayer::Device },

@@ -1,8 +1,8 @@
 //! Definitions of code objects, stack frames, modules and symbol names, by raw id.
 //!
-//! A definition may follow its first use, and the ring file repeats definitions that are already
-//! in a block. [`Definitions`] therefore accepts them in any order and keeps the last one of each
-//! id; two definitions of one id differ only in a damaged file. It resolves nothing:
+//! A definition may follow its first use, and the ring file repeats definitions that are already in
+//! a block. [`Definitions`] therefore accepts them in any order and keeps the last one of each id;
+//! two definitions of one id differ only in a damaged file. It resolves nothing:
 //! [`crate::callsite::symbols`] does. `replay/tests/damage.rs` covers missing definitions.
 
 use std::collections::BTreeMap;

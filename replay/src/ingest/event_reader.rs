@@ -1,10 +1,10 @@
 //! The second reading of a trace: all events in the order of their sequence numbers.
 //!
 //! Decompressing blocks takes nearly as long as analysing them, so an `unpack` thread runs up to
-//! [`BLOCKS_AHEAD`] blocks ahead of the analysis. A block decodes to megabytes of events, and
-//! fresh pages cost as much as filling them; consumed buffers therefore return to the unpacker for
-//! reuse. If no thread can be started, the caller's thread does both with the same result. The
-//! [`Merger`] restores the order. `replay/benches/million.rs` measures the whole path.
+//! [`BLOCKS_AHEAD`] blocks ahead of the analysis. A block decodes to megabytes of events, and fresh
+//! pages cost as much as filling them; consumed buffers therefore return to the unpacker for reuse.
+//! If no thread can be started, the caller's thread does both with the same result. The [`Merger`]
+//! restores the order. `replay/benches/million.rs` measures the whole path.
 
 use std::io::Read;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use crate::ingest::{DamageList, TraceHead};
 const BLOCKS_AHEAD: usize = 4;
 
 /// Opens a trace from its start. Each call must yield the same bytes.
-pub type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
+pub(crate) type OpenTrace<'a> = dyn Fn() -> std::io::Result<Box<dyn Read + Send>> + 'a;
 
 /// Findings of the second reading besides the events.
 #[derive(Debug, Default)]

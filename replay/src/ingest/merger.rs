@@ -1,11 +1,11 @@
 //! Merges event blocks into the process-wide order of sequence numbers.
 //!
-//! Constraint: a block groups its events by thread, consecutive blocks overlap in time, the last
-//! records of a killed process may be both in a block and in the ring, and a damaged block leaves
-//! a gap. The file may be far larger than memory. Consequence: [`Merger`] merges ascending runs
-//! through a heap with one entry per run instead of per event. It drops repeated sequence numbers,
-//! and skips and counts a missing one once [`MAX_WAITING`] later events wait for it. The property
-//! tests below check the order for arbitrary blocks.
+//! Constraint: a block groups its events by thread, and consecutive blocks overlap in time. The
+//! last records of a killed process may be both in a block and in the ring, and a damaged block
+//! leaves a gap. The file may be far larger than memory. Consequence: [`Merger`] merges ascending
+//! runs through a heap with one entry per run instead of per event. It drops repeated sequence
+//! numbers, and skips and counts a missing one once [`MAX_WAITING`] later events wait for it. The
+//! property tests below check the order for arbitrary blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -282,22 +282,22 @@ mod tests {
     fn merge(batches: Vec<Vec<Event>>, max_waiting: usize) -> (Vec<u64>, OrderSummary) {
         let mut merger = Merger::new();
         merger.max_waiting = max_waiting;
-        let mut seen = Vec::new();
+        let mut seqs = Vec::new();
         let mut sink = |events: &[Event]| {
-            seen.extend(events.iter().map(|event| event.seq));
+            seqs.extend(events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         for batch in batches {
             let _ = merger.push(batch, &mut sink);
         }
         let summary = merger.finish(&mut sink);
-        (seen, summary)
+        (seqs, summary)
     }
 
     #[test]
     fn highest_seq_precedes_an_event_without_seq() {
-        let (seen, summary) = merge(vec![vec![event(NO_SEQ - 1, 1), event(NO_SEQ, 1)]], 0);
-        assert_eq!((seen, summary.unplaced.len()), (vec![NO_SEQ - 1], 1));
+        let (seqs, summary) = merge(vec![vec![event(NO_SEQ - 1, 1), event(NO_SEQ, 1)]], 0);
+        assert_eq!((seqs, summary.unplaced.len()), (vec![NO_SEQ - 1], 1));
     }
 
     proptest! {
@@ -327,8 +327,8 @@ mod tests {
             for pair in batches.chunks_exact_mut(2) {
                 pair.swap(0, 1);
             }
-            let (seen, summary) = merge(batches, MAX_WAITING);
-            prop_assert_eq!(seen, (0..all.len() as u64).collect::<Vec<_>>());
+            let (seqs, summary) = merge(batches, MAX_WAITING);
+            prop_assert_eq!(seqs, (0..all.len() as u64).collect::<Vec<_>>());
             prop_assert_eq!(summary.missing, 0);
         }
 
@@ -337,27 +337,27 @@ mod tests {
             batches in proptest::collection::vec(proptest::collection::vec(any::<u64>(), 0..20), 0..20), limit in 0usize..50,
         ) {
             let batches = batches.into_iter().map(|b| b.into_iter().map(|seq| event(seq, 1)).collect()).collect();
-            let (seen, _) = merge(batches, limit);
-            prop_assert!(seen.is_sorted());
+            let (seqs, _) = merge(batches, limit);
+            prop_assert!(seqs.is_sorted());
         }
     }
 
     #[test]
     fn missing_number_is_counted_and_skipped_at_the_waiting_limit() {
-        let (seen, summary) =
+        let (seqs, summary) =
             merge(vec![vec![event(0, 1), event(3, 1)], vec![event(NO_SEQ, 2)]], MAX_WAITING);
-        assert_eq!(seen, [0, 3]);
+        assert_eq!(seqs, [0, 3]);
         assert_eq!((summary.missing, summary.next_seq, summary.unplaced.len()), (2, 4, 1));
         let many: Vec<Vec<Event>> = (1..100).map(|seq| vec![event(seq, 1)]).collect();
-        let (seen, summary) = merge(many, 10);
-        assert_eq!((seen.len(), summary.missing), (99, 1));
+        let (seqs, summary) = merge(many, 10);
+        assert_eq!((seqs.len(), summary.missing), (99, 1));
     }
 
     #[test]
     fn skip_missing_events_passes_on_waiting_events() {
-        let (mut merger, mut seen) = (Merger::new(), Vec::new());
+        let (mut merger, mut seqs) = (Merger::new(), Vec::new());
         let mut sink = |events: &[Event]| {
-            seen.extend(events.iter().map(|event| event.seq));
+            seqs.extend(events.iter().map(|event| event.seq));
             ControlFlow::Continue(())
         };
         let _ = merger.push([5, 6, 9].map(|seq| event(seq, 1)).to_vec(), &mut sink);
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(merger.next_seq(), 10);
         let _ = merger.push([8, 10].map(|seq| event(seq, 1)).to_vec(), &mut sink);
         let summary = merger.finish(&mut sink);
-        assert_eq!((seen, summary.missing, summary.repeated), (vec![5, 6, 9, 10], 7, 1));
+        assert_eq!((seqs, summary.missing, summary.repeated), (vec![5, 6, 9, 10], 7, 1));
     }
 
     #[test]
@@ -388,8 +388,8 @@ mod tests {
                 events
             })
             .collect();
-        let (seen, summary) = merge(batches, 60);
-        assert_eq!(seen.len(), 5050);
+        let (seqs, summary) = merge(batches, 60);
+        assert_eq!(seqs.len(), 5050);
         assert_eq!(summary.missing, 95_000);
     }
 }

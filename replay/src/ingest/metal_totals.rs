@@ -1,8 +1,8 @@
 //! Allocated and reserved totals for traces of Metal.
 //!
 //! The analyses rely on the allocator's running totals in each block event. PyTorch computes them
-//! under its lock on CUDA. Metal's heaps report none, and counts made by the hooks would not
-//! follow the order of events when threads allocate concurrently. If the metadata's `mode` contains
+//! under its lock on CUDA. Metal's heaps report none, and counts made by the hooks would not follow
+//! the order of events when threads allocate concurrently. If the metadata's `mode` contains
 //! `metal`, [`MetalTotals`] fills both totals in event order before any analysis reads them. Events
 //! of other traces pass unchanged. `replay/tests/apple.rs` checks reports of such traces.
 

@@ -19,12 +19,12 @@ use gpumemtrace_format::ring::RingImage;
 
 pub use self::{
     definitions::Definitions,
-    event_reader::{OpenTrace, TraceBody, read_events},
+    event_reader::{TraceBody, read_events},
     losses::{MissingEvents, count_missing_events, find_losses},
     merger::OrderSummary,
-    trace_head::{DroppedParts, RingProblem, TraceHead},
+    trace_head::{RingProblem, TraceHead},
 };
-pub(crate) use crate::ingest::event_reader::read_event_slices;
+pub(crate) use crate::ingest::event_reader::{OpenTrace, read_event_slices};
 
 /// Damaged regions that are kept for the report; further ones are only counted.
 const MAX_DAMAGE: usize = 100;

@@ -59,11 +59,11 @@ pub struct TraceHead {
 
 /// Parts that the recorder deleted to limit the total size of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DroppedParts {
+pub(crate) struct DroppedParts {
     /// Number of deleted parts.
-    pub parts: u64,
+    pub(crate) parts: u64,
     /// Number of events in the deleted parts.
-    pub events: u64,
+    pub(crate) events: u64,
 }
 
 impl TraceHead {
@@ -130,7 +130,7 @@ impl TraceHead {
         }
     }
 
-    /// True if a ring file beside this closed trace cannot hold late events of it: the file belongs
+    /// True if a ring file beside this closed trace cannot hold late events of it. The file belongs
     /// to another trace, or the recorder had switched to rings in memory.
     pub(super) fn has_separated_ring(&self) -> bool {
         self.ring_problem == Some(RingProblem::Foreign) || self.meta.text("rings") == Some("memory")

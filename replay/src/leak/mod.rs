@@ -1,12 +1,12 @@
 //! Finds the lines of user code that retain more memory after every step.
 //!
 //! [`find_leaks`] judges four kinds of memory, all by the rules of [`candidates`]:
-//! * [`TENSORS`]: live blocks of PyTorch's allocator, by allocating line.
-//! * [`DEVICE`]: driver memory, by requesting line. Requests of PyTorch's own allocator do not
+//! * [`LeakKind::Tensors`]: live blocks of PyTorch's allocator, by allocating line.
+//! * [`LeakKind::Device`]: driver memory, by requesting line. Requests of PyTorch's own allocator do not
 //!   count. Memory of an unknown owner counts only if driver memory outside PyTorch grows as a
 //!   whole. On Metal, heaps do not count.
-//! * [`PINNED_HOST`]: pinned host memory, by requesting line.
-//! * [`RESERVED`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
+//! * [`LeakKind::PinnedHost`]: pinned host memory, by requesting line.
+//! * [`LeakKind::Reserved`]: unused reserved memory, by stream and pool ([`reserved_growth`]).
 //!
 //! Candidates that grow in the same steps become one finding if they are one autograd graph
 //! ([`retained_graph`]) or are reported under the same line ([`blame`]). A graph needs four growth
@@ -131,7 +131,7 @@ fn find_non_torch_candidates(analysis: &Analysis, device: &DeviceState) -> Candi
     };
     let is_judged = |stack: &StackId| match owner(*stack) {
         _ if is_metal => non_torch_grows && !device.requested_segments(*stack),
-        name if name.starts_with(crate::state::attribution::TORCH) => false,
+        name if name.starts_with(crate::state::attribution::TORCH_ALLOCATOR) => false,
         crate::callsite::module_owner::UNKNOWN => non_torch_grows,
         _ => true,
     };

@@ -110,8 +110,10 @@ impl LeakReporter<'_> {
         self.describe_outcomes(&mut leak, members);
         leak.sites = members.iter().map(|member| (member.site, member.base_step())).collect();
         if self.kind == LeakKind::Tensors
-            && let Some((holders, coverage)) =
-                self.analysis.holder_scans.of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
+            && let Some((holders, coverage)) = self
+                .analysis
+                .holder_scans
+                .holders_of_sites(self.ordinal, leak.sites.iter().map(|(site, _)| *site))
         {
             leak.holders = Some(holders);
             leak.holder_coverage = Some(coverage);

@@ -1,10 +1,11 @@
-//! What the pass over a trace leaves for the reports.
+//! The result of the pass over one trace, from which reports are built.
 
 use std::collections::BTreeMap;
 
+use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, NodeId, TrackerState};
+
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::StackId;
-use crate::callsite::symbols::StackSymbols;
+use crate::callsite::symbols::{StackId, StackSymbols};
 use crate::ingest::metal_totals;
 use crate::pass::oom_events::OomRecord;
 use crate::pass::scope::SinceScope;
@@ -21,97 +22,95 @@ use crate::timeline::phases::PhaseRecord;
 use crate::timeline::steps::StepRule;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::seeded_map::SeededMap;
-use gpumemtrace_format::NodeId;
-use gpumemtrace_format::{EventKind, Meta, NO_DEVICE, TrackerState};
 
-/// A trace, analysed.
+/// The analysis of one trace.
 #[derive(Debug)]
 pub struct Analysis {
-    /// As the user named it.
+    /// The path as the user gave it.
     pub path: String,
-    /// Who was traced.
+    /// Metadata of the process and its environment.
     pub meta: Meta,
-    /// How it ended.
+    /// How the process ended.
     pub(crate) ending: Ending,
-    /// More of that.
+    /// Details of the end, such as the exit status.
     pub(crate) ending_detail: Option<String>,
-    /// Sites and stacks.
+    /// Definitions, sites and stacks.
     pub(crate) symbols: StackSymbols,
-    /// Whose memory.
+    /// The libraries that own driver memory.
     pub(crate) owners: ModuleOwners,
-    /// Events by kind.
+    /// Number of events of each kind that occurs.
     pub counts: Vec<(EventKind, u64)>,
-    /// What is missing.
+    /// Counts of lost events and other defects of the trace.
     pub losses: Losses,
-    /// What is missing from the trace; empty if it is complete.
+    /// What is missing from the trace; empty for a complete trace.
     pub incomplete: Vec<TraceLoss>,
-    /// Caveats and other facts about the recording.
+    /// Notes about the trace that do not make it incomplete.
     pub notes: Vec<TraceNote>,
-    /// How far PyTorch's own tracker was of help; `None` where there was no PyTorch.
+    /// State of the tracker of PyTorch's allocator; `None` if PyTorch was not used.
     pub tracker: Option<TrackerState>,
-    /// How steps were told.
+    /// The rule for step boundaries.
     pub(crate) step_rule: StepRule,
-    /// The name of the ranges that are steps, where ranges are.
+    /// The name of the NVTX ranges that are steps, for that step rule.
     pub(crate) step_range: Option<String>,
-    /// Steps begun.
+    /// Number of steps begun.
     pub steps: u32,
-    /// What the program gave names to, in the order in which they first began.
+    /// Named phases in the order of their first begin.
     pub(crate) phases: Vec<PhaseRecord>,
-    /// The program's own moments.
+    /// Marks that the program named.
     pub(crate) marks: MarkLog,
-    /// Zero of all times in reports.
+    /// Start of recording, which is time 0 in reports.
     pub start_ns: u64,
-    /// The last moment.
+    /// End of recording, or the last event if that is later.
     pub end_ns: u64,
-    /// By ordinal.
+    /// Devices by ascending ordinal; [`NO_DEVICE`] for memory on an unknown device.
     pub(crate) devices: Vec<(u8, DeviceState)>,
-    /// The first ones.
+    /// The first out-of-memory events.
     pub(crate) ooms: Vec<OomRecord>,
-    /// All of them.
+    /// Count of all out-of-memory events.
     pub oom_count: u64,
-    /// The same by device.
+    /// Count of out-of-memory events by device.
     pub(crate) oom_counts: BTreeMap<u8, u64>,
-    /// Who holds what, as the program found it out.
+    /// Holders of blocks, found by scans in the program.
     pub(crate) holder_scans: HolderScans,
-    /// What PyTorch said of its own memory when it was asked.
+    /// Samples of PyTorch's memory counters on Metal.
     pub(crate) mps_samples: MpsSamples,
-    /// Driver calls that returned an error.
+    /// Number of driver calls that returned an error.
     pub(crate) failed_calls: u64,
-    /// Who made the first of them.
+    /// The stack of the first failed call.
     pub(crate) first_failed: Option<StackId>,
-    /// Of these, the ones for which no memory was left.
+    /// Number of failed calls that returned an out-of-memory error.
     pub(crate) refused_calls: u64,
-    /// Pinned host memory.
+    /// Live blocks of pinned host memory.
     pub(crate) host: LiveSet,
     /// Frames of the program's calls of `backward()`.
     pub(crate) backward_calls: Vec<NodeId>,
-    /// Moments that were asked for, as they came.
+    /// Requested snapshots, in order of time.
     pub(crate) snapshots: Vec<SnapshotRecord>,
-    /// Those that did not.
+    /// Requested snapshots at moments that the run did not reach.
     pub unreached_snapshots: Vec<TimeSpec>,
     /// The driver's stream-ordered pools.
     pub(crate) async_pools: AsyncPools,
-    /// By ordinal: in which named part of the run, as an index in `phases`, the event that brought a block of the peak came. Empty
-    /// unless a second pass was made for it ([`crate::peak::by_phase`]).
+    /// By device: the phase (index in `phases`) in which each block of the peak was allocated, by
+    /// the number of its event. Filled by a second pass ([`crate::peak::by_phase`]), else empty.
     pub(crate) peak_phases: BTreeMap<u8, SeededMap<u64, usize>>,
-    /// From when on all of this is; the whole run where there is none.
+    /// The moment at which the analysis begins; `None` for the whole run.
     pub since: Option<SinceScope>,
-    /// Of which stream all of this is; of all where there is none.
+    /// The stream to which the analysis is restricted; `None` for all streams.
     pub stream: Option<StreamTotals>,
 }
 
 impl Analysis {
-    /// Known ordinals of the devices in the trace, ascending.
+    /// Ordinals of the devices in the trace, ascending; without unknown devices.
     pub fn device_ordinals(&self) -> impl Iterator<Item = u8> + '_ {
         self.visible_devices().map(|(ordinal, _)| ordinal)
     }
 
-    /// Names of the program's marks in their order; only the first ones of a run with many.
+    /// Names of the program's marks in order, at most the first 1,000.
     pub fn mark_names(&self) -> impl Iterator<Item = &str> {
         self.marks.first.iter().map(|mark| mark.name.as_str())
     }
 
-    /// What begins a step; `None` without steps.
+    /// The step source as in `steps.source` of a report; `None` without steps.
     pub fn step_source(&self) -> Option<StepSource> {
         self.step_rule.source()
     }
@@ -126,17 +125,18 @@ impl Analysis {
         self.meta.text("pluggable").and_then(PluggableMode::from_name)
     }
 
-    /// What a device can hold. On Apple GPUs nobody tells: they share the system's memory, and what Metal recommends may be exceeded.
+    /// Memory of a device in bytes. `None` on Apple GPUs: they share the system's memory, and a
+    /// process may exceed the size that Metal recommends.
     pub(crate) fn capacity(&self, ordinal: u8) -> Option<u64> {
         self.total_bytes(ordinal).filter(|_| !metal_totals::is_metal(&self.meta))
     }
 
-    /// Its size as the driver tells it; of Metal's what is recommended.
+    /// Memory of a device as the driver reports it, in bytes; on Metal the recommended limit.
     pub(crate) fn total_bytes(&self, ordinal: u8) -> Option<u64> {
         self.meta.number(&format!("device.{ordinal}.total_bytes"))
     }
 
-    /// Devices whose ordinal is known. Memory of the others is in the notes.
+    /// Devices with a known ordinal.
     pub(crate) fn visible_devices(&self) -> impl Iterator<Item = (u8, &DeviceState)> {
         self.devices
             .iter()
@@ -144,7 +144,7 @@ impl Analysis {
             .map(|(ordinal, state)| (*ordinal, state))
     }
 
-    /// A step in reports; of equal times nothing is said.
+    /// A step number for reports; `None` if the run has no steps.
     pub(crate) fn reported_step(&self, step: u32) -> Option<u64> {
         self.step_rule.source().map(|_| u64::from(step))
     }

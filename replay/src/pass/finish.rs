@@ -13,10 +13,10 @@ impl ReplayPass {
     pub(super) fn finish(mut self, path: String, head: &TraceHead, body: &TraceBody) -> Analysis {
         // Snapshots requested after the last event show the state that it left.
         let end_ns = head.end_ns().unwrap_or(self.time_ns).max(self.time_ns);
-        let come = self.schedule.due_at(end_ns.saturating_add(1));
-        self.take_snapshots(&come);
-        let held: Vec<(u8, u64)> = self.devices.held().collect();
-        let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &held);
+        let due = self.schedule.take_due_before(end_ns.saturating_add(1));
+        self.take_snapshots(&due);
+        let live: Vec<(u8, u64)> = self.devices.torch_live_bytes().collect();
+        let phases = std::mem::take(&mut self.phases).finish(self.time_ns, &live);
         let symbols = self.symbols;
         let mut devices = Vec::new();
         for (device, ordinal) in std::mem::take(&mut self.devices.all).into_iter().zip(0..=u8::MAX) {
@@ -50,7 +50,7 @@ impl ReplayPass {
         }
         let (ending, ending_detail) = head.ending();
         let start_ns = head.meta.number("started_ns").or(self.first_ns).unwrap_or(0);
-        let unreached_snapshots = std::mem::take(&mut self.schedule).unreached();
+        let unreached_snapshots = std::mem::take(&mut self.schedule).into_unreached();
         let mut notes = metadata_notes(&head.meta);
         notes.extend(self.backward.notes(events));
         for (place, _) in self.non_device.iter() {
@@ -107,7 +107,7 @@ impl ReplayPass {
             async_pools: self.async_pools,
             peak_phases: std::collections::BTreeMap::new(),
             since: self.scope.since,
-            stream: self.scope.stream.map(|stream| stream.facts),
+            stream: self.scope.stream.map(|stream| stream.totals),
         }
     }
 }

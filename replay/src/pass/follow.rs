@@ -1,12 +1,13 @@
-//! What a run that goes on holds now.
+//! Present memory of a running program (`replay --follow`).
 //!
-//! Constraint: definitions and events come in pieces, an event comes once from the ring and once from its block, and the rule of
-//! steps is found late. Consequence: ids are resolved as they are defined; events go through the same [`Merger`] as in any other
-//! replay, each number once; and only totals are kept. The analyses are made when the run is over, from the whole trace.
+//! Definitions and events arrive piecewise, and an event may arrive twice: from the ring and from
+//! its block. [`RunFollower`] resolves ids as they are defined, and passes events through the same
+//! [`Merger`] as other replays, each sequence number once. It keeps only totals; the analyses run
+//! on the whole trace after the run.
 //!
-//! *Growth* of a line: the least that its blocks held since the last look, minus the least of an earlier time between a look and
-//! another, a quarter to a half of all looks ago. What comes and goes has a least of its own and does not show; what was there from
-//! the start falls out after a while.
+//! *Growth* of a call site: the minimum of its bytes since the last view, minus its minimum between
+//! two earlier views. Those are a quarter to a half of all views ago. Temporary blocks do not raise
+//! a minimum, and memory from the start of the run drops out after a while.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,6 +22,7 @@ use crate::callsite::symbols::{SiteId, StackId, StackSymbols};
 use crate::ingest::definitions::Definitions;
 use crate::ingest::merger::Merger;
 use crate::report::Site;
+use crate::state::attribution::TorchLevels;
 use crate::state::driver::{DriverChange, DriverState, MemoryPlace, PlaceTotals};
 use crate::timeline::step_counter::StepCounter;
 use crate::util::seeded_map::{SeededMap, SeededSet};
@@ -28,70 +30,76 @@ use crate::util::seeded_map::{SeededMap, SeededSet};
 /// Bytes of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceBytes {
-    /// In tensors and reserved by PyTorch's allocator; `None` where it was not seen.
-    pub torch: Option<(u64, u64)>,
-    /// Handed out by the driver.
+    /// Bytes in live blocks of PyTorch's allocator; `None` before its first block.
+    pub allocated: Option<u64>,
+    /// Bytes in segments of PyTorch's allocator; `None` before its first block.
+    pub reserved: Option<u64>,
+    /// Bytes allocated from the driver.
     pub driver: u64,
 }
 
-/// A line that holds more than it did.
+/// A call site with growing memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GrownSite {
-    /// Whose.
+    /// The site, without a stack.
     pub site: Site,
-    /// How much more.
+    /// Growth in bytes over `span_ns`.
     pub bytes: u64,
-    /// Since how long.
+    /// Time from the earlier view to the present.
     pub span_ns: u64,
 }
 
-/// The run as of a look at it.
+/// The state of a run at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunView {
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
-    /// From the first event to the last.
+    /// Time from the first event to the last.
     pub span_ns: u64,
-    /// Steps begun, if it is known what a step is.
+    /// Number of steps begun; `None` while no step source is known.
     pub steps: Option<u32>,
-    /// By ordinal.
+    /// Bytes of each device, by ordinal.
     pub devices: BTreeMap<u8, DeviceBytes>,
-    /// The line that grew most.
+    /// The site with the most growth.
     pub grown: Option<GrownSite>,
 }
 
+/// The bytes of one stack, and their minima.
 #[derive(Clone, Copy, Debug, Default)]
-struct SiteTrack {
-    now: u64,
-    least: u64,
-    /// The least at the two last looks whose number was a power of two.
-    earlier: [u64; 2],
+struct StackMinimum {
+    bytes: u64,
+    /// Minimum since the last view.
+    min: u64,
+    /// Minima before the last two views with a number that is a power of two.
+    earlier_mins: [u64; 2],
 }
 
-/// Follows a run.
+/// Maintains the state of a running program from the new contents of its trace.
 #[derive(Debug)]
 pub struct RunFollower {
     symbols: StackSymbols,
-    /// Defined since ids were resolved last.
-    unresolved: bool,
+    /// Definitions were added since ids were resolved last.
+    has_new_definitions: bool,
     merger: Merger,
-    /// Numbers that were taken in and whose turn has not come.
+    /// Sequence numbers that wait in the merger.
     waiting: SeededSet<u64>,
     state: FollowedState,
-    looks: u64,
-    look_times_ns: [u64; 2],
+    views: u64,
+    /// Times of the last two views with a number that is a power of two.
+    view_times_ns: [u64; 2],
 }
 
-/// What events change.
+/// The state that events change.
 #[derive(Debug, Default)]
 struct FollowedState {
-    backward: AutogradTracker,
+    autograd: AutogradTracker,
     driver: DriverState,
     totals: PlaceTotals,
-    torch: BTreeMap<u8, (u64, u64)>,
-    /// PyTorch's blocks by device and address; where there are none, the driver's by key.
+    torch: BTreeMap<u8, TorchLevels>,
+    /// PyTorch's blocks by device and address; without PyTorch, driver allocations by key.
     blocks: SeededMap<(u8, u64), (StackId, u64)>,
-    holders: Vec<SiteTrack>,
+    /// Minima by stack id.
+    minima: Vec<StackMinimum>,
     steps: StepCounter,
     events: u64,
     first_ns: Option<u64>,
@@ -99,50 +107,51 @@ struct FollowedState {
 }
 
 impl RunFollower {
-    /// Nothing yet. For whom these paths are their own.
-    pub fn new(own: UserCodePaths) -> Self {
+    /// A follower of a run without events so far. `user_code` are additional paths of user code.
+    pub fn new(user_code: UserCodePaths) -> Self {
         Self {
-            symbols: StackSymbols::new(Definitions::default(), own),
-            unresolved: false,
+            symbols: StackSymbols::new(Definitions::default(), user_code),
+            has_new_definitions: false,
             merger: Merger::new(),
             waiting: SeededSet::default(),
             state: FollowedState::default(),
-            looks: 0,
-            look_times_ns: [0; 2],
+            views: 0,
+            view_times_ns: [0; 2],
         }
     }
 
-    /// Takes what the trace has more than before.
-    pub fn take(&mut self, item: Item) {
+    /// Adds the next item of the trace.
+    pub fn add_item(&mut self, item: Item) {
         match item {
-            Item::Events(events) => self.events(events),
+            Item::Events(events) => self.add_events(events),
             item => {
                 self.symbols.add_definitions(|definitions| definitions.add_item(item));
-                self.unresolved = true;
+                self.has_new_definitions = true;
             }
         }
     }
 
-    /// Takes what is in the ring. It is to be read before the trace and given after it.
-    pub fn take_ring(&mut self, ring: &RingImage) {
+    /// Adds the records of the ring. Read the ring before the trace's new items, and add it after
+    /// them; no record is then missed.
+    pub fn add_ring(&mut self, ring: &RingImage) {
         let mut events = Vec::new();
         for record in &ring.records {
             match record {
-                // One that is in flight comes again when it is complete.
+                // An event in flight appears again once its call has returned.
                 RingRecord::Event(event) if !event.in_flight => events.push(*event),
                 RingRecord::Event(_) => {}
                 definition => {
                     self.symbols.add_definitions(|definitions| definitions.add_record(definition));
-                    self.unresolved = true;
+                    self.has_new_definitions = true;
                 }
             }
         }
         events.sort_by_key(|event| event.seq);
-        self.events(events);
+        self.add_events(events);
     }
 
-    fn events(&mut self, mut events: Vec<Event>) {
-        if std::mem::take(&mut self.unresolved) {
+    fn add_events(&mut self, mut events: Vec<Event>) {
+        if std::mem::take(&mut self.has_new_definitions) {
             self.symbols.resolve_new();
             self.state.steps.update_names(&self.symbols);
         }
@@ -151,7 +160,7 @@ impl RunFollower {
         let (state, symbols) = (&mut self.state, &mut self.symbols);
         let _ = self.merger.push(events, &mut |events| {
             for event in events {
-                state.event(event, symbols);
+                state.on_event(event, symbols);
             }
             ControlFlow::Continue(())
         });
@@ -159,21 +168,21 @@ impl RunFollower {
         self.waiting.retain(|seq| *seq >= next_seq);
     }
 
-    /// Some events before those that wait will never come: what waits is not to wait for them. One that still comes, because its
-    /// call had not returned, is left out.
+    /// Applies all waiting events without those that are missing before them. A missing event that
+    /// arrives later, because its call was in flight, is ignored.
     pub fn skip_missing_events(&mut self) {
         let (state, symbols) = (&mut self.state, &mut self.symbols);
         self.merger.skip_missing_events(&mut |events| {
             for event in events {
-                state.event(event, symbols);
+                state.on_event(event, symbols);
             }
             ControlFlow::Continue(())
         });
         self.waiting.clear();
     }
 
-    /// The run as it is now.
-    pub fn look(&mut self) -> RunView {
+    /// Returns the present state. Growth is measured between calls.
+    pub fn take_view(&mut self) -> RunView {
         let state = &mut self.state;
         let span_ns = state.first_ns.map_or(0, |first| state.last_ns.saturating_sub(first));
         let mut devices: BTreeMap<u8, DeviceBytes> = BTreeMap::new();
@@ -183,109 +192,114 @@ impl RunFollower {
             }
         }
         for (ordinal, torch) in state.torch.iter().filter(|(ordinal, _)| **ordinal != NO_DEVICE) {
-            devices.entry(*ordinal).or_default().torch = Some(*torch);
+            let device = devices.entry(*ordinal).or_default();
+            (device.allocated, device.reserved) = (Some(torch.live), Some(torch.reserved));
         }
         let steps = state.steps.count_steps(&mut self.symbols);
-        let view = RunView { events: state.events, span_ns, steps, devices, grown: self.grown() };
-        self.remember();
+        let view = RunView { events: state.events, span_ns, steps, devices, grown: self.find_grown_site() };
+        self.begin_next_view();
         view
     }
 
-    fn grown(&self) -> Option<GrownSite> {
+    /// The site with the most growth, once there are two views.
+    fn find_grown_site(&self) -> Option<GrownSite> {
         let mut by_site: SeededMap<SiteId, (u64, u64)> = SeededMap::default();
-        for (holder, stack) in self.state.holders.iter().zip(0..) {
-            let (least, earlier) = by_site.entry(self.symbols.stack_info(StackId(stack)).site).or_default();
-            *least = least.saturating_add(holder.least);
-            *earlier = earlier.saturating_add(holder.earlier[0]);
+        for (minimum, stack) in self.state.minima.iter().zip(0..) {
+            let (min, earlier) = by_site.entry(self.symbols.stack_info(StackId(stack)).site).or_default();
+            *min = min.saturating_add(minimum.min);
+            *earlier = earlier.saturating_add(minimum.earlier_mins[0]);
         }
-        let grown = by_site.into_iter().map(|(site, (least, earlier))| (least.saturating_sub(earlier), site));
+        let grown = by_site.into_iter().map(|(site, (min, earlier))| (min.saturating_sub(earlier), site));
         let (bytes, site) = grown.max_by_key(|(bytes, site)| (*bytes, std::cmp::Reverse(*site)))?;
-        let span_ns = self.state.last_ns.saturating_sub(self.look_times_ns[0]);
-        (bytes > 0 && self.looks > 1).then(|| GrownSite {
+        let span_ns = self.state.last_ns.saturating_sub(self.view_times_ns[0]);
+        (bytes > 0 && self.views > 1).then(|| GrownSite {
             site: self.symbols.site(site, None),
             bytes,
             span_ns,
         })
     }
 
-    fn remember(&mut self) {
-        self.looks += 1;
-        let is_kept = self.looks.is_power_of_two();
-        for holder in &mut self.state.holders {
-            if is_kept {
-                holder.earlier = [holder.earlier[1], holder.least];
+    /// Restarts the minima, and stores them if the number of this view is a power of two.
+    fn begin_next_view(&mut self) {
+        self.views += 1;
+        let is_stored = self.views.is_power_of_two();
+        for minimum in &mut self.state.minima {
+            if is_stored {
+                minimum.earlier_mins = [minimum.earlier_mins[1], minimum.min];
             }
-            holder.least = holder.now;
+            minimum.min = minimum.bytes;
         }
-        if is_kept {
-            self.look_times_ns = [self.look_times_ns[1], self.state.last_ns];
+        if is_stored {
+            self.view_times_ns = [self.view_times_ns[1], self.state.last_ns];
         }
     }
 }
 
 impl FollowedState {
-    fn event(&mut self, event: &Event, symbols: &mut StackSymbols) {
+    fn on_event(&mut self, event: &Event, symbols: &mut StackSymbols) {
         self.events += 1;
         self.first_ns.get_or_insert(event.time_ns);
         self.last_ns = self.last_ns.max(event.time_ns);
-        let (stack, _) = self.backward.resolve_stack(event, symbols);
+        let (stack, _) = self.autograd.resolve_stack(event, symbols);
         self.steps.on_event(event, stack, symbols);
         match event.kind {
             EventKind::BLOCK_ALLOC | EventKind::BLOCK_FREE => {
                 if self.torch.is_empty() {
-                    // From here on growth is that of tensors, which lie in what the driver handed out.
+                    // From the first block of PyTorch on, growth is that of its blocks, which lie
+                    // inside driver memory.
                     self.blocks.clear();
-                    self.holders.clear();
+                    self.minima.clear();
                 }
-                self.torch.insert(event.device, (event.aux[0], event.aux[1]));
-                let place = (event.device, event.addr);
-                // One whose free was lost goes too.
-                self.let_go(place);
+                let [live, reserved] = event.aux;
+                self.torch.insert(event.device, TorchLevels { reserved, live });
+                let key = (event.device, event.addr);
+                // Before an allocation, this removes a block with a lost free.
+                self.remove_block(key);
                 if event.kind == EventKind::BLOCK_ALLOC {
-                    self.hold(place, stack, event.size);
+                    self.add_block(key, stack, event.size);
                 }
             }
-            kind if kind.is_driver_call() => self.driver_call(event, stack),
+            kind if kind.is_driver_call() => self.on_driver_call(event, stack),
             _ => {}
         }
     }
 
-    fn driver_call(&mut self, event: &Event, stack: StackId) {
-        self.driver.event(event, stack);
+    fn on_driver_call(&mut self, event: &Event, stack: StackId) {
+        self.driver.on_driver_call(event, stack);
         for index in 0..self.driver.changes.len() {
             let change = self.driver.changes[index];
             self.totals.apply(&change);
             match change {
                 _ if !self.torch.is_empty() => {}
                 DriverChange::Alloc { key, place: MemoryPlace::Device(_), bytes, stack } => {
-                    self.let_go((NO_DEVICE, key));
-                    self.hold((NO_DEVICE, key), stack, bytes);
+                    self.remove_block((NO_DEVICE, key));
+                    self.add_block((NO_DEVICE, key), stack, bytes);
                 }
                 DriverChange::Alloc { .. } => {}
-                DriverChange::Free { key, .. } => self.let_go((NO_DEVICE, key)),
+                DriverChange::Free { key, .. } => self.remove_block((NO_DEVICE, key)),
             }
         }
     }
 
-    fn hold(&mut self, place: (u8, u64), stack: StackId, bytes: u64) {
-        self.blocks.insert(place, (stack, bytes));
-        let holder = self.holder(stack);
-        holder.now = holder.now.saturating_add(bytes);
+    fn add_block(&mut self, key: (u8, u64), stack: StackId, bytes: u64) {
+        self.blocks.insert(key, (stack, bytes));
+        let minimum = self.minimum_of(stack);
+        minimum.bytes = minimum.bytes.saturating_add(bytes);
     }
 
-    fn let_go(&mut self, place: (u8, u64)) {
-        if let Some((stack, bytes)) = self.blocks.remove(&place) {
-            let holder = self.holder(stack);
-            holder.now = holder.now.saturating_sub(bytes);
-            holder.least = holder.least.min(holder.now);
+    fn remove_block(&mut self, key: (u8, u64)) {
+        if let Some((stack, bytes)) = self.blocks.remove(&key) {
+            let minimum = self.minimum_of(stack);
+            minimum.bytes = minimum.bytes.saturating_sub(bytes);
+            minimum.min = minimum.min.min(minimum.bytes);
         }
     }
 
-    fn holder(&mut self, stack: StackId) -> &mut SiteTrack {
-        let at = stack.0 as usize;
-        if at >= self.holders.len() {
-            self.holders.resize(at + 1, SiteTrack::default());
+    fn minimum_of(&mut self, stack: StackId) -> &mut StackMinimum {
+        let index = stack.0 as usize;
+        if index >= self.minima.len() {
+            self.minima.resize(index + 1, StackMinimum::default());
         }
-        &mut self.holders[at]
+        &mut self.minima[index]
     }
 }

@@ -1,7 +1,10 @@
-//! One pass over the events of a trace, and what it leaves for the reports.
+//! The pass over the events of a trace.
 //!
-//! Constraint: memory in proportion to live blocks and stacks. Consequence: each event updates the books of its device and
-//! is forgotten; only out-of-memory events are kept, the first [`oom_events::MAX_OOMS`] of them.
+//! [`analyse`] reads a trace and returns an [`Analysis`]. Each event updates the state of its
+//! device and is dropped; only the first [`oom_events::MAX_OOMS`] out-of-memory events are stored.
+//! Memory is therefore proportional to live blocks and distinct stacks, not to events. `on_event`
+//! is the hot loop; `replay/benches/million.rs` measures it and `replay/tests/exactness.rs` checks
+//! its results.
 
 pub(crate) mod analysis;
 pub(crate) mod driver_calls;
@@ -23,7 +26,7 @@ use gpumemtrace_format::{Event, EventKind, NO_DEVICE, ThreadId, TrackerState};
 
 use crate::callsite::autograd::AutogradTracker;
 use crate::callsite::module_owner::ModuleOwners;
-use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSymbols};
+use crate::callsite::symbols::{SiteId, StackId, StackInfo, StackSite, StackSymbols};
 use crate::ingest::metal_totals;
 use crate::ingest::prescan::Prescan;
 use crate::ingest::{Input, TraceHead, read_event_slices};
@@ -35,6 +38,7 @@ use crate::state::driver::{DriverState, MemoryPlace, PlaceTotals};
 use crate::state::holder_scans::HolderScans;
 use crate::state::live_set::LiveSet;
 use crate::state::mps_samples::MpsSamples;
+use crate::timeline::event_time::EventTime;
 use crate::timeline::marks::{AwaitedMark, MarkLog};
 use crate::timeline::nvtx_ranges::StepRangeNames;
 use crate::timeline::phases::PhaseTracker;
@@ -47,6 +51,7 @@ pub(crate) use scope::SinceScope;
 pub(crate) use self::{analysis::Analysis, options::AnalysisOptions};
 pub(crate) use oom_events::OomRecord;
 
+/// The state of a pass, from the first event to the last.
 struct ReplayPass {
     symbols: StackSymbols,
     clock: StepClock,
@@ -78,33 +83,34 @@ struct ReplayPass {
     scope: PassScope,
 }
 
-/// Analyses a trace.
+/// Analyses a trace with default options.
 pub fn analyse(input: Input<'_>) -> Result<Analysis, OpenError> {
     analyse_with(input, AnalysisOptions::default())
 }
 
-/// Analyses a trace for whom wants to know this.
-pub fn analyse_with(input: Input<'_>, asked: AnalysisOptions) -> Result<Analysis, OpenError> {
-    analyse_with_head(input, asked).map(|(analysis, _)| analysis)
+/// Analyses a trace with the given options. Fails if the trace cannot be opened or is no trace.
+pub fn analyse_with(input: Input<'_>, options: AnalysisOptions) -> Result<Analysis, OpenError> {
+    analyse_with_head(input, options).map(|(analysis, _)| analysis)
 }
 
-/// As [`analyse_with`], for whom reads the events once more: what that takes comes along, without definitions.
+/// Like [`analyse_with`], but also returns the head, for callers that read the events once more.
+/// The definitions of the head are moved to [`Analysis::symbols`].
 pub(crate) fn analyse_with_head(
     input: Input<'_>,
-    asked: AnalysisOptions,
+    options: AnalysisOptions,
 ) -> Result<(Analysis, TraceHead), OpenError> {
     let (path, open) = (input.path.to_owned(), input.open);
-    let (since, stream) = (asked.since.clone(), asked.stream);
+    let (since, stream) = (options.since.clone(), options.stream);
     let mut head = TraceHead::read(input)?;
-    let symbols = StackSymbols::new(std::mem::take(&mut head.definitions), asked.own);
+    let symbols = StackSymbols::new(std::mem::take(&mut head.definitions), options.user_code);
     let names = StepRangeNames::new(symbols.definitions().codes.values());
     let started = head.meta.number("started_ns");
     let span_ns = head.end_ns().zip(started).map_or(0, |(end, start)| end.saturating_sub(start));
-    let step_before = asked.step_before;
+    let follows_step_peaks = options.step_before_peak;
     let scope = || PassScope {
-        follows_step_peaks: step_before,
-        since: since.clone().map(|asked| SinceScope { asked, come: None }),
-        since_mark: since.as_ref().and_then(|asked| match asked {
+        follows_step_peaks,
+        since: since.clone().map(|spec| SinceScope { spec, reached: None }),
+        since_mark: since.as_ref().and_then(|spec| match spec {
             TimeSpec::Mark(name) => Some(AwaitedMark::new(name)),
             _ => None,
         }),
@@ -112,43 +118,40 @@ pub(crate) fn analyse_with_head(
         started_ns: started,
         end_ns: head.end_ns(),
     };
-    let mut ahead = Some(Prescan::new(symbols, names, head.end_ns()));
-    let schedule =
-        |ahead: &Prescan| SnapshotSchedule::new(&asked.at, started.or(ahead.first_ns).unwrap_or(0), span_ns);
+    let begin_pass = |prescan: Prescan| {
+        let start_ns = started.or(prescan.first_ns).unwrap_or(0);
+        let schedule = SnapshotSchedule::new(&options.snapshot_times, start_ns, span_ns);
+        ReplayPass::from_prescan(prescan, schedule, span_ns, scope())
+    };
+    // Events go to the prescan until it has the step source, and then to the pass.
+    let mut prescan = Some(Prescan::new(symbols, names, head.end_ns()));
     let mut pass: Option<ReplayPass> = None;
     let mut totals = metal_totals::MetalTotals::new(&head.meta);
     let mut body = read_event_slices(open, &head, &mut |events| {
         let mut events = totals.fill_totals(events).iter();
-        while let Some(prescan) = &mut ahead
+        while let Some(unfinished) = &mut prescan
             && let Some(event) = events.next()
         {
-            if prescan.on_event(event).is_break() {
-                if !prescan.has_all_events() {
+            if unfinished.on_event(event).is_break() {
+                if !unfinished.has_all_events() {
                     return ControlFlow::Break(());
                 }
-                pass = ahead.take().map(|ahead| {
-                    let schedule = schedule(&ahead);
-                    ReplayPass::from_prescan(ahead, schedule, span_ns, scope())
-                });
+                pass = prescan.take().map(begin_pass);
             }
         }
         if let Some(pass) = &mut pass {
-            pass.on_batch(events.as_slice());
+            pass.on_slice(events.as_slice());
         }
         ControlFlow::Continue(())
     })?;
-    let is_whole = ahead.as_ref().is_none_or(Prescan::has_all_events);
-    let after = |ahead: Prescan| {
-        let schedule = schedule(&ahead);
-        ReplayPass::from_prescan(ahead, schedule, span_ns, scope())
+    let needs_rereading = prescan.as_ref().is_some_and(|prescan| !prescan.has_all_events());
+    let Some(mut pass) = pass.or_else(|| prescan.map(begin_pass)) else {
+        unreachable!("the prescan exists until the pass begins")
     };
-    let Some(mut pass) = pass.or_else(|| ahead.map(after)) else {
-        unreachable!("the scout is there until the pass is")
-    };
-    if !is_whole {
+    if needs_rereading {
         let mut totals = metal_totals::MetalTotals::new(&head.meta);
         body = read_event_slices(open, &head, &mut |events| {
-            pass.on_batch(totals.fill_totals(events));
+            pass.on_slice(totals.fill_totals(events));
             ControlFlow::Continue(())
         })?;
     }
@@ -157,15 +160,21 @@ pub(crate) fn analyse_with_head(
 }
 
 impl ReplayPass {
-    /// Begins with what the scout has kept: everything that it has seen, or nothing.
-    #[inline(never)] // As below.
-    fn from_prescan(mut ahead: Prescan, schedule: SnapshotSchedule, span_ns: u64, scope: PassScope) -> Self {
-        let kept = ahead.take_events();
-        let clock = StepClock::new(ahead.detector.step_rule());
-        let mut pass = Self { scope, ..Self::new(ahead.symbols, (clock, ahead.names), schedule, span_ns) };
+    /// Begins a pass with the step source of a prescan, and applies the events that it buffered.
+    #[inline(never)] // Called in two places; the inlined body is large.
+    fn from_prescan(
+        mut prescan: Prescan,
+        schedule: SnapshotSchedule,
+        span_ns: u64,
+        scope: PassScope,
+    ) -> Self {
+        let buffered = prescan.take_events();
+        let clock = StepClock::new(prescan.detector.step_rule());
+        let mut pass =
+            Self { scope, ..Self::new(prescan.symbols, (clock, prescan.names), schedule, span_ns) };
         pass.devices.follows_step_peaks = pass.scope.follows_step_peaks;
-        for events in &kept {
-            pass.on_batch(events);
+        for events in &buffered {
+            pass.on_slice(events);
         }
         pass
     }
@@ -213,91 +222,99 @@ impl ReplayPass {
         }
     }
 
-    fn on_batch(&mut self, events: &[Event]) {
-        // Nearly in order of time: a slice that ends before an alarm has nothing for it that matters.
+    /// Applies a slice of consecutive events, and takes the snapshots that are due in it.
+    fn on_slice(&mut self, events: &[Event]) {
+        // Times are nearly in order, so the last event of the slice tells whether one is due.
         if events.last().is_some_and(|event| event.time_ns > self.schedule.next_ns()) {
             self.on_slice_with_snapshots(events);
         } else {
-            self.on_slice(events);
+            self.on_slice_in_scope(events);
         }
     }
 
-    fn on_slice(&mut self, events: &[Event]) {
-        if self.scope.is_all() {
+    /// Applies the events of the slice that are in the scope of the pass.
+    fn on_slice_in_scope(&mut self, events: &[Event]) {
+        if self.scope.is_whole_run() {
             self.on_events(events);
         } else {
             self.on_scoped_slice(events);
         }
     }
 
-    #[inline(never)] // Once: it is much.
+    #[inline(never)] // One copy of the loop: `on_event` is inlined into it and large.
     fn on_events(&mut self, events: &[Event]) {
         for event in events {
             self.on_event(event);
         }
     }
 
-    /// What every event is counted for, whosever it is: steps too. Its stack.
+    /// The time of the current event.
+    fn now(&self) -> EventTime {
+        EventTime { time_ns: self.time_ns, step: self.step }
+    }
+
+    /// Counts an event, also one outside the scope: its kind, thread, time and step. Returns its
+    /// stack.
     #[inline(always)]
-    #[allow(clippy::inline_always)] // As below.
+    #[allow(clippy::inline_always)] // Part of the loop in `on_events`.
     fn account(&mut self, event: &Event) -> (StackId, StackInfo) {
         self.counts[event.kind.0 as usize] += 1;
         if self.last_thread != Some(event.thread) {
             self.last_thread = Some(event.thread);
             self.threads.insert(event.thread);
         }
-        // Threads stamp times themselves: a little disorder is normal and must not run a chart backwards.
+        // Each thread reads the clock itself, so times are slightly out of order.
         self.time_ns = self.time_ns.max(event.time_ns);
         self.first_ns.get_or_insert(event.time_ns);
-        let (stack, facts) = self.backward.resolve_stack(event, &mut self.symbols);
-        let what = self.names.step_hint(event, facts.optimizer);
-        let begun = self.clock.count_begins(event, stack, what, self.time_ns);
+        let (stack, info) = self.backward.resolve_stack(event, &mut self.symbols);
+        let hint = self.names.step_hint(event, info.optimizer);
+        let begun = self.clock.count_begins(event, stack, hint, self.time_ns);
         if begun > 0 {
             self.begin_steps(begun);
         }
-        (stack, facts)
+        (stack, info)
     }
 
     #[inline(always)]
-    #[allow(clippy::inline_always)] // For the loop above.
+    #[allow(clippy::inline_always)] // The body of the loop in `on_events`.
     fn on_event(&mut self, event: &Event) {
-        let (stack, facts) = self.account(event);
+        let (stack, info) = self.account(event);
         match event.kind {
             EventKind::BLOCK_ALLOC => {
-                let when = (self.time_ns, self.step);
+                let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_alloc(event, (stack, facts.site), when, &self.driver);
+                device.block_alloc(event, StackSite { stack, site: info.site }, time, &self.driver);
                 self.phases.on_live_bytes(event.device, device.torch.total().bytes);
             }
             EventKind::BLOCK_FREE => {
-                let when = (self.time_ns, self.step);
+                let time = self.now();
                 let device = device_of(&mut self.devices, event.device, self.step);
-                device.block_free(event, (stack, facts.site), when, &self.driver);
+                device.block_free(event, StackSite { stack, site: info.site }, time, &self.driver);
             }
-            _ => self.on_rare_event(event, stack, facts.site),
+            _ => self.on_rare_event(event, stack, info.site),
         }
     }
 
-    #[inline(never)] // What is here would make the rest wait: it takes most of the registers.
+    #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn begin_steps(&mut self, begun: u32) {
         for _ in 0..begun {
             for device in self.devices.all.iter_mut().flatten() {
-                device.step_boundary();
+                device.end_step();
             }
-            self.host.step_boundary();
+            self.host.end_step();
             self.step += 1;
-            let come = self.schedule.at_step(self.step);
-            self.take_snapshots(&come);
+            let due = self.schedule.take_due_at_step(self.step);
+            self.take_snapshots(&due);
         }
         self.on_step_begin();
     }
 
-    #[inline(never)] // As above.
+    #[inline(never)] // Inlined, it would take registers from the loop in `on_events`.
     fn on_rare_event(&mut self, event: &Event, stack: StackId, site: SiteId) {
         match event.kind {
             EventKind::PHASE_BEGIN | EventKind::PHASE_END => {
-                let held = self.devices.held();
-                self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), held);
+                let live = self.devices.torch_live_bytes();
+                self.phases.on_phase_event(event, self.time_ns, self.symbols.definitions(), live);
             }
             EventKind::TORCH_MEMORY => self.on_torch_memory(event),
             EventKind::HOLDERS | EventKind::HOLDER => self.on_holder_event(event),
@@ -308,8 +325,8 @@ impl ReplayPass {
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_MAP
             | EventKind::SEGMENT_UNMAP => {
-                let when = (self.time_ns, self.step);
-                device_of(&mut self.devices, event.device, self.step).tracked(event, stack, when);
+                let time = self.now();
+                device_of(&mut self.devices, event.device, self.step).on_tracker_event(event, stack, time);
             }
             EventKind::TRACKER => self.tracker = TrackerState::from_number(event.aux[0]).or(self.tracker),
             EventKind::MEMORY_SAMPLE => self.on_memory_sample(event),
@@ -321,7 +338,7 @@ impl ReplayPass {
     fn on_memory_sample(&mut self, event: &Event) {
         if event.result == 0 && !event.in_flight && event.device != NO_DEVICE {
             let device = device_of(&mut self.devices, event.device, self.step);
-            device.attribution.sample(event, self.time_ns);
+            device.attribution.add_sample(event, self.time_ns);
         }
     }
 }

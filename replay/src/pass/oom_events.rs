@@ -1,38 +1,42 @@
-//! What is kept of each time memory ran out: the first [`MAX_OOMS`] are described.
+//! Records of out-of-memory events.
+//!
+//! All are counted. The first [`MAX_OOMS`] are recorded with the gap and the largest sites at that
+//! moment, which visits every live block of the device.
 
 use gpumemtrace_format::Event;
 
 use super::ReplayPass;
 use crate::callsite::symbols::{SiteId, StackId};
 use crate::fragmentation::{Gap, PoolKey};
+use crate::state::device::GapRequest;
 use crate::state::device_states::device_of;
 use crate::util::block_totals::BlockTotals;
 
-/// Most out-of-memory events described one by one.
+/// Limit of recorded out-of-memory events.
 pub(crate) const MAX_OOMS: usize = 64;
-/// Sites listed with an out-of-memory event.
-const OOM_SITES: usize = 10;
+/// Limit of the sites recorded with an out-of-memory event.
+const MAX_OOM_SITES: usize = 10;
 
-/// An out-of-memory event.
+/// An out-of-memory event and the state of its device.
 #[derive(Debug)]
 pub(crate) struct OomRecord {
-    /// The event.
     pub event: Event,
-    /// From where.
+    /// The stack of the failed request.
     pub stack: StackId,
-    /// Steps begun.
+    /// Number of steps begun.
     pub step: u32,
-    /// Sum of live blocks then.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Driver memory then.
+    /// Bytes allocated from the driver.
     pub device_bytes: u64,
-    /// The gap then.
+    /// The gap between reserved and allocated memory.
     pub gap: Gap,
-    /// What filled the device.
+    /// The sites with the most live bytes, most first.
     pub sites: Vec<(SiteId, BlockTotals)>,
 }
 
 impl ReplayPass {
+    /// Counts and records an out-of-memory event.
     pub(super) fn on_oom(&mut self, event: &Event, stack: StackId) {
         self.count_oom(event);
         if self.ooms.len() >= MAX_OOMS {
@@ -41,18 +45,18 @@ impl ReplayPass {
         let step = self.step;
         let symbols = &self.symbols;
         let device = device_of(&mut self.devices, event.device, step);
-        let request = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
-        let moment = (event.time_ns, event.aux[1], request);
+        let pool = event.detail.map(|detail| PoolKey::of_request(detail, event.size));
+        let request = GapRequest { time_ns: event.time_ns, reserved: event.aux[1], pool };
         let site_of = |stack| symbols.stack_info(stack).site;
-        let gap = device.gap(moment, self.driver.ranges(), event.device, site_of);
+        let gap = device.explain_gap(request, self.driver.ranges(), event.device, site_of);
         let mut sites: Vec<(SiteId, BlockTotals)> = device
             .torch
             .sites()
-            .map(|(id, live_set)| (id, live_set.now()))
-            .filter(|(_, held)| held.bytes > 0)
+            .map(|(id, site)| (id, site.now()))
+            .filter(|(_, live)| live.bytes > 0)
             .collect();
-        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
-        sites.truncate(OOM_SITES);
+        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
+        sites.truncate(MAX_OOM_SITES);
         let record = OomRecord {
             event: *event,
             stack,

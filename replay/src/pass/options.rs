@@ -1,19 +1,20 @@
-//! What must be known before the events are read.
+//! Options of an analysis that must be known before the events are read.
 
 use crate::callsite::code_origin::UserCodePaths;
 use crate::pass::stream_filter::StreamId;
 use crate::timeline::time_spec::TimeSpec;
-/// What must be known before the events are read.
+
+/// Options of an analysis. The default analyses the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct AnalysisOptions {
-    /// Whose code is the user's own.
-    pub own: UserCodePaths,
-    /// Moments that are wanted besides the peaks and the end.
-    pub at: Vec<TimeSpec>,
-    /// Only what comes from then on.
+    /// Additional paths that count as user code.
+    pub user_code: UserCodePaths,
+    /// Moments for snapshots, besides the peaks and the end.
+    pub snapshot_times: Vec<TimeSpec>,
+    /// Restricts the analysis to the run after this moment.
     pub since: Option<TimeSpec>,
-    /// Only what PyTorch allocates on this stream.
+    /// Restricts the analysis to blocks that PyTorch allocates on this stream.
     pub stream: Option<StreamId>,
-    /// Also the peak of the step before the peak.
-    pub step_before: bool,
+    /// Also records the peak of the step before the peak, at three comparisons per event.
+    pub step_before_peak: bool,
 }

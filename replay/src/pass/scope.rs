@@ -1,48 +1,52 @@
-//! A part of a run: from a moment on (`--since`), or of one stream (`--stream`).
+//! Restricts the pass to a part of the run (`--since`) or to one stream (`--stream`).
 //!
-//! Constraint: the pass has no time for a question per event. Consequence: what has to be asked is asked per slice of events, and
-//! only by whoever wants a part: a slice is split at the moment, at which the books begin anew; of the events of other streams
-//! only what tells steps and losses is taken.
+//! Without these options, the pass checks once per slice that the scope is the whole run, and
+//! events cost nothing more. Otherwise a slice is split at the beginning of the part, where all
+//! state is rebased. Events of other streams only count for steps, threads and out-of-memory
+//! totals. `replay/tests/parts.rs` compares parts with the whole run.
 
 use gpumemtrace_format::{Event, EventKind};
 
 use super::ReplayPass;
 use crate::pass::stream_filter::{StreamFilter, StreamMatch};
 use crate::state::mps_samples::MpsSamples;
+use crate::timeline::event_time::EventTime;
 use crate::timeline::marks::{AwaitedMark, MarkLog, MarkRecord, mark_name};
 use crate::timeline::time_spec::TimeSpec;
 
-/// From when on a report tells of a run.
+/// The moment at which an analysis begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SinceScope {
-    /// As it was asked for.
-    pub asked: TimeSpec,
-    /// The moment, if it came: when, and how many steps had begun.
-    pub come: Option<(u64, u32)>,
+    /// The moment as the user gave it.
+    pub spec: TimeSpec,
+    /// The time of the moment; `None` if the run did not reach it.
+    pub reached: Option<EventTime>,
 }
 
-/// What of the run is wanted.
+/// The part of the run to analyse.
 #[derive(Debug, Default)]
 pub(super) struct PassScope {
     pub(super) since: Option<SinceScope>,
-    /// The mark that it is, where it is one.
+    /// Recognizes the mark, if `since` is one.
     pub(super) since_mark: Option<AwaitedMark>,
     pub(super) stream: Option<StreamFilter>,
-    /// The step before the peak too.
+    /// Record the peak of the step before the peak.
     pub(super) follows_step_peaks: bool,
-    /// When the recording began and when it ended, as far as the file says so.
+    /// Start of recording, if known.
     pub(super) started_ns: Option<u64>,
+    /// End of recording, if known.
     pub(super) end_ns: Option<u64>,
 }
 
 impl PassScope {
-    pub(super) fn is_all(&self) -> bool {
+    pub(super) fn is_whole_run(&self) -> bool {
         self.since.is_none() && self.stream.is_none()
     }
 
-    /// The first event that is past the moment.
-    fn split(&self, events: &[Event], first_ns: Option<u64>) -> Option<(usize, u64)> {
-        let Some(SinceScope { asked: TimeSpec::Elapsed { time_ns }, come: None }) = &self.since else {
+    /// The index of the first event after the `since` time, and that time. `None` if `since` is no
+    /// time, was reached before, or is not reached in `events`.
+    fn find_since_time(&self, events: &[Event], first_ns: Option<u64>) -> Option<(usize, u64)> {
+        let Some(SinceScope { spec: TimeSpec::Elapsed { time_ns }, reached: None }) = &self.since else {
             return None;
         };
         let time_ns = *time_ns;
@@ -56,37 +60,39 @@ impl PassScope {
 }
 
 impl ReplayPass {
+    /// Applies a slice with `--since` or `--stream`.
     #[cold]
     #[inline(never)]
     pub(super) fn on_scoped_slice(&mut self, events: &[Event]) {
-        let Some((at, time_ns)) = self.scope.split(events, self.first_ns) else {
+        let Some((index, time_ns)) = self.scope.find_since_time(events, self.first_ns) else {
             return self.on_stream_slice(events);
         };
-        let (before, after) = events.split_at(at);
+        let (before, after) = events.split_at(index);
         self.on_stream_slice(before);
         self.begin_scope(time_ns);
         self.on_stream_slice(after);
     }
 
+    /// Applies the events of the stream, or all events without `--stream`.
     fn on_stream_slice(&mut self, events: &[Event]) {
         let Some(mut stream) = self.scope.stream.take() else { return self.on_events(events) };
-        let mut own: Vec<Event> = Vec::new();
+        let mut included: Vec<Event> = Vec::new();
         for event in events {
-            match stream.take(event, &mut own) {
-                StreamMatch::It => {}
-                StreamMatch::Others => {
-                    // In order: what a step is depends on all that came before.
-                    self.on_events(&own);
-                    own.clear();
+            match stream.filter_event(event, &mut included) {
+                StreamMatch::Included => {}
+                StreamMatch::Excluded => {
+                    // Keep the order: steps depend on the sequence of all events.
+                    self.on_events(&included);
+                    included.clear();
                     self.on_filtered_event(event);
                 }
             }
         }
-        self.on_events(&own);
+        self.on_events(&included);
         self.scope.stream = Some(stream);
     }
 
-    /// An event that is no part of the report, and of the run.
+    /// Counts an event that belongs to the run but not to the stream.
     fn on_filtered_event(&mut self, event: &Event) {
         self.account(event);
         if event.kind == EventKind::BLOCK_OOM {
@@ -99,50 +105,50 @@ impl ReplayPass {
         *self.oom_counts.entry(event.device).or_default() += 1;
     }
 
-    /// Steps have begun: the moment may be one of them.
+    /// Begins the scope if `since` is a step that has begun.
     pub(super) fn on_step_begin(&mut self) {
-        if let Some(SinceScope { asked: asked @ TimeSpec::Step(_), come: None }) = &self.scope.since
-            && asked.is_reached(0, self.step)
+        if let Some(SinceScope { spec: spec @ TimeSpec::Step(_), reached: None }) = &self.scope.since
+            && spec.is_reached(0, self.step)
         {
             self.begin_scope(self.time_ns);
         }
     }
 
-    /// The program has made a mark.
+    /// Records a named mark, and takes snapshots or begins the scope if it was awaited.
     #[cold]
     pub(super) fn on_mark(&mut self, event: &Event) {
         let Some(name) = mark_name(event, self.symbols.definitions()) else { return };
         let mark = MarkRecord { name: name.to_owned(), time_ns: self.time_ns, step: self.step };
-        let come = self.schedule.at_mark(&mark.name);
-        self.take_snapshots(&come);
+        let due = self.schedule.take_due_at_mark(&mark.name);
+        self.take_snapshots(&due);
         if self.scope.since_mark.as_mut().is_some_and(|awaited| awaited.observe(&mark.name)) {
             self.begin_scope(self.time_ns);
         }
         self.marks.add(mark);
     }
 
-    /// The report begins here.
+    /// Begins the analysed part: rebases all state and drops records of earlier events.
     #[cold]
     fn begin_scope(&mut self, time_ns: u64) {
         let rest_ns = self.scope.end_ns.map_or(0, |end| end.saturating_sub(time_ns));
         for device in self.devices.all.iter_mut().flatten() {
             device.restart(time_ns, rest_ns, &self.driver);
         }
-        // Devices that come later, too.
+        // For devices that appear later.
         self.devices.span_ns = rest_ns;
         self.devices.first_step = self.step;
-        self.host.restart(time_ns, rest_ns);
+        self.host.rebase(time_ns, rest_ns);
         for (place, peak) in &mut self.non_device_peaks {
-            *peak = self.non_device.of(*place);
+            *peak = self.non_device.bytes_in(*place);
         }
         self.marks = MarkLog::default();
         self.mps_samples = MpsSamples::default();
-        self.phases.restart(time_ns, self.devices.held());
+        self.phases.restart(time_ns, self.devices.torch_live_bytes());
         self.ooms.clear();
         self.oom_count = 0;
         self.oom_counts.clear();
         if let Some(since) = &mut self.scope.since {
-            since.come = Some((time_ns, self.step));
+            since.reached = Some(EventTime { time_ns, step: self.step });
         }
     }
 }

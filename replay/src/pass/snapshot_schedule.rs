@@ -1,10 +1,11 @@
-//! Moments that somebody asked for: what was held then, by whom, and what of it nobody used.
+//! The schedule of requested snapshots, and of regular observations of the gap.
 //!
-//! Constraint: nothing may be asked of every event for it. Consequence: the pass knows one time, that of the next moment or of the next look at
-//! the gap ([`crate::fragmentation::history`]); a slice of events that ends before it goes through untouched. Steps and marks announce themselves.
+//! Definition: the snapshot of a time is the state after all events up to it. That of `step:N` is
+//! the state before the first event of step N, and that of `mark:NAME` the state before the mark.
 //!
-//! Definition: the state at a time is that after every event up to it; the state at `step:N` is that before the first event of step N, the
-//! state at `mark:NAME` that before the mark.
+//! The pass compares one time per slice of events, that of the next snapshot or gap observation
+//! ([`crate::fragmentation::history`]), so events cost nothing more. Steps and marks check the
+//! schedule when they occur.
 
 use crate::callsite::symbols::SiteId;
 use crate::fragmentation::Gap;
@@ -13,119 +14,123 @@ use crate::timeline::marks::AwaitedMark;
 use crate::timeline::time_spec::TimeSpec;
 use crate::util::block_totals::BlockTotals;
 
-/// A moment that came.
+/// A snapshot of all devices.
 #[derive(Debug)]
 pub(crate) struct SnapshotRecord {
-    /// As it was asked for.
-    pub asked: TimeSpec,
-    /// When.
+    /// The moment as the user gave it.
+    pub spec: TimeSpec,
     pub time_ns: u64,
-    /// Steps begun.
+    /// Number of steps begun.
     pub step: u32,
-    /// What was held, by device.
+    /// Devices by ascending ordinal.
     pub devices: Vec<(u8, DeviceSnapshot)>,
 }
 
-/// A device at a moment.
+/// A snapshot of one device.
 #[derive(Debug)]
 pub(crate) struct DeviceSnapshot {
-    /// Blocks of PyTorch's allocator were seen; else all of it is of the driver.
+    /// `live` and `sites` are of PyTorch's blocks; else of driver memory.
     pub has_torch: bool,
-    /// Live bytes of that layer.
+    /// Bytes in live blocks.
     pub live: u64,
-    /// Held by PyTorch.
+    /// Bytes reserved by PyTorch's allocator.
     pub reserved: u64,
-    /// Handed out by the driver.
+    /// Bytes allocated from the driver.
     pub device_bytes: u64,
-    /// Who held the live bytes, most first; they sum to it.
+    /// Live blocks by site, most bytes first. The bytes sum to `live`.
     pub sites: Vec<(SiteId, BlockTotals)>,
-    /// What was reserved and not used, where PyTorch's allocator was seen.
+    /// The gap between reserved and allocated memory; `None` without PyTorch.
     pub gap: Option<Gap>,
 }
 
-/// How often the gap is looked at where nobody knows how long the run lasts.
-const SHORTEST_REST_NS: u64 = 1_000_000;
+/// Minimum time between gap observations; also the first interval in a run of unknown length.
+const MIN_GAP_INTERVAL_NS: u64 = 1_000_000;
 
-/// What is still to come.
+/// The snapshots and gap observations that are still to come.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotSchedule {
-    /// Times, latest first.
+    /// Snapshots at times, latest first.
     times: Vec<(u64, TimeSpec)>,
-    /// Steps, last first.
+    /// Snapshots at steps, last first.
     steps: Vec<(u32, TimeSpec)>,
     marks: Vec<(AwaitedMark, TimeSpec)>,
-    look_ns: u64,
-    rest_ns: u64,
-    observations: usize,
+    /// Time of the next gap observation.
+    next_gap_ns: u64,
+    gap_interval_ns: u64,
+    gap_observations: usize,
 }
 
 impl SnapshotSchedule {
-    pub(crate) fn new(asked: &[TimeSpec], start_ns: u64, span_ns: u64) -> Self {
+    /// Schedules `snapshots` for a run that starts at `start_ns` and has the length `span_ns` (0 if
+    /// unknown).
+    pub(crate) fn new(snapshots: &[TimeSpec], start_ns: u64, span_ns: u64) -> Self {
         let mut times = Vec::new();
         let mut steps = Vec::new();
         let mut marks = Vec::new();
-        for when in asked {
-            match when {
+        for spec in snapshots {
+            match spec {
                 TimeSpec::Elapsed { time_ns } => {
-                    times.push((start_ns.saturating_add(*time_ns), when.clone()));
+                    times.push((start_ns.saturating_add(*time_ns), spec.clone()));
                 }
-                TimeSpec::Step(step) => steps.push((*step, when.clone())),
-                TimeSpec::Mark(name) => marks.push((AwaitedMark::new(name), when.clone())),
+                TimeSpec::Step(step) => steps.push((*step, spec.clone())),
+                TimeSpec::Mark(name) => marks.push((AwaitedMark::new(name), spec.clone())),
             }
         }
         times.sort_by_key(|(time_ns, _)| std::cmp::Reverse(*time_ns));
         steps.sort_by_key(|(step, _)| std::cmp::Reverse(*step));
-        let rest_ns = (span_ns / MAX_OBSERVATIONS as u64).max(SHORTEST_REST_NS);
-        Self { times, steps, marks, look_ns: start_ns.saturating_add(rest_ns), rest_ns, observations: 0 }
+        let gap_interval_ns = (span_ns / MAX_OBSERVATIONS as u64).max(MIN_GAP_INTERVAL_NS);
+        let next_gap_ns = start_ns.saturating_add(gap_interval_ns);
+        Self { times, steps, marks, next_gap_ns, gap_interval_ns, gap_observations: 0 }
     }
 
-    /// Events up to this time go through.
+    /// The time of the next snapshot or gap observation. Nothing is due at events up to it.
     pub(crate) fn next_ns(&self) -> u64 {
-        self.times.last().map_or(self.look_ns, |(time_ns, _)| self.look_ns.min(*time_ns))
+        self.times.last().map_or(self.next_gap_ns, |(time_ns, _)| self.next_gap_ns.min(*time_ns))
     }
 
-    /// The moments that have come when an event of this time is next.
-    pub(crate) fn due_at(&mut self, time_ns: u64) -> Vec<TimeSpec> {
-        let mut come = Vec::new();
-        while let Some((_, when)) = self.times.pop_if(|(at, _)| *at < time_ns) {
-            come.push(when);
+    /// Takes the snapshots at times before `time_ns`, the time of the next event.
+    pub(crate) fn take_due_before(&mut self, time_ns: u64) -> Vec<TimeSpec> {
+        let mut due = Vec::new();
+        while let Some((_, spec)) = self.times.pop_if(|(at, _)| *at < time_ns) {
+            due.push(spec);
         }
-        come
+        due
     }
 
-    /// The moments that come with this step.
-    pub(crate) fn at_step(&mut self, steps_begun: u32) -> Vec<TimeSpec> {
-        let mut come = Vec::new();
-        while let Some((_, when)) = self.steps.pop_if(|(step, _)| *step <= steps_begun) {
-            come.push(when);
+    /// Takes the snapshots at steps up to `steps_begun`.
+    pub(crate) fn take_due_at_step(&mut self, steps_begun: u32) -> Vec<TimeSpec> {
+        let mut due = Vec::new();
+        while let Some((_, spec)) = self.steps.pop_if(|(step, _)| *step <= steps_begun) {
+            due.push(spec);
         }
-        come
+        due
     }
 
-    /// The moments that come with this mark.
-    pub(crate) fn at_mark(&mut self, name: &str) -> Vec<TimeSpec> {
-        self.marks.extract_if(.., |(awaited, _)| awaited.observe(name)).map(|(_, when)| when).collect()
+    /// Takes the snapshots at a mark. Call it for every mark, in order.
+    pub(crate) fn take_due_at_mark(&mut self, name: &str) -> Vec<TimeSpec> {
+        self.marks.extract_if(.., |(awaited, _)| awaited.observe(name)).map(|(_, spec)| spec).collect()
     }
 
-    /// True if the gap is to be looked at now; then not again for a while.
-    pub(crate) fn is_gap_due(&mut self, time_ns: u64) -> bool {
-        if time_ns <= self.look_ns {
+    /// True if a gap observation is due at `time_ns`. Schedules the next one.
+    pub(crate) fn take_due_gap(&mut self, time_ns: u64) -> bool {
+        if time_ns <= self.next_gap_ns {
             return false;
         }
-        self.observations += 1;
-        // In a run of unknown length the rests become longer with it.
-        if self.observations.is_multiple_of(MAX_OBSERVATIONS) {
-            self.rest_ns = self.rest_ns.saturating_mul(2);
+        self.gap_observations += 1;
+        // In a run of unknown length the interval grows with the run.
+        if self.gap_observations.is_multiple_of(MAX_OBSERVATIONS) {
+            self.gap_interval_ns = self.gap_interval_ns.saturating_mul(2);
         }
-        let missed = (time_ns - self.look_ns) / self.rest_ns;
-        self.look_ns = self.look_ns.saturating_add((missed + 1).saturating_mul(self.rest_ns));
+        let missed = (time_ns - self.next_gap_ns) / self.gap_interval_ns;
+        let delay_ns = (missed + 1).saturating_mul(self.gap_interval_ns);
+        self.next_gap_ns = self.next_gap_ns.saturating_add(delay_ns);
         true
     }
 
-    /// What never came.
-    pub(crate) fn unreached(self) -> Vec<TimeSpec> {
-        let times = self.times.into_iter().map(|(_, when)| when);
-        let steps = self.steps.into_iter().map(|(_, when)| when);
-        times.chain(steps).chain(self.marks.into_iter().map(|(_, when)| when)).collect()
+    /// The snapshots at moments that the run did not reach.
+    pub(crate) fn into_unreached(self) -> Vec<TimeSpec> {
+        let times = self.times.into_iter().map(|(_, spec)| spec);
+        let steps = self.steps.into_iter().map(|(_, spec)| spec);
+        times.chain(steps).chain(self.marks.into_iter().map(|(_, spec)| spec)).collect()
     }
 }

@@ -1,35 +1,38 @@
-//! The moments at which the pass stops to look around: those that were asked for, and the looks at the gap.
+//! Takes the snapshots and gap observations that are due.
+//!
+//! A snapshot visits the sites and, with PyTorch, the live blocks of every device.
 
 use gpumemtrace_format::{Event, NO_DEVICE};
 
 use super::ReplayPass;
 use crate::pass::snapshot_schedule::{DeviceSnapshot, SnapshotRecord};
-use crate::state::device::DeviceState;
+use crate::state::device::{DeviceState, GapRequest};
 use crate::timeline::time_spec::TimeSpec;
 
 impl ReplayPass {
-    /// Events among which an alarm may be due: times are a little out of order, so each is asked.
-    #[inline(never)] // Seldom.
+    /// Applies a slice in which something is due, and splits it there. Times are slightly out of
+    /// order, so each event is compared.
+    #[inline(never)] // Few slices have something due.
     pub(super) fn on_slice_with_snapshots(&mut self, mut events: &[Event]) {
         loop {
-            let alarm_ns = self.schedule.next_ns();
-            let Some(at) = events.iter().position(|event| event.time_ns > alarm_ns) else { break };
-            let (before, after) = events.split_at(at);
-            self.on_slice(before);
+            let next_ns = self.schedule.next_ns();
+            let Some(index) = events.iter().position(|event| event.time_ns > next_ns) else { break };
+            let (before, after) = events.split_at(index);
+            self.on_slice_in_scope(before);
             let time_ns = after[0].time_ns;
-            let come = self.schedule.due_at(time_ns);
-            self.take_snapshots(&come);
-            if self.schedule.is_gap_due(time_ns) {
+            let due = self.schedule.take_due_before(time_ns);
+            self.take_snapshots(&due);
+            if self.schedule.take_due_gap(time_ns) {
                 self.observe_gaps();
             }
             events = after;
         }
-        self.on_slice(events);
+        self.on_slice_in_scope(events);
     }
 
-    /// What is the case now, for each moment that has come.
-    pub(super) fn take_snapshots(&mut self, come: &[TimeSpec]) {
-        for asked in come {
+    /// Records a snapshot of the present state for each of `due`.
+    pub(super) fn take_snapshots(&mut self, due: &[TimeSpec]) {
+        for spec in due {
             let devices = (0..=u8::MAX).zip(&self.devices.all);
             let devices = devices.filter(|(ordinal, _)| *ordinal != NO_DEVICE);
             let devices = devices.filter_map(|(ordinal, device)| {
@@ -37,7 +40,7 @@ impl ReplayPass {
             });
             let devices = devices.collect();
             self.snapshots.push(SnapshotRecord {
-                asked: asked.clone(),
+                spec: spec.clone(),
                 time_ns: self.time_ns,
                 step: self.step,
                 devices,
@@ -48,12 +51,13 @@ impl ReplayPass {
     fn snapshot_of_device(&self, ordinal: u8, device: &DeviceState) -> DeviceSnapshot {
         let live_set = device.main();
         let mut sites: Vec<_> =
-            live_set.sites().map(|(id, site)| (id, site.now())).filter(|(_, held)| held.bytes > 0).collect();
-        sites.sort_by_key(|(id, held)| (std::cmp::Reverse(held.bytes), *id));
+            live_set.sites().map(|(id, site)| (id, site.now())).filter(|(_, live)| live.bytes > 0).collect();
+        sites.sort_by_key(|(id, live)| (std::cmp::Reverse(live.bytes), *id));
         let gap = device.has_torch().then(|| {
             let site_of = |stack| self.symbols.stack_info(stack).site;
-            let moment = (self.time_ns, device.reserved, device.most_requested_pool());
-            device.gap(moment, self.driver.ranges(), ordinal, site_of)
+            let pool = device.most_requested_pool();
+            let request = GapRequest { time_ns: self.time_ns, reserved: device.reserved, pool };
+            device.explain_gap(request, self.driver.ranges(), ordinal, site_of)
         });
         DeviceSnapshot {
             has_torch: device.has_torch(),
@@ -65,13 +69,14 @@ impl ReplayPass {
         }
     }
 
+    /// Adds the present gap of each device to its history.
     fn observe_gaps(&mut self) {
-        let when = (self.time_ns, self.step);
+        let time = self.now();
         let symbols = &self.symbols;
         for (device, ordinal) in self.devices.all.iter_mut().zip(0..=u8::MAX) {
             if let Some(device) = device {
                 let site_of = |stack| symbols.stack_info(stack).site;
-                device.observe_gap(when, self.driver.ranges(), ordinal, site_of);
+                device.observe_gap(time, self.driver.ranges(), ordinal, site_of);
             }
         }
     }

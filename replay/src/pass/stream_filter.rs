@@ -1,12 +1,14 @@
-//! The events of one stream, and what must be true for them to tell something.
+//! Selects the events of one stream (`--stream`).
 //!
-//! Definitions. A block is of the stream that PyTorch's tracker told when it was handed out; a segment of the stream that it
-//! serves. The stream's total is the sum of its live blocks, its reserved bytes the sum of its segments: known where the segments
-//! of all streams sum to what PyTorch had reserved, at each of its events.
+//! Definitions. A block belongs to the stream that PyTorch's tracker reported at its allocation,
+//! and a segment to the stream that it serves. The allocated bytes of a stream are the sum of its
+//! live blocks, and its reserved bytes the sum of its segments. The reserved bytes are known only
+//! if the segments of all streams sum to PyTorch's reserved bytes at each block event.
 //!
-//! Constraint: the books believe the running totals in the events, which are of all streams. Consequence: what is passed on has
-//! the stream's own totals, and so every analysis is as it is for a whole device. What is no stream's (driver memory, samples of
-//! what is in use, being out of memory) is not passed on, and unknown in the report.
+//! The analyses rely on the running totals in events, which cover all streams. [`StreamFilter`]
+//! replaces them with the stream's own, so the analyses work as for a whole device. Events without
+//! a stream (driver calls, samples of memory in use, out of memory) are dropped, and their values
+//! are unknown in the report. `replay/tests/parts.rs` checks the totals.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,10 +20,10 @@ use crate::callsite::symbols::StackId;
 use crate::state::segments::Segments;
 use crate::util::seeded_map::SeededMap;
 
-/// Most streams that are kept to be named.
-const MAX_NAMED: usize = 64;
+/// Limit of the streams that are listed.
+const MAX_LISTED_STREAMS: usize = 64;
 
-/// A stream, as the driver numbers it: 0 is the default stream, others are handles.
+/// The handle of a stream; 0 is the default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub u64);
 
@@ -41,146 +43,155 @@ impl FromStr for StreamId {
             None => text.parse(),
         };
         number.map(Self).map_err(|_| {
-            "give a stream as reports show it: default, a handle such as 0x5581c0d2, or a number".to_owned()
+            "not a stream: use `default`, a handle such as 0x5581c0d2, or a number, as in reports".to_owned()
         })
     }
 }
 
-/// What was learned of the streams of a trace.
+/// Findings about the streams of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamTotals {
-    /// The one that was asked for.
+    /// The stream that the user selected.
     pub stream: StreamId,
-    /// Those of which blocks were told: the first of them, and the one that was asked for.
-    pub told: BTreeSet<StreamId>,
-    /// Blocks of which no stream is known: they are in no stream's report.
+    /// Streams with blocks: the first 64, and the selected one.
+    pub streams: BTreeSet<StreamId>,
+    /// Blocks with an unknown stream, which are in the report of no stream.
     pub unknown_blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub unknown_bytes: u64,
-    /// Events at which the segments were not all that PyTorch had reserved.
+    /// Block events at which the segments do not sum to PyTorch's reserved bytes.
     pub segment_mismatches: u64,
 }
 
-/// Whose an event is.
+/// Whether an event counts for the selected stream.
 pub(crate) enum StreamMatch {
-    /// The stream's, or everybody's.
-    It,
-    /// Not this stream's.
-    Others,
+    /// The event belongs to the stream, or to no stream in particular.
+    Included,
+    /// The event belongs to another stream or cannot be attributed.
+    Excluded,
 }
 
 #[derive(Debug, Default)]
 struct StreamOnDevice {
-    /// Blocks of the stream.
+    /// Sizes of the stream's live blocks by address.
     live: SeededMap<u64, u64>,
     bytes: u64,
+    /// Segments of the stream.
     segments: Segments,
     all_segments: Segments,
 }
 
-/// Picks the events of a stream.
+/// Selects the events of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamFilter {
-    pub(crate) facts: StreamTotals,
+    pub(crate) totals: StreamTotals,
     devices: SeededMap<u8, StreamOnDevice>,
 }
 
 impl StreamFilter {
     pub(crate) fn new(stream: StreamId) -> Self {
-        let facts = StreamTotals {
+        let totals = StreamTotals {
             stream,
-            told: BTreeSet::new(),
+            streams: BTreeSet::new(),
             unknown_blocks: 0,
             unknown_bytes: 0,
             segment_mismatches: 0,
         };
-        Self { facts, devices: SeededMap::default() }
+        Self { totals, devices: SeededMap::default() }
     }
 
-    /// Adds to `own` what the stream's books must see of an event.
-    pub(crate) fn take(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
+    /// Appends to `included` the events that the analyses must see for `event`: itself with the
+    /// stream's totals, or a free or unmapping that it implies.
+    pub(crate) fn filter_event(&mut self, event: &Event, included: &mut Vec<Event>) -> StreamMatch {
         match event.kind {
-            EventKind::BLOCK_ALLOC => self.alloc(event, own),
-            EventKind::BLOCK_FREE => self.free(event, own),
+            EventKind::BLOCK_ALLOC => self.filter_alloc(event, included),
+            EventKind::BLOCK_FREE => self.filter_free(event, included),
             EventKind::SEGMENT_ALLOC
             | EventKind::SEGMENT_FREE
             | EventKind::SEGMENT_MAP
-            | EventKind::SEGMENT_UNMAP => self.segment(event, own),
-            EventKind::BLOCK_OOM | EventKind::MEMORY_SAMPLE => StreamMatch::Others,
-            kind if kind.is_driver_call() => StreamMatch::Others,
+            | EventKind::SEGMENT_UNMAP => self.filter_segment(event, included),
+            EventKind::BLOCK_OOM | EventKind::MEMORY_SAMPLE => StreamMatch::Excluded,
+            kind if kind.is_driver_call() => StreamMatch::Excluded,
             _ => {
-                own.push(*event);
-                StreamMatch::It
+                included.push(*event);
+                StreamMatch::Included
             }
         }
     }
 
-    fn alloc(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
-        let on = self.devices.entry(event.device).or_default();
-        self.facts.segment_mismatches += u64::from(on.all_segments.bytes() != event.aux[1]);
-        let lost = on.live.remove(&event.addr);
-        on.bytes = on.bytes.saturating_sub(lost.unwrap_or(0));
+    fn filter_alloc(&mut self, event: &Event, included: &mut Vec<Event>) -> StreamMatch {
+        let device = self.devices.entry(event.device).or_default();
+        self.totals.segment_mismatches += u64::from(device.all_segments.bytes() != event.aux[1]);
+        let lost = device.live.remove(&event.addr);
+        device.bytes = device.bytes.saturating_sub(lost.unwrap_or(0));
         let Some(detail) = event.detail else {
-            self.facts.unknown_blocks += 1;
-            self.facts.unknown_bytes = self.facts.unknown_bytes.saturating_add(event.size);
-            return Self::gone(event, lost, on, own);
+            self.totals.unknown_blocks += 1;
+            self.totals.unknown_bytes = self.totals.unknown_bytes.saturating_add(event.size);
+            return Self::exclude_alloc(event, lost, device, included);
         };
         let stream = StreamId(detail.stream);
-        if self.facts.told.len() < MAX_NAMED || stream == self.facts.stream {
-            self.facts.told.insert(stream);
+        if self.totals.streams.len() < MAX_LISTED_STREAMS || stream == self.totals.stream {
+            self.totals.streams.insert(stream);
         }
-        if stream != self.facts.stream {
-            return Self::gone(event, lost, on, own);
+        if stream != self.totals.stream {
+            return Self::exclude_alloc(event, lost, device, included);
         }
-        on.live.insert(event.addr, event.size);
-        on.bytes = on.bytes.saturating_add(event.size);
-        own.push(on.with_totals(*event));
-        StreamMatch::It
+        device.live.insert(event.addr, event.size);
+        device.bytes = device.bytes.saturating_add(event.size);
+        included.push(device.with_totals(*event));
+        StreamMatch::Included
     }
 
-    /// The free of a block of the stream was lost, and its place is another's now.
-    fn gone(event: &Event, lost: Option<u64>, on: &StreamOnDevice, own: &mut Vec<Event>) -> StreamMatch {
+    /// Excludes an allocation of another stream. If it replaces a block of this stream with a lost
+    /// free (`lost` is its size), adds that free.
+    fn exclude_alloc(
+        event: &Event,
+        lost: Option<u64>,
+        device: &StreamOnDevice,
+        included: &mut Vec<Event>,
+    ) -> StreamMatch {
         if lost.is_some() {
-            let mut free = on.with_totals(*event);
+            let mut free = device.with_totals(*event);
             free.kind = EventKind::BLOCK_FREE;
             free.detail = None;
-            own.push(free);
+            included.push(free);
         }
-        StreamMatch::Others
+        StreamMatch::Excluded
     }
 
-    fn free(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
-        let on = self.devices.entry(event.device).or_default();
-        self.facts.segment_mismatches += u64::from(on.all_segments.bytes() != event.aux[1]);
-        let Some(bytes) = on.live.remove(&event.addr) else { return StreamMatch::Others };
-        on.bytes = on.bytes.saturating_sub(bytes);
-        own.push(on.with_totals(*event));
-        StreamMatch::It
+    fn filter_free(&mut self, event: &Event, included: &mut Vec<Event>) -> StreamMatch {
+        let device = self.devices.entry(event.device).or_default();
+        self.totals.segment_mismatches += u64::from(device.all_segments.bytes() != event.aux[1]);
+        let Some(bytes) = device.live.remove(&event.addr) else { return StreamMatch::Excluded };
+        device.bytes = device.bytes.saturating_sub(bytes);
+        included.push(device.with_totals(*event));
+        StreamMatch::Included
     }
 
-    fn segment(&mut self, event: &Event, own: &mut Vec<Event>) -> StreamMatch {
-        let on = self.devices.entry(event.device).or_default();
-        // Who asked for them does not matter here.
-        on.all_segments.event(event, StackId::default());
-        let comes = matches!(event.kind, EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP);
-        if !comes || event.aux[0] == self.facts.stream.0 {
-            if on.segments.event(event, StackId::default()).is_empty() && !comes {
-                return StreamMatch::Others;
+    fn filter_segment(&mut self, event: &Event, included: &mut Vec<Event>) -> StreamMatch {
+        let device = self.devices.entry(event.device).or_default();
+        // The stack that requested a segment is not used here.
+        device.all_segments.on_event(event, StackId::default());
+        let is_alloc = matches!(event.kind, EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP);
+        if !is_alloc || event.aux[0] == self.totals.stream.0 {
+            if device.segments.on_event(event, StackId::default()).is_empty() && !is_alloc {
+                return StreamMatch::Excluded;
             }
-            own.push(*event);
-            return StreamMatch::It;
+            included.push(*event);
+            return StreamMatch::Included;
         }
-        // Where it comes to lie, what was the stream's has gone without a word.
-        let gone = Event { kind: EventKind::SEGMENT_UNMAP, ..*event };
-        if !on.segments.event(&gone, StackId::default()).is_empty() {
-            own.push(gone);
+        // A segment of another stream. If it overlaps segments of this stream, their removal was
+        // lost; add it.
+        let unmap = Event { kind: EventKind::SEGMENT_UNMAP, ..*event };
+        if !device.segments.on_event(&unmap, StackId::default()).is_empty() {
+            included.push(unmap);
         }
-        StreamMatch::Others
+        StreamMatch::Excluded
     }
 }
 
 impl StreamOnDevice {
-    /// With what the stream held and had reserved after the event.
+    /// The event with the stream's allocated and reserved bytes after it.
     fn with_totals(&self, event: Event) -> Event {
         Event { aux: [self.bytes, self.segments.bytes()], ..event }
     }
@@ -197,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_named_as_they_are_shown() {
+    fn stream_ids_parse_and_display() {
         for (text, stream) in [
             ("default", Some(0)),
             ("0", Some(0)),
@@ -212,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_its_own_blocks_and_segments_are_passed_on_with_its_own_totals() {
+    fn only_events_of_the_stream_are_included_with_its_totals() {
         let (alloc, free) = (EventKind::BLOCK_ALLOC, EventKind::BLOCK_FREE);
         let segment = |addr, size, stream| Event {
             addr,
@@ -221,8 +232,8 @@ mod tests {
             device: 0,
             ..Event::new(EventKind::SEGMENT_ALLOC)
         };
-        let mut one = StreamFilter::new(StreamId(7));
-        let mut own = Vec::new();
+        let mut filter = StreamFilter::new(StreamId(7));
+        let mut included = Vec::new();
         for event in [
             segment(0x1000, 100, 7),
             segment(0x2000, 200, 8),
@@ -232,14 +243,14 @@ mod tests {
             block(alloc, 0x1040, 20, Some(7)),
             block(free, 0x2000, 50, Some(8)),
             block(free, 0x1000, 60, Some(7)),
-            // Its free was lost: another stream has the place.
+            // Another stream allocates at the address of a block of this stream: its free was lost.
             block(alloc, 0x1040, 10, Some(8)),
         ] {
-            one.take(&event, &mut own);
+            filter.filter_event(&event, &mut included);
         }
-        let seen: Vec<_> = own[1..].iter().map(|e| (e.kind, e.addr, e.aux)).collect();
+        let summary: Vec<_> = included[1..].iter().map(|e| (e.kind, e.addr, e.aux)).collect();
         assert_eq!(
-            seen,
+            summary,
             [
                 (alloc, 0x1000, [60, 100]),
                 (alloc, 0x1040, [80, 100]),
@@ -247,8 +258,8 @@ mod tests {
                 (free, 0x1040, [0, 100]),
             ]
         );
-        let facts = one.facts;
-        assert_eq!((facts.unknown_blocks, facts.unknown_bytes, facts.segment_mismatches), (1, 5, 0));
-        assert_eq!(facts.told.into_iter().collect::<Vec<_>>(), [StreamId(7), StreamId(8)]);
+        let totals = filter.totals;
+        assert_eq!((totals.unknown_blocks, totals.unknown_bytes, totals.segment_mismatches), (1, 5, 0));
+        assert_eq!(totals.streams.into_iter().collect::<Vec<_>>(), [StreamId(7), StreamId(8)]);
     }
 }

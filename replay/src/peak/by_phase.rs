@@ -22,7 +22,8 @@ use crate::util::seeded_map::SeededMap;
 pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<Analysis, OpenError> {
     let open = input.open;
     let mut filter = options.stream.map(StreamFilter::new);
-    let (mut analysis, head) = analyse_with_head(input, AnalysisOptions { step_before: true, ..options })?;
+    let (mut analysis, head) =
+        analyse_with_head(input, AnalysisOptions { step_before_peak: true, ..options })?;
     if analysis.phases.is_empty() {
         return Ok(analysis);
     }
@@ -32,7 +33,7 @@ pub fn analyse_for_peak(input: Input<'_>, options: AnalysisOptions) -> Result<An
         // The first pass saw filtered events, and the peak counts them.
         match &mut filter {
             Some(filter) => {
-                let _ = filter.take(event, &mut filtered);
+                let _ = filter.filter_event(event, &mut filtered);
             }
             None => filtered.push(*event),
         }

@@ -1,8 +1,9 @@
-//! The driver's stream-ordered pools (`cudaMallocAsync`): what is allocated from each, and what it holds beyond that.
+//! The driver's stream-ordered pools (`cudaMallocAsync`): allocated and reserved bytes of each.
 //!
-//! Constraint: what a pool reserves no call tells; only who asks learns it. PyTorch asks when the program wants to know
-//! its reserved bytes. Consequence: allocated bytes are exact at any time, reserved bytes are those of the answers that the trace holds,
-//! and unknown where there are none. Pieces inside a pool nobody can see.
+//! No driver call reports what a pool reserves. A program can query it, and PyTorch does when the
+//! program asks for its reserved bytes. [`AsyncPools`] therefore knows allocated bytes exactly at
+//! any time, and reserved bytes only at the queries in the trace. Fragmentation inside a pool is
+//! not visible. An allocation costs two hash map updates.
 
 use std::collections::BTreeMap;
 
@@ -10,94 +11,94 @@ use gpumemtrace_format::{Event, EventKind};
 
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: what a pool keeps when all its blocks are free.
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`: bytes that a pool keeps when all its blocks are free.
 const ATTRIBUTE_THRESHOLD: u64 = 4;
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`.
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`: bytes that a pool reserves at present.
 const ATTRIBUTE_RESERVED: u64 = 5;
-/// Most pools that are told apart.
+/// Limit of pools; further ones are ignored.
 const MAX_POOLS: usize = 256;
 
-/// An answer of the driver.
+/// The result of a query of reserved bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncPoolReading {
-    /// When.
     pub time_ns: u64,
-    /// Held by the pool.
+    /// Bytes that the pool reserved, as the driver reported.
     pub reserved: u64,
-    /// Allocated from it then, as far as the trace shows.
+    /// Bytes allocated from the pool at that time, by the events of the trace.
     pub allocated: u64,
 }
 
 impl AsyncPoolReading {
-    /// In no block.
+    /// Reserved bytes that no block uses.
     pub(crate) fn unused(self) -> u64 {
         self.reserved.saturating_sub(self.allocated)
     }
 }
 
-/// A pool.
+/// The state of one pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AsyncPoolState {
-    /// In blocks now.
+    /// Bytes in live blocks.
     pub allocated: u64,
-    /// Most of it.
+    /// The highest value of `allocated`.
     pub peak_allocated: u64,
-    /// What it keeps when its blocks are free, if it was told.
-    pub keeps: Option<u64>,
-    /// How often somebody asked what it holds.
-    pub answers: u64,
-    /// The last answer.
+    /// Bytes that the pool keeps when its blocks are free; `None` if the program never set it.
+    pub release_threshold: Option<u64>,
+    /// Number of queries of reserved bytes.
+    pub readings: u64,
+    /// The most recent query.
     pub last: Option<AsyncPoolReading>,
-    /// The one with most unused bytes.
+    /// The query with the most unused bytes.
     pub worst: Option<AsyncPoolReading>,
 }
 
-/// A device and a pool of it; 0 is the device's own while nobody has named it.
+/// Device ordinal and pool handle; handle 0 is the device's default pool.
 pub(crate) type AsyncPoolKey = (u8, u64);
 
-/// All of them.
+/// All pools of a process.
 #[derive(Debug, Default)]
 pub(crate) struct AsyncPools {
     pools: BTreeMap<AsyncPoolKey, AsyncPoolState>,
-    /// Pool and bytes of live blocks.
+    /// Pool and bytes of live blocks by address.
     blocks: SeededMap<u64, (AsyncPoolKey, u64)>,
-    /// The device's own pool, by the handle that the program uses for it.
-    own: BTreeMap<u8, u64>,
-    /// Where allocations that name no pool go since the program chose one.
-    chosen: BTreeMap<u8, u64>,
-    made: SeededSet<u64>,
+    /// The handle of each device's default pool, once the program uses it.
+    default_handles: BTreeMap<u8, u64>,
+    /// The current pool of each device, for allocations that name none; set by `POOL_USE`.
+    current: BTreeMap<u8, u64>,
+    /// Handles of pools that the program created or imported.
+    created: SeededSet<u64>,
 }
 
 impl AsyncPools {
-    /// Takes a driver call.
-    pub(crate) fn event(&mut self, event: &Event, time_ns: u64) {
+    /// Applies a driver call; failed calls and calls in flight are ignored.
+    pub(crate) fn on_driver_call(&mut self, event: &Event, time_ns: u64) {
         if event.in_flight || event.result != 0 {
             return;
         }
         match event.kind {
             EventKind::ASYNC_ALLOC => self.alloc(event),
             EventKind::ASYNC_FREE | EventKind::DEVICE_FREE => self.free(event.addr),
-            EventKind::POOL_CREATE | EventKind::POOL_IMPORT if self.made.len() < MAX_POOLS => {
-                self.made.insert(event.aux[0]);
+            EventKind::POOL_CREATE | EventKind::POOL_IMPORT if self.created.len() < MAX_POOLS => {
+                self.created.insert(event.aux[0]);
             }
             EventKind::POOL_USE => {
-                self.chosen.insert(event.device, event.aux[0]);
+                self.current.insert(event.device, event.aux[0]);
             }
             EventKind::POOL_SET if event.aux[1] == ATTRIBUTE_THRESHOLD => {
-                let key = self.named(event.device, event.aux[0]);
-                if let Some(pool) = self.pool(key) {
-                    pool.keeps = Some(event.size);
+                let key = self.key_of_handle(event.device, event.aux[0]);
+                if let Some(pool) = self.pool_mut(key) {
+                    pool.release_threshold = Some(event.size);
                 }
             }
             EventKind::POOL_GET if event.aux[1] == ATTRIBUTE_RESERVED => {
-                let key = self.named(event.device, event.aux[0]);
-                if let Some(pool) = self.pool(key) {
-                    let answer =
+                let key = self.key_of_handle(event.device, event.aux[0]);
+                if let Some(pool) = self.pool_mut(key) {
+                    let reading =
                         AsyncPoolReading { time_ns, reserved: event.size, allocated: pool.allocated };
-                    pool.answers += 1;
-                    pool.last = Some(answer);
-                    if pool.worst.is_none_or(|worst| worst.unused() < answer.unused()) {
-                        pool.worst = Some(answer);
+                    pool.readings += 1;
+                    pool.last = Some(reading);
+                    if pool.worst.is_none_or(|worst| worst.unused() < reading.unused()) {
+                        pool.worst = Some(reading);
                     }
                 }
             }
@@ -107,12 +108,13 @@ impl AsyncPools {
 
     fn alloc(&mut self, event: &Event) {
         let pool = match event.aux[1] {
-            0 => self.chosen.get(&event.device).copied().unwrap_or(0),
+            0 => self.current.get(&event.device).copied().unwrap_or(0),
             pool => pool,
         };
-        let key = self.named(event.device, pool);
+        let key = self.key_of_handle(event.device, pool);
+        // Remove a block at this address if its free was lost.
         self.free(event.addr);
-        let Some(pool) = self.pool(key) else { return };
+        let Some(pool) = self.pool_mut(key) else { return };
         pool.allocated = pool.allocated.saturating_add(event.size);
         pool.peak_allocated = pool.peak_allocated.max(pool.allocated);
         self.blocks.insert(event.addr, (key, event.size));
@@ -126,26 +128,27 @@ impl AsyncPools {
         }
     }
 
-    /// A handle that the program did not make is the device's own pool.
-    fn named(&mut self, device: u8, handle: u64) -> AsyncPoolKey {
-        if handle == 0 || self.made.contains(&handle) {
+    /// The key of a pool. The first handle that no recorded call created is the default pool's.
+    fn key_of_handle(&mut self, device: u8, handle: u64) -> AsyncPoolKey {
+        if handle == 0 || self.created.contains(&handle) {
             return (device, handle);
         }
-        if *self.own.entry(device).or_insert(handle) == handle {
+        if *self.default_handles.entry(device).or_insert(handle) == handle {
             return (device, 0);
         }
         (device, handle)
     }
 
-    fn pool(&mut self, key: AsyncPoolKey) -> Option<&mut AsyncPoolState> {
+    /// The state of a pool, created on first use; `None` beyond [`MAX_POOLS`].
+    fn pool_mut(&mut self, key: AsyncPoolKey) -> Option<&mut AsyncPoolState> {
         if self.pools.len() >= MAX_POOLS && !self.pools.contains_key(&key) {
             return None;
         }
         Some(self.pools.entry(key).or_default())
     }
 
-    /// Pools from which something was allocated.
-    pub(crate) fn used(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
+    /// Pools that blocks were ever allocated from, by key.
+    pub(crate) fn used_pools(&self) -> impl Iterator<Item = (AsyncPoolKey, &AsyncPoolState)> {
         self.pools.iter().filter(|(_, pool)| pool.peak_allocated > 0).map(|(key, pool)| (*key, pool))
     }
 }
@@ -159,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pool_has_its_blocks_and_its_answers() {
+    fn blocks_and_readings_are_counted_per_pool() {
         let mut pools = AsyncPools::default();
         let events = [
             event(EventKind::POOL_SET, 0, 77, [0xaa, ATTRIBUTE_THRESHOLD]),
@@ -174,19 +177,19 @@ mod tests {
             event(EventKind::POOL_GET, 0, 55, [0xaa, 7]),
         ];
         for (time, event) in events.iter().enumerate() {
-            pools.event(event, time as u64);
+            pools.on_driver_call(event, time as u64);
         }
-        let answer = |time_ns, reserved, allocated| Some(AsyncPoolReading { time_ns, reserved, allocated });
-        let own = AsyncPoolState {
+        let reading = |time_ns, reserved, allocated| Some(AsyncPoolReading { time_ns, reserved, allocated });
+        let default_pool = AsyncPoolState {
             allocated: 0,
             peak_allocated: 100,
-            keeps: Some(77),
-            answers: 2,
-            last: answer(8, 90, 0),
-            worst: answer(8, 90, 0),
+            release_threshold: Some(77),
+            readings: 2,
+            last: reading(8, 90, 0),
+            worst: reading(8, 90, 0),
         };
-        let made = AsyncPoolState { allocated: 15, peak_allocated: 15, ..AsyncPoolState::default() };
-        let all: Vec<_> = pools.used().map(|(key, pool)| (key, pool.clone())).collect();
-        assert_eq!(all, [((0, 0), own), ((0, 0xbb), made)]);
+        let created = AsyncPoolState { allocated: 15, peak_allocated: 15, ..AsyncPoolState::default() };
+        let all: Vec<_> = pools.used_pools().map(|(key, pool)| (key, pool.clone())).collect();
+        assert_eq!(all, [((0, 0), default_pool), ((0, 0xbb), created)]);
     }
 }

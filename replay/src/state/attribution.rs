@@ -1,12 +1,16 @@
-//! The ledger of a device: what the driver handed out, by owner, when it was most; and what no call shows.
+//! Attribution of a device's memory to libraries at the peak, and the memory that no call shows.
 //!
-//! Definitions. The *moment* is the first at which device bytes were highest. Its entries are the bytes that each library held
-//! then, by [`crate::callsite::module_owner`]; what PyTorch's native allocator had reserved is told apart into blocks and cache. They sum to
-//! the device bytes of that moment exactly. The *residual* of a sample is what the driver (or NVML) said was in use, minus
-//! what its calls had handed out by then: contexts, code, rounding, what pools keep, and, where the driver was asked, other processes.
+//! Definitions. The *peak* is the first moment of the highest device bytes. Its entries are the
+//! bytes that each library held then, by [`crate::callsite::module_owner`], with the bytes that
+//! PyTorch reserved split into blocks and cache. They sum exactly to the device bytes of the peak.
+//! The *residual* of a sample is the memory in use according to the driver or NVML, minus the bytes
+//! allocated by recorded calls. It consists of contexts, code, rounding and memory that pools keep.
+//! Samples of the driver also include other processes.
 //!
-//! Constraint: a segment is asked of the driver before PyTorch counts it as reserved. Consequence: when PyTorch's allocator
-//! made the maximum (or may have, where stacks are missing), reserved and live bytes of the moment are those of its next block event.
+//! PyTorch requests a segment from the driver before it counts the segment as reserved. If
+//! PyTorch's allocator caused the peak (or may have, without stacks), reserved and live bytes of
+//! the peak are therefore taken from its next block event. A driver call costs one addition, plus
+//! one copy of the per-library totals at a new peak.
 
 use gpumemtrace_format::Event;
 use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
@@ -14,35 +18,34 @@ use gpumemtrace_format::event::{SAMPLE_SOURCE_NVML, SAMPLE_SOURCE_PROGRAM};
 use crate::callsite::module_owner::{ModuleOwners, OwnerId};
 use crate::report::ResidualSource;
 
-/// The library of PyTorch's allocator.
-pub(crate) const TORCH: &str = "libc10_cuda";
+/// File name prefix of the library with PyTorch's allocator.
+pub(crate) const TORCH_ALLOCATOR: &str = "libc10_cuda";
 
-/// The two numbers of PyTorch's allocator.
+/// Reserved and live bytes of PyTorch's allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct TorchLevels {
-    /// Held by it.
+    /// Bytes of its segments.
     pub reserved: u64,
-    /// Handed to tensors.
+    /// Bytes of its live blocks.
     pub live: u64,
 }
 
-/// One sample.
+/// One sample of memory in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MeminfoSample {
-    /// When.
     pub time_ns: u64,
-    /// Who.
-    pub witness: ResidualSource,
-    /// What they said.
+    pub source: ResidualSource,
+    /// Bytes in use, as the source reported.
     pub in_use: u64,
-    /// What calls had handed out.
-    pub handed_out: u64,
+    /// Bytes allocated by recorded calls at that time.
+    pub allocated: u64,
 }
 
 impl MeminfoSample {
-    /// What no call shows. `None` if less is in use than was handed out: then one of the two is not of this moment.
+    /// Bytes that no recorded call shows. `None` if fewer bytes are in use than allocated: the two
+    /// numbers are then not of the same moment.
     pub(crate) fn residual(&self) -> Option<u64> {
-        self.in_use.checked_sub(self.handed_out)
+        self.in_use.checked_sub(self.allocated)
     }
 }
 
@@ -50,46 +53,47 @@ impl MeminfoSample {
 struct AttributedPeak {
     time_ns: u64,
     bytes: u64,
-    held: Vec<u64>,
+    bytes_by_owner: Vec<u64>,
     torch: TorchLevels,
-    /// PyTorch's numbers are not those of this moment yet.
-    is_unsettled: bool,
+    /// `torch` is to be replaced by the levels of PyTorch's next block event.
+    awaits_torch: bool,
 }
 
-/// Of one device.
+/// Driver memory of one device by owner, its peak, and its residual.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceAttribution {
-    held: Vec<u64>,
+    bytes_by_owner: Vec<u64>,
     bytes: u64,
     torch: TorchLevels,
     peak: AttributedPeak,
     nearest: Option<MeminfoSample>,
-    /// Samples whose residual is known.
+    /// Samples with a known residual, of all sources.
     pub samples: u64,
-    /// Smallest and largest residual, of the witness that is shown.
+    /// Smallest and largest residual of the best source.
     pub extremes: Option<(u64, u64)>,
-    /// Its residuals in their order: all, or evenly picked.
+    /// Residuals of the best source.
     residuals: PickedValues,
 }
 
-/// At most [`MOST_PICKED`] values of a series, evenly spaced.
+/// At most [`MAX_PICKED`] evenly spaced values of a series.
 #[derive(Clone, Debug, Default)]
 struct PickedValues {
     values: Vec<u64>,
-    seen: u64,
-    /// Two to the power of this are passed over from one to the next.
+    /// Length of the whole series.
+    count: u64,
+    /// The distance of two picked values is two to the power of this.
     halvings: u32,
 }
 
-const MOST_PICKED: usize = 512;
+const MAX_PICKED: usize = 512;
 
 impl PickedValues {
     fn push(&mut self, value: u64) {
-        if self.seen.trailing_zeros() >= self.halvings {
+        if self.count.trailing_zeros() >= self.halvings {
             self.values.push(value);
         }
-        self.seen += 1;
-        if self.values.len() == MOST_PICKED {
+        self.count += 1;
+        if self.values.len() == MAX_PICKED {
             let mut number = 0;
             self.values.retain(|_| {
                 number += 1;
@@ -101,68 +105,74 @@ impl PickedValues {
 }
 
 impl DeviceAttribution {
-    /// The driver handed something out.
-    pub(crate) fn alloc(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &ModuleOwners) {
-        let at = owner.0 as usize;
-        if at >= self.held.len() {
-            self.held.resize(at + 1, 0);
+    /// Counts driver memory that `owner` allocated.
+    pub(crate) fn add(&mut self, owner: OwnerId, bytes: u64, time_ns: u64, owners: &ModuleOwners) {
+        let index = owner.0 as usize;
+        if index >= self.bytes_by_owner.len() {
+            self.bytes_by_owner.resize(index + 1, 0);
         }
-        self.held[at] = self.held[at].saturating_add(bytes);
+        self.bytes_by_owner[index] = self.bytes_by_owner[index].saturating_add(bytes);
         self.bytes = self.bytes.saturating_add(bytes);
-        self.peak.is_unsettled = false;
+        self.peak.awaits_torch = false;
         if self.bytes > self.peak.bytes {
-            self.peak.held.clone_from(&self.held);
+            self.peak.bytes_by_owner.clone_from(&self.bytes_by_owner);
             self.peak.bytes = self.bytes;
             self.peak.time_ns = time_ns;
             self.peak.torch = self.torch;
-            self.peak.is_unsettled = owner == OwnerId::default() || owners.name(owner).starts_with(TORCH);
+            self.peak.awaits_torch =
+                owner == OwnerId::default() || owners.name(owner).starts_with(TORCH_ALLOCATOR);
         }
     }
 
-    /// It got something back.
-    pub(crate) fn free(&mut self, owner: OwnerId, bytes: u64) {
-        if let Some(held) = self.held.get_mut(owner.0 as usize) {
-            *held = held.saturating_sub(bytes);
+    /// Subtracts driver memory that `owner` freed.
+    pub(crate) fn remove(&mut self, owner: OwnerId, bytes: u64) {
+        if let Some(owned) = self.bytes_by_owner.get_mut(owner.0 as usize) {
+            *owned = owned.saturating_sub(bytes);
         }
         self.bytes = self.bytes.saturating_sub(bytes);
-        self.peak.is_unsettled = false;
+        self.peak.awaits_torch = false;
     }
 
-    /// PyTorch's numbers after one of its blocks came or went.
+    /// Sets PyTorch's levels after one of its block events.
     #[inline]
-    pub(crate) fn torch(&mut self, torch: TorchLevels) {
+    pub(crate) fn set_torch_levels(&mut self, torch: TorchLevels) {
         self.torch = torch;
-        if self.peak.is_unsettled {
+        if self.peak.awaits_torch {
             self.peak.torch = torch;
-            self.peak.is_unsettled = false;
+            self.peak.awaits_torch = false;
         }
     }
 
-    /// The moment is looked for from here on, as are samples.
+    /// Restarts the search for the peak, and drops all samples.
     #[cold]
     pub(crate) fn restart(&mut self, time_ns: u64) {
-        let (held, torch) = (self.held.clone(), self.torch);
-        let peak =
-            AttributedPeak { time_ns, bytes: self.bytes, held: held.clone(), torch, is_unsettled: false };
-        *self = Self { held, bytes: self.bytes, torch, peak, ..Self::default() };
+        let (bytes_by_owner, torch) = (self.bytes_by_owner.clone(), self.torch);
+        let peak = AttributedPeak {
+            time_ns,
+            bytes: self.bytes,
+            bytes_by_owner: bytes_by_owner.clone(),
+            torch,
+            awaits_torch: false,
+        };
+        *self = Self { bytes_by_owner, bytes: self.bytes, torch, peak, ..Self::default() };
     }
 
-    /// Somebody said how much is in use.
-    pub(crate) fn sample(&mut self, event: &Event, time_ns: u64) {
-        let witness = match event.aux[1] {
+    /// Adds a sample of memory in use.
+    pub(crate) fn add_sample(&mut self, event: &Event, time_ns: u64) {
+        let source = match event.aux[1] {
             SAMPLE_SOURCE_NVML => ResidualSource::Nvml,
             SAMPLE_SOURCE_PROGRAM => ResidualSource::Program,
             _ => ResidualSource::Recorder,
         };
-        let sample = MeminfoSample { time_ns, witness, in_use: event.size, handed_out: self.bytes };
+        let sample = MeminfoSample { time_ns, source, in_use: event.size, allocated: self.bytes };
         let Some(residual) = sample.residual() else { return };
         self.samples += 1;
-        match self.nearest.map(|known| known.witness.cmp(&witness)) {
-            // A better witness is known.
+        match self.nearest.map(|nearest| nearest.source.cmp(&source)) {
+            // There are samples of a better source.
             Some(std::cmp::Ordering::Less) => return,
             Some(std::cmp::Ordering::Equal) => {
-                let (least, most) = self.extremes.unwrap_or((residual, residual));
-                self.extremes = Some((least.min(residual), most.max(residual)));
+                let (min, max) = self.extremes.unwrap_or((residual, residual));
+                self.extremes = Some((min.min(residual), max.max(residual)));
             }
             _ => {
                 self.extremes = Some((residual, residual));
@@ -170,50 +180,51 @@ impl DeviceAttribution {
             }
         }
         self.residuals.push(residual);
-        // The last one up to the peak, else the first one after it.
-        let is_settled =
-            self.nearest.is_some_and(|known| known.witness == witness && known.time_ns >= self.peak.time_ns);
-        if !is_settled {
+        // Keep the first sample after the peak, or else the last one before it.
+        let is_final = self
+            .nearest
+            .is_some_and(|nearest| nearest.source == source && nearest.time_ns >= self.peak.time_ns);
+        if !is_final {
             self.nearest = Some(sample);
         }
     }
 
-    /// What no call shows, over time, by the best witness: evenly picked from all samples.
+    /// Residuals of the best source in order of time, evenly picked from all samples.
     pub(crate) fn residuals(&self) -> &[u64] {
         &self.residuals.values
     }
 
-    /// The sample of the best witness that is nearest to the moment.
+    /// The sample of the best source nearest to the peak.
     pub(crate) fn nearest(&self) -> Option<MeminfoSample> {
         self.nearest
     }
 
-    /// Who held how much at the moment, most first. Sums to the bytes of the peak.
+    /// Owners with their bytes at the peak, most first. The bytes sum to those of the peak.
     pub(crate) fn entries(&self, owners: &ModuleOwners) -> Vec<(String, u64)> {
-        let mut held: Vec<(String, u64)> = self
+        let mut entries: Vec<(String, u64)> = self
             .peak
-            .held
+            .bytes_by_owner
             .iter()
             .zip(0..)
             .map(|(bytes, id)| (owners.name(OwnerId(id)).to_owned(), *bytes))
             .collect();
-        // What PyTorch reserved was asked for by its library, or by somebody unknown where stacks are missing.
+        // PyTorch's reserved bytes belong to its library, or to the unknown owner without stacks.
         let TorchLevels { reserved, live } = self.peak.torch;
         let mut left = reserved;
-        for wanted in [TORCH, crate::callsite::module_owner::UNKNOWN] {
-            for (_, bytes) in held.iter_mut().filter(|(name, _)| name.starts_with(wanted)) {
+        for owner in [TORCH_ALLOCATOR, crate::callsite::module_owner::UNKNOWN] {
+            for (_, bytes) in entries.iter_mut().filter(|(name, _)| name.starts_with(owner)) {
                 let part = left.min(*bytes);
                 *bytes -= part;
                 left -= part;
             }
         }
-        let found = reserved - left;
-        let blocks = live.min(found);
-        held.push(("torch blocks".to_owned(), blocks));
-        held.push(("torch cache".to_owned(), found - blocks));
-        held.retain(|(_, bytes)| *bytes > 0);
-        held.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-        held
+        let torch = reserved - left;
+        let blocks = live.min(torch);
+        entries.push(("torch blocks".to_owned(), blocks));
+        entries.push(("torch cache".to_owned(), torch - blocks));
+        entries.retain(|(_, bytes)| *bytes > 0);
+        entries.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        entries
     }
 }
 
@@ -224,7 +235,7 @@ mod tests {
     use gpumemtrace_format::reader::Item;
     use gpumemtrace_format::{ModuleDef, NativeNode, NodeId};
 
-    /// Owners of three stacks: 1 PyTorch through a runtime, 2 a library with its own, 3 nobody known.
+    /// Owners of three stacks: 1 is PyTorch through a runtime, 2 a library, 3 unknown.
     fn owners() -> (ModuleOwners, [OwnerId; 3]) {
         let mut definitions = Definitions::default();
         let module = |start: u64, path: &str| ModuleDef {
@@ -248,14 +259,14 @@ mod tests {
         (owners, ids)
     }
 
-    fn said(size: u64, witness: u64) -> Event {
+    fn sample_event(size: u64, source: u64) -> Event {
         let words = [
             0,
             0,
             0,
             size,
             100,
-            witness,
+            source,
             0,
             u64::from(gpumemtrace_format::EventKind::MEMORY_SAMPLE.0) | 1 << 48,
         ];
@@ -263,53 +274,53 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_the_innermost_library_that_is_no_plumbing() {
+    fn owner_is_innermost_library_that_does_not_forward() {
         let (owners, ids) = owners();
         assert_eq!(ids.map(|id| owners.name(id).to_owned()), ["libc10_cuda.so", "libnccl.so.2", "unknown"]);
     }
 
     #[test]
-    fn the_entries_sum_to_the_peak_and_reserved_is_told_apart() {
-        let (owners, [torch, nccl, nobody]) = owners();
-        let mut ledger = DeviceAttribution::default();
-        ledger.alloc(nccl, 8, 1, &owners);
-        ledger.alloc(nobody, 2, 2, &owners);
-        ledger.alloc(torch, 20, 3, &owners);
-        ledger.torch(TorchLevels { reserved: 20, live: 15 });
-        ledger.torch(TorchLevels { reserved: 20, live: 3 });
-        ledger.free(nccl, 8);
-        let entries = ledger.entries(&owners);
+    fn entries_sum_to_the_peak_and_split_reserved_bytes() {
+        let (owners, [torch, nccl, unknown]) = owners();
+        let mut device = DeviceAttribution::default();
+        device.add(nccl, 8, 1, &owners);
+        device.add(unknown, 2, 2, &owners);
+        device.add(torch, 20, 3, &owners);
+        device.set_torch_levels(TorchLevels { reserved: 20, live: 15 });
+        device.set_torch_levels(TorchLevels { reserved: 20, live: 3 });
+        device.remove(nccl, 8);
+        let entries = device.entries(&owners);
         let named: Vec<(&str, u64)> = entries.iter().map(|(name, bytes)| (name.as_str(), *bytes)).collect();
         assert_eq!(named, [("torch blocks", 15), ("libnccl.so.2", 8), ("torch cache", 5), ("unknown", 2)]);
-        assert_eq!((ledger.peak.bytes, ledger.peak.time_ns), (30, 3));
+        assert_eq!((device.peak.bytes, device.peak.time_ns), (30, 3));
     }
 
     #[test]
-    fn of_a_long_series_values_are_picked_evenly() {
+    fn values_of_a_long_series_are_picked_evenly() {
         let mut picked = PickedValues::default();
         (0..5000).for_each(|value| picked.push(value));
         let every = 1 << picked.halvings;
         assert_eq!(picked.values, (0..5000).step_by(every).collect::<Vec<u64>>());
-        assert!((MOST_PICKED / 2..MOST_PICKED).contains(&picked.values.len()));
+        assert!((MAX_PICKED / 2..MAX_PICKED).contains(&picked.values.len()));
     }
 
     #[test]
-    fn the_residual_is_that_of_the_best_witness_nearest_to_the_peak() {
+    fn residual_is_from_the_best_source_nearest_to_the_peak() {
         let (owners, [torch, ..]) = owners();
-        let mut ledger = DeviceAttribution::default();
-        ledger.sample(&said(5, SAMPLE_SOURCE_PROGRAM), 1);
-        ledger.alloc(torch, 20, 2, &owners);
-        ledger.sample(&said(70, 1), 3);
-        assert_eq!(ledger.nearest().unwrap().residual(), Some(50));
-        ledger.sample(&said(27, SAMPLE_SOURCE_NVML), 4);
-        ledger.sample(&said(90, 1), 5);
-        ledger.sample(&said(10, SAMPLE_SOURCE_NVML), 6);
-        let nearest = ledger.nearest().unwrap();
-        assert_eq!((nearest.witness, nearest.residual()), (ResidualSource::Nvml, Some(7)));
+        let mut device = DeviceAttribution::default();
+        device.add_sample(&sample_event(5, SAMPLE_SOURCE_PROGRAM), 1);
+        device.add(torch, 20, 2, &owners);
+        device.add_sample(&sample_event(70, 1), 3);
+        assert_eq!(device.nearest().unwrap().residual(), Some(50));
+        device.add_sample(&sample_event(27, SAMPLE_SOURCE_NVML), 4);
+        device.add_sample(&sample_event(90, 1), 5);
+        device.add_sample(&sample_event(10, SAMPLE_SOURCE_NVML), 6);
+        let nearest = device.nearest().unwrap();
+        assert_eq!((nearest.source, nearest.residual()), (ResidualSource::Nvml, Some(7)));
         assert_eq!(
-            (ledger.extremes, ledger.samples),
+            (device.extremes, device.samples),
             (Some((7, 7)), 4),
-            "less in use than handed out is no residual"
+            "less memory in use than allocated gives no residual"
         );
     }
 }

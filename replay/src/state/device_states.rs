@@ -1,11 +1,11 @@
-//! The states of all devices, by ordinal.
+//! The states of all devices by ordinal, created when a device first appears.
 
 use gpumemtrace_format::NO_DEVICE;
 
 use crate::state::device::DeviceState;
 use crate::state::mps_samples::MetalLevels;
 
-/// The state of a device, made when it is first seen.
+/// The state of a device; a new one on its first event. One indexed access otherwise.
 #[inline]
 pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &mut DeviceState {
     devices.all[ordinal as usize].get_or_insert_with(|| {
@@ -17,35 +17,37 @@ pub(crate) fn device_of(devices: &mut DeviceStates, ordinal: u8, step: u32) -> &
     })
 }
 
-/// Devices by ordinal.
+/// The states of all devices.
 pub(crate) struct DeviceStates {
+    /// One entry per possible ordinal.
     pub(crate) all: Vec<Option<Box<DeviceState>>>,
-    /// How long the run lasts; 0 where that is not known.
+    /// Length of the run; 0 if unknown.
     pub(crate) span_ns: u64,
-    /// Steps that ended before what is told.
+    /// Number of steps before the reported part of the run.
     pub(crate) first_step: u32,
-    /// Somebody asked for the step before the peak.
+    /// The options ask for the step before the peak.
     pub(crate) follows_step_peaks: bool,
 }
 
 impl DeviceStates {
-    /// What calls handed out on the one device that had memory; nothing where several had, or the one is not known.
-    pub(crate) fn only_metal(&self) -> Option<MetalLevels> {
+    /// The levels of the only device with memory. `None` if several have memory or its ordinal is
+    /// unknown.
+    pub(crate) fn only_metal_device(&self) -> Option<MetalLevels> {
         let all =
             (0..=u8::MAX).zip(&self.all).filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?)));
         let mut used = all.filter(|(_, device)| !(device.torch.is_empty() && device.driver.is_empty()));
         let (ordinal, device) = used.next()?;
-        let exact = MetalLevels {
+        let levels = MetalLevels {
             device: ordinal,
             bytes: device.driver.total().bytes,
             heaps: device.reserved,
             buffers: device.torch.total().bytes,
         };
-        (ordinal != NO_DEVICE && used.next().is_none()).then_some(exact)
+        (ordinal != NO_DEVICE && used.next().is_none()).then_some(levels)
     }
 
-    /// What tensors hold, by device.
-    pub(crate) fn held(&self) -> impl Iterator<Item = (u8, u64)> {
+    /// Bytes in PyTorch's live blocks by device, for devices with a known ordinal.
+    pub(crate) fn torch_live_bytes(&self) -> impl Iterator<Item = (u8, u64)> {
         let all = (0..=u8::MAX).zip(&self.all);
         all.filter_map(|(ordinal, device)| Some((ordinal, device.as_ref()?.torch.total().bytes)))
             .filter(|(ordinal, _)| *ordinal != NO_DEVICE)

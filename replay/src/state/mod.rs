@@ -1,4 +1,4 @@
-//! The memory state of each device while a trace is replayed.
+//! The memory state that the pass maintains: live blocks, driver memory, segments and totals.
 
 pub(crate) mod async_pools;
 pub(crate) mod attribution;

@@ -1,34 +1,37 @@
-//! What PyTorch has reserved and no tensor uses, by the stream and the pool that its segments serve, at every step end.
+//! Unused reserved memory (reserved minus live) at step ends, by stream and pool.
 //!
-//! A run whose tensors do not grow may still fill the device: memory freed on one stream does not serve another, a pool that
-//! is never used again keeps what it has, sizes that never fit leave pieces. So reserved minus live is a series like any other,
-//! of the device and of each group (a stream and a pool), and judged like any other.
+//! Unused reserved memory can fill a device although tensors do not grow. Memory freed on one
+//! stream does not serve another, an idle pool keeps its segments, and unsuitable sizes leave free
+//! pieces. [`UnusedReserved`] records it as a series for the device and for each group (stream and
+//! pool), and the leak analysis judges these like other series.
 //!
-//! Constraint: live bytes change with every event. Consequence: the group of most blocks is not counted: its live bytes are
-//! what the others leave of the total.
+//! Live bytes change with every event. The first group mostly has most of the blocks, so it is not
+//! counted: its live bytes are the total minus those of the other groups. A block of that group
+//! costs one comparison.
 
 use gpumemtrace_format::{Event, EventKind};
 
 use crate::callsite::symbols::StackId;
+use crate::state::attribution::TorchLevels;
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::{BlockTotals, saturating_sum};
 use crate::util::seeded_map::SeededMap;
 
-/// Most groups that have a series of their own.
+/// Limit of groups with a series; further ones count for the device only.
 const MAX_GROUPS: usize = 256;
 
-/// A stream and a pool.
+/// Stream and pool of PyTorch's allocator.
 pub(crate) type ReservedGroupKey = (u64, u64);
 
 #[derive(Clone, Debug, Default)]
 struct ReservedGroup {
     reserved: u64,
-    /// Of every group but the main one.
+    /// Live bytes; not maintained for the main group.
     live: u64,
     unused: StepSeries,
 }
 
-/// Who asked for a segment, and when.
+/// The request for a segment, or for a piece of an expandable one.
 #[derive(Clone, Copy, Debug)]
 struct SegmentOwner {
     group: ReservedGroupKey,
@@ -37,125 +40,134 @@ struct SegmentOwner {
     bytes: u64,
 }
 
-/// Of one device.
+/// Unused reserved memory of one device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnusedReserved {
+    /// The group of the first block.
     main: Option<ReservedGroupKey>,
     groups: SeededMap<ReservedGroupKey, ReservedGroup>,
+    /// Present segments by address.
     segments: SeededMap<u64, SegmentOwner>,
-    /// Segments that were there at the last step end and went since.
+    /// Segments of the last step end that were freed since.
     freed_since_step: Vec<SegmentOwner>,
     steps_ended: u32,
     unused: StepSeries,
-    /// Driver memory that PyTorch's allocator did not ask for.
+    /// Driver memory that PyTorch's allocator did not reserve.
     non_torch: StepSeries,
 }
 
 impl UnusedReserved {
-    /// A block came.
+    /// Counts an allocated block.
     #[inline]
     pub(crate) fn on_block_alloc(&mut self, group: ReservedGroupKey, bytes: u64) {
         if *self.main.get_or_insert(group) != group {
-            self.another(group, |live| live.saturating_add(bytes));
+            self.update_live(group, |live| live.saturating_add(bytes));
         }
     }
 
-    /// A block went.
+    /// Counts a freed block.
     #[inline]
     pub(crate) fn on_block_free(&mut self, group: ReservedGroupKey, bytes: u64) {
         if self.main != Some(group) {
-            self.another(group, |live| live.saturating_sub(bytes));
+            self.update_live(group, |live| live.saturating_sub(bytes));
         }
     }
 
-    #[inline(never)]
-    fn another(&mut self, group: ReservedGroupKey, change: impl Fn(u64) -> u64) {
-        if let Some(group) = self.group(group) {
-            group.live = change(group.live);
+    #[inline(never)] // Most blocks belong to the main group.
+    fn update_live(&mut self, group: ReservedGroupKey, update: impl Fn(u64) -> u64) {
+        if let Some(group) = self.group_mut(group) {
+            group.live = update(group.live);
         }
     }
 
-    fn group(&mut self, key: ReservedGroupKey) -> Option<&mut ReservedGroup> {
+    /// The group, created on first use; `None` beyond [`MAX_GROUPS`].
+    fn group_mut(&mut self, key: ReservedGroupKey) -> Option<&mut ReservedGroup> {
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&key) {
             return None;
         }
         Some(self.groups.entry(key).or_default())
     }
 
-    /// PyTorch's tracker told of a segment, or of a piece of one.
-    pub(crate) fn segment(&mut self, event: &Event, stack: StackId, step: u32) {
+    /// Applies a segment event of PyTorch's tracker.
+    pub(crate) fn on_segment_event(&mut self, event: &Event, stack: StackId, step: u32) {
         match event.kind {
             EventKind::SEGMENT_ALLOC | EventKind::SEGMENT_MAP => {
-                self.segment_gone(event.addr, event.size);
+                self.remove_segments(event.addr, event.size);
                 let owner =
                     SegmentOwner { group: (event.aux[0], event.aux[1]), stack, step, bytes: event.size };
                 self.segments.insert(event.addr, owner);
-                if let Some(group) = self.group(owner.group) {
+                if let Some(group) = self.group_mut(owner.group) {
                     group.reserved = group.reserved.saturating_add(event.size);
                 }
             }
-            EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => self.segment_gone(event.addr, event.size),
+            EventKind::SEGMENT_FREE | EventKind::SEGMENT_UNMAP => {
+                self.remove_segments(event.addr, event.size);
+            }
             _ => {}
         }
     }
 
-    /// What begins at this address goes; of expandable segments several pieces may go at once, or a part of one.
-    fn segment_gone(&mut self, addr: u64, bytes: u64) {
+    /// Removes `bytes` from the segments that begin at `addr`: of expandable segments several
+    /// pieces at once, or a part of one.
+    fn remove_segments(&mut self, addr: u64, bytes: u64) {
         let mut left = bytes;
         let mut at = addr;
         while left > 0 {
             let Some(owner) = self.segments.remove(&at) else { return };
-            let gone = owner.bytes.min(left);
-            self.freed_since_step.push(SegmentOwner { bytes: gone, ..owner });
+            let removed = owner.bytes.min(left);
+            self.freed_since_step.push(SegmentOwner { bytes: removed, ..owner });
             if let Some(group) = self.groups.get_mut(&owner.group) {
-                group.reserved = group.reserved.saturating_sub(gone);
+                group.reserved = group.reserved.saturating_sub(removed);
             }
-            let rest = SegmentOwner { bytes: owner.bytes - gone, ..owner };
-            (at, left) = (at.saturating_add(gone), left - gone);
+            let rest = SegmentOwner { bytes: owner.bytes - removed, ..owner };
+            (at, left) = (at.saturating_add(removed), left - removed);
             if rest.bytes > 0 {
                 self.segments.insert(at, rest);
             }
         }
     }
 
-    /// A step ends: what is reserved, what is live, and what the driver has handed out.
-    pub(crate) fn step_boundary(&mut self, step: u32, reserved: u64, live: u64, device: u64) {
-        let held = |bytes: u64| BlockTotals { bytes, blocks: 0 };
+    /// Ends `step` with these levels of the device, in bytes.
+    pub(crate) fn end_step(&mut self, step: u32, torch: TorchLevels, device: u64) {
+        let TorchLevels { reserved, live } = torch;
+        let totals = |bytes: u64| BlockTotals { bytes, blocks: 0 };
         self.freed_since_step.clear();
         self.steps_ended = step + 1;
-        self.unused.record(step, held(reserved.saturating_sub(live)));
-        self.non_torch.record(step, held(device.saturating_sub(reserved)));
-        let others = saturating_sum(self.groups.values().map(|group| group.live));
+        self.unused.record(step, totals(reserved.saturating_sub(live)));
+        self.non_torch.record(step, totals(device.saturating_sub(reserved)));
+        let other_live = saturating_sum(self.groups.values().map(|group| group.live));
         for (key, group) in &mut self.groups {
-            let own = if self.main == Some(*key) { live.saturating_sub(others) } else { group.live };
-            group.unused.record(step, held(group.reserved.saturating_sub(own)));
+            let live = if self.main == Some(*key) { live.saturating_sub(other_live) } else { group.live };
+            group.unused.record(step, totals(group.reserved.saturating_sub(live)));
         }
     }
 
-    /// Reserved minus live.
+    /// Reserved minus live bytes of the device.
     pub(crate) fn unused(&self) -> &StepSeries {
         &self.unused
     }
 
-    /// Driver memory beside what PyTorch has reserved.
+    /// Driver memory minus the bytes that PyTorch reserved.
     pub(crate) fn non_torch(&self) -> &StepSeries {
         &self.non_torch
     }
 
-    /// Reserved minus live of each stream and pool, in order.
+    /// Reserved minus live bytes of each group, by key.
     pub(crate) fn groups(&self) -> Vec<(ReservedGroupKey, &StepSeries)> {
         let mut groups: Vec<_> = self.groups.iter().map(|(key, group)| (*key, &group.unused)).collect();
         groups.sort_unstable_by_key(|(key, _)| *key);
         groups
     }
 
-    /// The largest of the segments, or pieces of them, that came after this step and were there at the last step end.
+    /// Size of the largest segment (or piece) that was requested after `step` and present at the
+    /// last step end.
     pub(crate) fn largest_since(&self, step: u32) -> Option<u64> {
         let all = self.segments.values().chain(&self.freed_since_step);
         all.filter(|owner| owner.step > step && owner.step < self.steps_ended).map(|owner| owner.bytes).max()
     }
 
-    /// Who asked for the segments that came after this step and were there at the last step end, most bytes first; of one group or of all.
+    /// The stacks that requested the segments present at the last step end, most bytes first. With
+    /// `after`, only segments requested after that step; with `group`, only those of that group.
     pub(crate) fn owners(
         &self,
         group: Option<ReservedGroupKey>,
@@ -169,7 +181,7 @@ impl UnusedReserved {
             by_stack.entry(owner.stack).or_default().add(owner.bytes);
         }
         let mut owners: Vec<_> = by_stack.into_iter().collect();
-        owners.sort_unstable_by_key(|(stack, held)| (std::cmp::Reverse(held.bytes), *stack));
+        owners.sort_unstable_by_key(|(stack, totals)| (std::cmp::Reverse(totals.bytes), *stack));
         owners
     }
 }
@@ -183,15 +195,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_keeps_is_counted_apart() {
+    fn unused_bytes_are_counted_per_stream() {
         let mut reserved = UnusedReserved::default();
-        reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x1000, 100, 1), StackId(5), 0);
+        reserved.on_segment_event(&segment(EventKind::SEGMENT_ALLOC, 0x1000, 100, 1), StackId(5), 0);
         reserved.on_block_alloc((1, 0), 60);
-        reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x2000, 40, 2), StackId(6), 0);
+        reserved.on_segment_event(&segment(EventKind::SEGMENT_ALLOC, 0x2000, 40, 2), StackId(6), 0);
         reserved.on_block_alloc((2, 0), 30);
-        reserved.step_boundary(0, 140, 90, 150);
+        reserved.end_step(0, TorchLevels { reserved: 140, live: 90 }, 150);
         reserved.on_block_free((2, 0), 30);
-        reserved.step_boundary(1, 140, 60, 150);
+        reserved.end_step(1, TorchLevels { reserved: 140, live: 60 }, 150);
         let at = |series: &StepSeries| [series.at(0).bytes, series.at(1).bytes];
         assert_eq!((at(reserved.unused()), at(reserved.non_torch())), ([50, 80], [10, 10]));
         let groups: Vec<_> = reserved.groups().into_iter().map(|(key, series)| (key, at(series))).collect();
@@ -199,18 +211,18 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_new_name_who_asked_for_them() {
+    fn owners_are_the_stacks_of_segments_present_at_the_last_step_end() {
         let mut reserved = UnusedReserved::default();
         for (step, addr) in [(0, 0x1000), (3, 0x2000), (4, 0x3000)] {
-            reserved.segment(&segment(EventKind::SEGMENT_ALLOC, addr, 64, 1), StackId(step), step);
+            reserved.on_segment_event(&segment(EventKind::SEGMENT_ALLOC, addr, 64, 1), StackId(step), step);
         }
-        reserved.segment(&segment(EventKind::SEGMENT_FREE, 0x3000, 64, 1), StackId(9), 5);
-        reserved.step_boundary(5, 128, 0, 128);
+        reserved.on_segment_event(&segment(EventKind::SEGMENT_FREE, 0x3000, 64, 1), StackId(9), 5);
+        reserved.end_step(5, TorchLevels { reserved: 128, live: 0 }, 128);
         let third = [(StackId(3), BlockTotals { bytes: 64, blocks: 1 })];
         assert_eq!(reserved.owners(Some((1, 0)), Some(2)), third);
-        // What comes and goes after the last step end says nothing.
-        reserved.segment(&segment(EventKind::SEGMENT_ALLOC, 0x4000, 64, 1), StackId(6), 6);
-        reserved.segment(&segment(EventKind::SEGMENT_FREE, 0x2000, 64, 1), StackId(9), 6);
+        // Events after the last step end change nothing.
+        reserved.on_segment_event(&segment(EventKind::SEGMENT_ALLOC, 0x4000, 64, 1), StackId(6), 6);
+        reserved.on_segment_event(&segment(EventKind::SEGMENT_FREE, 0x2000, 64, 1), StackId(9), 6);
         assert_eq!(reserved.owners(Some((1, 0)), Some(2)), third);
         assert_eq!(reserved.owners(None, None).len(), 2);
         assert_eq!(reserved.owners(Some((7, 0)), None), []);

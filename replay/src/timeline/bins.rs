@@ -3,7 +3,7 @@
 //! Constraint: the length of a run is unknown in advance, and averaging would hide the peak.
 //! Consequence: when the bins are full, [`TimelineBins::halve`] merges them in pairs and doubles
 //! their width. Each bin keeps the exact maximum and minimum of each series. It also keeps the
-//! checkpoint clocks of its highest and lowest live bytes, from which each call site can tell its
+//! checkpoint clocks of its highest and lowest live bytes. From them, each call site can tell its
 //! own bytes at those moments ([`crate::state::live_set::lazy_counter`]). An event that sets no
 //! extreme costs two comparisons.
 
@@ -81,8 +81,8 @@ impl Default for TimelineBins {
 }
 
 impl TimelineBins {
-    /// Bins for a run of the given length, with the final width from the start. 0 for an unknown
-    /// length: the bins then begin narrow and are halved as needed.
+    /// Bins for a run of the given length, with the final width from the start. With 0, for an
+    /// unknown length, the bins begin narrow and are halved as needed.
     pub(crate) fn for_span(span_ns: u64) -> Self {
         let width_ns = (span_ns / MAX_BINS as u64 + 1).next_power_of_two().max(INITIAL_WIDTH_NS);
         Self { width_ns, ..Self::default() }

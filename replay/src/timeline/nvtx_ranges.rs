@@ -69,9 +69,9 @@ impl StepRangeNames {
         self.names.get(usize::from(number).wrapping_sub(1)).map(String::as_str)
     }
 
-    /// The step hint of an event: the number of the range name if the event begins a range, else
-    /// `optimizer`, the optimizer line of its stack. 0 for none. The step source decides which of
-    /// the two meanings counts.
+    /// The step hint of an event; 0 for none. If the event begins a range, this is the number of
+    /// the range's name, else `optimizer`, the optimizer line of its stack. The step source decides
+    /// which of the two meanings counts.
     #[inline]
     pub(crate) fn step_hint(&self, event: &Event, optimizer: u16) -> u16 {
         if event.kind == EventKind::RANGE_BEGIN { self.number_at_begin(event) } else { optimizer }

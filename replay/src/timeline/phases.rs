@@ -4,8 +4,8 @@
 //! end of the trace. It covers the whole process: allocations of all threads count. Nested phases
 //! each count in full.
 //! * Peak: the most allocated bytes at any moment of the phase, including bytes allocated before.
-//! * Left bytes: allocated bytes at its end minus those at its begin, summed over all its turns;
-//!   negative if the phase freed more than it allocated.
+//! * Left bytes: allocated bytes at its end minus those at its begin, summed over all its turns.
+//!   They are negative if the phase freed more than it allocated.
 //!
 //! Each block event costs one comparison per open phase. The tests below check all definitions.
 

@@ -19,7 +19,7 @@
 //!
 //! The pass needs a fixed rule from its first event on. A [`StepDetector`] reads ahead to choose
 //! the [`StepRule`], and the pass then counts boundaries with a [`StepClock`], at one comparison
-//! for most events. The tests below check each source.
+//! for most events. The tests below check optimizer lines and periods.
 
 use std::ops::ControlFlow;
 

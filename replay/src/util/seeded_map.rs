@@ -1,6 +1,6 @@
 //! Hash maps and sets with keys that come from the trace.
 //!
-//! Constraint: a hostile trace can choose keys that collide under a known hash function; 350 bytes
+//! Constraint: a hostile trace can choose keys that collide under a known hash function. 350 bytes
 //! of a compressed trace once kept the reader busy for hours. Consequence: each map multiplies by
 //! random numbers of its own, at the cost of one 128-bit multiplication per word. Iteration order
 //! is therefore random: sort before showing anything. `replay/tests/hostile.rs` analyses each trace

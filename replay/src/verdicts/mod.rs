@@ -133,7 +133,7 @@ fn device_verdicts(analysis: &Analysis, ordinal: u8, device: &DeviceState) -> Ve
     let mut drafts =
         if is_whole { capacity_facts(analysis, (ordinal, capacity), device).verdicts() } else { Vec::new() };
     if let Some(sample) = device.attribution.nearest() {
-        drafts.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.witness));
+        drafts.extend(drift((ordinal, capacity), device.attribution.residuals(), sample.source));
     }
     let live_set = &device.torch;
     let highs: Vec<u64> = live_set.bins().all().iter().map(|bin| bin.high.live).collect();
@@ -162,7 +162,7 @@ fn capacity_facts(
         |bytes: u64, reserved| bytes.saturating_sub(reserved).saturating_add(residual.unwrap_or(0));
     let peak = device.torch.peak();
     let ReservedPeakLevels { reserved, device: device_bytes, .. } = device.reserved_peak;
-    let gap = device.gap_at_peak.as_ref().map(|(.., gap)| gap);
+    let gap = device.gap_at_peak.as_ref().map(|at_peak| &at_peak.gap);
     let unusable = |gap: &Gap| {
         let parts = [&gap.pinned, &gap.stranded_stream, &gap.stranded_pool, &gap.pending];
         parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.bytes))

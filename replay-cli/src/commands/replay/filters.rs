@@ -107,22 +107,22 @@ impl FilterArgs {
         for analysis in analyses {
             let Some(since) = &analysis.since else { continue };
             let path = &analysis.path;
-            if matches!(since.asked, TimeSpec::Step(_)) && analysis.step_source().is_none() {
+            if matches!(since.spec, TimeSpec::Step(_)) && analysis.step_source().is_none() {
                 return Err(UsageError(format!(
                     "{path}: cannot find {}, because no steps were detected",
-                    since.asked
+                    since.spec
                 )));
             }
-            if since.come.is_none() {
+            if since.reached.is_none() {
                 let span = format_duration(analysis.end_ns.saturating_sub(analysis.start_ns));
                 let steps = analysis
                     .step_source()
                     .map(|_| format!(" and {}", format_count(u64::from(analysis.steps), "step")));
                 return Err(UsageError(format!(
                     "{path}: {} was not reached; the trace covers {span}{}{}",
-                    since.asked,
+                    since.spec,
                     steps.unwrap_or_default(),
-                    list_known_marks(&since.asked, std::slice::from_ref(analysis))
+                    list_known_marks(&since.spec, std::slice::from_ref(analysis))
                 )));
             }
         }
@@ -133,7 +133,7 @@ impl FilterArgs {
         let Some(stream) = self.stream else { return Ok(()) };
         let known = || analyses.iter().filter_map(|one| one.stream.as_ref());
         if let Some(analysis) =
-            analyses.iter().find(|one| one.stream.as_ref().is_none_or(|s| s.told.is_empty()))
+            analyses.iter().find(|one| one.stream.as_ref().is_none_or(|s| s.streams.is_empty()))
         {
             return Err(UsageError(format!(
                 "{}: streams are unknown, because PyTorch's trace tracker was not attached ({})",
@@ -141,8 +141,8 @@ impl FilterArgs {
                 analysis.tracker.map_or("PyTorch not found", gpumemtrace_format::TrackerState::name)
             )));
         }
-        if !known().any(|facts| facts.told.contains(&stream)) {
-            let mut there: Vec<StreamId> = known().flat_map(|facts| facts.told.iter().copied()).collect();
+        if !known().any(|facts| facts.streams.contains(&stream)) {
+            let mut there: Vec<StreamId> = known().flat_map(|facts| facts.streams.iter().copied()).collect();
             there.sort_unstable();
             there.dedup();
             let there = list_names(&there, "there is none", "there are");

@@ -96,8 +96,8 @@ enum ReplayFailOn {
 
 pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
     let mut asked = AnalysisOptions {
-        own: parse_user_code(&args.user_code)?,
-        at: args.at.clone(),
+        user_code: parse_user_code(&args.user_code)?,
+        snapshot_times: args.at.clone(),
         ..AnalysisOptions::default()
     };
     args.filters.configure(&mut asked);
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &ReplayArgs) -> anyhow::Result<CliExit> {
         let [path] = args.traces.as_slice() else {
             return Err(UsageError("--follow takes exactly one trace".to_owned()).into());
         };
-        follow::follow_to_end(path, &asked.own)?;
+        follow::follow_to_end(path, &asked.user_code)?;
     }
     let analyses = read_traces(args, &asked)?;
     check_moments_exist(&analyses, &args.at)?;

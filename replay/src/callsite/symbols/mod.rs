@@ -27,6 +27,13 @@ pub(crate) struct SiteId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(crate) struct StackId(pub u32);
 
+/// A stack and its site.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StackSite {
+    pub stack: StackId,
+    pub site: SiteId,
+}
+
 /// An optimizer call and the user line that makes it. Its events can delimit steps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct OptimizerLine {

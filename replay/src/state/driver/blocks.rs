@@ -1,7 +1,8 @@
-//! Blocks that a program knows by an address or an array's handle.
+//! Driver allocations that the program identifies by an address or an array handle.
 //!
-//! A block made in a context dies with it, and the call that ends the context names no block. Consequence: each block knows
-//! its context. The primary context's handle need not be known: it is the one that no recorded call created.
+//! Destroying a context frees its blocks without naming them, so each block stores its context. The
+//! handle of a primary context is not recorded: it is the one that no recorded call created. The
+//! end of a context visits all live blocks; all other changes are hash map operations.
 
 use gpumemtrace_format::Event;
 
@@ -9,100 +10,99 @@ use super::{AllocationKey, MemoryPlace};
 
 use crate::util::seeded_map::{SeededMap, SeededSet};
 
-/// A live block.
+/// A live allocation of the driver, or a view of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DriverBlock {
-    /// Where it lies.
     pub(super) place: MemoryPlace,
-    /// The device whose context it was made in.
+    /// The device of the context in which it was allocated.
     pub(super) device: u8,
-    /// The context that it dies with; none for what outlives its context.
+    /// The context that frees it when destroyed; `None` for blocks that outlive their context.
     pub(super) context: Option<u64>,
-    /// How often it was opened.
-    pub(super) times: u32,
-    /// Whether its bytes count; a view of other memory has none of its own.
-    pub(super) counted: bool,
+    /// Number of times that it is open.
+    pub(super) open_count: u32,
+    /// False for a view of other memory, which has no bytes of its own.
+    pub(super) is_counted: bool,
 }
 
 impl DriverBlock {
-    /// Addresses or a handle without memory of its own.
+    /// An address range or handle without memory of its own.
     pub(super) fn view(event: &Event, context: Option<u64>) -> Self {
-        Self { place: MemoryPlace::Foreign, device: event.device, context, times: 1, counted: false }
+        Self { place: MemoryPlace::Foreign, device: event.device, context, open_count: 1, is_counted: false }
     }
 }
 
-/// What became of a block that was ended.
+/// The result of closing a block.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum EndedBlock {
-    /// There is none.
+pub(super) enum ClosedBlock {
+    /// No block has this key.
     Unknown,
-    /// It was opened more often.
+    /// The block was opened more often.
     StillOpen,
-    /// It is gone.
-    Gone(DriverBlock),
+    /// The block is removed.
+    Removed(DriverBlock),
 }
 
-/// All of them.
+/// The live blocks of a process.
 #[derive(Debug, Default)]
 pub(super) struct DriverBlocks {
     live: SeededMap<AllocationKey, DriverBlock>,
-    /// Contexts that recorded calls created: all but the primary ones.
-    created: SeededSet<u64>,
+    /// Contexts created by recorded calls, which are all but the primary contexts.
+    created_contexts: SeededSet<u64>,
 }
 
 impl DriverBlocks {
-    /// A new block; the one it took the place of, whose end was not seen.
+    /// Adds a block. Returns the block that had the key, if its free was lost.
     pub(super) fn insert(&mut self, key: AllocationKey, block: DriverBlock) -> Option<DriverBlock> {
         self.live.insert(key, block)
     }
 
-    /// Another process's memory opened once more, at the address it already has.
-    pub(super) fn open_again(&mut self, key: AllocationKey) -> bool {
+    /// Opens memory of another process once more. False if it is not open at this address.
+    pub(super) fn reopen(&mut self, key: AllocationKey) -> bool {
         let open =
-            self.live.get_mut(&key).filter(|block| block.place == MemoryPlace::Foreign && block.counted);
-        open.map(|block| block.times += 1).is_some()
+            self.live.get_mut(&key).filter(|block| block.place == MemoryPlace::Foreign && block.is_counted);
+        open.map(|block| block.open_count += 1).is_some()
     }
 
-    /// Ends one use.
-    pub(super) fn remove(&mut self, key: AllocationKey) -> EndedBlock {
-        let Some(block) = self.live.get_mut(&key) else { return EndedBlock::Unknown };
-        block.times -= 1;
+    /// Closes a block once, and removes it if it is no longer open.
+    pub(super) fn close(&mut self, key: AllocationKey) -> ClosedBlock {
+        let Some(block) = self.live.get_mut(&key) else { return ClosedBlock::Unknown };
+        block.open_count -= 1;
         let block = *block;
-        if block.times > 0 {
-            return EndedBlock::StillOpen;
+        if block.open_count > 0 {
+            return ClosedBlock::StillOpen;
         }
         self.live.remove(&key);
-        EndedBlock::Gone(block)
+        ClosedBlock::Removed(block)
     }
 
-    /// A context was created.
-    pub(super) fn context_begins(&mut self, context: u64) {
-        self.created.insert(context);
+    /// Registers a context that a recorded call created.
+    pub(super) fn create_context(&mut self, context: u64) {
+        self.created_contexts.insert(context);
     }
 
-    /// A created context ended: the blocks that went with it.
-    pub(super) fn context_ends(&mut self, context: u64) -> Vec<(AllocationKey, DriverBlock)> {
-        self.created.remove(&context);
-        self.take(|block, _| block.context == Some(context))
+    /// Removes the blocks of a created context, in order of their keys.
+    pub(super) fn destroy_context(&mut self, context: u64) -> Vec<(AllocationKey, DriverBlock)> {
+        self.created_contexts.remove(&context);
+        self.remove_matching(|block, _| block.context == Some(context))
     }
 
-    /// A device's primary context ended: the blocks that went with it.
-    pub(super) fn primary_context_ends(&mut self, device: u8) -> Vec<(AllocationKey, DriverBlock)> {
-        self.take(|block, created| {
+    /// Removes the blocks of a device's primary context, in order of their keys.
+    pub(super) fn release_primary_context(&mut self, device: u8) -> Vec<(AllocationKey, DriverBlock)> {
+        self.remove_matching(|block, created| {
             block.device == device && block.context.is_some_and(|context| !created.contains(&context))
         })
     }
 
-    fn take(
+    fn remove_matching(
         &mut self,
-        dies: impl Fn(&DriverBlock, &SeededSet<u64>) -> bool,
+        matches: impl Fn(&DriverBlock, &SeededSet<u64>) -> bool,
     ) -> Vec<(AllocationKey, DriverBlock)> {
-        let dying = self.live.iter().filter(|(_, block)| dies(block, &self.created));
-        let mut dying: Vec<_> = dying.map(|(key, block)| (*key, *block)).collect();
-        dying.sort_unstable_by_key(|(key, _)| *key);
-        for (key, _) in &dying {
+        let matching = self.live.iter().filter(|(_, block)| matches(block, &self.created_contexts));
+        let mut removed: Vec<_> = matching.map(|(key, block)| (*key, *block)).collect();
+        removed.sort_unstable_by_key(|(key, _)| *key);
+        for (key, _) in &removed {
             self.live.remove(key);
         }
-        dying
+        removed
     }
 }

@@ -1,14 +1,15 @@
-//! Memory of graphs.
+//! Memory of CUDA graphs.
 //!
-//! A node that allocates costs nothing until an executable instance of its graph is launched; then its block is live until a
-//! node, a call or the next launch (with the flag for it) frees it. The device keeps the memory behind a node for the next
-//! launch, until it is trimmed, or until no graph and no instance can launch the node any more and its block is not live.
+//! An allocation node takes no memory until an executable instance of its graph is launched. Its
+//! block is then live until a free node, a call or the next launch (with auto-free) frees it. The
+//! device keeps the memory behind the node for the next launch. It releases the memory when it is
+//! trimmed, or when the block is not live and no graph or instance can launch the node.
 //!
-//! An instance is its graph as it was when it was made, and a graph only grows. Consequence: an instance is a length, and the
-//! steps are kept once, for as long as the graph or any instance of it can launch them.
+//! An instance is its graph as of instantiation, and a graph only grows. An instance is therefore
+//! stored as a length, and graph and instances share one list of steps while any of them exists.
 //!
-//! These are the rules of the simulated driver. That real ones keep to them has not been verified on a device: they may share
-//! memory between nodes that are never live at the same time, and then hold less.
+//! These are the rules of the simulated driver (`simgpu`); they are untested on a real device. A
+//! real driver may share memory between nodes that are never live together, and then hold less.
 
 use gpumemtrace_format::{Event, EventKind};
 
@@ -16,127 +17,136 @@ use super::MemoryPlace;
 use crate::callsite::symbols::StackId;
 use crate::util::seeded_map::SeededMap;
 
-/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`: each launch first frees the graph's blocks.
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
 
-/// True for calls about graphs.
-pub(super) fn concerns(kind: EventKind) -> bool {
+/// True for all events of graphs.
+pub(super) fn is_graph_event(kind: EventKind) -> bool {
     (EventKind::GRAPH_ALLOC_NODE.0..=EventKind::GRAPH_TRIM.0).contains(&kind.0)
 }
 
-/// True for nodes, which come by capture too.
-pub(super) fn is_node(kind: EventKind) -> bool {
+/// True for events that add a node. They apply during stream capture too.
+pub(super) fn is_node_event(kind: EventKind) -> bool {
     matches!(kind, EventKind::GRAPH_ALLOC_NODE | EventKind::GRAPH_FREE_NODE)
 }
 
+/// A node of a graph, with the address that it allocates or frees.
 #[derive(Clone, Copy, Debug)]
 enum GraphStep {
     Alloc(u64),
     Free(u64),
 }
 
-/// The memory behind an allocating node.
+/// An allocation node and the memory behind it.
 #[derive(Clone, Copy, Debug)]
 struct GraphNode {
     place: MemoryPlace,
     bytes: u64,
     stack: StackId,
-    /// Graphs and instances that can launch it.
+    /// Number of graphs and instances that can launch the node.
     owners: u32,
-    /// The device holds memory for it.
-    charged: bool,
-    /// Its block is the program's.
-    live: bool,
+    /// The device holds memory for the node.
+    has_memory: bool,
+    /// The block is allocated to the program.
+    is_live: bool,
 }
 
-/// The steps of a graph, and how many graphs and instances they are.
+/// The steps of a graph and its instances.
 #[derive(Debug, Default)]
 struct GraphSteps {
     steps: Vec<GraphStep>,
-    holders: u32,
+    /// Number of graphs and instances that share the list.
+    references: u32,
 }
 
-/// An executable graph: the first steps of a list.
+/// An executable graph: the first `len` steps of a list.
 #[derive(Clone, Copy, Debug)]
 struct GraphInstance {
     list: u64,
     len: usize,
-    auto_free: bool,
+    has_auto_free: bool,
 }
 
-/// What happened to the device's memory.
+/// A change of the memory that the device holds for a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GraphEffect {
-    /// The device took memory for a node.
-    Charge { addr: u64, place: MemoryPlace, bytes: u64, stack: StackId },
-    /// The device gave it back.
-    Uncharge { addr: u64, place: MemoryPlace },
+    /// The device allocated memory for the node at `addr`.
+    Alloc { addr: u64, place: MemoryPlace, bytes: u64, stack: StackId },
+    /// The device released the memory of the node at `addr`.
+    Release { addr: u64, place: MemoryPlace },
 }
 
-/// What an event did.
+/// The effects of one event.
 #[derive(Debug, Default)]
 pub(super) struct GraphOutcome {
-    /// To memory of graphs.
+    /// Changes of node memory, in order.
     pub(super) effects: Vec<GraphEffect>,
-    /// Addresses of other blocks that a launch freed.
+    /// Addresses of blocks outside of graphs that a launch freed.
     pub(super) frees: Vec<u64>,
 }
 
-/// All graphs.
+/// The graphs of a process and their memory.
 #[derive(Debug, Default)]
 pub(super) struct GraphMemory {
-    /// Handle of a graph to its list.
+    /// Key in `lists` by graph handle.
     list_of_graph: SeededMap<u64, u64>,
     lists: SeededMap<u64, GraphSteps>,
     next_list: u64,
     instances: SeededMap<u64, GraphInstance>,
+    /// Allocation nodes by the address of their block.
     nodes: SeededMap<u64, GraphNode>,
 }
 
 impl GraphMemory {
-    /// Takes an event of a kind that [`concerns`] graphs.
-    pub(super) fn event(&mut self, event: &Event, stack: StackId) -> GraphOutcome {
+    /// Applies an event for which [`is_graph_event`] is true.
+    pub(super) fn on_event(&mut self, event: &Event, stack: StackId) -> GraphOutcome {
         let mut outcome = GraphOutcome::default();
-        let [handle, of] = event.aux;
+        let [handle, graph] = event.aux;
         match event.kind {
             EventKind::GRAPH_ALLOC_NODE => {
-                let place = MemoryPlace::of(event.device);
-                let node =
-                    GraphNode { place, bytes: event.size, stack, owners: 1, charged: false, live: false };
+                let place = MemoryPlace::of_device(event.device);
+                let node = GraphNode {
+                    place,
+                    bytes: event.size,
+                    stack,
+                    owners: 1,
+                    has_memory: false,
+                    is_live: false,
+                };
                 self.nodes.insert(event.addr, node);
-                self.add(handle, GraphStep::Alloc(event.addr));
+                self.add_step(handle, GraphStep::Alloc(event.addr));
             }
-            EventKind::GRAPH_FREE_NODE => self.add(handle, GraphStep::Free(event.addr)),
+            EventKind::GRAPH_FREE_NODE => self.add_step(handle, GraphStep::Free(event.addr)),
             EventKind::GRAPH_INSTANTIATE => {
-                let auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
-                let list = self.list_of(of);
+                let has_auto_free = event.size & AUTO_FREE_ON_LAUNCH != 0;
+                let list = self.list_of_graph(graph);
                 let Some(steps) = self.lists.get_mut(&list) else { return outcome };
-                steps.holders += 1;
+                steps.references += 1;
                 let len = steps.steps.len();
-                for addr in allocations(&steps.steps) {
+                for addr in allocated_addresses(&steps.steps) {
                     if let Some(node) = self.nodes.get_mut(&addr) {
                         node.owners += 1;
                     }
                 }
-                self.instances.insert(handle, GraphInstance { list, len, auto_free });
+                self.instances.insert(handle, GraphInstance { list, len, has_auto_free });
             }
             EventKind::GRAPH_LAUNCH => self.launch(handle, &mut outcome),
             EventKind::GRAPH_DESTROY => {
                 if let Some(list) = self.list_of_graph.remove(&handle) {
-                    self.let_go(list, usize::MAX, &mut outcome.effects);
+                    self.drop_reference(list, usize::MAX, &mut outcome.effects);
                 }
             }
             EventKind::GRAPH_EXEC_DESTROY => {
                 if let Some(GraphInstance { list, len, .. }) = self.instances.remove(&handle) {
-                    self.let_go(list, len, &mut outcome.effects);
+                    self.drop_reference(list, len, &mut outcome.effects);
                 }
             }
             EventKind::GRAPH_TRIM => {
-                let place = MemoryPlace::of(event.device);
-                let idle = self.nodes.iter_mut().filter(|(_, node)| node.place == place && !node.live);
-                for (&addr, node) in idle.filter(|(_, node)| node.charged) {
-                    node.charged = false;
-                    outcome.effects.push(GraphEffect::Uncharge { addr, place });
+                let place = MemoryPlace::of_device(event.device);
+                let idle = self.nodes.iter_mut().filter(|(_, node)| node.place == place && !node.is_live);
+                for (&addr, node) in idle.filter(|(_, node)| node.has_memory) {
+                    node.has_memory = false;
+                    outcome.effects.push(GraphEffect::Release { addr, place });
                 }
             }
             _ => {}
@@ -144,40 +154,40 @@ impl GraphMemory {
         outcome
     }
 
-    /// The program frees a block by its address; `None` if it is not a graph's.
+    /// Frees a live block by its address; `None` if no graph allocated it.
     pub(super) fn free(&mut self, addr: u64) -> Option<Vec<GraphEffect>> {
-        let node = self.nodes.get_mut(&addr).filter(|node| node.live)?;
-        node.live = false;
+        let node = self.nodes.get_mut(&addr).filter(|node| node.is_live)?;
+        node.is_live = false;
         let mut effects = Vec::new();
-        self.drop_if_orphaned(addr, &mut effects);
+        self.remove_orphan(addr, &mut effects);
         Some(effects)
     }
 
-    /// The list of a graph; a new one for a graph that is met for the first time.
-    fn list_of(&mut self, graph: u64) -> u64 {
+    /// The key of a graph's list, which is created on first use.
+    fn list_of_graph(&mut self, graph: u64) -> u64 {
         *self.list_of_graph.entry(graph).or_insert_with(|| {
             self.next_list += 1;
-            self.lists.insert(self.next_list, GraphSteps { steps: Vec::new(), holders: 1 });
+            self.lists.insert(self.next_list, GraphSteps { steps: Vec::new(), references: 1 });
             self.next_list
         })
     }
 
-    fn add(&mut self, graph: u64, step: GraphStep) {
-        let list = self.list_of(graph);
+    fn add_step(&mut self, graph: u64, step: GraphStep) {
+        let list = self.list_of_graph(graph);
         if let Some(list) = self.lists.get_mut(&list) {
             list.steps.push(step);
         }
     }
 
     fn launch(&mut self, instance: u64, outcome: &mut GraphOutcome) {
-        let Some(GraphInstance { list, len, auto_free }) = self.instances.get(&instance).copied() else {
+        let Some(GraphInstance { list, len, has_auto_free }) = self.instances.get(&instance).copied() else {
             return;
         };
         let steps = self.lists.get(&list).map_or_else(Vec::new, |list| list.steps[..len].to_vec());
-        if auto_free {
-            for addr in allocations(&steps) {
+        if has_auto_free {
+            for addr in allocated_addresses(&steps) {
                 if let Some(node) = self.nodes.get_mut(&addr) {
-                    node.live = false;
+                    node.is_live = false;
                 }
             }
         }
@@ -185,10 +195,10 @@ impl GraphMemory {
             match step {
                 GraphStep::Alloc(addr) => {
                     let Some(node) = self.nodes.get_mut(&addr) else { continue };
-                    node.live = true;
-                    if !std::mem::replace(&mut node.charged, true) {
+                    node.is_live = true;
+                    if !std::mem::replace(&mut node.has_memory, true) {
                         let GraphNode { place, bytes, stack, .. } = *node;
-                        outcome.effects.push(GraphEffect::Charge { addr, place, bytes, stack });
+                        outcome.effects.push(GraphEffect::Alloc { addr, place, bytes, stack });
                     }
                 }
                 GraphStep::Free(addr) => match self.free(addr) {
@@ -199,32 +209,35 @@ impl GraphMemory {
         }
     }
 
-    /// A graph or an instance, which had so many of a list's steps, is gone.
-    fn let_go(&mut self, list: u64, len: usize, effects: &mut Vec<GraphEffect>) {
-        let Some(held) = self.lists.get_mut(&list) else { return };
-        let addresses = allocations(&held.steps[..len.min(held.steps.len())]);
-        held.holders -= 1;
-        if held.holders == 0 {
+    /// Drops the reference of a destroyed graph or instance, which had the first `len` steps.
+    fn drop_reference(&mut self, list: u64, len: usize, effects: &mut Vec<GraphEffect>) {
+        let Some(shared) = self.lists.get_mut(&list) else { return };
+        let addresses = allocated_addresses(&shared.steps[..len.min(shared.steps.len())]);
+        shared.references -= 1;
+        if shared.references == 0 {
             self.lists.remove(&list);
         }
         for addr in addresses {
             if let Some(node) = self.nodes.get_mut(&addr) {
                 node.owners = node.owners.saturating_sub(1);
             }
-            self.drop_if_orphaned(addr, effects);
+            self.remove_orphan(addr, effects);
         }
     }
 
-    fn drop_if_orphaned(&mut self, addr: u64, effects: &mut Vec<GraphEffect>) {
-        let Some(node) = self.nodes.get(&addr).filter(|node| node.owners == 0 && !node.live) else { return };
-        if node.charged {
-            effects.push(GraphEffect::Uncharge { addr, place: node.place });
+    /// Removes a node that is not live and that nothing can launch.
+    fn remove_orphan(&mut self, addr: u64, effects: &mut Vec<GraphEffect>) {
+        let Some(node) = self.nodes.get(&addr).filter(|node| node.owners == 0 && !node.is_live) else {
+            return;
+        };
+        if node.has_memory {
+            effects.push(GraphEffect::Release { addr, place: node.place });
         }
         self.nodes.remove(&addr);
     }
 }
 
-fn allocations(steps: &[GraphStep]) -> Vec<u64> {
+fn allocated_addresses(steps: &[GraphStep]) -> Vec<u64> {
     let addresses = steps.iter().filter_map(|step| match step {
         GraphStep::Alloc(addr) => Some(*addr),
         GraphStep::Free(_) => None,

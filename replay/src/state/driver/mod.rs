@@ -1,12 +1,15 @@
-//! The driver's layer: who holds which memory, by address and by handle.
+//! Driver memory: the allocations of a process by address and handle, and their lifetimes.
 //!
-//! Constraint: memory is given out in many ways, and what ends it is not always the call that names it: a piece of physical
-//! memory lives until its last reference and its last mapping are gone, a context takes its blocks with it, a graph's node
-//! holds memory only while launched. Consequence: one table per way (`blocks`, `physical`, `graphs`), and one list of
-//! what an event changed. Only calls that succeeded count; virtual ranges are not memory; what is pinned on the host,
-//! managed, or not this process's own is kept apart and never added to a device.
+//! Constraint: the driver allocates memory in several ways, and the call that frees memory does not
+//! always name it. Physical memory lives until its last reference and mapping are gone. A destroyed
+//! context frees its blocks, and a graph node holds memory only after a launch. Consequence:
+//! [`DriverState`] has one table for each way ([`blocks`], [`physical`], [`graphs`]), and
+//! [`DriverState::on_driver_call`] lists the resulting [`DriverChange`]s.
 //!
-//! What is not told is not guessed: memory that a pool holds beyond its blocks, contexts, code. `cuMemGetInfo` shows it.
+//! Only successful calls count. Reserved address ranges are not memory. Host, managed and foreign
+//! memory is counted separately and never added to a device. Memory that no call shows (pool
+//! caches, contexts, code) is not estimated here; `cuMemGetInfo` samples show it. The tests compare
+//! each way with the totals, and `tests/suite` compares them with the simulated driver's own count.
 
 mod blocks;
 mod graphs;
@@ -18,28 +21,28 @@ use std::collections::BTreeMap;
 use gpumemtrace_format::{Event, EventKind, FLAG_CAPTURED, FLAG_UNBACKED, NO_DEVICE};
 
 use crate::callsite::symbols::StackId;
-use blocks::{DriverBlock, DriverBlocks, EndedBlock};
+use blocks::{ClosedBlock, DriverBlock, DriverBlocks};
 use graphs::{GraphEffect, GraphMemory};
-use physical::PhysicalMemory;
+use physical::{PhysicalMemory, ReleasedPiece, Unmapping};
 pub(crate) use totals::PlaceTotals;
 
-/// Where memory lies.
+/// The location of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum MemoryPlace {
-    /// On this device.
+    /// On the device with this ordinal.
     Device(u8),
-    /// On a device whose ordinal is unknown.
+    /// On a device with an unknown ordinal.
     UnknownDevice,
-    /// Pinned, on the host.
+    /// Pinned memory on the host.
     Host,
-    /// On the host or on a device, wherever it was touched last.
+    /// Managed memory, which migrates between host and devices.
     Managed,
-    /// Another process's or another API's, mapped here.
+    /// Memory of another process or another API, mapped into this process.
     Foreign,
 }
 
 impl MemoryPlace {
-    fn of(device: u8) -> Self {
+    fn of_device(device: u8) -> Self {
         if device == NO_DEVICE { Self::UnknownDevice } else { Self::Device(device) }
     }
 
@@ -49,10 +52,11 @@ impl MemoryPlace {
     }
 }
 
-/// A key that is unique among what is live: the number of an address, a handle or a piece, and what kind of number it is.
+/// Identifies a live allocation: an address, handle or piece number with its [`space`] in the top
+/// four bits.
 pub(crate) type AllocationKey = u64;
 
-/// Kinds of keys, in the bits that no address uses.
+/// The kinds of numbers in an [`AllocationKey`]. Device addresses do not use the top four bits.
 pub(crate) mod space {
     use super::AllocationKey;
 
@@ -69,25 +73,18 @@ pub(crate) mod space {
 }
 use space::key;
 
-/// What an event did to the memory.
+/// A change of the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DriverChange {
-    /// Memory was given out.
     Alloc {
-        /// Its key.
         key: AllocationKey,
-        /// Where.
         place: MemoryPlace,
-        /// How much.
         bytes: u64,
-        /// By whom.
+        /// The stack of the call.
         stack: StackId,
     },
-    /// Memory was given back.
     Free {
-        /// Its key.
         key: AllocationKey,
-        /// Where.
         place: MemoryPlace,
     },
 }
@@ -95,15 +92,12 @@ pub(crate) enum DriverChange {
 /// A range of device addresses with memory behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryRange {
-    /// First address.
     pub addr: u64,
-    /// Bytes.
     pub bytes: u64,
-    /// Where.
     pub place: MemoryPlace,
-    /// Which of all ranges that ever were this is, counted from 1.
+    /// Creation number among all ranges of the process, from 1.
     pub born: u64,
-    /// A piece that was mapped: what follows it in the addresses may belong to it.
+    /// True for mapped physical memory: an adjacent range may belong to the same segment.
     pub is_mapped: bool,
 }
 
@@ -114,29 +108,29 @@ pub(crate) struct DriverState {
     physical: PhysicalMemory,
     graphs: GraphMemory,
     ranges: BTreeMap<u64, MemoryRange>,
-    /// Changes of the last event.
+    /// Changes by the last event.
     pub changes: Vec<DriverChange>,
-    ranges_born: u64,
+    ranges_created: u64,
     /// Ranges that the last event removed.
     pub(crate) removed_ranges: Vec<MemoryRange>,
-    /// True if it added or removed any.
-    pub(crate) ranges_changed: bool,
-    /// Calls that returned an error.
+    /// True if the last event added or removed ranges.
+    pub(crate) has_changed_ranges: bool,
+    /// Number of calls that returned an error.
     pub(crate) failed_calls: u64,
-    /// Who made the first of them.
+    /// The stack of the first failed call.
     pub(crate) first_failed: Option<StackId>,
-    /// Of these, the ones for which no memory was left (`CUDA_ERROR_OUT_OF_MEMORY`).
+    /// Number of calls that returned `CUDA_ERROR_OUT_OF_MEMORY`.
     pub(crate) refused_calls: u64,
-    /// Frees of what was not known.
+    /// Number of frees of unknown memory.
     pub(crate) unmatched_frees: u64,
 }
 
 impl DriverState {
-    /// Takes a driver event; what it did is in `changes` and `removed_ranges` until the next call.
-    pub(crate) fn event(&mut self, event: &Event, stack: StackId) {
+    /// Applies a driver call. Its effects are in `changes` and `removed_ranges` until the next one.
+    pub(crate) fn on_driver_call(&mut self, event: &Event, stack: StackId) {
         self.changes.clear();
         self.removed_ranges.clear();
-        self.ranges_changed = false;
+        self.has_changed_ranges = false;
         if event.in_flight {
             return;
         }
@@ -147,10 +141,10 @@ impl DriverState {
             self.refused_calls += u64::from(event.result == OUT_OF_MEMORY);
             return;
         }
-        let place = MemoryPlace::of(event.device);
+        let place = MemoryPlace::of_device(event.device);
         let [aux0, aux1] = event.aux;
         let address = key(space::ADDRESS, event.addr);
-        let known = match event.kind {
+        let is_matched = match event.kind {
             EventKind::DEVICE_ALLOC => self.add(address, place, Some(aux0), event, stack),
             EventKind::ASYNC_ALLOC => self.add(address, place, None, event, stack),
             EventKind::MANAGED_ALLOC => {
@@ -170,30 +164,30 @@ impl DriverState {
                     true
                 }
             }
-            EventKind::ARRAY_FREE => self.remove(key(space::ARRAY, event.addr)),
-            EventKind::FOREIGN_OPEN if self.blocks.open_again(address) => true,
+            EventKind::ARRAY_FREE => self.close(key(space::ARRAY, event.addr)),
+            EventKind::FOREIGN_OPEN if self.blocks.reopen(address) => true,
             EventKind::FOREIGN_OPEN => {
                 self.add(address, MemoryPlace::Foreign, (aux1 != 0).then_some(aux1), event, stack)
             }
             EventKind::EXTERNAL_IMPORT => {
                 self.add(key(space::EXTERNAL, aux0), MemoryPlace::Foreign, None, event, stack)
             }
-            // A view of what was counted when it was imported; a mapped array has a handle and no size.
+            // A view of memory that was counted at its import. A mapped array has no size.
             EventKind::EXTERNAL_MAP => {
                 let space = if event.size == 0 { space::ARRAY } else { space::ADDRESS };
                 self.blocks.insert(key(space, event.addr), DriverBlock::view(event, None));
                 true
             }
-            EventKind::EXTERNAL_DESTROY => self.remove(key(space::EXTERNAL, aux0)),
+            EventKind::EXTERNAL_DESTROY => self.close(key(space::EXTERNAL, aux0)),
             EventKind::DEVICE_FREE
             | EventKind::ASYNC_FREE
             | EventKind::HOST_FREE
             | EventKind::HOST_UNREGISTER
             | EventKind::FOREIGN_CLOSE => self.free(event.addr),
             EventKind::PHYS_CREATE => {
-                let place = physical::place_of(aux1, event.device);
+                let place = physical::place_of_location(aux1, event.device);
                 let piece = self.physical.create(aux0, Some(place));
-                self.alloc(key(space::PIECE, piece), place, event.size, stack);
+                self.push_alloc(key(space::PIECE, piece), place, event.size, stack);
                 true
             }
             EventKind::PHYS_IMPORT => {
@@ -206,9 +200,9 @@ impl DriverState {
                 true
             }
             EventKind::PHYS_RELEASE => {
-                let released = self.physical.release(aux0);
-                self.bury(released.flatten());
-                released.is_some()
+                let release = self.physical.release(aux0);
+                self.free_piece(release.and_then(|release| release.released));
+                release.is_some()
             }
             EventKind::MAP => {
                 self.map(event, stack);
@@ -219,33 +213,35 @@ impl DriverState {
                 true
             }
             EventKind::CONTEXT_CREATE => {
-                self.blocks.context_begins(aux0);
+                self.blocks.create_context(aux0);
                 true
             }
             EventKind::CONTEXT_DESTROY => {
-                let gone = self.blocks.context_ends(aux0);
-                self.gone_with_context(gone);
+                let removed = self.blocks.destroy_context(aux0);
+                self.free_blocks(removed);
                 true
             }
             EventKind::PRIMARY_RELEASE | EventKind::GREEN_DESTROY if aux1 == 1 => {
-                let gone = self.blocks.primary_context_ends(event.device);
-                self.gone_with_context(gone);
+                let removed = self.blocks.release_primary_context(event.device);
+                self.free_blocks(removed);
                 true
             }
-            kind if graphs::concerns(kind) && event.flags & FLAG_CAPTURED == 0 || graphs::is_node(kind) => {
-                self.graph(event, stack);
+            kind if graphs::is_graph_event(kind) && event.flags & FLAG_CAPTURED == 0
+                || graphs::is_node_event(kind) =>
+            {
+                self.on_graph_event(event, stack);
                 true
             }
             _ => true,
         };
-        self.unmatched_frees += u64::from(!known);
+        self.unmatched_frees += u64::from(!is_matched);
     }
 
-    fn alloc(&mut self, key: AllocationKey, place: MemoryPlace, bytes: u64, stack: StackId) {
+    fn push_alloc(&mut self, key: AllocationKey, place: MemoryPlace, bytes: u64, stack: StackId) {
         self.changes.push(DriverChange::Alloc { key, place, bytes, stack });
     }
 
-    /// A block with memory of its own.
+    /// Adds a block with memory of its own. Always true.
     fn add(
         &mut self,
         key: AllocationKey,
@@ -254,29 +250,29 @@ impl DriverState {
         event: &Event,
         stack: StackId,
     ) -> bool {
-        let block = DriverBlock { place, device: event.device, context, times: 1, counted: true };
+        let block = DriverBlock { place, device: event.device, context, open_count: 1, is_counted: true };
         if self.blocks.insert(key, block).is_some() {
             self.remove_range(event.addr);
         }
-        self.alloc(key, place, event.size, stack);
+        self.push_alloc(key, place, event.size, stack);
         if place.is_device() && key >> 60 == space::ADDRESS {
             self.add_range(event.addr, event.size, place, false);
         }
         true
     }
 
-    /// Ends one use of a block; false if there is none.
-    fn remove(&mut self, key: AllocationKey) -> bool {
-        match self.blocks.remove(key) {
-            EndedBlock::Unknown => return false,
-            EndedBlock::StillOpen => {}
-            EndedBlock::Gone(block) => self.ended(key, block),
+    /// Closes a block once; false if there is none.
+    fn close(&mut self, key: AllocationKey) -> bool {
+        match self.blocks.close(key) {
+            ClosedBlock::Unknown => return false,
+            ClosedBlock::StillOpen => {}
+            ClosedBlock::Removed(block) => self.free_block(key, block),
         }
         true
     }
 
-    fn ended(&mut self, key: AllocationKey, block: DriverBlock) {
-        if block.counted {
+    fn free_block(&mut self, key: AllocationKey, block: DriverBlock) {
+        if block.is_counted {
             self.changes.push(DriverChange::Free { key, place: block.place });
         }
         if key >> 60 == space::ADDRESS {
@@ -284,40 +280,40 @@ impl DriverState {
         }
     }
 
-    /// A free by address: a block, or what a graph left behind. Freeing null is allowed and does nothing.
+    /// Frees a block, or a block that a graph allocated, by its address. Freeing null is allowed.
     fn free(&mut self, addr: u64) -> bool {
         if addr == 0 {
             return true;
         }
         if let Some(effects) = self.graphs.free(addr) {
-            self.apply(effects);
+            self.apply_graph_effects(effects);
             return true;
         }
-        self.remove(key(space::ADDRESS, addr))
+        self.close(key(space::ADDRESS, addr))
     }
 
-    fn gone_with_context(&mut self, gone: Vec<(AllocationKey, DriverBlock)>) {
-        for (key, block) in gone {
-            self.ended(key, block);
+    fn free_blocks(&mut self, removed: Vec<(AllocationKey, DriverBlock)>) {
+        for (key, block) in removed {
+            self.free_block(key, block);
         }
     }
 
-    fn graph(&mut self, event: &Event, stack: StackId) {
-        let outcome = self.graphs.event(event, stack);
-        self.apply(outcome.effects);
+    fn on_graph_event(&mut self, event: &Event, stack: StackId) {
+        let outcome = self.graphs.on_event(event, stack);
+        self.apply_graph_effects(outcome.effects);
         for addr in outcome.frees {
-            self.remove(key(space::ADDRESS, addr));
+            self.close(key(space::ADDRESS, addr));
         }
     }
 
-    fn apply(&mut self, effects: Vec<GraphEffect>) {
+    fn apply_graph_effects(&mut self, effects: Vec<GraphEffect>) {
         for effect in effects {
             match effect {
-                GraphEffect::Charge { addr, place, bytes, stack } => {
-                    self.alloc(key(space::GRAPH, addr), place, bytes, stack);
+                GraphEffect::Alloc { addr, place, bytes, stack } => {
+                    self.push_alloc(key(space::GRAPH, addr), place, bytes, stack);
                     self.add_range(addr, bytes, place, false);
                 }
-                GraphEffect::Uncharge { addr, place } => {
+                GraphEffect::Release { addr, place } => {
                     self.changes.push(DriverChange::Free { key: key(space::GRAPH, addr), place });
                     self.remove_range(addr);
                 }
@@ -329,7 +325,7 @@ impl DriverState {
         self.unmap(event.addr, event.size);
         match self.physical.map(event.addr, event.aux[0]) {
             Some(MemoryPlace::Foreign) => {
-                self.alloc(key(space::MAPPING, event.addr), MemoryPlace::Foreign, event.size, stack);
+                self.push_alloc(key(space::MAPPING, event.addr), MemoryPlace::Foreign, event.size, stack);
             }
             Some(place) if place.is_device() => {
                 self.add_range(event.addr, event.size, place, true);
@@ -339,40 +335,42 @@ impl DriverState {
     }
 
     fn unmap(&mut self, addr: u64, bytes: u64) {
-        for (addr, place, piece) in self.physical.unmap(addr, bytes) {
+        for Unmapping { addr, place, released } in self.physical.unmap(addr, bytes) {
             self.remove_range(addr);
             if place == Some(MemoryPlace::Foreign) {
                 self.changes
                     .push(DriverChange::Free { key: key(space::MAPPING, addr), place: MemoryPlace::Foreign });
             }
-            self.bury(piece);
+            self.free_piece(released);
         }
     }
 
-    /// A piece whose last reference or mapping went.
-    fn bury(&mut self, piece: Option<(u64, Option<MemoryPlace>)>) {
-        if let Some((piece, Some(place))) = piece.filter(|(_, place)| *place != Some(MemoryPlace::Foreign)) {
+    /// Frees a piece without references and mappings. Foreign pieces are freed by their mappings.
+    fn free_piece(&mut self, released: Option<ReleasedPiece>) {
+        if let Some(ReleasedPiece { piece, place: Some(place) }) = released
+            && place != MemoryPlace::Foreign
+        {
             self.changes.push(DriverChange::Free { key: key(space::PIECE, piece), place });
         }
     }
 
     fn add_range(&mut self, addr: u64, bytes: u64, place: MemoryPlace, is_mapped: bool) {
-        self.ranges_born += 1;
-        let range = MemoryRange { addr, bytes, place, born: self.ranges_born, is_mapped };
+        self.ranges_created += 1;
+        let range = MemoryRange { addr, bytes, place, born: self.ranges_created, is_mapped };
         self.removed_ranges.extend(self.ranges.insert(addr, range));
-        self.ranges_changed = true;
+        self.has_changed_ranges = true;
     }
 
     fn remove_range(&mut self, addr: u64) {
         if let Some(range) = self.ranges.remove(&addr) {
             self.removed_ranges.push(range);
-            self.ranges_changed = true;
+            self.has_changed_ranges = true;
         }
     }
 
-    /// How many ranges there ever were.
-    pub(crate) fn ranges_born(&self) -> u64 {
-        self.ranges_born
+    /// Number of ranges created so far, which is the latest creation number.
+    pub(crate) fn ranges_created(&self) -> u64 {
+        self.ranges_created
     }
 
     /// Device address ranges with memory behind them, by first address.

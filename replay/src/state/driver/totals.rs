@@ -1,4 +1,4 @@
-//! Bytes held, by place: the sum of all changes so far.
+//! Allocated driver memory by place, in bytes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::callsite::symbols::StackId;
 
 use crate::util::seeded_map::SeededMap;
 
-/// The sums.
+/// Allocated bytes by place, the sum of all changes so far.
 #[derive(Debug, Default)]
 pub(crate) struct PlaceTotals {
     live: SeededMap<AllocationKey, u64>,
@@ -17,34 +17,33 @@ pub(crate) struct PlaceTotals {
 }
 
 impl PlaceTotals {
-    /// Takes a change.
     pub(crate) fn apply(&mut self, change: &DriverChange) {
         match *change {
             DriverChange::Alloc { key, place, bytes, .. } => {
-                let old = self.live.insert(key, bytes).unwrap_or(0);
-                let held = self.bytes.entry(place).or_default();
-                *held = held.saturating_add(bytes).saturating_sub(old);
+                let lost = self.live.insert(key, bytes).unwrap_or(0);
+                let total = self.bytes.entry(place).or_default();
+                *total = total.saturating_add(bytes).saturating_sub(lost);
             }
             DriverChange::Free { key, place } => {
                 let bytes = self.live.remove(&key).unwrap_or(0);
-                let held = self.bytes.entry(place).or_default();
-                *held = held.saturating_sub(bytes);
+                let total = self.bytes.entry(place).or_default();
+                *total = total.saturating_sub(bytes);
             }
         }
     }
 
-    /// Bytes in a place.
-    pub(crate) fn of(&self, place: MemoryPlace) -> u64 {
+    /// Allocated bytes in `place`.
+    pub(crate) fn bytes_in(&self, place: MemoryPlace) -> u64 {
         self.bytes.get(&place).copied().unwrap_or(0)
     }
 
-    /// Every place that ever held any.
+    /// Places that had memory at any time, with their present bytes.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (MemoryPlace, u64)> {
         self.bytes.iter().map(|(place, bytes)| (*place, *bytes))
     }
 }
 
-/// Bytes that driver calls hold in each place, updated event by event.
+/// Allocated driver memory by place, updated event by event.
 #[derive(Debug, Default)]
 pub struct MemoryByPlace {
     driver: DriverState,
@@ -54,13 +53,13 @@ pub struct MemoryByPlace {
 impl MemoryByPlace {
     /// Applies the next event of a trace.
     pub fn on_event(&mut self, event: &Event) {
-        self.driver.event(event, StackId::default());
+        self.driver.on_driver_call(event, StackId::default());
         for change in &self.driver.changes {
             self.totals.apply(change);
         }
     }
 
-    /// Places that hold memory now, with their bytes.
+    /// Places that had memory at any time, with their present bytes.
     pub fn iter(&self) -> impl Iterator<Item = (MemoryPlace, u64)> {
         self.totals.iter()
     }

@@ -1,11 +1,14 @@
-//! Who holds the blocks of a site, as the program's own Python found it out (`gpumemtrace run --holders`).
+//! Holders of the blocks of a call site, found by a scan in the program (`gpumemtrace run
+//! --holders`).
 //!
-//! Definitions. A *look* is one `holders` event, with the `holder` events behind it. Each of those is of one block's site: that of
-//! the block which is live at its address then; where there is none, it is not believed, and counted. A leak has the holders of the
-//! last look that knew one of its sites, of all its sites; what they hold is as of that look, and not of the end.
+//! Definitions. A *scan* is one `holders` event and the `holder` events that follow it. Each
+//! `holder` event names a block by address and belongs to the call site of the live block there.
+//! Without a live block, its blocks count as lost. A leak has the holders of the last scan that
+//! names any of its sites, over all its sites. Their bytes are as of that scan, not as of the end
+//! of the run.
 //!
-//! Constraint: the texts come from the program. Consequence: what does not read as documented is counted and left out, and as many
-//! looks and rows are kept as anybody reads.
+//! The texts come from the program. Malformed texts are counted as unreadable, and the numbers of
+//! scans, sites and rows are limited, so that a program cannot fill the reader's memory.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +18,18 @@ use serde::Deserialize;
 use crate::callsite::symbols::SiteId;
 use crate::ingest::definitions::Definitions;
 use crate::report::{Holder, HolderCoverage, HolderScan, ScanTrigger, UnresolvedBlocks, UnresolvedReason};
+use crate::timeline::event_time::EventTime;
 
-/// Most looks that are kept: the last ones.
-const MAX_LOOKS: usize = 64;
-/// Most rows of one site.
+/// Limit of scans; the last ones are kept.
+const MAX_SCANS: usize = 64;
+/// Limit of the rows of one site.
 const MAX_ROWS: usize = 64;
-/// Most sites.
+/// Limit of sites with holders.
 const MAX_SITES: usize = 10_000;
-/// Most holders that one leak names.
+/// Limit of the holders listed for one leak.
 const MAX_HOLDERS: usize = 50;
 
-/// What the text of a `holders` event says.
+/// The JSON text of a `holders` event.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct ScanText {
@@ -40,7 +44,7 @@ struct ScanText {
     unwritten: Option<u64>,
 }
 
-/// What the text of a `holder` event says.
+/// The JSON text of a `holder` event.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct HolderText {
@@ -55,10 +59,10 @@ struct HolderText {
 #[derive(Clone, Debug)]
 struct Scan {
     number: u64,
-    time_ns: u64,
-    step: u32,
-    /// `None` where it does not read as documented.
+    time: EventTime,
+    /// `None` if it is malformed.
     text: Option<ScanText>,
+    /// Blocks without a live block at their address, or not written by the program.
     lost_blocks: u64,
 }
 
@@ -69,55 +73,57 @@ struct HolderRecord {
     bytes: u64,
 }
 
+/// The rows of one site in the last scan that named it.
 #[derive(Clone, Debug, Default)]
 struct SiteHolders {
-    look: u64,
+    scan: u64,
     rows: Vec<HolderRecord>,
 }
 
-/// The looks of a run.
+/// The scans of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HolderScans {
-    /// The last ones.
-    kept: Vec<Scan>,
-    /// With those that are not kept.
+    /// The last [`MAX_SCANS`] scans.
+    recent: Vec<Scan>,
+    /// Count of all scans.
     count: u64,
+    /// Holders by device and site.
     sites: BTreeMap<(u8, SiteId), SiteHolders>,
 }
 
 impl HolderScans {
-    /// A look begins.
-    pub(crate) fn look(&mut self, event: &Event, (time_ns, step): (u64, u32), definitions: &Definitions) {
-        if self.kept.len() == MAX_LOOKS {
-            self.kept.remove(0);
+    /// Begins a scan at a `holders` event.
+    pub(crate) fn begin_scan(&mut self, event: &Event, time: EventTime, definitions: &Definitions) {
+        if self.recent.len() == MAX_SCANS {
+            self.recent.remove(0);
         }
-        let text: Option<ScanText> = text_of(event, definitions);
+        let text: Option<ScanText> = parse_text(event, definitions);
         let lost_blocks = text.as_ref().and_then(|text| text.unwritten).unwrap_or(0);
-        self.kept.push(Scan { number: self.count, time_ns, step, text, lost_blocks });
+        self.recent.push(Scan { number: self.count, time, text, lost_blocks });
         self.count += 1;
     }
 
-    /// What it found of one site, if the block is still there.
-    pub(crate) fn holder(&mut self, event: &Event, site: Option<SiteId>, definitions: &Definitions) {
-        let Some(look) = self.kept.last_mut() else { return };
+    /// Adds a `holder` event to the current scan. `site` is that of the live block at its address.
+    pub(crate) fn add_holder(&mut self, event: &Event, site: Option<SiteId>, definitions: &Definitions) {
+        let Some(scan) = self.recent.last_mut() else { return };
         let (blocks, bytes) = (event.aux[1], event.size);
-        let has_room = |place: &(u8, SiteId)| self.sites.len() < MAX_SITES || self.sites.contains_key(place);
-        let Some(place) = site.map(|site| (event.device, site)).filter(has_room) else {
-            look.lost_blocks = look.lost_blocks.saturating_add(blocks);
+        let has_room = |key: &(u8, SiteId)| self.sites.len() < MAX_SITES || self.sites.contains_key(key);
+        let Some(key) = site.map(|site| (event.device, site)).filter(has_room) else {
+            scan.lost_blocks = scan.lost_blocks.saturating_add(blocks);
             return;
         };
-        let of_site = self.sites.entry(place).or_default();
-        if of_site.look != look.number {
-            *of_site = SiteHolders { look: look.number, rows: Vec::new() };
+        let holders = self.sites.entry(key).or_default();
+        if holders.scan != scan.number {
+            *holders = SiteHolders { scan: scan.number, rows: Vec::new() };
         }
-        let unread = || HolderText {
+        let unreadable = || HolderText {
             why: Some(UnresolvedReason::Unreadable.name().to_owned()),
             ..HolderText::default()
         };
-        let text = text_of(event, definitions).unwrap_or_else(unread);
-        if of_site.rows.len() < MAX_ROWS {
-            of_site.rows.push(HolderRecord { text, blocks, bytes });
-        } else if let Some(last) = of_site.rows.last_mut() {
+        let text = parse_text(event, definitions).unwrap_or_else(unreadable);
+        if holders.rows.len() < MAX_ROWS {
+            holders.rows.push(HolderRecord { text, blocks, bytes });
+        } else if let Some(last) = holders.rows.last_mut() {
             let text = HolderText {
                 why: Some(UnresolvedReason::NotListed.name().to_owned()),
                 ..HolderText::default()
@@ -127,72 +133,78 @@ impl HolderScans {
         }
     }
 
-    /// Who holds the blocks of these sites; `None` where nobody looked.
-    pub(crate) fn of_sites(
+    /// The holders of the blocks of these sites, most bytes first; `None` if no scan names a site.
+    pub(crate) fn holders_of_sites(
         &self,
         device: u8,
         sites: impl Iterator<Item = SiteId>,
     ) -> Option<(Vec<Holder>, HolderCoverage)> {
-        let of_sites: Vec<&SiteHolders> = sites
+        let by_site: Vec<&SiteHolders> = sites
             .filter_map(|site| self.sites.get(&(device, site)))
-            .filter(|of| !of.rows.is_empty())
+            .filter(|holders| !holders.rows.is_empty())
             .collect();
-        let look = of_sites.iter().map(|of| of.look).max()?;
-        let mut seen =
-            HolderCoverage { scan: look, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
+        let last_scan = by_site.iter().map(|holders| holders.scan).max()?;
+        let mut coverage =
+            HolderCoverage { scan: last_scan, blocks: 0, bytes: 0, named_blocks: 0, unresolved: Vec::new() };
         let mut holders: Vec<Holder> = Vec::new();
-        for row in of_sites.iter().filter(|of| of.look == look).flat_map(|of| &of.rows) {
-            seen.blocks = seen.blocks.saturating_add(row.blocks);
-            seen.bytes = seen.bytes.saturating_add(row.bytes);
+        for row in by_site.iter().filter(|one| one.scan == last_scan).flat_map(|one| &one.rows) {
+            coverage.blocks = coverage.blocks.saturating_add(row.blocks);
+            coverage.bytes = coverage.bytes.saturating_add(row.bytes);
             if let Some(name) = row.text.name.as_ref().filter(|_| row.text.why.is_none()) {
-                seen.named_blocks = seen.named_blocks.saturating_add(row.blocks);
-                add_holder(&mut holders, name, row);
+                coverage.named_blocks = coverage.named_blocks.saturating_add(row.blocks);
+                merge_holder(&mut holders, name, row);
             } else {
                 let why = row.text.why.as_deref().and_then(UnresolvedReason::from_name);
                 let why = why.unwrap_or(UnresolvedReason::Unreadable);
-                add_unresolved(&mut seen.unresolved, why, row.blocks, row.bytes);
+                merge_unresolved(&mut coverage.unresolved, why, row.blocks, row.bytes);
             }
         }
         holders.sort_by(|a, b| (b.bytes, &a.name, &a.chain).cmp(&(a.bytes, &b.name, &b.chain)));
-        for left in holders.drain(holders.len().min(MAX_HOLDERS)..) {
-            seen.named_blocks = seen.named_blocks.saturating_sub(left.blocks);
-            add_unresolved(&mut seen.unresolved, UnresolvedReason::NotListed, left.blocks, left.bytes);
+        for omitted in holders.drain(holders.len().min(MAX_HOLDERS)..) {
+            coverage.named_blocks = coverage.named_blocks.saturating_sub(omitted.blocks);
+            merge_unresolved(
+                &mut coverage.unresolved,
+                UnresolvedReason::NotListed,
+                omitted.blocks,
+                omitted.bytes,
+            );
         }
-        seen.unresolved.sort_by(|a, b| (b.blocks, a.why).cmp(&(a.blocks, b.why)));
-        Some((holders, seen))
+        coverage.unresolved.sort_by(|a, b| (b.blocks, a.why).cmp(&(a.blocks, b.why)));
+        Some((holders, coverage))
     }
 
-    /// What there is to say of the looks themselves; `None` where there was none.
+    /// The scans in the form of the report.
     pub(crate) fn report(&self, trace: usize, start_ns: u64, has_steps: bool) -> Vec<HolderScan> {
-        let of = |look: &Scan| {
-            let text = look.text.clone().unwrap_or_default();
+        let row = |scan: &Scan| {
+            let text = scan.text.clone().unwrap_or_default();
             HolderScan {
                 trace,
-                scan: look.number,
+                scan: scan.number,
                 trigger: text.when.as_deref().and_then(ScanTrigger::from_name),
-                time_ns: look.time_ns.saturating_sub(start_ns),
-                step: has_steps.then_some(u64::from(look.step)),
+                time_ns: scan.time.time_ns.saturating_sub(start_ns),
+                step: has_steps.then_some(u64::from(scan.time.step)),
                 leaks: text.leaks,
                 report_ns: text.report_ns,
                 walk_ns: text.walk_ns,
                 limit_ns: text.limit_ns,
                 objects: text.objects,
                 is_cut: text.cut,
-                lost_blocks: look.lost_blocks,
-                failed: text.failed.or_else(|| look.text.is_none().then(|| "unreadable".to_owned())),
+                lost_blocks: scan.lost_blocks,
+                failed: text.failed.or_else(|| scan.text.is_none().then(|| "unreadable".to_owned())),
             }
         };
-        self.kept.iter().map(of).collect()
+        self.recent.iter().map(row).collect()
     }
 }
 
-fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
-    let same = holders
-        .iter_mut()
-        .find(|one| one.name == name && one.type_name == row.text.kind && one.chain == row.text.chain);
-    if let Some(one) = same {
-        one.blocks = one.blocks.saturating_add(row.blocks);
-        one.bytes = one.bytes.saturating_add(row.bytes);
+/// Adds a row to the holder with the same name, type and chain.
+fn merge_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
+    let same = holders.iter_mut().find(|holder| {
+        holder.name == name && holder.type_name == row.text.kind && holder.chain == row.text.chain
+    });
+    if let Some(holder) = same {
+        holder.blocks = holder.blocks.saturating_add(row.blocks);
+        holder.bytes = holder.bytes.saturating_add(row.bytes);
         return;
     }
     holders.push(Holder {
@@ -205,16 +217,18 @@ fn add_holder(holders: &mut Vec<Holder>, name: &str, row: &HolderRecord) {
     });
 }
 
-fn add_unresolved(all: &mut Vec<UnresolvedBlocks>, why: UnresolvedReason, blocks: u64, bytes: u64) {
-    if let Some(one) = all.iter_mut().find(|one| one.why == why) {
-        one.blocks = one.blocks.saturating_add(blocks);
-        one.bytes = one.bytes.saturating_add(bytes);
+/// Adds blocks to the row with the same reason.
+fn merge_unresolved(rows: &mut Vec<UnresolvedBlocks>, why: UnresolvedReason, blocks: u64, bytes: u64) {
+    if let Some(row) = rows.iter_mut().find(|row| row.why == why) {
+        row.blocks = row.blocks.saturating_add(blocks);
+        row.bytes = row.bytes.saturating_add(bytes);
     } else {
-        all.push(UnresolvedBlocks { why, blocks, bytes });
+        rows.push(UnresolvedBlocks { why, blocks, bytes });
     }
 }
 
-fn text_of<T: serde::de::DeserializeOwned>(event: &Event, definitions: &Definitions) -> Option<T> {
+/// The JSON text of a `holders` or `holder` event; `None` if it is missing or malformed.
+fn parse_text<T: serde::de::DeserializeOwned>(event: &Event, definitions: &Definitions) -> Option<T> {
     let code = definitions.codes.get(&CodeId(u32::try_from(event.aux[0]).ok()?))?;
     serde_json::from_str(&code.name).ok()
 }

@@ -1,18 +1,19 @@
-//! The live blocks of a book, by address.
+//! The live blocks of a live set, by address.
 //!
-//! Constraint: nearly every event puts a block in or takes one out, and a file chooses the addresses. Consequence: before a map
-//! that no choice can crowd ([`crate::util::seeded_map`]) stands a table in which an address has one place, found by one multiplication. A
-//! block that finds its place taken sends the other into the map: what comes and goes stays in the table, what lives long or is
-//! meant to crowd it ends up in the map. Each place knows how many blocks in the map it would have been theirs, so that mostly
-//! nobody has to look there.
+//! Constraint: nearly every event inserts or removes a block, and the trace chooses the addresses.
+//! Consequence: a direct-mapped table, indexed by one multiplication, in front of a hash map that
+//! tolerates hostile keys ([`crate::util::seeded_map`]). A new block evicts the block in its slot
+//! to the map, so short-lived blocks stay in the table. Long-lived blocks and deliberate collisions
+//! end up in the map. Each slot counts its evicted blocks; most operations therefore skip the map.
+//! The property test below compares it with a `BTreeMap`.
 
 use crate::state::live_set::LiveBlock;
 use crate::util::seeded_map::SeededMap;
 
-/// Places to begin with.
-const FIRST_PLACES: usize = 256;
-/// Most of them: 3.5 MiB. With more live blocks than that the map has most.
-const MAX_PLACES: usize = 1 << 16;
+/// Initial number of slots.
+const INITIAL_SLOTS: usize = 256;
+/// Limit of slots: 3.5 MiB. With more live blocks, the map has most of them.
+const MAX_SLOTS: usize = 1 << 16;
 /// 2^64 over the golden ratio, odd.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -20,109 +21,110 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 struct MapSlot {
     addr: u64,
     block: LiveBlock,
-    is_taken: bool,
-    /// Blocks of this place that are in the map.
-    others: u32,
+    is_used: bool,
+    /// Blocks of this slot that are in the map.
+    evicted: u32,
 }
 
-/// Blocks by address.
+/// A map from addresses to live blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BlockMap {
-    places: Vec<MapSlot>,
-    /// Taken ones.
-    taken: usize,
+    slots: Vec<MapSlot>,
+    /// Number of used slots.
+    used: usize,
+    /// Blocks evicted from their slots.
     map: SeededMap<u64, LiveBlock>,
 }
 
 impl BlockMap {
     #[inline]
-    fn place_of(&self, addr: u64) -> usize {
-        // The number of places is a power of two.
-        let bits = self.places.len().trailing_zeros();
+    fn slot_of(&self, addr: u64) -> usize {
+        // The number of slots is a power of two.
+        let bits = self.slots.len().trailing_zeros();
         (addr.wrapping_mul(MIX) >> (64 - bits)) as usize
     }
 
-    /// Puts a block in; the one that was there.
+    /// Inserts a block; returns the block that was at the address.
     #[inline]
     pub(crate) fn insert(&mut self, addr: u64, block: LiveBlock) -> Option<LiveBlock> {
-        if self.taken >= self.places.len() / 2 && self.places.len() < MAX_PLACES {
+        if self.used >= self.slots.len() / 2 && self.slots.len() < MAX_SLOTS {
             self.grow();
         }
-        let at = self.place_of(addr);
+        let index = self.slot_of(addr);
         let mut old = None;
-        if self.places[at].is_taken || self.places[at].others > 0 {
-            old = self.vacate(at, addr);
+        if self.slots[index].is_used || self.slots[index].evicted > 0 {
+            old = self.vacate_slot(index, addr);
         }
-        let place = &mut self.places[at];
-        place.addr = addr;
-        place.block = block;
-        place.is_taken = true;
-        self.taken += 1;
+        let slot = &mut self.slots[index];
+        slot.addr = addr;
+        slot.block = block;
+        slot.is_used = true;
+        self.used += 1;
         old
     }
 
-    /// The block that has the place goes into the map; the one of this address goes altogether.
+    /// Removes and returns the block at `addr`, and evicts a different block from the slot.
     #[inline(never)]
-    fn vacate(&mut self, at: usize, addr: u64) -> Option<LiveBlock> {
-        let place = &mut self.places[at];
-        self.taken -= usize::from(place.is_taken);
-        if place.is_taken && place.addr == addr {
-            return Some(place.block);
+    fn vacate_slot(&mut self, index: usize, addr: u64) -> Option<LiveBlock> {
+        let slot = &mut self.slots[index];
+        self.used -= usize::from(slot.is_used);
+        if slot.is_used && slot.addr == addr {
+            return Some(slot.block);
         }
-        let old = if place.others > 0 { self.map.remove(&addr) } else { None };
-        place.others -= u32::from(old.is_some());
-        if place.is_taken {
-            place.others += 1;
-            self.map.insert(place.addr, place.block);
+        let old = if slot.evicted > 0 { self.map.remove(&addr) } else { None };
+        slot.evicted -= u32::from(old.is_some());
+        if slot.is_used {
+            slot.evicted += 1;
+            self.map.insert(slot.addr, slot.block);
         }
         old
     }
 
-    /// Takes a block out.
+    /// Removes the block at an address.
     #[inline]
     pub(crate) fn remove(&mut self, addr: u64) -> Option<LiveBlock> {
-        if self.places.is_empty() {
+        if self.slots.is_empty() {
             return None;
         }
-        let at = self.place_of(addr);
-        let place = &mut self.places[at];
-        if place.is_taken && place.addr == addr {
-            place.is_taken = false;
-            self.taken -= 1;
-            return Some(place.block);
+        let index = self.slot_of(addr);
+        let slot = &mut self.slots[index];
+        if slot.is_used && slot.addr == addr {
+            slot.is_used = false;
+            self.used -= 1;
+            return Some(slot.block);
         }
-        if place.others == 0 {
+        if slot.evicted == 0 {
             return None;
         }
         let block = self.map.remove(&addr);
-        place.others -= u32::from(block.is_some());
+        slot.evicted -= u32::from(block.is_some());
         block
     }
 
     /// The block at an address.
     pub(crate) fn get(&self, addr: u64) -> Option<&LiveBlock> {
-        let place = self.places.get(self.place_of(addr))?;
-        if place.is_taken && place.addr == addr {
-            return Some(&place.block);
+        let slot = self.slots.get(self.slot_of(addr))?;
+        if slot.is_used && slot.addr == addr {
+            return Some(&slot.block);
         }
         self.map.get(&addr)
     }
 
-    /// All of them, in no order.
+    /// All blocks with their addresses, in arbitrary order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
-        let taken = self.places.iter().filter(|place| place.is_taken).map(|place| (place.addr, &place.block));
-        taken.chain(self.map.iter().map(|(addr, block)| (*addr, block)))
+        let in_slots = self.slots.iter().filter(|slot| slot.is_used).map(|slot| (slot.addr, &slot.block));
+        in_slots.chain(self.map.iter().map(|(addr, block)| (*addr, block)))
     }
 
+    /// Doubles the slots and inserts all blocks anew, because their slots change.
     #[cold]
     fn grow(&mut self) {
-        let len = (self.places.len() * 2).max(FIRST_PLACES);
-        let places = std::mem::replace(&mut self.places, vec![MapSlot::default(); len]);
-        self.taken = 0;
-        // Which place they would have is another one now.
+        let len = (self.slots.len() * 2).max(INITIAL_SLOTS);
+        let slots = std::mem::replace(&mut self.slots, vec![MapSlot::default(); len]);
+        self.used = 0;
         let map = std::mem::take(&mut self.map);
-        let taken = places.into_iter().filter(|place| place.is_taken).map(|place| (place.addr, place.block));
-        for (addr, block) in map.into_iter().chain(taken) {
+        let in_slots = slots.into_iter().filter(|slot| slot.is_used).map(|slot| (slot.addr, slot.block));
+        for (addr, block) in map.into_iter().chain(in_slots) {
             self.insert(addr, block);
         }
     }
@@ -136,11 +138,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map(
+        fn behaves_like_a_btree_map(
             events in proptest::collection::vec((any::<bool>(), 0u64..600, any::<bool>()), 0..3000), stride in any::<u64>(),
         ) {
             let (mut blocks, mut expected) = (BlockMap::default(), BTreeMap::new());
-            // Neighbours, and addresses of which many have the same place: the lowest bits of what is left of them decide nothing.
+            // Either evenly spaced addresses, or addresses that all collide in the first slot.
             let addr_of = |number: u64, is_near: bool| {
                 if is_near { number.wrapping_mul(stride) } else { number.wrapping_mul(MIX_INVERSE) }
             };
@@ -162,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Times [`MIX`] it is 1: its first multiples share the first place.
+    /// The inverse of [`MIX`]: its small multiples all map to the first slot.
     const MIX_INVERSE: u64 = {
         let mut inverse = 1u64;
         let mut round = 0;
@@ -174,13 +176,13 @@ mod tests {
     };
 
     #[test]
-    fn blocks_that_share_a_place_are_all_there() {
+    fn colliding_blocks_are_all_kept() {
         let mut blocks = BlockMap::default();
         let addrs: Vec<u64> = (1..100_000).map(|number: u64| number.wrapping_mul(MIX_INVERSE)).collect();
         for (addr, born) in addrs.iter().zip(0..) {
             assert!(blocks.insert(*addr, LiveBlock { born, ..LiveBlock::default() }).is_none());
         }
-        assert!(blocks.taken < 3, "the numbers are made to share a place");
+        assert!(blocks.used < 3, "all addresses share the first slot");
         for (addr, born) in addrs.iter().zip(0..) {
             assert_eq!(blocks.remove(*addr).map(|block| block.born), Some(born));
         }

@@ -1,13 +1,14 @@
-//! Live bytes that can be asked for at a moment of the past.
+//! A counter that remembers its values at past moments.
 //!
-//! Constraint: the composition of memory at its peak must be exact, but nobody knows that a moment is the peak until the
-//! end, and copying every site at every new maximum costs sites x maxima. Consequence: a [`Checkpoints`] counter moves when a
-//! moment is marked (again), and a [`LazyCounter`] saves its old value when it is next changed after that. A mark costs one
-//! addition, a change one comparison, and the answer is exact.
+//! Constraint: the composition of memory at the peak must be exact, but the peak is known only at
+//! the end. Copying every site at every new maximum would cost sites x maxima. Consequence: setting
+//! a checkpoint only advances a clock ([`Checkpoints`]). A [`LazyCounter`] saves its old value on
+//! its first change after that. A checkpoint costs one addition and a change one comparison. The
+//! property test below compares the values with copies.
 
 use crate::util::block_totals::BlockTotals;
 
-/// When each of `N` moments was marked last, on a clock that moves with every mark.
+/// The times at which each of `N` checkpoints was last set, on a clock that advances with each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoints<const N: usize> {
     clock: u64,
@@ -21,58 +22,60 @@ impl<const N: usize> Default for Checkpoints<N> {
 }
 
 impl<const N: usize> Checkpoints<N> {
-    /// Marks this moment, forgetting where the mark was.
-    pub(crate) fn set(&mut self, mark: usize) {
+    /// Sets a checkpoint to the present moment.
+    pub(crate) fn set(&mut self, checkpoint: usize) {
         self.clock += 1;
-        self.at[mark] = self.clock;
+        self.at[checkpoint] = self.clock;
     }
 
-    /// When the mark was set.
-    pub(crate) fn at(&self, mark: usize) -> u64 {
-        self.at[mark]
+    /// The clock at which the checkpoint was last set.
+    pub(crate) fn clock_of(&self, checkpoint: usize) -> u64 {
+        self.at[checkpoint]
     }
 }
 
-/// A value with its past at `N` marks.
+/// A value with its past at `N` checkpoints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LazyCounter<const N: usize> {
-    /// The value.
+    /// The present value. Call [`Self::save`] before changing it if [`Self::is_behind`].
     pub now: BlockTotals,
-    touched: u64,
+    /// The clock of the last [`Self::save`].
+    saved_at: u64,
     saved: [BlockTotals; N],
 }
 
 impl<const N: usize> Default for LazyCounter<N> {
     fn default() -> Self {
-        Self { now: BlockTotals::default(), touched: 0, saved: [BlockTotals::default(); N] }
+        Self { now: BlockTotals::default(), saved_at: 0, saved: [BlockTotals::default(); N] }
     }
 }
 
 impl<const N: usize> LazyCounter<N> {
-    /// True when a mark was set since the last change: call [`Self::save`] before the next one.
+    /// True if a checkpoint was set since the last [`Self::save`].
     #[inline]
-    pub(crate) fn is_behind(&self, marks: &Checkpoints<N>) -> bool {
-        self.touched < marks.clock
+    pub(crate) fn is_behind(&self, checkpoints: &Checkpoints<N>) -> bool {
+        self.saved_at < checkpoints.clock
     }
 
-    /// Keeps the value at every mark set since the last change.
-    pub(crate) fn save(&mut self, marks: &Checkpoints<N>) {
-        for (saved, at) in self.saved.iter_mut().zip(&marks.at) {
-            if *at > self.touched {
+    /// Saves the present value for every checkpoint set since the last call.
+    pub(crate) fn save(&mut self, checkpoints: &Checkpoints<N>) {
+        for (saved, at) in self.saved.iter_mut().zip(&checkpoints.at) {
+            if *at > self.saved_at {
                 *saved = self.now;
             }
         }
-        self.touched = marks.clock;
+        self.saved_at = checkpoints.clock;
     }
 
-    /// The value when the mark was set.
-    pub(crate) fn at(&self, marks: &Checkpoints<N>, mark: usize) -> BlockTotals {
-        self.at_clock(marks.at[mark], mark)
+    /// The value when the checkpoint was last set.
+    pub(crate) fn value_at(&self, checkpoints: &Checkpoints<N>, checkpoint: usize) -> BlockTotals {
+        self.value_at_clock(checkpoints.at[checkpoint], checkpoint)
     }
 
-    /// The value when `mark` stood at `clock`, which must be the last time it was set before this tally was changed again.
-    pub(crate) fn at_clock(&self, clock: u64, mark: usize) -> BlockTotals {
-        if self.touched < clock { self.now } else { self.saved[mark] }
+    /// The value when the checkpoint was set at `clock`. This must be the last time that it was set
+    /// before the next change of this counter.
+    pub(crate) fn value_at_clock(&self, clock: u64, checkpoint: usize) -> BlockTotals {
+        if self.saved_at < clock { self.now } else { self.saved[checkpoint] }
     }
 }
 
@@ -83,23 +86,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_past_is_what_it_was(changes in proptest::collection::vec((0usize..5, 0u64..100, 0usize..3), 0..200)) {
-            let mut marks = Checkpoints::<2>::default();
-            let mut tallies = [LazyCounter::<2>::default(); 5];
+        fn values_at_checkpoints_equal_copies(
+            changes in proptest::collection::vec((0usize..5, 0u64..100, 0usize..3), 0..200),
+        ) {
+            let mut checkpoints = Checkpoints::<2>::default();
+            let mut counters = [LazyCounter::<2>::default(); 5];
             let mut expected = [[BlockTotals::default(); 5]; 2];
-            for (at, bytes, mark) in changes {
-                let counter = &mut tallies[at];
-                if counter.is_behind(&marks) {
-                    counter.save(&marks);
+            for (index, bytes, checkpoint) in changes {
+                let counter = &mut counters[index];
+                if counter.is_behind(&checkpoints) {
+                    counter.save(&checkpoints);
                 }
                 if bytes % 3 == 0 { counter.now.remove(bytes) } else { counter.now.add(bytes) }
-                if mark < 2 {
-                    marks.set(mark);
-                    expected[mark] = tallies.map(|counter| counter.now);
+                if checkpoint < 2 {
+                    checkpoints.set(checkpoint);
+                    expected[checkpoint] = counters.map(|counter| counter.now);
                 }
             }
-            for (mark, expected) in expected.iter().enumerate() {
-                prop_assert_eq!(&tallies.map(|counter| counter.at(&marks, mark)), expected);
+            for (checkpoint, expected) in expected.iter().enumerate() {
+                prop_assert_eq!(&counters.map(|counter| counter.value_at(&checkpoints, checkpoint)), expected);
             }
         }
     }

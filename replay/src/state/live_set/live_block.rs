@@ -1,18 +1,25 @@
-//! One live block.
+//! A live block and its size.
 
 use crate::callsite::symbols::StackId;
 
 /// A block that has not been freed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LiveBlock {
-    /// Bytes.
     pub bytes: u64,
-    /// Who allocated it.
+    /// The stack that allocated it.
     pub stack: StackId,
-    /// Steps begun when it was.
+    /// Number of steps begun when it was allocated.
     pub step: u32,
-    /// Which event of the book brought it, counted from 1.
+    /// The event of the live set that allocated it, counted from 1.
     pub born: u64,
-    /// What was asked for, where PyTorch's tracker said it.
+    /// The requested size, if PyTorch's tracker reported it.
+    pub requested_bytes: Option<u64>,
+}
+
+/// The size of a block and of the request that it serves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockSize {
+    pub bytes: u64,
+    /// The requested size, if PyTorch's tracker reported it.
     pub requested_bytes: Option<u64>,
 }

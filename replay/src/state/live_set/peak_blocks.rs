@@ -1,82 +1,81 @@
-//! Every block that was there when most was live, and how each of them went.
+//! The blocks that were live at the peak, and the free of each.
 //!
-//! Constraint: nobody knows that a moment is the peak until the end, and copying all blocks at every new maximum costs maxima x
-//! blocks. Consequence: blocks know when they were born, so those of the peak are what is still there and was by then, and what
-//! was by then and has gone since; only the latter are kept ([`crate::fragmentation`] does the same for reserved bytes). An event that
-//! concerns no block of the peak costs one comparison, and no more is kept than was there.
+//! Constraint: the peak is known only at the end, and copying all blocks at every new maximum costs
+//! maxima x blocks. Consequence: each block stores the event that allocated it. The blocks of the
+//! peak are the present blocks allocated before it, plus the blocks allocated before it and freed
+//! since. Only the latter are stored, at most as many as were live. The free of any other block
+//! costs one comparison. [`crate::fragmentation`] does the same for the peak of reserved bytes.
 
 use crate::callsite::symbols::StackId;
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;
 
-/// How a block went.
+/// The free of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockDeath {
-    /// Who gave it back; nobody knows where the event is missing.
+    /// The stack that freed it; `None` if the event is missing.
     pub stack: Option<StackId>,
-    /// Steps begun then.
+    /// Number of steps begun.
     pub step: u32,
 }
 
-/// A block that was there at the peak.
+/// A block that was live at the peak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeakBlock {
-    /// Where it begins.
     pub addr: u64,
-    /// What it was.
     pub block: LiveBlock,
-    /// How it went, unless it is there at the end.
+    /// `None` if it is live at the end.
     pub death: Option<BlockDeath>,
-    /// How many of the others went before it.
+    /// Number of blocks of the peak that were freed before it.
     pub went: u64,
 }
 
 /// The blocks of the highest moment so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeakBlocks {
-    /// The last block that was born by then.
+    /// The last event before the peak.
     newest: u64,
-    /// In the order in which they went.
-    gone: Vec<(u64, LiveBlock, BlockDeath)>,
+    /// Blocks of the peak that were freed, in order.
+    freed: Vec<(u64, LiveBlock, BlockDeath)>,
 }
 
 impl PeakBlocks {
-    /// This moment is the highest so far; this is the last block that was born.
-    pub(crate) fn mark(&mut self, newest: u64) {
+    /// Moves the peak to the present moment. `newest` is the last event.
+    pub(crate) fn set_peak(&mut self, newest: u64) {
         self.newest = newest;
-        self.gone.clear();
+        self.freed.clear();
     }
 
-    /// The last block, or event, that was by then.
+    /// The last event before the peak.
     pub(crate) fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// A block is gone.
+    /// Handles the removal of a block.
     #[inline]
     pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
         if block.born <= self.newest {
-            self.keep(addr, block, death);
+            self.push_freed(addr, block, death);
         }
     }
 
-    #[inline(never)] // Of many frees, few are of blocks of the peak.
-    fn keep(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        self.gone.push((addr, *block, death));
+    #[inline(never)] // Few frees are of blocks of the peak.
+    fn push_freed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
+        self.freed.push((addr, *block, death));
     }
 
-    /// The blocks of the highest moment, given what is live now; in the order in which they came.
-    pub(crate) fn all(&self, live: &BlockMap) -> Vec<PeakBlock> {
-        let went = self.gone.len() as u64;
+    /// The blocks of the peak in the order of their allocation. `live` are the present blocks.
+    pub(crate) fn collect(&self, live: &BlockMap) -> Vec<PeakBlock> {
+        let went = self.freed.len() as u64;
         let still = live.iter().filter(|(_, block)| block.born <= self.newest);
         let still = still.map(|(addr, block)| PeakBlock { addr, block: *block, death: None, went });
-        let gone = self.gone.iter().zip(0u64..).map(|((addr, block, death), went)| PeakBlock {
+        let freed = self.freed.iter().zip(0u64..).map(|((addr, block, death), went)| PeakBlock {
             addr: *addr,
             block: *block,
             death: Some(*death),
             went,
         });
-        let mut all: Vec<PeakBlock> = still.chain(gone).collect();
+        let mut all: Vec<PeakBlock> = still.chain(freed).collect();
         all.sort_unstable_by_key(|one| one.block.born);
         all
     }
@@ -85,24 +84,27 @@ impl PeakBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::callsite::symbols::SiteId;
-    use crate::state::live_set::{LiveSet, StateSample};
+    use crate::callsite::symbols::{SiteId, StackSite};
+    use crate::state::live_set::{BlockSize, LiveSet, StateSample};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     proptest! {
         #[test]
-        fn they_are_the_blocks_of_the_highest_moment(choices in proptest::collection::vec((0u64..12, 0u64..100, any::<bool>()), 1..300)) {
-            let mut stats = LiveSet::at_step(0, 0);
+        fn peak_blocks_equal_a_copy_at_the_highest_moment(
+            choices in proptest::collection::vec((0u64..12, 0u64..100, any::<bool>()), 1..300),
+        ) {
+            let mut live_set = LiveSet::at_step(0, 0);
             let mut live = BTreeMap::new();
             let mut highest = (0u64, live.clone());
             for (at, (addr, bytes, is_free)) in choices.iter().enumerate() {
                 let now = StateSample { time_ns: at as u64, ..StateSample::default() };
                 if *is_free {
-                    stats.free(*addr, (StackId(*addr as u32), SiteId(0)), now);
+                    live_set.free(*addr, StackSite { stack: StackId(*addr as u32), site: SiteId(0) }, now);
                     live.remove(addr);
                 } else {
-                    stats.alloc(*addr, (*bytes, None), StackId(0), SiteId(0), now);
+                    let size = BlockSize { bytes: *bytes, requested_bytes: None };
+                    live_set.alloc(*addr, size, StackSite { stack: StackId(0), site: SiteId(0) }, now);
                     live.insert(*addr, *bytes);
                 }
                 let sum = live.values().sum();
@@ -110,7 +112,7 @@ mod tests {
                     highest = (sum, live.clone());
                 }
             }
-            let blocks = stats.peak_blocks();
+            let blocks = live_set.peak_blocks();
             let found: BTreeMap<u64, u64> = blocks.iter().map(|one| (one.addr, one.block.bytes)).collect();
             prop_assert_eq!(found.len(), blocks.len());
             prop_assert_eq!(found, highest.1);

@@ -1,4 +1,4 @@
-//! What a book can be asked, while it is kept and when everything is read.
+//! Queries of a live set: totals, series, the peak, and statistics per site and stack.
 
 use super::{BlockOutcomes, LiveSet, SiteStats};
 use crate::callsite::symbols::{SiteId, StackId};
@@ -11,68 +11,69 @@ use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
 impl LiveSet {
-    /// True when nothing ever happened here.
+    /// True if the set had no allocations and frees.
     pub(crate) fn is_empty(&self) -> bool {
         self.events == 0
     }
 
-    /// Blocks and bytes now.
+    /// Present total of the live blocks.
     pub(crate) fn total(&self) -> BlockTotals {
         self.total
     }
 
-    /// The highest moment.
+    /// The first moment of the highest live bytes.
     pub(crate) fn peak(&self) -> MemorySample {
         self.peak
     }
 
-    /// From here on the peaks of steps are followed.
+    /// Enables [`Self::step_before_peak`], at a cost of three comparisons per event.
     pub(crate) fn follow_step_peaks(&mut self) {
         self.step_peaks = Some(Box::new(StepPeaks::at_step(self.step)));
     }
 
-    /// The peak of the step before that of the peak, and its blocks; `None` if nobody asked, or if there is no such step.
+    /// The peak of the step before the step of the peak, with its blocks. `None` if
+    /// [`Self::follow_step_peaks`] was not called, or if there is no such step.
     pub(crate) fn step_before_peak(&self) -> Option<(&StepPeak, Vec<PeakBlock>)> {
         let before = self.step_peaks.as_ref()?.before_peak()?;
-        Some((before, before.blocks(&self.live)))
+        Some((before, before.collect_blocks(&self.live)))
     }
 
-    /// The blocks that were there at the highest moment, in the order in which they came.
+    /// The blocks live at the peak, in the order of their allocation.
     pub(crate) fn peak_blocks(&self) -> Vec<PeakBlock> {
-        self.peak_blocks.all(&self.live)
+        self.peak_blocks.collect(&self.live)
     }
 
-    /// The last event by the highest moment.
+    /// The last event before the peak.
     pub(crate) fn peak_event(&self) -> u64 {
         self.peak_blocks.newest()
     }
 
-    /// A site, if it ever held something.
+    /// The statistics of a site that has allocated.
     pub(crate) fn site(&self, site: SiteId) -> Option<&SiteStats> {
         self.sites.get(site.0 as usize).filter(|stats| stats.outcomes.allocated > 0)
     }
 
-    /// Steps ended.
+    /// Number of steps that have ended.
     pub(crate) fn steps_ended(&self) -> u32 {
         self.step
     }
 
-    /// All blocks at the end of each step.
+    /// Total of the live blocks at step ends.
     pub(crate) fn series(&self) -> &StepSeries {
         &self.series
     }
 
-    /// The live blocks.
+    /// The live blocks by address.
     pub(crate) fn live(&self) -> &BlockMap {
         &self.live
     }
 
-    /// The bins.
+    /// The timeline of the live bytes.
     pub(crate) fn bins(&self) -> &TimelineBins {
         &self.bins
     }
 
-    /// Sites that ever held something.
+    /// The sites that have allocated, by id.
     pub(crate) fn sites(&self) -> impl Iterator<Item = (SiteId, &SiteStats)> {
         self.sites
             .iter()
@@ -81,30 +82,33 @@ impl LiveSet {
             .map(|(stats, id)| (SiteId(id), stats))
     }
 
-    /// What a site held at the peak.
+    /// The blocks of a site that were live at the peak.
     pub(crate) fn at_peak(&self, site: &SiteStats) -> BlockTotals {
-        site.counter.at(&self.marks, PEAK)
+        site.counter.value_at(&self.checkpoints, PEAK)
     }
 
-    /// What became of a site's blocks until the end of the last step.
+    /// Allocations and frees of a site's blocks up to the last step end.
     pub(crate) fn outcomes(&self, site: &SiteStats) -> BlockOutcomes {
-        if site.step_seen < self.step { site.outcomes } else { site.outcomes_at_step_end }
+        if site.recorded_step < self.step { site.outcomes } else { site.outcomes_at_step_end }
     }
 
-    /// The stack of a site that held most at the peak.
+    /// The stack of a site with the most bytes at the peak.
     pub(crate) fn main_stack_at_peak(&self, site: SiteId) -> Option<StackId> {
-        let at_peak =
-            |stack: StackId| self.stacks[stack.0 as usize].counter.at(&self.stack_marks, STACK_PEAK).bytes;
-        largest(self.stacks_of(site).map(|stack| (stack, at_peak(stack))))
+        let bytes_at_peak = |stack: StackId| {
+            self.stacks[stack.0 as usize].counter.value_at(&self.stack_checkpoints, STACK_PEAK).bytes
+        };
+        stack_with_most_bytes(self.stacks_of(site).map(|stack| (stack, bytes_at_peak(stack))))
     }
 
-    /// The stack of a site that grew most.
+    /// The stack of a site with the most growth between two step ends.
     pub(crate) fn main_stack_of_growth(&self, site: SiteId, from: Option<u32>, to: u32) -> Option<StackId> {
-        largest(self.stacks_that_grew(site, from, to).map(|(stack, held)| (stack, held.bytes)))
+        let grown = self.stacks_that_grew(site, from, to);
+        stack_with_most_bytes(grown.map(|(stack, growth)| (stack, growth.bytes)))
     }
 
-    /// Stacks of a site with what they held more at the end of step `to` than at the end of step `from`, or than nothing. What
-    /// a line holds once and for all (a workspace of a library) says nothing about what it leaks.
+    /// The stacks of a site with their growth from the end of step `from` (or from zero) to the end
+    /// of step `to`. Stacks that did not grow are omitted: memory that a line allocates once, such
+    /// as a workspace, is no evidence for a leak.
     pub(crate) fn stacks_that_grew(
         &self,
         site: SiteId,
@@ -120,30 +124,30 @@ impl LiveSet {
         })
     }
 
-    /// The site of a stack that allocated here.
+    /// The site of a stack that has allocated in this set.
     pub(crate) fn site_of(&self, stack: StackId) -> SiteId {
         self.stacks[stack.0 as usize].site
     }
 
-    /// What was live at the end of the last step: the stack and the step that it was allocated in.
+    /// The blocks live at the last step end: their stack and the step of their allocation.
     pub(crate) fn survivors(&self) -> impl Iterator<Item = (StackId, u32)> {
         let live = self.live.iter().map(|(_, block)| (block.stack, block.step));
         live.chain(self.freed_since_step.iter().copied()).filter(|(_, step)| *step < self.step)
     }
 
-    /// What a stack held at step ends, coarsely.
+    /// Live blocks of a stack at step ends, with at most 64 points.
     pub(crate) fn series_of(&self, stack: StackId) -> &StepSeries {
         &self.stacks[stack.0 as usize].series
     }
 
-    /// Stacks of a site; all of them have allocated.
+    /// The stacks of a site that have allocated. Empty before [`LiveSet::finish`].
     pub(crate) fn stacks_of(&self, site: SiteId) -> impl Iterator<Item = StackId> {
         self.stacks_by_site.get(site.0 as usize).into_iter().flatten().copied()
     }
 }
 
-/// The stack with most bytes; of equals the first.
-fn largest(stacks: impl Iterator<Item = (StackId, u64)>) -> Option<StackId> {
+/// The stack with the most bytes; the first one of equals.
+fn stack_with_most_bytes(stacks: impl Iterator<Item = (StackId, u64)>) -> Option<StackId> {
     stacks
         .filter(|(_, bytes)| *bytes > 0)
         .max_by_key(|(id, bytes)| (*bytes, std::cmp::Reverse(*id)))

@@ -1,17 +1,18 @@
-//! A book that begins anew in the middle of a run.
+//! Restarts a live set in the middle of a run (`--since`).
 //!
-//! Constraint: what is asked for is a part of the run (`--since`), and an event must cost no more for it. Consequence: nothing is
-//! looked at per event; at the one moment the book is made again from the blocks that are live then, as if all of them had been
-//! allocated at that moment, by the lines that did; ages of blocks, and what frees find, stay as they are.
+//! [`LiveSet::rebase`] rebuilds the set once, from the blocks that are live at the given time, as
+//! if their stacks had allocated them at that time. Events therefore cost no more than without
+//! `--since`. Ages of blocks and frees keep their meaning. `replay/tests/parts.rs` checks the
+//! totals.
 
 use super::{LiveSet, PEAK, STACK_PEAK};
 use crate::timeline::bins::{MemorySample, TimelineBins};
 
 impl LiveSet {
-    /// What comes from here on is all there is: the peak, the bins, the series and what became of blocks begin now, with what is
-    /// held. `rest_ns` is how long the run goes on; 0 where that is not known.
+    /// Restarts the peak, the bins, the series and the outcomes with the present blocks. `rest_ns`
+    /// is the length of the rest of the run, 0 if unknown.
     #[cold]
-    pub(crate) fn restart(&mut self, time_ns: u64, rest_ns: u64) {
+    pub(crate) fn rebase(&mut self, time_ns: u64, rest_ns: u64) {
         let old = std::mem::take(self);
         let last = MemorySample { time_ns, step: old.step, live: old.total.bytes, ..old.last };
         *self = Self {
@@ -26,25 +27,25 @@ impl LiveSet {
             step_peaks: old.step_peaks,
             ..Self::default()
         };
-        let held: Vec<_> = self.live.iter().map(|(_, block)| (block.stack, block.bytes)).collect();
-        for (stack, bytes) in held {
+        let live: Vec<_> = self.live.iter().map(|(_, block)| (block.stack, block.bytes)).collect();
+        for (stack, bytes) in live {
             let site = old.stacks[stack.0 as usize].site;
-            self.change(stack, site, |held| held.add(bytes)).outcomes.allocated += 1;
+            self.update_totals(stack, site, |totals| totals.add(bytes)).outcomes.allocated += 1;
             self.total.add(bytes);
         }
         for site in &mut self.sites {
-            site.step_seen = self.step;
+            site.recorded_step = self.step;
         }
         for stack in &mut self.stacks {
-            stack.step_seen = self.step;
+            stack.recorded_step = self.step;
         }
         self.peak = last;
-        self.peak_blocks.mark(self.events);
+        self.peak_blocks.set_peak(self.events);
         if let Some(peaks) = &mut self.step_peaks {
-            peaks.new_peak();
+            peaks.on_new_peak();
         }
-        self.marks.set(PEAK);
-        self.stack_marks.set(STACK_PEAK);
+        self.checkpoints.set(PEAK);
+        self.stack_checkpoints.set(STACK_PEAK);
         let now =
             super::StateSample { time_ns, step: last.step, reserved: last.reserved, device: last.device };
         self.advance_bin(now);

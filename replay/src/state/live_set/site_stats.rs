@@ -1,7 +1,9 @@
-//! One site and one stack of a book: what it holds, and what it held at the moments that matter.
+//! Statistics of one call site and of one stack in a live set.
 //!
-//! Constraint: a step end or a new peak concerns every site and stack, and most do not change then. Consequence: each does what
-//! was put off (saves its old value, adds a point to its series, fills its bins) when it is next changed, or at the end.
+//! A step end or a new peak concerns every site and stack, but most do not change around it. Each
+//! therefore defers its work to its next change or to the end of the run. It then saves its value,
+//! adds a point to its series and fills its bins. A site that is not touched costs nothing per
+//! step.
 
 use crate::callsite::symbols::SiteId;
 use crate::state::live_set::lazy_counter::{Checkpoints, LazyCounter};
@@ -9,42 +11,48 @@ use crate::timeline::bins::{BinValues, TimelineBins};
 use crate::timeline::step_series::StepSeries;
 use crate::util::block_totals::BlockTotals;
 
+/// Checkpoint of sites: the peak of the live set.
 pub(crate) const PEAK: usize = 0;
+/// Checkpoint of sites: the high of the current bin.
 pub(crate) const HIGH: usize = 1;
+/// Checkpoint of sites: the low of the current bin.
 pub(crate) const LOW: usize = 2;
-/// Never asked for: it makes every tally catch up once after a step end.
+/// Checkpoint of sites: the last step end. Its value is not used; setting it makes every counter do
+/// its deferred work on the next change.
 pub(crate) const STEP: usize = 3;
-pub(crate) const MARKS: usize = 4;
-/// Of stacks the bins are not asked for, in which a new high may come with every event.
+/// Number of checkpoints of sites.
+pub(crate) const CHECKPOINTS: usize = 4;
+/// Checkpoint of stacks: the peak. Stacks have no bins, because a high may occur at every event.
 pub(crate) const STACK_PEAK: usize = 0;
-/// As [`STEP`].
+/// Checkpoint of stacks: the last step end, as [`STEP`].
 pub(crate) const STACK_STEP: usize = 1;
-pub(crate) const STACK_MARKS: usize = 2;
-/// The site of a stack that never allocated here.
+/// Number of checkpoints of stacks.
+pub(crate) const STACK_CHECKPOINTS: usize = 2;
+/// The site of a stack that never allocated in this set.
 const NO_SITE: SiteId = SiteId(u32::MAX);
-/// Points of a stack's series: it weighs stacks against each other and is never shown.
+/// Points in the series of a stack, which only compares stacks with each other.
 const MAX_STACK_POINTS: usize = 64;
-/// Ages that are told apart; each is twice the one before.
+/// Number of age classes; each covers twice the ages of the one before.
 pub(crate) const AGES: usize = 6;
-/// Most places of free told apart per site.
+/// Limit of the sites at which blocks of one site are freed; further ones are not counted.
 const MAX_FREE_SITES: usize = 16;
 
-/// What happened to the blocks of a site, as counted at a step end.
+/// Counts of a site's blocks by what happened to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockOutcomes {
-    /// Allocated.
+    /// Number of blocks allocated.
     pub allocated: u64,
-    /// Freed.
+    /// Number of blocks freed.
     pub freed: u64,
-    /// Freed in a later step than they were allocated in.
+    /// Blocks freed in a later step than that of their allocation.
     pub freed_after_step: u64,
-    /// Those by how many steps later: 1, 2 or 3, 4 to 7, ... and the rest.
+    /// Blocks of `freed_after_step` by age in steps: 1, 2 to 3, 4 to 7, ..., and all older.
     pub freed_by_age: [u32; AGES],
 }
 
 impl BlockOutcomes {
     #[inline]
-    fn freed(&mut self, age_steps: u32) {
+    fn count_free(&mut self, age_steps: u32) {
         self.freed += 1;
         if age_steps > 0 {
             self.freed_after_step += 1;
@@ -54,49 +62,54 @@ impl BlockOutcomes {
     }
 }
 
+/// A site at which blocks of another site are freed.
 #[derive(Clone, Copy, Debug)]
 struct FreeSite {
     site: SiteId,
+    /// Number of frees up to the last recorded step end.
     count: u64,
+    /// Number of frees since.
     this_step: u64,
 }
 
-/// One site of a book.
+/// The statistics of one call site.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SiteStats {
-    pub(crate) counter: LazyCounter<MARKS>,
+    pub(crate) counter: LazyCounter<CHECKPOINTS>,
     pub(crate) series: StepSeries,
-    pub(crate) step_seen: u32,
+    /// The first step without a point in `series`.
+    pub(crate) recorded_step: u32,
     pub(crate) bins: BinValues,
     pub(crate) outcomes: BlockOutcomes,
+    /// `outcomes` at the end of the step before `recorded_step`.
     pub(crate) outcomes_at_step_end: BlockOutcomes,
     free_sites: Vec<FreeSite>,
 }
 
 impl SiteStats {
-    /// At the end of every step.
+    /// Live blocks at step ends.
     pub(crate) fn series(&self) -> &StepSeries {
         &self.series
     }
 
-    /// Blocks and bytes now.
+    /// Present total of its live blocks.
     pub(crate) fn now(&self) -> BlockTotals {
         self.counter.now
     }
 
-    /// Blocks it was ever given.
+    /// Number of blocks allocated over the whole run.
     pub(crate) fn allocated(&self) -> u64 {
         self.outcomes.allocated
     }
 
-    /// A block of it was freed, where, and how many steps after it was allocated.
+    /// Counts the free of a block by `free_site`, at an age in steps.
     #[inline]
-    pub(crate) fn freed(&mut self, at: SiteId, age_steps: u32) {
-        self.outcomes.freed(age_steps);
-        if let Some(entry) = self.free_sites.iter_mut().find(|entry| entry.site == at) {
+    pub(crate) fn count_free(&mut self, free_site: SiteId, age_steps: u32) {
+        self.outcomes.count_free(age_steps);
+        if let Some(entry) = self.free_sites.iter_mut().find(|entry| entry.site == free_site) {
             entry.this_step += 1;
         } else if self.free_sites.len() < MAX_FREE_SITES {
-            self.free_sites.push(FreeSite { site: at, count: 0, this_step: 1 });
+            self.free_sites.push(FreeSite { site: free_site, count: 0, this_step: 1 });
         }
     }
 
@@ -105,18 +118,23 @@ impl SiteStats {
         &self.bins
     }
 
-    /// Where most of its blocks were freed until the end of the last step.
+    /// The site that freed most of its blocks up to the last step end.
     pub(crate) fn main_free_site(&self) -> Option<SiteId> {
-        let best = self.free_sites.iter().max_by_key(|entry| entry.count)?;
-        (best.count > 0).then_some(best.site)
+        let most = self.free_sites.iter().max_by_key(|entry| entry.count)?;
+        (most.count > 0).then_some(most.site)
     }
 
-    /// Does what was put off since this site last changed.
+    /// Does the work deferred since the last change. `step` is the current step.
     #[inline(never)]
-    pub(crate) fn catch_up(&mut self, step: u32, marks: &Checkpoints<MARKS>, bins: &TimelineBins) {
-        if self.step_seen < step {
-            self.series.record(self.step_seen, self.counter.now);
-            self.step_seen = step;
+    pub(crate) fn apply_deferred(
+        &mut self,
+        step: u32,
+        checkpoints: &Checkpoints<CHECKPOINTS>,
+        bins: &TimelineBins,
+    ) {
+        if self.recorded_step < step {
+            self.series.record(self.recorded_step, self.counter.now);
+            self.recorded_step = step;
             self.outcomes_at_step_end = self.outcomes;
             for entry in &mut self.free_sites {
                 entry.count += entry.this_step;
@@ -124,47 +142,48 @@ impl SiteStats {
             }
         }
         self.fill_bins(bins.current(), bins);
-        self.counter.save(marks);
+        self.counter.save(checkpoints);
     }
 
-    /// Finishes the bins before `end`.
+    /// Fills the values of the bins before `end`.
     pub(crate) fn fill_bins(&mut self, end: usize, bins: &TimelineBins) {
         if self.bins.len() >= end {
             return;
         }
         let all = bins.all();
         for bin in &all[self.bins.len()..end.min(all.len())] {
-            let high = self.counter.at_clock(bin.high_clock, HIGH).bytes;
-            let low = self.counter.at_clock(bin.low_clock, LOW).bytes;
+            let high = self.counter.value_at_clock(bin.high_clock, HIGH).bytes;
+            let low = self.counter.value_at_clock(bin.low_clock, LOW).bytes;
             self.bins.push([high, low]);
         }
     }
 }
 
-/// One stack of a book. What a site's blocks are made of is asked for its growth: hence a coarse series.
+/// The statistics of one stack. The coarse series tells which stacks of a growing site grow.
 #[derive(Clone, Debug)]
 pub(crate) struct StackStats {
-    pub(crate) counter: LazyCounter<STACK_MARKS>,
+    pub(crate) counter: LazyCounter<STACK_CHECKPOINTS>,
     pub(crate) site: SiteId,
     pub(crate) series: StepSeries,
-    pub(crate) step_seen: u32,
+    /// The first step without a point in `series`.
+    pub(crate) recorded_step: u32,
 }
 
 impl Default for StackStats {
     fn default() -> Self {
         let series = StepSeries::with_max_points(MAX_STACK_POINTS);
-        Self { counter: LazyCounter::default(), site: NO_SITE, series, step_seen: 0 }
+        Self { counter: LazyCounter::default(), site: NO_SITE, series, recorded_step: 0 }
     }
 }
 
 impl StackStats {
-    /// Does what was put off since this stack last changed.
+    /// Does the work deferred since the last change. `step` is the current step.
     #[inline(never)]
-    pub(crate) fn catch_up(&mut self, step: u32, marks: &Checkpoints<STACK_MARKS>) {
-        if self.step_seen < step {
-            self.series.record(self.step_seen, self.counter.now);
-            self.step_seen = step;
+    pub(crate) fn apply_deferred(&mut self, step: u32, checkpoints: &Checkpoints<STACK_CHECKPOINTS>) {
+        if self.recorded_step < step {
+            self.series.record(self.recorded_step, self.counter.now);
+            self.recorded_step = step;
         }
-        self.counter.save(marks);
+        self.counter.save(checkpoints);
     }
 }

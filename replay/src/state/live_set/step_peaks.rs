@@ -1,10 +1,13 @@
-//! The peak of the step before the one in which the peak was, block by block.
+//! The peak of the step before the step of the run's peak, with its blocks.
 //!
-//! Definition. The peak of a step is the first moment of it at which most was live, what it began with included.
+//! Definition: the peak of a step is the first moment of its highest live bytes, including blocks
+//! allocated before it.
 //!
-//! Constraint: which step that is shows only at the end, and a copy of the blocks at the peak of every step would cost steps x blocks.
-//! Consequence: the peaks of the step that runs and of the one before it are followed as the peak of the run is ([`PeakBlocks`]), and when the
-//! run has a new peak, that of the step before is kept. Only for who asks for it: an event then costs three comparisons more.
+//! Constraint: the step of the run's peak is known only at the end. Copying the blocks at the peak
+//! of every step would cost steps x blocks. Consequence: [`StepPeaks`] tracks the peaks of the
+//! current and the previous step like the peak of the run ([`PeakBlocks`]). When a step with a new
+//! peak of the run ends, it keeps the peak of the step before. This is enabled on demand and costs
+//! three comparisons per event. `replay/tests/peaks.rs` checks it.
 
 use crate::state::live_set::LiveBlock;
 use crate::state::live_set::block_map::BlockMap;
@@ -13,81 +16,81 @@ use crate::state::live_set::peak_blocks::{BlockDeath, PeakBlock, PeakBlocks};
 /// The highest moment of a step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepPeak {
-    /// Which.
+    /// Number of the step.
     pub step: u32,
-    /// When; unknown where nothing had happened yet.
+    /// `None` if the step ended before the first event.
     pub time_ns: Option<u64>,
-    /// What was live.
     pub live_bytes: u64,
     blocks: PeakBlocks,
 }
 
 impl StepPeak {
-    /// What was live then, in the order in which it came, given what is live now.
-    pub(crate) fn blocks(&self, live: &BlockMap) -> Vec<PeakBlock> {
-        self.blocks.all(live)
+    /// The blocks live at this peak, in the order of their allocation. `live` are the present
+    /// blocks.
+    pub(crate) fn collect_blocks(&self, live: &BlockMap) -> Vec<PeakBlock> {
+        self.blocks.collect(live)
     }
 
-    fn mark(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
+    fn set_peak(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
         (self.live_bytes, self.time_ns) = (live_bytes, Some(time_ns));
-        self.blocks.mark(newest);
+        self.blocks.set_peak(newest);
     }
 }
 
-/// Of one book.
+/// The peaks of recent steps of a live set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepPeaks {
-    running: StepPeak,
-    before: Option<StepPeak>,
-    /// The run's peak is in the step that runs, so `before` is what is wanted.
-    is_before_wanted: bool,
-    /// Else this is.
-    kept: Option<StepPeak>,
+    current: StepPeak,
+    previous: Option<StepPeak>,
+    /// The run's peak is in the current step, so `previous` is the step before it.
+    is_peak_in_current: bool,
+    /// The step before the run's peak, if the peak is in an earlier step.
+    before_peak: Option<StepPeak>,
 }
 
 impl StepPeaks {
-    /// Of a book that is opened when this many steps have ended: it held nothing in them.
+    /// The peaks of a live set that begins after `step` steps and was empty in them.
     pub(crate) fn at_step(step: u32) -> Self {
-        let before = step.checked_sub(1).map(|step| StepPeak { step, ..StepPeak::default() });
-        Self { running: StepPeak { step, ..StepPeak::default() }, before, ..Self::default() }
+        let previous = step.checked_sub(1).map(|step| StepPeak { step, ..StepPeak::default() });
+        Self { current: StepPeak { step, ..StepPeak::default() }, previous, ..Self::default() }
     }
 
-    /// More is live; `newest` is the event that brought it.
+    /// Observes the live bytes after an allocation. `newest` is its event number.
     #[inline]
     pub(crate) fn on_growth(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
-        if live_bytes > self.running.live_bytes {
-            self.running.mark(live_bytes, time_ns, newest);
+        if live_bytes > self.current.live_bytes {
+            self.current.set_peak(live_bytes, time_ns, newest);
         }
     }
 
-    /// A block is gone.
+    /// Handles the removal of a block.
     #[inline]
     pub(crate) fn on_removed(&mut self, addr: u64, block: &LiveBlock, death: BlockDeath) {
-        self.running.blocks.on_removed(addr, block, death);
-        for peak in self.before.iter_mut().chain(&mut self.kept) {
+        self.current.blocks.on_removed(addr, block, death);
+        for peak in self.previous.iter_mut().chain(&mut self.before_peak) {
             peak.blocks.on_removed(addr, block, death);
         }
     }
 
-    /// The run has a new peak.
-    pub(crate) fn new_peak(&mut self) {
-        self.is_before_wanted = true;
-        self.kept = None;
+    /// Handles a new peak of the run, in the current step.
+    pub(crate) fn on_new_peak(&mut self) {
+        self.is_peak_in_current = true;
+        self.before_peak = None;
     }
 
-    /// A step begins with what is live.
-    pub(crate) fn step_boundary(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
-        let mut next = StepPeak { step: self.running.step + 1, ..StepPeak::default() };
-        next.mark(live_bytes, time_ns, newest);
-        let ended = std::mem::replace(&mut self.running, next);
-        let old = self.before.replace(ended);
-        if std::mem::take(&mut self.is_before_wanted) {
-            self.kept = old;
+    /// Ends the current step. The next one begins with these live bytes.
+    pub(crate) fn end_step(&mut self, live_bytes: u64, time_ns: u64, newest: u64) {
+        let mut next = StepPeak { step: self.current.step + 1, ..StepPeak::default() };
+        next.set_peak(live_bytes, time_ns, newest);
+        let ended = std::mem::replace(&mut self.current, next);
+        let previous = self.previous.replace(ended);
+        if std::mem::take(&mut self.is_peak_in_current) {
+            self.before_peak = previous;
         }
     }
 
-    /// The peak of the step before that of the run's peak, if there was one.
+    /// The peak of the step before the step of the run's peak, if there was one.
     pub(crate) fn before_peak(&self) -> Option<&StepPeak> {
-        if self.is_before_wanted { self.before.as_ref() } else { self.kept.as_ref() }
+        if self.is_peak_in_current { self.previous.as_ref() } else { self.before_peak.as_ref() }
     }
 }
